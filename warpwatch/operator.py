@@ -1,0 +1,160 @@
+"""The words an operator file is written in: Case, Cost, Variant, Operator.
+
+An operator file imports this module only, defines one module-level `operator`, and decorates its variants::
+
+    operator = Operator("square", "Element-wise square.", inputs=inputs, reference=reference, cost=cost, cases=cases)
+
+    @operator.variant("v1", idea="one torch call")
+    def v1(a: Tensor) -> Tensor:
+        return torch.square(a)
+
+This module needs the standard library alone, so that whatever reads a catalogue needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONTRACT = 1
+"""Version of the contract between operator files and the harness; a commit that asks for another is not measured."""
+
+Precision = Literal["f64", "f32", "tf32", "bf16", "f16", "i32"]
+Direction = Literal["fwd", "bwd"]
+DeviceKind = Literal["cpu", "cuda"]
+Size = int | tuple[int, ...]
+
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+DIRECTIONS: tuple[str, ...] = get_args(Direction)
+ELEMENT_BYTES: Mapping[str, int] = {"f64": 8, "f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "i32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One concrete problem: sizes, precision, direction and layout.
+
+    `key` is its stable name in the database, in URLs and on the command line, such as
+    `batch=32,factors=128x128,f32,fwd`.
+    """
+
+    sizes: tuple[tuple[str, Size], ...]
+    precision: Precision = "f32"
+    direction: Direction = "fwd"
+    layout: str = "contiguous"
+
+    def __getitem__(self, name: str) -> Any:
+        """The size called `name`: an int, or a tuple of ints for sizes such as `factors=128x128`."""
+        return dict(self.sizes)[name]
+
+    @property
+    def key(self) -> str:
+        parts = [f"{name}={_size_text(size)}" for name, size in self.sizes]
+        parts += [self.precision, self.direction]
+        if self.layout != "contiguous":
+            parts.append(self.layout)
+        return ",".join(parts)
+
+    @property
+    def element_bytes(self) -> int:
+        return ELEMENT_BYTES[self.precision]
+
+
+def case(precision: Precision = "f32", direction: Direction = "fwd", layout: str = "contiguous", **sizes: Size) -> Case:
+    """A Case in one readable line: `case("f32", "bwd", batch=32, factors=(128, 128))`."""
+    return Case(tuple(sizes.items()), precision, direction, layout)
+
+
+def both_directions(*cases: Case) -> tuple[Case, ...]:
+    """Every case given, forward and backward: a gradient is measured as a problem of its own."""
+    return tuple(Case(c.sizes, c.precision, d, c.layout) for c in cases for d in ("fwd", "bwd"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a case must do at least: floating-point operations (a multiply-add is 2) and bytes moved, each read or written once."""
+
+    flops: int
+    bytes: int
+
+
+class Maker(Protocol):
+    """Makes the tensors of one case: seeded, on the device under test, in the dtype of the case's precision."""
+
+    def normal(self, *shape: int, scale: float = 1.0) -> Tensor: ...
+    def integers(self, low: int, high: int, *shape: int) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One implementation of an operator.
+
+    `unsupported(case, device)` gives the reason why it cannot run there, or None. `native` says that it calls
+    the operator's own library, which the harness builds and loads first. `outcome` is one line on what the
+    idea won or lost.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    idea: str
+    outcome: str = ""
+    devices: tuple[DeviceKind, ...] = ("cpu", "cuda")
+    native: bool = False
+    unsupported: Callable[[Case, DeviceKind], str | None] = lambda case, device: None
+
+    def reason_unsupported(self, case: Case, device: DeviceKind) -> str | None:
+        """Why this variant cannot run `case` on `device`; None when it can."""
+        if device not in self.devices:
+            return f"{self.name} has no implementation for {device}"
+        return self.unsupported(case, device)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A mathematical function: its inputs, its reference, its cost, its cases and its variants.
+
+    inputs(case, make) -> dict of keyword arguments for `reference` and every variant. Floating-point tensors
+        named in `gradients` are differentiated in backward cases.
+    reference(**inputs) -> Tensor or tuple of Tensors. The harness calls it with float64 copies of the inputs
+        and differentiates it; it is the oracle, so it is written for clarity alone.
+    cost(case) -> Cost of that case, in its own direction.
+    depth(case) -> length of the longest sum behind one output element; tolerances grow with it.
+    cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where it says so.
+    native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
+    """
+
+    name: str
+    summary: str
+    inputs: Callable[[Case, Maker], dict[str, Any]]
+    reference: Callable[..., Any]
+    cost: Callable[[Case], Cost]
+    cases: Mapping[str, tuple[Case, ...]]
+    gradients: tuple[str, ...] = ()
+    depth: Callable[[Case], int] = lambda case: 1
+    native: Callable[[], None] | None = None
+    variants: dict[str, Variant] = field(default_factory=dict)
+
+    def variant(self, name: str, *, idea: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register the decorated function as variant `name`; `options` are the fields of Variant."""
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            if name in self.variants:
+                raise ValueError(f"operator {self.name} has two variants called {name}")
+            self.variants[name] = Variant(name, function, idea, **options)
+            return function
+
+        return register
+
+    def all_cases(self) -> tuple[Case, ...]:
+        """Every case of every suite, each once, in order of first appearance."""
+        return tuple(dict.fromkeys(case for suite in self.cases.values() for case in suite))
+
+    def find_case(self, key: str) -> Case | None:
+        return next((case for case in self.all_cases() if case.key == key), None)
+
+
+def _size_text(size: Size) -> str:
+    return "x".join(map(str, size)) if isinstance(size, tuple) else str(size)

@@ -1,0 +1,68 @@
+"""Every setting, read from the environment in this one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class SettingError(ValueError):
+    """A setting in the environment cannot be used; the message names the variable and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says.
+
+    home: data directory (WARPWATCH_HOME): database, mirrors, worktrees, build cache.
+    host, port: where the server listens (WARPWATCH_HOST, WARPWATCH_PORT).
+    database_url: a PostgreSQL >= 15 (WARPWATCH_DATABASE_URL); None means the embedded server in `home`.
+    server_url: where the command line finds the server (WARPWATCH_URL).
+    lease_seconds: how long a silent worker keeps its job (WARPWATCH_LEASE); it says it lives every fifth of it.
+    case_timeout_seconds: how long one variant may take for one case (WARPWATCH_CASE_TIMEOUT).
+    build_timeout_seconds: how long one library may take to build (WARPWATCH_BUILD_TIMEOUT).
+    memory_bytes: memory a child may take (WARPWATCH_MEMORY_GB); None means three quarters of the machine's.
+    """
+
+    home: Path
+    host: str = "127.0.0.1"
+    port: int = 8321
+    database_url: str | None = None
+    server_url: str = "http://127.0.0.1:8321"
+    lease_seconds: float = 15.0
+    case_timeout_seconds: float = 120.0
+    build_timeout_seconds: float = 600.0
+    memory_bytes: int | None = None
+
+
+def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from the environment; SettingError names a variable that cannot be used."""
+    port = int(_number(environ, "WARPWATCH_PORT", 8321, low=1, high=65535))
+    host = environ.get("WARPWATCH_HOST", "127.0.0.1")
+    memory = _number(environ, "WARPWATCH_MEMORY_GB", 0, low=0, high=1e6)
+    return Settings(
+        home=Path(environ.get("WARPWATCH_HOME", ".warpwatch")).absolute(),
+        host=host,
+        port=port,
+        database_url=environ.get("WARPWATCH_DATABASE_URL") or None,
+        server_url=environ.get("WARPWATCH_URL", f"http://127.0.0.1:{port}").rstrip("/"),
+        lease_seconds=_number(environ, "WARPWATCH_LEASE", 15, low=1, high=3600),
+        case_timeout_seconds=_number(environ, "WARPWATCH_CASE_TIMEOUT", 120, low=0.1, high=86400),
+        build_timeout_seconds=_number(environ, "WARPWATCH_BUILD_TIMEOUT", 600, low=0.1, high=86400),
+        memory_bytes=int(memory * 2**30) or None,
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: float, *, low: float, high: float) -> float:
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise SettingError(f"{name}={text!r} is not a number; set it between {low:g} and {high:g} or unset it") from None
+    if not low <= value <= high:
+        raise SettingError(f"{name}={text} is out of range; set it between {low:g} and {high:g} or unset it")
+    return value

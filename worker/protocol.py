@@ -1,0 +1,296 @@
+"""What parent and child say to each other, one JSON object per line.
+
+The parent writes requests to the child's standard input; the child writes replies and events to its own
+descriptor (number in WARPWATCH_REPLY_FD), so that anything kernel code prints stays log. Every request gets exactly one reply
+with the same `id`; events (`"event": "progress"`) may come before it. Durations are nanoseconds, sizes are bytes.
+
+This module needs the standard library alone. It is imported by the parent and, relatively, by the harness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class Status(StrEnum):
+    """How one variant fared on one case; a closed list, the same in the database and on every page."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    BUILD_FAILED = "build_failed"
+    UNSUPPORTED = "unsupported"
+    SKIPPED = "skipped"
+
+
+PROTOCOL = "1"
+"""Version of how timings are taken; part of the series key, so two protocols are never drawn as one line."""
+
+METRICS = {"cuda": ("graph", "cold", "call"), "cpu": ("hot", "cold")}
+"""Metrics per device kind, the one that verdicts are made from first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    verb: catalogue | build | check | bench | profile | prepare | sample | finish | ceilings | environment.
+    `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
+    `output` is the path a profile's trace (gzip'ed Chrome JSON) is written to.
+    """
+
+    id: int
+    verb: str
+    operator: str | None = None
+    variant: str | None = None
+    case: str | None = None
+    seed: int = 0
+    budget_ns: int = 1_000_000_000
+    rounds: int = 1
+    output: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseEntry:
+    key: str
+    sizes: dict[str, Any]
+    precision: str
+    direction: str
+    layout: str
+    suites: list[str]
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariantEntry:
+    name: str
+    idea: str
+    outcome: str
+    devices: list[str]
+    native: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEntry:
+    """One operator of a commit. `error` is set, and the lists are empty, when its file does not load."""
+
+    name: str
+    summary: str
+    variants: list[VariantEntry]
+    cases: list[CaseEntry]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    contract: int
+    operators: list[OperatorEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Everything besides the code that could change a number; `key` is the SHA-256 of `facts` as canonical JSON.
+
+    facts: driver, CUDA, torch, compiler, Python, kernel, CPU model, thread count … as text or numbers.
+    device_kind: cpu | cuda. device_name: "NVIDIA H100 80GB HBM3", "AMD EPYC, 2 cores".
+    device_key: the same as a slug for URLs and queue names, "nvidia-h100-80gb-hbm3".
+    """
+
+    key: str
+    device_kind: str
+    device_key: str
+    device_name: str
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """Static facts of one compiled kernel, from the compiler's own report."""
+
+    name: str
+    arch: str
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReply:
+    """status is ok, build_failed or skipped (the operator has no native sources)."""
+
+    status: Status
+    message: str = ""
+    key: str = ""
+    cached: bool = False
+    seconds: float = 0.0
+    log: str = ""
+    resources: list[KernelResources] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """How one output or gradient differs from the float64 oracle.
+
+    name: "y", "y[1]", "grad x". norm, oracle_norm: Frobenius norms. relative: ‖out − oracle‖ / ‖oracle‖.
+    absolute: largest |out − oracle|, at worst_index. ulp: the same in units in the last place of the precision.
+    torch_relative: relative error of the reference run by torch in the same precision; None where it cannot run.
+    tolerance: what `relative` was held against.
+    """
+
+    name: str
+    right: bool
+    norm: float
+    oracle_norm: float
+    relative: float
+    absolute: float
+    ulp: float
+    torch_relative: float | None
+    tolerance: float
+    worst_index: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReply:
+    status: Status
+    message: str = ""
+    seed: int = 0
+    tensors: list[TensorError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One metric of one variant on one case.
+
+    samples_ns: every kept sample, one call each. median_ns, low_ns, high_ns: median and its 95 % interval.
+    noise: interquartile range over median. dropped: samples not kept, `dropped_reason` says why.
+    """
+
+    metric: str
+    samples_ns: list[float]
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    noise: float
+    dropped: int = 0
+    dropped_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReply:
+    """flops and bytes are the case's cost; health holds clocks, temperature, power and throttle reasons where known."""
+
+    status: Status
+    message: str = ""
+    flops: int = 0
+    bytes: int = 0
+    measurements: list[Measurement] = field(default_factory=list)
+    health: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReply:
+    """One slice of an interleaved measurement: the primary metric's samples of this round."""
+
+    status: Status
+    message: str = ""
+    samples_ns: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceKernel:
+    """One row of a trace's kernel table; on the CPU the rows are torch operators. share is of the total time."""
+
+    name: str
+    calls: int
+    total_ns: float
+    mean_ns: float
+    share: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReply:
+    """path: the gzip'ed Chrome trace. size: its uncompressed length. runtime_calls: CUDA runtime call name to count per step."""
+
+    status: Status
+    message: str = ""
+    path: str | None = None
+    size: int = 0
+    kernels: list[TraceKernel] = field(default_factory=list)
+    runtime_calls: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingsReply:
+    """Measured peaks of the device: "copy" in bytes per second; "f32", "tf32", "bf16", "f64" in FLOP per second."""
+
+    status: Status
+    message: str = ""
+    peaks: dict[str, float] = field(default_factory=dict)
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """A dataclass of this module as plain JSON values."""
+    return asdict(value)
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """A dataclass of this module from plain JSON values; ValueError names a field that is missing, unknown or of the wrong type."""
+    decoded: T = _decode(kind, value, kind.__name__)
+    return decoded
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    if is_dataclass(kind):
+        return _decode_dataclass(kind, value, where)
+    origin = get_origin(kind)
+    if origin is list:
+        _expect(isinstance(value, list), where, "a list", value)
+        return [_decode(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if origin is dict:
+        _expect(isinstance(value, dict), where, "an object", value)
+        inner = get_args(kind)[1]
+        return {key: _decode(inner, item, f"{where}.{key}") for key, item in value.items()}
+    if origin is UnionType:
+        if value is None and NoneType in get_args(kind):
+            return None
+        return _decode(next(arg for arg in get_args(kind) if arg is not NoneType), value, where)
+    return _decode_scalar(kind, value, where)
+
+
+def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
+    _expect(isinstance(value, dict), where, "an object", value)
+    hints = get_type_hints(kind)
+    unknown = set(value) - set(hints)
+    if unknown:
+        raise ValueError(f"{where}: unknown field {sorted(unknown)[0]!r}")
+    try:
+        return kind(**{key: _decode(hints[key], item, f"{where}.{key}") for key, item in value.items()})
+    except TypeError:
+        missing = [f.name for f in fields(kind) if f.name not in value]
+        raise ValueError(f"{where}: missing one of the fields {', '.join(missing)}") from None
+
+
+def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        _expect(value in list(kind), where, f"one of {', '.join(kind)}", value)
+        return kind(value)
+    _expect(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)), where, kind.__name__, value)
+    return value
+
+
+def _expect(condition: bool, where: str, expected: str, value: Any) -> None:
+    if not condition:
+        raise ValueError(f"{where}: expected {expected}, got {str(value)[:80]!r}")
