@@ -1,0 +1,21 @@
+"""The `warpwatch` command. It sits on top of everything and nothing imports it.
+
+One module per group of commands; each imports what it needs inside its functions, so that `warpwatch run` on a closed
+GPU node needs neither the server's nor the database's packages.
+"""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Which commit made which kernel slower or wrong.",
+)
+
+
+def main() -> None:
+    """Entry point of the `warpwatch` command."""
+    app()

@@ -1,0 +1,167 @@
+"""Reads repositories through the git command: mirrors, refs, history, files, worktrees.
+
+Refs come from people. They never reach a shell, never become an option (`--end-of-options`), and only names that git itself
+resolves to a commit are used any further. Standard library alone: `warpwatch run` needs it without a server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+MAX_RANGE = 1000
+"""Commits that one range may name."""
+_SHA = re.compile(r"[0-9a-f]{40}")
+_FORMAT = "%H%x00%P%x00%an%x00%aI%x00%s"
+
+
+class GitError(RuntimeError):
+    """git could not do what was asked; the message is for people."""
+
+
+class UnknownRefError(GitError):
+    """A ref or range names no commit in the repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """What history says of one commit. ordinal is the number of its ancestors, itself included."""
+
+    sha: str
+    parent_sha: str | None
+    ordinal: int
+    author: str
+    authored_at: datetime
+    subject: str
+
+
+def git(*arguments: str, cwd: Path | None = None, timeout: float = 120) -> str:
+    """Output of one git command; GitError carries git's own last words."""
+    executable = shutil.which("git")
+    if executable is None:
+        raise GitError("git is not installed; install it (Debian: apt install git) and try again")
+    # Prompts would hang a service, and a user's own configuration must not change what is measured.
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            [executable, "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", *arguments],
+            cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise GitError(f"git {arguments[0]} took longer than {timeout:g} s") from None
+    if done.returncode != 0:
+        raise GitError(f"git {arguments[0]} failed: {done.stderr.strip()[-500:] or done.returncode}")
+    return done.stdout
+
+
+def mirror_path(url: str, home: Path) -> Path:
+    return home / "mirrors" / (hashlib.sha256(url.encode()).hexdigest()[:16] + ".git")
+
+
+def update_mirror(url: str, home: Path) -> Path:
+    """A bare mirror of `url` below `home`, fetched just now; safe to call from several processes."""
+    path = mirror_path(url, home)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.with_suffix(".lock")):
+        if not (path / "HEAD").exists():
+            partial = path.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            git("clone", "--quiet", "--mirror", "--", url, str(partial), timeout=1800)
+            partial.rename(path)
+        else:
+            git("fetch", "--quiet", "--prune", "origin", cwd=path, timeout=1800)
+    return path
+
+
+def resolve(mirror: Path, ref: str) -> str:
+    """The full id of the commit that `ref` names."""
+    try:
+        sha = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", cwd=mirror).strip()
+    except GitError:
+        raise UnknownRefError(f"{ref!r} names no commit here; push it first, or check the spelling") from None
+    if not _SHA.fullmatch(sha):
+        raise UnknownRefError(f"{ref!r} names no single commit here")
+    return sha
+
+
+def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
+    """Commits of `ref` (one) or `A..B` (first parents, oldest first, A left out); GitError when there are more than `limit`."""
+    if ".." not in text:
+        return [resolve(mirror, text)]
+    low, _, high = text.partition("..")
+    base, head = resolve(mirror, low or "HEAD"), resolve(mirror, high.removeprefix(".") or "HEAD")
+    shas = git("rev-list", "--first-parent", "--reverse", f"{base}..{head}", cwd=mirror).split()
+    if not shas:
+        raise UnknownRefError(f"{text!r} holds no commits; write the older commit first")
+    if len(shas) > limit:
+        raise GitError(f"{text!r} holds {len(shas)} commits; ask for at most {limit} at once")
+    return shas
+
+
+def last_commits(mirror: Path, ref: str, count: int) -> list[str]:
+    """The newest `count` first-parent commits up to `ref`, oldest first."""
+    return git("rev-list", "--first-parent", "--reverse", f"--max-count={count}", resolve(mirror, ref), cwd=mirror).split()
+
+
+def describe(mirror: Path, sha: str) -> CommitInfo:
+    """What history says of the commit `sha` (a full id)."""
+    line = git("log", "-1", f"--format={_FORMAT}", "--end-of-options", sha, cwd=mirror).rstrip("\n")
+    found, parents, author, authored_at, subject = line.split("\0")
+    ordinal = int(git("rev-list", "--count", sha, cwd=mirror))
+    parent = parents.split()[0] if parents else None
+    return CommitInfo(found, parent, ordinal, author, datetime.fromisoformat(authored_at), subject)
+
+
+def read_file(mirror: Path, sha: str, path: str) -> str | None:
+    """Text of `path` at commit `sha`; None when it is not there."""
+    try:
+        return git("show", "--end-of-options", f"{sha}:{path}", cwd=mirror)
+    except GitError:
+        return None
+
+
+def list_folder(mirror: Path, sha: str, folder: str) -> list[str]:
+    """Names directly inside `folder` at commit `sha`; empty when it is not there."""
+    try:
+        return git("ls-tree", "--name-only", sha, f"{folder.strip('/')}/", cwd=mirror).split("\n")[:-1]
+    except GitError:
+        return []
+
+
+def operator_names(mirror: Path, sha: str, folder: str) -> list[str]:
+    """Operators of a commit: one per Python file in its operator folder that does not begin with an underscore."""
+    names = [Path(path).name for path in list_folder(mirror, sha, folder)]
+    return sorted(name.removesuffix(".py") for name in names if name.endswith(".py") and not name.startswith("_"))
+
+
+@contextmanager
+def worktree(mirror: Path, sha: str, path: Path) -> Iterator[Path]:
+    """A checkout of `sha` at `path`, gone afterwards; what a killed process left there before is cleared first."""
+    remove_worktree(mirror, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    git("worktree", "add", "--quiet", "--detach", "--force", str(path), sha, cwd=mirror, timeout=600)
+    try:
+        yield path
+    finally:
+        remove_worktree(mirror, path)
+
+
+def remove_worktree(mirror: Path, path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    git("worktree", "prune", cwd=mirror)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
