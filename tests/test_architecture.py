@@ -1,0 +1,145 @@
+"""House rules as code: who may import whom, how large things may grow, and that closed lists agree."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = ("warpwatch", "worker", "db", "server", "kernels")
+LEAVES = {"warpwatch.git", "warpwatch.project", "warpwatch.settings"}
+STAND_ALONE_WORKER = ("checkout", "child", "sandbox", "execution", "bundle", "devices", "protocol")
+PYTHON_LINES, NATIVE_LINES, TEMPLATE_LINES = 400, 650, 150
+
+
+def python_files() -> list[Path]:
+    return sorted(path for name in OURS for path in (ROOT / name).rglob("*.py") if "versions" not in path.parts)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules a file imports, relative imports made absolute; what only a type checker sees counts too."""
+    package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found.add(module)
+            found.update(
+                f"{module}.{alias.name}" for alias in node.names if (ROOT / module.replace(".", "/") / f"{alias.name}.py").exists()
+            )
+    return found
+
+
+def layer_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    if parts[:2] == ("warpwatch", "cli") or parts[-1] == "__main__.py":
+        return "cli"
+    return "harness" if parts[:2] == ("worker", "harness") else parts[0]
+
+
+def is_allowed(layer: str, module: str) -> bool:
+    """Whether a file of `layer` may import `module`, one of ours."""
+    top = module.split(".")[0]
+    leaf = module in LEAVES or module in {leaf.rsplit(".", 1)[0] for leaf in LEAVES}
+    return {
+        "cli": True,
+        "db": top == "db",
+        "warpwatch": top == "warpwatch" and not module.startswith("warpwatch.cli"),
+        "kernels": top == "kernels" or (top == "warpwatch" and not module.startswith("warpwatch.cli")),
+        "server": top in ("server", "db") or leaf,
+        "worker": top == "db" or leaf or (top == "worker" and not module.startswith("worker.harness")),
+        "harness": top == "warpwatch" or module.startswith(("worker.harness", "worker.protocol")) or module == "worker",
+    }[layer]
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_follow_the_layers(path: Path) -> None:
+    layer = layer_of(path)
+    for module in imports_of(path):
+        if module.split(".")[0] in OURS:
+            assert is_allowed(layer, module), f"{layer} may not import {module}"
+
+
+@pytest.mark.parametrize(
+    ("library", "owners"),
+    [
+        ("torch", {"kernels", "harness"}),
+        ("sqlalchemy", {"db"}),
+        ("psycopg", {"db"}),
+        ("procrastinate", {"db"}),
+        ("alembic", {"db"}),
+        ("fastapi", {"server"}),
+        ("starlette", {"server"}),
+    ],
+)
+def test_libraries_have_one_owner(library: str, owners: set[str]) -> None:
+    exempt = {ROOT / "warpwatch" / name for name in ("native.py", "operator.py")} | set(
+        (ROOT / "warpwatch" / "cli").glob("kron*.py")
+    )
+    for path in python_files():
+        if layer_of(path) in owners or path in exempt:
+            continue
+        assert not [m for m in imports_of(path) if m.split(".")[0] == library], f"{path.relative_to(ROOT)} imports {library}"
+
+
+def test_what_runs_on_closed_nodes_needs_no_database() -> None:
+    for name in STAND_ALONE_WORKER:
+        reached = imports_of(ROOT / "worker" / f"{name}.py")
+        assert not [module for module in reached if module.split(".")[0] == "db"], f"worker/{name}.py reaches the database"
+
+
+def test_harness_imports_relatively() -> None:
+    """The child loads the harness under a private name, so an absolute import would find a user's package instead."""
+    for path in (ROOT / "worker" / "harness").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                assert node.module is not None
+                assert node.module.split(".")[0] not in ("worker", "db", "server", "kernels"), path.name
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_files_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= PYTHON_LINES
+
+
+def test_native_files_and_templates_stay_small() -> None:
+    natives = [path for suffix in ("cu", "cuh", "cpp", "h") for path in (ROOT / "csrc").rglob(f"*.{suffix}")]
+    assert natives
+    assert [path.name for path in natives if len(path.read_text().splitlines()) > NATIVE_LINES] == []
+    templates = list((ROOT / "web" / "templates").rglob("*.html"))
+    assert templates
+    assert [path.name for path in templates if len(path.read_text().splitlines()) > TEMPLATE_LINES] == []
+
+
+def test_cuda_files_need_no_torch() -> None:
+    for path in [*(ROOT / "csrc").rglob("*.cu"), *(ROOT / "csrc").rglob("*.cuh")]:
+        for line in path.read_text().splitlines():
+            if line.lstrip().startswith("#include"):
+                assert not any(word in line for word in ("torch", "ATen", "c10")), f"{path.name}: {line}"
+
+
+def test_statuses_are_the_same_closed_list() -> None:
+    from db.models import Status as Kept
+    from worker.protocol import Status as Said
+
+    assert [status.value for status in Kept] == [status.value for status in Said]
+
+
+def test_documents_stay_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    expected = {"architecture.md", "glossary.md", "schema.md", "measurement.md", "adding-a-kernel.md"}
+    documents = {path.name: path for path in (ROOT / "docs").glob("*.md")}
+    assert expected <= set(documents)
+    assert [name for name in expected if len(documents[name].read_text().splitlines()) > 200] == []
+
+
+def test_schema_document_names_every_table() -> None:
+    from db.models import Base
+
+    text = (ROOT / "docs" / "schema.md").read_text()
+    assert [name for name in Base.metadata.tables if f"`{name}`" not in text] == []

@@ -1,0 +1,65 @@
+"""A small client of the REST API, on the standard library, so that the base install can submit jobs from CI."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+
+class ApiError(RuntimeError):
+    """The server refused a request, or cannot be reached; the message is for people. status is None when nothing answered."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    """Calls /api/v1 of the server at `url`; WARPWATCH_TOKEN is sent where it is set."""
+
+    def __init__(self, url: str, timeout: float = 60) -> None:
+        self.url = url.rstrip("/")
+        self.timeout = timeout
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON below /api/v1 at `path`; arguments that are None are left out."""
+        text = urllib.parse.urlencode({key: value for key, value in query.items() if value is not None}, doseq=True)
+        return self._call("GET", f"{path}?{text}" if text else path, None, {})
+
+    def post(self, path: str, body: dict[str, Any] | None = None, idempotency_key: str | None = None) -> Any:
+        """The JSON answer to a POST of `body`."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._call("POST", path, body or {}, headers)
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json", "Content-Type": "application/json", **headers}
+        if token := os.environ.get("WARPWATCH_TOKEN"):
+            headers["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise ApiError(_explain(error), error.code) from None
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            reason = getattr(error, "reason", error)
+            raise ApiError(
+                f"no Warpwatch server answers at {self.url} ({reason}); start one with `make up` or set WARPWATCH_URL"
+            ) from None
+
+
+def _explain(error: urllib.error.HTTPError) -> str:
+    """The text of an RFC 9457 problem: its detail, then each field's message and remedy."""
+    try:
+        problem = json.load(error)
+    except ValueError:
+        return f"the server answered {error.code} {error.reason}"
+    lines = [str(problem.get("detail") or problem.get("title") or error.reason)]
+    for entry in problem.get("errors", []):
+        lines.append(f"  {entry.get('field')}: {entry.get('message')} {entry.get('remedy') or ''}".rstrip())
+    return "\n".join(lines)
