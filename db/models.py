@@ -315,6 +315,7 @@ class Result(Base):
         UniqueConstraint("run_id", "variant_id", "case_id"),
         Index(None, "commit_id", "operator_id", "kind", "device_id"),
         Index(None, "operator_id", "device_id", "kind", "ordinal"),
+        Index(None, "variant_id", "case_id", "device_id", "kind", "ordinal", "id"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
@@ -322,7 +323,7 @@ class Result(Base):
     commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
     ordinal: Mapped[int]
     operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
-    variant_id: Mapped[int] = mapped_column(ForeignKey("variants.id", ondelete="CASCADE"), index=True)
+    variant_id: Mapped[int] = mapped_column(ForeignKey("variants.id", ondelete="CASCADE"))
     case_id: Mapped[int] = mapped_column(ForeignKey("cases.id", ondelete="CASCADE"), index=True)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"))
     environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
