@@ -22,6 +22,8 @@ class Client:
     """Calls /api/v1 of the server at `url`; WARPWATCH_TOKEN is sent where it is set."""
 
     def __init__(self, url: str, timeout: float = 60) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ApiError(f"WARPWATCH_URL={url!r} must begin with http:// or https://")
         self.url = url.rstrip("/")
         self.timeout = timeout
 
@@ -60,6 +62,8 @@ def _explain(error: urllib.error.HTTPError) -> str:
     except ValueError:
         return f"the server answered {error.code} {error.reason}"
     lines = [str(problem.get("detail") or problem.get("title") or error.reason)]
-    for entry in problem.get("errors", []):
-        lines.append(f"  {entry.get('field')}: {entry.get('message')} {entry.get('remedy') or ''}".rstrip())
+    lines += [
+        f"  {entry.get('field')}: {entry.get('message')} {entry.get('remedy') or ''}".rstrip()
+        for entry in problem.get("errors", [])
+    ]
     return "\n".join(lines)
