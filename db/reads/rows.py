@@ -131,6 +131,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
     id: int
+    repository: str
     operator: str
     case: str
     variant: str
@@ -161,6 +162,20 @@ class PointRow:
     roofline_share: float | None
     bound: str | None
     result_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PointSamples:
+    """Every kept sample of one point, in the order they were taken, one call each."""
+
+    id: int
+    series_id: int
+    commit_sha: str
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    dropped: int
+    samples_ns: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,3 +422,14 @@ class TraceDetail:
     runtime_calls: dict[str, float]
     created_at: datetime
     kernels: list[KernelView]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRow:
+    """queued, running: jobs. workers: how many are alive."""
+
+    queued: int
+    running: int
+    workers: int
+    repositories: int
+    database_bytes: int

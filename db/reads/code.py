@@ -1,0 +1,118 @@
+"""Reads repositories, commits, operators, cases and catalogues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import text
+
+from db.reads.query import Session, fetch, fetch_one, fetch_page, fetch_scalar
+from db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow
+
+_REPOSITORIES = """
+SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits FROM repositories
+"""
+
+_COMMIT_COLUMNS = """
+commits.id, sha, parent_sha, ordinal, author, authored_at, subject,
+coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) AS broken
+"""
+
+# Only the newest result per operator, variant, case, kind and device counts.
+_COMMIT_COUNTS = """
+LEFT JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE kind = 'bench' AND status = 'ok') AS points,
+           count(*) FILTER (WHERE status = 'wrong') AS wrong,
+           count(*) FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS broken
+    FROM (
+        SELECT DISTINCT ON (operator_id, variant_id, case_id, kind, device_id) kind, status
+        FROM results WHERE commit_id = commits.id
+        ORDER BY operator_id, variant_id, case_id, kind, device_id, id DESC
+    ) AS newest
+) AS counts ON true
+"""
+
+
+def list_repositories(session: Session) -> list[RepositoryRow]:
+    """Every repository, by name."""
+    return fetch(session, RepositoryRow, _REPOSITORIES + "ORDER BY name")
+
+
+def find_repository(session: Session, name: str) -> RepositoryRow | None:
+    return fetch_one(session, RepositoryRow, _REPOSITORIES + "WHERE name = :name", name=name)
+
+
+def list_commits(session: Session, repository_id: int, before: int | None = None, limit: int = 50) -> Page[CommitRow]:
+    """Commits in the order of history, newest first; `before` is the id of the last commit of the page before."""
+    # The counts are taken after the page is cut, so that a long history costs no more than a short one.
+    sql = f"""
+    SELECT {_COMMIT_COLUMNS}
+    FROM (
+        SELECT * FROM commits
+        WHERE repository_id = :repository_id AND (CAST(:before AS bigint) IS NULL
+              OR (ordinal, id) < (SELECT ordinal, id FROM commits AS last WHERE last.id = :before))
+        ORDER BY ordinal DESC, id DESC LIMIT :limit
+    ) AS commits
+    {_COMMIT_COUNTS}
+    ORDER BY ordinal DESC, commits.id DESC
+    """
+    return fetch_page(session, CommitRow, sql, limit, repository_id=repository_id, before=before)
+
+
+def find_commit(session: Session, repository_id: int, sha: str) -> CommitRow | None:
+    """The commit with this id or a unique beginning of it, at least four digits long; None when there is none or more than one."""
+    if len(sha) < 4 or not all(digit in "0123456789abcdef" for digit in sha):
+        return None
+    sql = f"""
+    SELECT {_COMMIT_COLUMNS} FROM commits {_COMMIT_COUNTS}
+    WHERE repository_id = :repository_id AND sha >= :sha AND sha < :sha || 'g' LIMIT 2
+    """
+    found = fetch(session, CommitRow, sql, repository_id=repository_id, sha=sha)
+    return found[0] if len(found) == 1 else None
+
+
+_OPERATORS = """
+SELECT id, name, summary,
+       ARRAY(SELECT name FROM variants WHERE operator_id = operators.id ORDER BY id) AS variants,
+       ARRAY(SELECT key FROM cases WHERE operator_id = operators.id ORDER BY id) AS cases
+FROM operators WHERE repository_id = :repository_id
+"""
+
+
+def list_operators(session: Session, repository_id: int) -> list[OperatorRow]:
+    """Every operator that any commit of the repository had, with every variant and case it ever had."""
+    return fetch(session, OperatorRow, _OPERATORS + "ORDER BY name", repository_id=repository_id)
+
+
+def find_operator(session: Session, repository_id: int, name: str) -> OperatorRow | None:
+    return fetch_one(session, OperatorRow, _OPERATORS + "AND name = :name", repository_id=repository_id, name=name)
+
+
+def list_cases(session: Session, operator_id: int) -> list[CaseRow]:
+    sql = """
+    SELECT id, key, sizes, precision, direction, layout, suites, flops, bytes FROM cases
+    WHERE operator_id = :operator_id ORDER BY id
+    """
+    return fetch(session, CaseRow, sql, operator_id=operator_id)
+
+
+def list_suites(session: Session, repository_id: int) -> list[str]:
+    """Names of the suites that any case of the repository belongs to."""
+    sql = """
+    SELECT DISTINCT suite FROM cases JOIN operators ON operators.id = cases.operator_id
+    CROSS JOIN LATERAL jsonb_array_elements_text(cases.suites) AS suite
+    WHERE operators.repository_id = :repository_id ORDER BY suite
+    """
+    return list(session.execute(text(sql), {"repository_id": repository_id}).scalars())
+
+
+def read_operator_entry(session: Session, repository_id: int, operator: str) -> dict[str, Any] | None:
+    """What the newest commit whose file loaded says of the operator (worker.protocol.OperatorEntry as JSON); None when none did."""
+    sql = """
+    SELECT entry FROM commits CROSS JOIN LATERAL jsonb_array_elements(catalogue -> 'operators') AS entry
+    WHERE repository_id = :repository_id AND catalogue IS NOT NULL
+      AND entry ->> 'name' = :operator AND entry ->> 'error' IS NULL
+    ORDER BY ordinal DESC, commits.id DESC LIMIT 1
+    """
+    found: dict[str, Any] | None = fetch_scalar(session, sql, repository_id=repository_id, operator=operator)
+    return found

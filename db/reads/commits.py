@@ -1,0 +1,151 @@
+"""Reads everything known about one commit, and compares two commits or two variants."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from db.reads.code import find_commit
+from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
+from db.reads.rows import BuildView, CommitCell, CommitDetail, CommitRow, ComparedRow
+
+_CELLS = f"""
+WITH newest AS (
+    SELECT DISTINCT ON (operator_id, variant_id, case_id, device_id, kind)
+           id, operator_id, variant_id, case_id, device_id, kind, status, message
+    FROM results WHERE commit_id = :commit_id
+    ORDER BY operator_id, variant_id, case_id, device_id, kind, id DESC
+), cells AS (
+    SELECT operator_id, variant_id, case_id, device_id,
+           max(id) FILTER (WHERE kind = 'check') AS check_id, max(id) FILTER (WHERE kind = 'bench') AS bench_id,
+           max(id) FILTER (WHERE kind = 'profile') AS profile_id, array_agg(id) AS result_ids
+    FROM newest GROUP BY operator_id, variant_id, case_id, device_id
+)
+SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, device.key AS device_key,
+       checked.status AS check_status, coalesce(checked.message, '') AS check_message, cells.check_id AS check_result_id,
+       benched.status AS bench_status, coalesce(benched.message, '') AS bench_message, cells.bench_id AS bench_result_id,
+       profiled.status AS profile_status,
+       point.series_id, point.median_ns, point.low_ns, point.high_ns, point.median_ns / previous.median_ns AS change,
+       (SELECT max(id) FROM traces WHERE result_id = ANY(cells.result_ids)) AS trace_id
+FROM cells
+JOIN operators ON operators.id = cells.operator_id
+JOIN cases ON cases.id = cells.case_id
+JOIN variants ON variants.id = cells.variant_id
+JOIN devices AS device ON device.id = cells.device_id
+LEFT JOIN results AS checked ON checked.id = cells.check_id
+LEFT JOIN results AS benched ON benched.id = cells.bench_id
+LEFT JOIN results AS profiled ON profiled.id = cells.profile_id
+LEFT JOIN LATERAL (
+    SELECT series_id, ordinal, median_ns, low_ns, high_ns FROM points JOIN series ON series.id = points.series_id
+    WHERE points.result_id = cells.bench_id AND series.metric = {PRIMARY_METRIC} ORDER BY points.id DESC LIMIT 1
+) AS point ON true
+LEFT JOIN LATERAL (
+    SELECT median_ns FROM points WHERE points.series_id = point.series_id AND points.ordinal < point.ordinal
+    ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+) AS previous ON true
+ORDER BY operators.name, cells.case_id, cells.variant_id, device.key
+"""
+
+_BUILDS = """
+SELECT operators.name AS operator, status, cached, seconds, log, resources
+FROM builds JOIN operators ON operators.id = builds.operator_id
+WHERE commit_id = :commit_id ORDER BY operators.name, builds.id
+"""
+
+
+def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
+    """Every variant and case tried at a commit, given by its id or a unique beginning of it; None when it is unknown."""
+    commit = find_commit(session, repository_id, sha)
+    if commit is None:
+        return None
+    repository = fetch_scalar(session, "SELECT name FROM repositories WHERE id = :id", id=repository_id)
+    cells = fetch(session, CommitCell, _CELLS, commit_id=commit.id)
+    return CommitDetail(commit, repository, cells, fetch(session, BuildView, _BUILDS, commit_id=commit.id))
+
+
+class _Side(NamedTuple):
+    """One side of a comparison in one cell."""
+
+    operator: str
+    case: str
+    variant: str
+    status: str | None
+    series_id: int | None
+    median_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
+
+
+_SIDE = """
+SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, newest.status,
+       point.series_id, point.median_ns, point.low_ns, point.high_ns
+FROM (
+    SELECT DISTINCT ON (operator_id, variant_id, case_id) id, operator_id, variant_id, case_id, status
+    FROM results WHERE commit_id = :commit_id AND device_id = :device_id AND kind = 'bench'
+    ORDER BY operator_id, variant_id, case_id, id DESC
+) AS newest
+JOIN operators ON operators.id = newest.operator_id
+JOIN cases ON cases.id = newest.case_id
+JOIN variants ON variants.id = newest.variant_id
+LEFT JOIN LATERAL (
+    SELECT series_id, median_ns, low_ns, high_ns FROM points JOIN series ON series.id = points.series_id
+    WHERE points.result_id = newest.id AND series.metric = :metric ORDER BY points.id DESC LIMIT 1
+) AS point ON true
+WHERE (CAST(:operator AS text) IS NULL OR operators.name = :operator)
+ORDER BY operators.name, newest.case_id, newest.variant_id
+"""
+
+
+def compare_commits(
+    session: Session, left: CommitRow, right: CommitRow, device_id: int, metric: str, operator: str | None = None
+) -> list[ComparedRow]:
+    """Every variant and case measured at either of two commits of one repository; ratio is right over left."""
+    lefts = _side(session, left.id, device_id, metric, operator)
+    rights = _side(session, right.id, device_id, metric, operator)
+    keyed = {(side.operator, side.case, side.variant): side for side in rights}
+    pairs = [(side, keyed.pop((side.operator, side.case, side.variant), None)) for side in lefts]
+    return [_compared(one, other) for one, other in [*pairs, *((None, side) for side in keyed.values())]]
+
+
+def compare_variants(
+    session: Session,
+    commit: CommitRow,
+    left_variant: str,
+    right_variant: str,
+    device_id: int,
+    metric: str,
+    operator: str | None = None,
+) -> list[ComparedRow]:
+    """Every case that either of two variants was measured on at one commit; ratio is right over left."""
+    sides = _side(session, commit.id, device_id, metric, operator)
+    cells = dict.fromkeys((side.operator, side.case) for side in sides)
+    keyed = {(side.operator, side.case, side.variant): side for side in sides}
+    pairs = [(keyed.get((*cell, left_variant)), keyed.get((*cell, right_variant))) for cell in cells]
+    return [_compared(left, right, left_variant, right_variant) for left, right in pairs if left or right]
+
+
+def _side(session: Session, commit_id: int, device_id: int, metric: str, operator: str | None) -> list[_Side]:
+    return fetch(session, _Side, _SIDE, commit_id=commit_id, device_id=device_id, metric=metric, operator=operator)
+
+
+def _compared(left: _Side | None, right: _Side | None, left_variant: str = "", right_variant: str = "") -> ComparedRow:
+    known: Any = left or right
+    return ComparedRow(
+        operator=known.operator,
+        case=known.case,
+        left_variant=left_variant or known.variant,
+        right_variant=right_variant or known.variant,
+        left_status=left.status if left else None,
+        right_status=right.status if right else None,
+        left_ns=left.median_ns if left else None,
+        right_ns=right.median_ns if right else None,
+        ratio=right.median_ns / left.median_ns if left and right and left.median_ns and right.median_ns else None,
+        separated=_separated(left, right),
+        left_series_id=left.series_id if left else None,
+        right_series_id=right.series_id if right else None,
+    )
+
+
+def _separated(left: _Side | None, right: _Side | None) -> bool:
+    if left is None or right is None or None in (left.low_ns, left.high_ns, right.low_ns, right.high_ns):
+        return False
+    return bool(left.high_ns < right.low_ns or right.high_ns < left.low_ns)  # type: ignore[operator]

@@ -1,0 +1,74 @@
+"""Reads devices, workers and environments, and how the whole service fares."""
+
+from __future__ import annotations
+
+from db.reads.query import Session, fetch, fetch_one
+from db.reads.rows import DeviceRow, EnvironmentView, HealthRow, WorkerRow
+
+LEASE_SECONDS = 15.0
+"""How long a silent worker still counts as alive, unless the caller knows better."""
+
+_WORKERS_ALIVE = """
+(SELECT count(*) FROM workers WHERE device_id = devices.id AND stopped_at IS NULL
+ AND heartbeat_at > now() - make_interval(secs => :lease))
+"""
+
+
+def list_devices(session: Session, lease_seconds: float = LEASE_SECONDS) -> list[DeviceRow]:
+    """Every device that was ever measured on or had a worker, by key."""
+    sql = f"""
+    SELECT id, key, kind, name, {_WORKERS_ALIVE} AS workers,
+           (SELECT count(*) FROM jobs WHERE device_id = devices.id AND state = 'queued') AS queued,
+           (SELECT count(*) FROM jobs WHERE device_id = devices.id AND state = 'running') AS running,
+           (SELECT count(*) FROM environments WHERE device_id = devices.id) AS environments
+    FROM devices ORDER BY key
+    """
+    return fetch(session, DeviceRow, sql, lease=lease_seconds)
+
+
+def find_device(session: Session, key: str, lease_seconds: float = LEASE_SECONDS) -> DeviceRow | None:
+    return next((device for device in list_devices(session, lease_seconds) if device.key == key), None)
+
+
+def list_workers(session: Session, lease_seconds: float = LEASE_SECONDS, limit: int = 200) -> list[WorkerRow]:
+    """Workers, the living first, each with the job it is at."""
+    sql = """
+    SELECT workers.id, workers.name, devices.key AS device_key, version, workers.started_at, workers.heartbeat_at,
+           CASE WHEN stopped_at IS NOT NULL THEN 'stopped'
+                WHEN workers.heartbeat_at > now() - make_interval(secs => :lease) THEN 'alive' ELSE 'silent' END AS state,
+           (SELECT max(job_id) FROM runs WHERE worker_id = workers.id AND state = 'running') AS job_id
+    FROM workers JOIN devices ON devices.id = workers.device_id
+    ORDER BY stopped_at IS NOT NULL, workers.heartbeat_at DESC, workers.id DESC LIMIT :limit
+    """
+    return fetch(session, WorkerRow, sql, lease=lease_seconds, limit=limit)
+
+
+_ENVIRONMENTS = """
+SELECT environments.id, environments.key, devices.key AS device_key, facts, peaks, environments.created_at
+FROM environments JOIN devices ON devices.id = environments.device_id
+"""
+
+
+def find_environment(session: Session, environment_id: int) -> EnvironmentView | None:
+    return fetch_one(session, EnvironmentView, _ENVIRONMENTS + "WHERE environments.id = :id", id=environment_id)
+
+
+def list_environments(session: Session, device_id: int, limit: int = 50) -> list[EnvironmentView]:
+    """Environments of one device, newest first."""
+    sql = _ENVIRONMENTS + "WHERE device_id = :device_id ORDER BY environments.id DESC LIMIT :limit"
+    return fetch(session, EnvironmentView, sql, device_id=device_id, limit=limit)
+
+
+def read_health(session: Session, lease_seconds: float = LEASE_SECONDS) -> HealthRow:
+    """What is waiting and who is there to do it; cheap enough to be asked every second."""
+    sql = """
+    SELECT (SELECT count(*) FROM jobs WHERE state = 'queued') AS queued,
+           (SELECT count(*) FROM jobs WHERE state = 'running') AS running,
+           (SELECT count(*) FROM workers WHERE stopped_at IS NULL
+             AND heartbeat_at > now() - make_interval(secs => :lease)) AS workers,
+           (SELECT count(*) FROM repositories) AS repositories,
+           pg_database_size(current_database()) AS database_bytes
+    """
+    health = fetch_one(session, HealthRow, sql, lease=lease_seconds)
+    assert health is not None
+    return health

@@ -1,0 +1,131 @@
+"""Reads series: their list, their points over commits, and the samples behind a point."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+from sqlalchemy import text
+
+from db.reads.query import Session, fetch, fetch_one, fetch_page
+from db.reads.rows import History, Page, PointRow, PointSamples, SeriesRow, StatusMark
+
+MAX_POINTS = 5000
+"""Points that one history may hold."""
+
+_SERIES = """
+SELECT series.id, repositories.name AS repository, operators.name AS operator, cases.key AS case, variants.name AS variant,
+       devices.key AS device_key, devices.name AS device_name, metric, protocol, cases.flops, cases.bytes
+FROM series
+JOIN operators ON operators.id = series.operator_id
+JOIN repositories ON repositories.id = operators.repository_id
+JOIN cases ON cases.id = series.case_id
+JOIN variants ON variants.id = series.variant_id
+JOIN devices ON devices.id = series.device_id
+"""
+
+_FILTERS = """
+WHERE operators.repository_id = :repository_id
+  AND (CAST(:operator AS text) IS NULL OR operators.name = :operator)
+  AND (CAST(:case_key AS text) IS NULL OR cases.key = :case_key)
+  AND (CAST(:variant AS text) IS NULL OR variants.name = :variant)
+  AND (CAST(:device_key AS text) IS NULL OR devices.key = :device_key)
+  AND (CAST(:metric AS text) IS NULL OR series.metric = :metric)
+"""
+
+
+def list_series(
+    session: Session,
+    repository_id: int,
+    operator: str | None = None,
+    case: str | None = None,
+    variant: str | None = None,
+    device_key: str | None = None,
+    metric: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> Page[SeriesRow]:
+    """Series that match every filter given, newest first; `before` is the id of the last series of the page before."""
+    sql = f"""
+    {_SERIES} {_FILTERS} AND (CAST(:before AS bigint) IS NULL OR series.id < :before)
+    ORDER BY series.id DESC LIMIT :limit
+    """
+    return fetch_page(
+        session, SeriesRow, sql, limit, repository_id=repository_id, operator=operator, case_key=case,
+        variant=variant, device_key=device_key, metric=metric, before=before,
+    )  # fmt: skip
+
+
+def find_series(
+    session: Session, repository_id: int, operator: str, case: str, variant: str, device_key: str, metric: str
+) -> SeriesRow | None:
+    """The series of the newest protocol, or None when it was never measured."""
+    found = list_series(session, repository_id, operator, case, variant, device_key, metric, limit=1).items
+    return found[0] if found else None
+
+
+def read_series(session: Session, series_id: int) -> SeriesRow | None:
+    return fetch_one(session, SeriesRow, _SERIES + "WHERE series.id = :id", id=series_id)
+
+
+_POINTS = """
+SELECT newest.id, commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, environment_id,
+       median_ns, low_ns, high_ns, noise, count, roofline_share, bound, result_id
+FROM (
+    SELECT DISTINCT ON (ordinal, commit_id) * FROM points
+    WHERE series_id = :series_id AND ordinal BETWEEN :first AND :last
+    ORDER BY ordinal DESC, commit_id DESC, id DESC LIMIT :limit
+) AS newest
+JOIN commits ON commits.id = newest.commit_id
+ORDER BY newest.ordinal, newest.commit_id
+"""
+
+_MARKS = """
+SELECT commits.sha AS commit_sha, newest.ordinal, kind, status, message
+FROM (
+    SELECT DISTINCT ON (results.kind, results.ordinal, results.commit_id) results.*
+    FROM results JOIN series ON series.variant_id = results.variant_id AND series.case_id = results.case_id
+         AND series.device_id = results.device_id
+    WHERE series.id = :series_id AND results.kind IN ('check', 'bench') AND results.ordinal BETWEEN :first AND :last
+    ORDER BY results.kind, results.ordinal DESC, results.commit_id DESC, results.id DESC
+) AS newest
+JOIN commits ON commits.id = newest.commit_id
+WHERE status <> 'ok' ORDER BY newest.ordinal, kind
+"""
+
+
+def read_history(
+    session: Session, series_id: int, first: int | None = None, last: int | None = None, limit: int = 2000
+) -> History | None:
+    """The newest `limit` points of a series with ordinals between `first` and `last`, oldest first; None for an unknown series."""
+    series = read_series(session, series_id)
+    if series is None:
+        return None
+    bounds = {"series_id": series_id, "first": first or 0, "last": last if last is not None else 2**62}
+    size = max(1, min(limit, MAX_POINTS))
+    points = fetch(session, PointRow, _POINTS, limit=size, **bounds)
+    if len(points) == size:
+        bounds["first"] = points[0].ordinal  # Marks of commits that the points do not reach would stand alone.
+    marks = fetch(session, StatusMark, _MARKS, **bounds)
+    return History(series, points, marks, _environments(session, {point.environment_id for point in points}))
+
+
+def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
+    found = session.execute(text("SELECT id, facts FROM environments WHERE id = ANY(:ids)"), {"ids": list(ids)})
+    return {row.id: row.facts for row in found}
+
+
+def read_samples(session: Session, point_id: int) -> PointSamples | None:
+    """Every kept sample of a point, in the order they were taken; None for an unknown point."""
+    sql = """
+    SELECT points.id, series_id, commits.sha AS commit_sha, median_ns, low_ns, high_ns, dropped, samples.data
+    FROM points JOIN commits ON commits.id = points.commit_id LEFT JOIN samples ON samples.point_id = points.id
+    WHERE points.id = :id
+    """
+    return fetch_one(session, _point_samples, sql, id=point_id)
+
+
+def _point_samples(data: bytes | None, **fields: Any) -> PointSamples:
+    raw = b"" if data is None else zlib.decompress(data)
+    return PointSamples(samples_ns=list(struct.unpack(f"<{len(raw) // 4}f", raw)), **fields)

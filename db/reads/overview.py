@@ -1,0 +1,70 @@
+"""Reads the overview: one cell per operator, case and variant on one device, with its newest state."""
+
+from __future__ import annotations
+
+from db.reads.query import Session, fetch
+from db.reads.rows import Cell
+
+# Every LATERAL below is one probe of an index, so the cost grows with the number of cells and not with the history.
+_OVERVIEW = """
+WITH cells AS (
+    SELECT operators.name AS operator, cases.key AS case_key, variants.name AS variant,
+           operators.id AS operator_id, cases.id AS case_id, variants.id AS variant_id, cases.flops, cases.bytes
+    FROM operators
+    JOIN cases ON cases.operator_id = operators.id
+    JOIN variants ON variants.operator_id = operators.id
+    WHERE operators.repository_id = :repository_id
+      AND (CAST(:operator AS text) IS NULL OR operators.name = :operator)
+      AND (CAST(:suite AS text) IS NULL OR cases.suites ? CAST(:suite AS text))
+), open_regressions AS (
+    SELECT regression_series.series_id, max(regressions.id) AS id
+    FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
+    WHERE regressions.verdict = 'confirmed' AND regressions.state IN ('new', 'acknowledged')
+      AND regression_series.verdict = 'confirmed' AND regressions.device_id = :device_id
+    GROUP BY regression_series.series_id
+)
+SELECT cells.operator, cells.case_key AS case, cells.variant,
+       series.id AS series_id, newest.sha AS commit_sha, newest.median_ns, newest.noise, newest.roofline_share,
+       cells.flops / newest.median_ns AS gflops, cells.bytes / newest.median_ns AS gbs,
+       previous.median_ns AS previous_ns, previous.sha AS previous_sha, newest.median_ns / previous.median_ns AS change,
+       checked.status AS check_status, coalesce(checked.message, '') AS check_message,
+       benched.status AS bench_status, coalesce(benched.message, '') AS bench_message,
+       open_regressions.id AS regression_id
+FROM cells
+LEFT JOIN LATERAL (
+    SELECT id FROM series WHERE series.operator_id = cells.operator_id AND series.device_id = :device_id
+      AND series.case_id = cells.case_id AND series.variant_id = cells.variant_id AND series.metric = :metric
+    ORDER BY id DESC LIMIT 1
+) AS series ON true
+LEFT JOIN LATERAL (
+    SELECT points.commit_id, points.ordinal, points.median_ns, points.noise, points.roofline_share, commits.sha
+    FROM points JOIN commits ON commits.id = points.commit_id
+    WHERE points.series_id = series.id ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+) AS newest ON true
+LEFT JOIN LATERAL (
+    SELECT points.median_ns, commits.sha FROM points JOIN commits ON commits.id = points.commit_id
+    WHERE points.series_id = series.id AND points.ordinal < newest.ordinal
+    ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+) AS previous ON true
+LEFT JOIN LATERAL (
+    SELECT status, message FROM results WHERE results.variant_id = cells.variant_id AND results.case_id = cells.case_id
+      AND results.device_id = :device_id AND results.kind = 'check' ORDER BY ordinal DESC, id DESC LIMIT 1
+) AS checked ON true
+LEFT JOIN LATERAL (
+    SELECT status, message FROM results WHERE results.variant_id = cells.variant_id AND results.case_id = cells.case_id
+      AND results.device_id = :device_id AND results.kind = 'bench' ORDER BY ordinal DESC, id DESC LIMIT 1
+) AS benched ON true
+LEFT JOIN open_regressions ON open_regressions.series_id = series.id
+WHERE series.id IS NOT NULL OR checked.status IS NOT NULL OR benched.status IS NOT NULL
+ORDER BY cells.operator, cells.case_id, cells.variant_id
+"""
+
+
+def read_overview(
+    session: Session, repository_id: int, device_id: int, metric: str, suite: str | None = None, operator: str | None = None
+) -> list[Cell]:
+    """Cells that were ever tried on the device, in the order the cases and variants came to be."""
+    return fetch(
+        session, Cell, _OVERVIEW,
+        repository_id=repository_id, device_id=device_id, metric=metric, suite=suite, operator=operator,
+    )  # fmt: skip

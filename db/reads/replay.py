@@ -1,0 +1,31 @@
+"""Commands that do again what a job or a regression did."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+
+def submit_command(
+    repository: str,
+    commit: str,
+    kind: str,
+    operator: str,
+    device_key: str,
+    *,
+    base: str | None = None,
+    variants: Iterable[str] = (),
+    cases: Iterable[str] = (),
+    suite: str | None = None,
+) -> str:
+    """The `warpwatch submit` line for one operator at one commit, ready for a shell."""
+    words = ["warpwatch", "submit", "--repository", repository, "--commit", commit, "--kinds", kind, "--operators", operator]
+    if base is not None:
+        words += ["--base", base]
+    if suite is not None:
+        words += ["--suite", suite]
+    for variant in variants:
+        words += ["--variants", variant]
+    for case in cases:
+        words += ["--cases", case]
+    return shlex.join([*words, "--device", device_key, "--wait"])

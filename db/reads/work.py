@@ -1,0 +1,144 @@
+"""Reads submissions, jobs, runs and their logs."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
+from db.reads.replay import submit_command
+from db.reads.rows import JobDetail, JobRow, LogLine, Page, ResultView, RunRow, SubmissionRow
+
+_SUBMISSIONS = """
+SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,
+       CASE WHEN running > 0 OR (queued > 0 AND queued < total) THEN 'running' WHEN queued > 0 THEN 'queued'
+            WHEN failed > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'done' END AS state,
+       jsonb_strip_nulls(jsonb_build_object('queued', nullif(queued, 0), 'running', nullif(running, 0), 'done', nullif(done, 0),
+                         'failed', nullif(failed, 0), 'cancelled', nullif(cancelled, 0))) AS counts,
+       coalesce(results.counts, '{}') AS results,
+       CASE WHEN queued + running = 0 THEN last END AS finished_at
+FROM submissions
+JOIN repositories ON repositories.id = submissions.repository_id
+CROSS JOIN LATERAL (
+    SELECT count(*) AS total, count(*) FILTER (WHERE state = 'queued') AS queued,
+           count(*) FILTER (WHERE state = 'running') AS running, count(*) FILTER (WHERE state = 'done') AS done,
+           count(*) FILTER (WHERE state = 'failed') AS failed, count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
+           max(finished_at) AS last
+    FROM jobs WHERE submission_id = submissions.id
+) AS jobs
+LEFT JOIN LATERAL (
+    SELECT jsonb_object_agg(status, number) AS counts FROM (
+        SELECT results.status, count(*) AS number
+        FROM jobs
+        CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
+        JOIN results ON results.run_id = run.id
+        WHERE jobs.submission_id = submissions.id GROUP BY results.status
+    ) AS statuses
+) AS results ON true
+"""
+
+
+def list_submissions(
+    session: Session, repository_id: int | None = None, before: int | None = None, limit: int = 50
+) -> Page[SubmissionRow]:
+    """Submissions, newest first; `before` is the id of the last one of the page before."""
+    sql = f"""
+    {_SUBMISSIONS}
+    WHERE (CAST(:repository_id AS bigint) IS NULL OR submissions.repository_id = :repository_id)
+      AND (CAST(:before AS bigint) IS NULL OR submissions.id < :before)
+    ORDER BY submissions.id DESC LIMIT :limit
+    """
+    return fetch_page(session, SubmissionRow, sql, limit, repository_id=repository_id, before=before)
+
+
+def read_submission(session: Session, submission_id: int) -> SubmissionRow | None:
+    return fetch_one(session, SubmissionRow, _SUBMISSIONS + "WHERE submissions.id = :id", id=submission_id)
+
+
+# Running jobs come before queued ones; among those the queue takes the higher priority, then the older.
+_JOBS = """
+WITH line AS (
+    SELECT id, row_number() OVER (PARTITION BY device_id ORDER BY state = 'running' DESC, priority DESC, id) - 1 AS position
+    FROM jobs WHERE state IN ('queued', 'running')
+)
+SELECT jobs.id, submission_id, kind, commits.sha AS commit_sha, commits.subject AS commit_subject, base.sha AS base_sha,
+       operators.name AS operator, devices.key AS device_key, state, attempt, priority, message, progress,
+       CASE WHEN state = 'queued' THEN line.position END AS position, jobs.created_at, started_at, finished_at
+FROM jobs
+JOIN commits ON commits.id = jobs.commit_id
+LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
+JOIN operators ON operators.id = jobs.operator_id
+JOIN devices ON devices.id = jobs.device_id
+LEFT JOIN line ON line.id = jobs.id
+"""
+
+
+def list_jobs(
+    session: Session,
+    state: str | None = None,
+    device_key: str | None = None,
+    submission_id: int | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> Page[JobRow]:
+    """Jobs that match every filter given, newest first; `before` is the id of the last one of the page before."""
+    sql = f"""
+    {_JOBS}
+    WHERE (CAST(:state AS text) IS NULL OR state = :state)
+      AND (CAST(:device_key AS text) IS NULL OR devices.key = :device_key)
+      AND (CAST(:submission_id AS bigint) IS NULL OR submission_id = :submission_id)
+      AND (CAST(:before AS bigint) IS NULL OR jobs.id < :before)
+    ORDER BY jobs.id DESC LIMIT :limit
+    """
+    return fetch_page(session, JobRow, sql, limit, state=state, device_key=device_key, submission_id=submission_id, before=before)
+
+
+_RUNS = """
+SELECT runs.id, attempt, workers.name AS worker, state, message, runs.started_at, finished_at
+FROM runs LEFT JOIN workers ON workers.id = runs.worker_id WHERE job_id = :job_id ORDER BY attempt
+"""
+
+_RESULTS = f"""
+SELECT results.id, variants.name AS variant, cases.key AS case, results.kind, results.status, results.message, details,
+       (SELECT median_ns FROM points JOIN series ON series.id = points.series_id
+        WHERE points.result_id = results.id AND series.metric = {PRIMARY_METRIC}
+        LIMIT 1) AS median_ns,
+       (SELECT max(id) FROM traces WHERE result_id = results.id) AS trace_id
+FROM results
+JOIN variants ON variants.id = results.variant_id
+JOIN cases ON cases.id = results.case_id
+JOIN devices AS device ON device.id = results.device_id
+WHERE run_id = (SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')
+ORDER BY results.case_id, results.variant_id, results.id
+"""
+
+_JOB_FACTS = """
+SELECT repositories.name AS repository, spec FROM jobs JOIN operators ON operators.id = jobs.operator_id
+JOIN repositories ON repositories.id = operators.repository_id WHERE jobs.id = :job_id
+"""
+
+
+def read_job(session: Session, job_id: int) -> JobDetail | None:
+    """One job with its runs and the results of the newest run that recorded any; None when it is unknown."""
+    job = fetch_one(session, JobRow, _JOBS + "WHERE jobs.id = :job_id", job_id=job_id)
+    if job is None:
+        return None
+    repository, spec = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
+    replay = submit_command(
+        repository, job.commit_sha, job.kind, job.operator, job.device_key, base=job.base_sha,
+        variants=spec.get("variants") or (), cases=spec.get("cases") or (),
+        suite=None if spec.get("cases") else spec.get("suite"),
+    )  # fmt: skip
+    return JobDetail(
+        job=job,
+        repository=repository,
+        spec=spec,
+        runs=fetch(session, RunRow, _RUNS, job_id=job_id),
+        results=fetch(session, ResultView, _RESULTS, job_id=job_id),
+        replay=replay,
+    )
+
+
+def read_log(session: Session, run_id: int, after_id: int = 0, limit: int = 1000) -> list[LogLine]:
+    """Pieces of a run's log after the piece `after_id`, in order."""
+    sql = "SELECT id, text, created_at FROM run_logs WHERE run_id = :run_id AND id > :after_id ORDER BY id LIMIT :limit"
+    return fetch(session, LogLine, sql, run_id=run_id, after_id=after_id, limit=limit)
