@@ -1,0 +1,261 @@
+"""A commit laid out on this machine: its worktree, its project file and its warm child, kept between jobs of the same commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from warpwatch import CONTRACT, git
+from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
+from warpwatch.settings import Settings
+from worker import sandbox
+from worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec
+from worker.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry, Status, from_json
+from worker.reporter import CannotRunError, Reporter, Stopped
+
+T = TypeVar("T")
+QUICK_SECONDS = 60.0
+"""Limit for asking a child what it runs on."""
+CEILINGS_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, and folders that children must not see."""
+
+    settings: Settings
+    device: str
+    hidden: tuple[Path, ...] = ()
+    bootstrap: Path = BOOTSTRAP
+
+    @property
+    def kind(self) -> str:
+        return self.device.partition(":")[0]
+
+    @property
+    def home(self) -> Path:
+        return self.settings.home
+
+    def start_child(self, root: Path, project: Project, reporter: Reporter) -> Child:
+        """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when told to stop."""
+        cache = self.home / "builds"
+        cache.mkdir(parents=True, exist_ok=True)
+        spec = ChildSpec(
+            root, self.device, cache, len(os.sched_getaffinity(0)),
+            project.operators, project.native, project.interpreter, self.bootstrap,
+        )  # fmt: skip
+        confinement = sandbox.confinement(self.home, self.settings.memory_bytes, self.hidden)
+        if not confinement.network_closed:
+            reporter.log("this host allows no network namespace: kernel code can reach the network")
+        child = Child(spec, confinement, reporter)
+        try:
+            child.wait_ready()
+        except (CannotRunError, Stopped):
+            child.close()
+            raise
+        return child
+
+    def identify(self, reporter: Reporter) -> Environment:
+        """The fingerprint of this device with the worker's own interpreter, asked of a child that loads no repository."""
+        with tempfile.TemporaryDirectory(prefix="warpwatch-empty-") as root:
+            child = self.start_child(Path(root), Project(), reporter)
+            try:
+                return from_json(Environment, child.request("environment", QUICK_SECONDS, reporter))
+            except ChildFailure as failure:
+                raise CannotRunError(f"{self.device} cannot be used: {failure.message}") from failure
+            finally:
+                child.close()
+
+
+class Checkout:
+    """One commit's worktree and child. The child starts when first asked, and again after it failed."""
+
+    def __init__(self, host: Host, mirror: Path, sha: str, project: Project) -> None:
+        self.host = host
+        self.sha = sha
+        self.project = project
+        self._environment: Environment | None = None
+        self._catalogues: dict[str | None, Catalogue] = {}
+        self._child: Child | None = None
+        self._load_together = True
+        self._ran: set[str] = set()
+        self._stack = ExitStack()
+        folder = host.home / "worktrees" / f"{socket.gethostname()}-{os.getpid()}-{sha[:12]}-{id(self):x}"
+        self.root = self._stack.enter_context(git.worktree(mirror, sha, folder))
+
+    def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
+        """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh one."""
+        child = self._living(reporter)
+        variant = fields.get("variant")
+        if variant is not None:
+            self._ran.add(variant)
+        try:
+            return from_json(kind, child.request(verb, seconds, reporter, **fields))
+        except ValueError as error:
+            self.drop_child()
+            raise ChildFailure(Status.CRASHED, f"the harness sent a reply that is not one: {error}") from error
+        except (ChildFailure, Stopped):
+            self.drop_child()
+            raise
+
+    @property
+    def running(self) -> bool:
+        """Whether a child is there; False right after a request ended it."""
+        return self._child is not None
+
+    def others_ran(self, variant: str) -> bool:
+        """Whether the living child has run any other variant, which may have left damage behind."""
+        return bool(self._ran - {variant})
+
+    def catalogue(self, operator: str, reporter: Reporter) -> tuple[Catalogue, OperatorEntry | None]:
+        """The commit's catalogue and the operator's entry in it.
+
+        When loading all operator files ends the child, one of them is to blame, so the operator is then loaded alone.
+        """
+        if self._load_together:
+            try:
+                return _with_entry(self._catalogue(None, reporter), operator)
+            except ChildFailure:
+                self._load_together = False
+                reporter.log(f"the operator files of {self.sha[:12]} do not load together; loading {operator} alone")
+        return _with_entry(self._catalogue(operator, reporter), operator)
+
+    def environment(self, reporter: Reporter) -> Environment:
+        """The fingerprint of what this commit is measured with: its own interpreter, if its project names one."""
+        if self._environment is None:
+            try:
+                self._environment = self.ask(Environment, "environment", QUICK_SECONDS, reporter)
+            except ChildFailure as failure:
+                raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
+        return self._environment
+
+    def drop_child(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+        self._ran.clear()
+
+    def close(self) -> None:
+        """Kills the child and removes the worktree."""
+        self.drop_child()
+        self._stack.close()
+
+    def _living(self, reporter: Reporter) -> Child:
+        if self._child is not None and not self._child.alive:
+            self.drop_child()
+        if self._child is None:
+            self._child = self.host.start_child(self.root, self.project, reporter)
+        return self._child
+
+    def _catalogue(self, operator: str | None, reporter: Reporter) -> Catalogue:
+        found = self._catalogues.get(operator)
+        if found is None:
+            found = self.ask(Catalogue, "catalogue", self.host.settings.case_timeout_seconds, reporter, operator=operator)
+            self._catalogues[operator] = found
+        return found
+
+
+class Tools:
+    """What a worker keeps between jobs: the checkout it used last, with its warm child, and what it knows of the device."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._environment: Environment | None = None
+        self._warm: dict[tuple[str, str, int], Checkout] = {}
+        _clear_worktrees(host.home)
+        sandbox.clear_leftovers()
+
+    def environment(self, reporter: Reporter) -> Environment:
+        if self._environment is None:
+            self._environment = self.host.identify(reporter)
+        return self._environment
+
+    def checkouts(self, url: str, shas: list[str], reporter: Reporter) -> list[Checkout]:
+        """The commits `shas` laid out side by side; checkouts of other commits are closed first.
+
+        GitError when the repository or a commit cannot be had, ProjectError when a commit's warpwatch.toml cannot be used.
+        """
+        # A commit may be compared with itself, so each mention of it is a checkout of its own.
+        keys = [(url, sha, shas[:index].count(sha)) for index, sha in enumerate(shas)]
+        self._keep(set(keys))
+        for key in keys:
+            if key not in self._warm:
+                self._warm[key] = self._lay_out(url, key[1], reporter)
+        return [self._warm[key] for key in keys]
+
+    def peaks(self, checkout: Checkout, reporter: Reporter) -> dict[str, float] | None:
+        """Measured ceilings of the checkout's environment; measured once, then read from a file in the home folder."""
+        path = self.host.home / "peaks" / f"{checkout.environment(reporter).key}.json"
+        known = _read_peaks(path)
+        if known is not None:
+            return known
+        reporter.log("measuring the ceilings of this device")
+        try:
+            reply = checkout.ask(CeilingsReply, "ceilings", CEILINGS_SECONDS, reporter)
+        except ChildFailure as failure:
+            reply = CeilingsReply(failure.status, failure.message)
+        if reply.status is not Status.OK:
+            reporter.log(f"the ceilings could not be measured: {reply.message}")
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(reply.peaks))
+        partial.replace(path)
+        return reply.peaks
+
+    def close(self) -> None:
+        self._keep(set())
+
+    def _lay_out(self, url: str, sha: str, reporter: Reporter) -> Checkout:
+        reporter.log(f"checkout {sha[:12]}")
+        mirror = _mirror_with(url, sha, self.host.home)
+        return Checkout(self.host, mirror, sha, read_project(mirror, sha))
+
+    def _keep(self, wanted: set[tuple[str, str, int]]) -> None:
+        for key in set(self._warm) - wanted:
+            self._warm.pop(key).close()
+
+
+def read_project(mirror: Path, sha: str) -> Project:
+    """The commit's project; ProjectError also when it was written for a contract that this service does not know."""
+    project = parse_project(git.read_file(mirror, sha, FILE_NAME))
+    if project.contract != CONTRACT:
+        raise ProjectError(f"{FILE_NAME} asks for contract {project.contract}; this service knows contract {CONTRACT}")
+    return project
+
+
+def _with_entry(catalogue: Catalogue, operator: str) -> tuple[Catalogue, OperatorEntry | None]:
+    return catalogue, next((entry for entry in catalogue.operators if entry.name == operator), None)
+
+
+def _mirror_with(url: str, sha: str, home: Path) -> Path:
+    """A mirror that holds `sha`. Nothing is fetched when it is there already: most jobs are about a commit just seen."""
+    mirror = git.mirror_path(url, home)
+    try:
+        git.resolve(mirror, sha)
+    except (git.GitError, OSError):
+        git.update_mirror(url, home)
+        git.resolve(mirror, sha)
+    return mirror
+
+
+def _read_peaks(path: Path) -> dict[str, float] | None:
+    try:
+        return {str(name): float(value) for name, value in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _clear_worktrees(home: Path) -> None:
+    """Removes worktrees that killed workers of this machine left behind."""
+    for folder in (home / "worktrees").glob(f"{socket.gethostname()}-*"):
+        owner = folder.name.removeprefix(f"{socket.gethostname()}-").partition("-")[0]
+        if not sandbox.is_alive(owner):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,252 @@
+"""One harness child: start it, ask it, kill it.
+
+The parent never trusts the child to answer: every request has a time limit, is interrupted within a fifth of a second when the
+job must stop, and ends in a ChildFailure that says as which status it counts. Whoever gets a ChildFailure drops the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpwatch import CONTRACT
+from worker import sandbox
+from worker.protocol import Request, Status, to_json
+from worker.reporter import CannotRunError, Reporter, Stopped
+
+BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"
+START_SECONDS = 180.0
+"""How long a child may take to import torch on a cold, busy disk."""
+REPLY_LIMIT = 64 * 2**20
+"""Bytes of one reply; a million samples need less."""
+_POLL_SECONDS = 0.1
+_TAIL_LINES = 30
+_LINE_LIMIT = 8192
+_EXIT_SECONDS = 5.0
+_MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
+
+
+class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
+    """A request got no reply: the child crashed, hung, was killed for memory or talked nonsense."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """What a child is started with. root is the worktree, operators and native are folders in it, cache holds builds."""
+
+    root: Path
+    device: str
+    cache: Path
+    threads: int
+    operators: str = "kernels"
+    native: str = "csrc"
+    interpreter: str | None = None
+    bootstrap: Path = BOOTSTRAP
+
+    def command(self) -> list[str]:
+        interpreter = shutil.which(self.interpreter) if self.interpreter else sys.executable
+        if interpreter is None:
+            raise CannotRunError(f"the interpreter {self.interpreter!r} that warpwatch.toml asks for is not on this machine")
+        options = {
+            "root": self.root, "operators": self.operators, "native": self.native, "contract": CONTRACT,
+            "device": self.device, "cache": self.cache, "threads": self.threads,
+        }  # fmt: skip
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        return [interpreter, "-P", str(self.bootstrap), *words]
+
+
+class Child:
+    """A running harness. Must be used by the thread that started it: the kernel kills it when that thread ends."""
+
+    def __init__(self, spec: ChildSpec, confinement: sandbox.Confinement, reporter: Reporter) -> None:
+        command = confinement.wrap(spec.command())
+        self._reporter = reporter
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._requests = 0
+        self._temp = sandbox.make_temp()
+        reply_end, child_reply = os.pipe()
+        log_end, child_log = os.pipe()
+        self._replies = _Lines(reply_end, REPLY_LIMIT)
+        self._output = _Lines(log_end, _LINE_LIMIT)
+        environment = sandbox.environment(self._temp, spec.cache) | {"WARPWATCH_REPLY_FD": str(child_reply)}
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=child_log, stderr=child_log, pass_fds=[child_reply],
+                cwd=spec.root, env=environment, start_new_session=True, bufsize=0,
+            )  # fmt: skip
+        finally:
+            os.close(child_reply)
+            os.close(child_log)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_ready(self) -> None:
+        """Returns once the child greets; CannotRunError when it says that it cannot work."""
+        try:
+            greeting = self._next_message(time.monotonic() + START_SECONDS, START_SECONDS)
+        except ChildFailure as failure:
+            raise CannotRunError(f"the harness did not start: {failure.message}", retry=True) from failure
+        if greeting.get("event") != "ready":
+            raise CannotRunError(str(greeting.get("message", "the harness did not start")))
+
+    def request(self, verb: str, seconds: float, reporter: Reporter, **fields: Any) -> dict[str, Any]:
+        """The child's reply to one request as plain JSON; ChildFailure when none comes within `seconds`, Stopped when told to stop."""
+        self._reporter = reporter
+        self._requests += 1
+        self._read_output()
+        self._tail.clear()
+        line = json.dumps(to_json(Request(self._requests, verb, **fields))) + "\n"
+        # A child that died between requests is noticed below, where its exit is explained.
+        with contextlib.suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(line.encode())
+        deadline = time.monotonic() + seconds
+        while True:
+            message = self._next_message(deadline, seconds)
+            if message.get("id") != self._requests:
+                continue
+            if message.get("event") == "progress":
+                reporter.log(str(message.get("text", ""))[:_LINE_LIMIT])
+                continue
+            reply = message.get("reply")
+            if not isinstance(reply, dict):
+                raise ChildFailure(Status.CRASHED, "the harness sent a reply that is not one")
+            self._read_output()
+            return reply
+
+    def close(self) -> None:
+        """Kills the child with everything it started. Nothing of it is left when this returns."""
+        sandbox.kill_group(self._process.pid, self._temp)
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        os.close(self._replies.descriptor)
+        os.close(self._output.descriptor)
+
+    def _next_message(self, deadline: float, seconds: float) -> dict[str, Any]:
+        while True:
+            line = self._replies.take()
+            if line is not None:
+                return _parse(line)
+            reason = self._reporter.should_stop()
+            if reason is not None:
+                raise Stopped(reason)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ChildFailure(Status.TIMED_OUT, f"no answer within {seconds:g} s{self._last_words()}")
+            self._wait(min(left, _POLL_SECONDS))
+
+    def _wait(self, seconds: float) -> None:
+        """Reads what came within `seconds`; ChildFailure once the child is gone and everything it said was read."""
+        select.select([lines.descriptor for lines in (self._replies, self._output) if not lines.ended], [], [], seconds)
+        # The exit is looked at before the last read, so that a reply written just before it is not lost.
+        gone = not self.alive
+        self._read_output()
+        if self._replies.read():
+            return
+        if self._replies.ended or gone:
+            raise self._explain_exit()
+
+    def _read_output(self) -> None:
+        """Passes on what the child printed: a bounded piece, so that one that prints in a loop does not hold the parent."""
+        for _ in range(16):
+            if not self._output.read():
+                break
+        while (line := self._output.take()) is not None:
+            text = line.decode(errors="replace").replace("\0", "").rstrip()
+            self._tail.append(text)
+            self._reporter.log(text)
+
+    def _explain_exit(self) -> ChildFailure:
+        try:
+            code = self._process.wait(timeout=_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return ChildFailure(Status.CRASHED, f"the child closed its reply channel{self._last_words()}")
+        self._output.finish()
+        self._read_output()
+        words = self._last_words()
+        # A thrown bad_alloc ends in SIGABRT; the words alone prove nothing, kernel code may have printed them for fun.
+        if code in (-signal.SIGABRT, 1) and any(word in line for line in self._tail for word in _MEMORY_WORDS):
+            return ChildFailure(Status.OUT_OF_MEMORY, f"the child ran out of memory{words}")
+        if code == -signal.SIGKILL:
+            return ChildFailure(Status.OUT_OF_MEMORY, f"the child was killed by the system, most likely for its memory{words}")
+        if code < 0:
+            return ChildFailure(Status.CRASHED, f"the child was ended by {signal.Signals(-code).name}{words}")
+        return ChildFailure(Status.CRASHED, f"the child exited with status {code}{words}")
+
+    def _last_words(self) -> str:
+        return "; its last words:\n" + "\n".join(self._tail) if self._tail else ""
+
+
+class _Lines:
+    """Bytes from a non-blocking descriptor as lines; one longer than `limit` is handed out in pieces."""
+
+    def __init__(self, descriptor: int, limit: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.ended = False
+        self._limit = limit
+        self._buffer = bytearray()
+        self._searched = 0
+
+    def read(self) -> bool:
+        """Reads once; whether anything came."""
+        try:
+            data = os.read(self.descriptor, 2**16)
+        except BlockingIOError:
+            return False
+        self.ended = not data
+        self._buffer += data
+        return bool(data)
+
+    def take(self) -> bytes | None:
+        """The next line without its end, or a piece of one that grew past the limit."""
+        end = self._buffer.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._buffer)
+            if self._searched <= self._limit:
+                return None
+            end = self._limit
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + self._buffer.startswith(b"\n", end)]
+        self._searched = 0
+        return line
+
+    def finish(self) -> None:
+        """Ends the last line, which a crash may have cut off."""
+        for _ in range(16):
+            self.read()
+        if self._buffer and not self._buffer.endswith(b"\n"):
+            self._buffer += b"\n"
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict):
+        raise ChildFailure(Status.CRASHED, f"the child wrote to its reply channel: {line[:200]!r}")
+    return message

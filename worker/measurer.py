@@ -1,0 +1,116 @@
+"""Asks children about variants and cases one after another, and turns whatever becomes of them into findings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from worker.checkout import Checkout
+from worker.child import ChildFailure
+from worker.outcome import Finding, Order
+from worker.protocol import BenchReply, BuildReply, CaseEntry, CheckReply, OperatorEntry, ProfileReply, Status, VariantEntry
+from worker.reporter import Reporter
+
+TRACE_LIMIT = 512 * 2**20
+"""Bytes of one compressed trace; a longer one says nothing that a shorter one would not."""
+BUDGET_NS = 1_000_000_000
+_STRIKES = {Status.CRASHED: 1, Status.TIMED_OUT: 2}
+_OUT = 2
+"""Strikes after which a variant's remaining cases are skipped: an endless loop must not eat hours."""
+
+
+def choose_variants(entry: OperatorEntry, spec: dict[str, Any]) -> list[VariantEntry]:
+    names = pick([variant.name for variant in entry.variants], spec.get("variants"))
+    return [variant for variant in entry.variants if variant.name in names]
+
+
+def choose_cases(entry: OperatorEntry, spec: dict[str, Any]) -> list[CaseEntry]:
+    """The cases asked for by name, whatever their suite; without names those of the suite, `quick` unless it says otherwise."""
+    if spec.get("cases") is None:
+        return [case for case in entry.cases if spec.get("suite", "quick") in case.suites]
+    names = pick([case.key for case in entry.cases], spec["cases"])
+    return [case for case in entry.cases if case.key in names]
+
+
+def pick(existing: Iterable[str], wanted: list[str] | None) -> list[str]:
+    return [name for name in existing if wanted is None or name in wanted]
+
+
+def build_native(checkout: Checkout, operator: str, reporter: Reporter) -> BuildReply:
+    """The operator's library built, or why not; a compiler that hangs or dies counts as a failed build."""
+    reporter.log(f"build {operator} …")
+    try:
+        reply = checkout.ask(BuildReply, "build", checkout.host.settings.build_timeout_seconds, reporter, operator=operator)
+    except ChildFailure as failure:
+        reply = BuildReply(Status.BUILD_FAILED, failure.message)
+    how = "unchanged" if reply.cached else f"{reply.seconds:.1f} s"
+    reporter.log(f"build {operator} {reply.status} ({how}) {reply.message}".rstrip())
+    return reply
+
+
+class Measurer:
+    """Asks one checkout's child about one variant and case after another, and keeps count of who is to be left out."""
+
+    def __init__(self, checkout: Checkout, order: Order, reporter: Reporter, traces: Path) -> None:
+        self._checkout = checkout
+        self._order = order
+        self._reporter = reporter
+        self._traces = traces
+        self._strikes: Counter[str] = Counter()
+        self._last: dict[str, Finding] = {}
+
+    def measure(self, kind: str, variant: str, case: str) -> Finding:
+        """The finding of one `kind` of job, whatever happens to the child."""
+        if self._strikes[variant] >= _OUT:
+            last = self._last[variant]
+            return Finding(variant, case, Status.SKIPPED, f"{variant} {last.status.replace('_', ' ')} before, on {last.case}")
+        # Damage done by another variant shows up later, in an innocent one: a crash only counts against a variant that ran alone.
+        innocent = self._checkout.others_ran(variant)
+        finding = self._ask(kind, variant, case)
+        if innocent and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running:
+            self._reporter.log(f"{variant} ended a child that others had used; once more in a fresh one")
+            finding = self._ask(kind, variant, case)
+        if finding.status is Status.CRASHED and self._checkout.host.kind == "cuda":
+            # An illegal access poisons the whole CUDA context, so that the next variant would fail for nothing.
+            self._checkout.drop_child()
+        self._strikes[variant] += _STRIKES.get(finding.status, 0)
+        self._last[variant] = finding
+        return finding
+
+    def _ask(self, kind: str, variant: str, case: str) -> Finding:
+        spec = self._order.spec
+        names: dict[str, Any] = {"operator": self._order.operator, "variant": variant, "case": case, "seed": spec.get("seed", 0)}
+        seconds = self._checkout.host.settings.case_timeout_seconds
+        try:
+            if kind == "check":
+                check = self._checkout.ask(CheckReply, kind, seconds, self._reporter, **names)
+                return Finding(variant, case, check.status, check.message, check=check)
+            if kind == "bench":
+                budget = int(spec.get("budget_ns") or BUDGET_NS)
+                bench = self._checkout.ask(BenchReply, kind, seconds + budget / 1e9, self._reporter, budget_ns=budget, **names)
+                return Finding(variant, case, bench.status, bench.message, bench=bench)
+            output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
+            profile = self._checkout.ask(ProfileReply, "profile", seconds, self._reporter, output=str(output), **names)
+            return _with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
+        except ChildFailure as failure:
+            return Finding(variant, case, failure.status, failure.message)
+
+
+def _with_trace(finding: Finding, output: Path) -> Finding:
+    """The finding with its trace looked at: kernel code wrote it, so it may be missing, a link to elsewhere or huge."""
+    assert finding.profile is not None
+    if finding.status is not Status.OK:
+        return replace(finding, profile=replace(finding.profile, path=None))
+    if not output.is_file() or output.is_symlink() or output.stat().st_size > TRACE_LIMIT:
+        return Finding(finding.variant, finding.case, Status.CRASHED, "the profile left no usable trace")
+    return replace(finding, profile=replace(finding.profile, path=str(output)))
+
+
+def describe(kind: str, finding: Finding) -> str:
+    """One line of log: what was done to which variant and case, and how it ended."""
+    lines = finding.message.strip().splitlines()
+    reason = f": {lines[-1]}" if lines and finding.status is not Status.OK else ""
+    return f"{kind} {finding.variant} {finding.case} {finding.status}{reason}"

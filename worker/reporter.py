@@ -1,0 +1,62 @@
+"""How a running job tells its story, and learns that it must stop."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+LOG_LIMIT = 2**20
+"""Bytes of log that one run may leave; a kernel that prints in a loop must not fill the database."""
+
+
+class Stopped(Exception):  # noqa: N818 - it is a request from outside, not an error of the job
+    """The job was told to stop: it was cancelled, its lease was lost, or its worker is shutting down."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CannotRunError(RuntimeError):
+    """The job could not be run at all, so there is no result to record; `retry` says whether another attempt may help."""
+
+    def __init__(self, message: str, *, retry: bool = False) -> None:
+        super().__init__(message)
+        self.retry = retry
+
+
+class Reporter(Protocol):
+    """Where a job's log and progress go. `should_stop` is asked at least five times a second, so it must be quick."""
+
+    def log(self, text: str) -> None: ...
+    def progress(self, done: int, total: int, text: str) -> None: ...
+    def should_stop(self) -> str | None: ...
+
+
+class BoundedReporter:
+    """Passes everything on until LOG_LIMIT bytes of log were written, then says so once and drops the rest."""
+
+    def __init__(self, inner: Reporter, limit: int = LOG_LIMIT) -> None:
+        self._inner = inner
+        self._left = limit
+        self._limit = limit
+
+    def log(self, text: str) -> None:
+        if self._left <= 0:
+            return
+        self._left -= len(text.encode(errors="replace")) + 1
+        if self._left > 0:
+            self._inner.log(text)
+        else:
+            self._inner.log(f"log cut: this run printed more than {self._limit} bytes")
+
+    def progress(self, done: int, total: int, text: str) -> None:
+        self._inner.progress(done, total, text)
+
+    def should_stop(self) -> str | None:
+        return self._inner.should_stop()
+
+    def check(self) -> None:
+        """Raises Stopped when the job must stop."""
+        reason = self.should_stop()
+        if reason is not None:
+            raise Stopped(reason)
