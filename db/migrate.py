@@ -1,0 +1,127 @@
+"""Brings a database to the tables of db.models, forward only, and proves that the migrations and the models agree."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from psycopg import sql
+from sqlalchemy import Connection, make_url, text
+
+from db.database import CONNECT_TIMEOUT_SECONDS, Database, libpq_url
+from db.errors import SchemaOutdatedError, SchemaTooNewError
+from db.models import Base
+
+_LOCK = 0x77617463
+"""Advisory lock that keeps two processes from migrating one database at once."""
+
+_CATALOGUE = """
+    SELECT format('%s: column %s %s%s default %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+                  CASE WHEN a.attnotnull THEN ' not null' ELSE '' END, coalesce(pg_get_expr(d.adbin, d.adrelid), 'none'))
+    FROM pg_attribute a
+    JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace
+    LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attnum > 0 AND NOT a.attisdropped AND {ours}
+    UNION ALL
+    SELECT format('%s: constraint %s %s', c.relname, o.conname, pg_get_constraintdef(o.oid))
+    FROM pg_constraint o JOIN pg_class c ON c.oid = o.conrelid WHERE c.relnamespace = 'public'::regnamespace AND {ours}
+    UNION ALL
+    SELECT format('%s: index %s', c.relname, pg_get_indexdef(i.indexrelid))
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid WHERE c.relnamespace = 'public'::regnamespace AND {ours}
+""".format(ours="c.relname NOT LIKE 'procrastinate%' AND c.relname <> 'alembic_version'")
+
+
+def upgrade(url: str) -> None:
+    """Applies every migration that is missing; safe to call from several processes at once."""
+    database = Database(url)
+    try:
+        with database.session() as session:
+            connection = session.connection()
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            configuration = _configuration()
+            configuration.attributes["connection"] = connection
+            try:
+                command.upgrade(configuration, "head")
+            except CommandError as error:
+                raise SchemaTooNewError from error
+    finally:
+        database.close()
+
+
+def pending(url: str) -> int:
+    """How many migrations the database lacks; SchemaTooNewError when it has one that this version does not know."""
+    database = Database(url)
+    try:
+        with database.session() as session:
+            return _pending(session.connection())
+    finally:
+        database.close()
+
+
+def require_current(url: str) -> None:
+    """SchemaOutdatedError unless the database has every migration."""
+    missing = pending(url)
+    if missing:
+        raise SchemaOutdatedError(f"the database is {missing} migration{'s' * (missing > 1)} behind; run `warpwatch migrate`")
+
+
+def differences(url: str) -> list[str]:
+    """What an upgraded empty database has (+) or lacks (-) against the models; procrastinate's own tables are left out.
+
+    Makes two scratch databases on the server of `url` and drops them again.
+    """
+    with scratch_database(url) as migrated, scratch_database(url) as modelled:
+        upgrade(migrated)
+        database = Database(modelled)
+        Base.metadata.create_all(database.engine)
+        database.close()
+        have, want = _catalogue(migrated), _catalogue(modelled)
+    return sorted([f"+ {line}" for line in have - want] + [f"- {line}" for line in want - have], key=lambda line: line[2:])
+
+
+@contextmanager
+def scratch_database(url: str, template: str = "template1") -> Iterator[str]:
+    """The URL of a new database on the server of `url`, a copy of `template`; dropped afterwards."""
+    name = f"warpwatch_scratch_{secrets.token_hex(6)}"
+    _administer(url, sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+    try:
+        yield make_url(url).set(database=name).render_as_string(hide_password=False)
+    finally:
+        _administer(url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _administer(url: str, statement: sql.Composed) -> None:
+    with psycopg.connect(libpq_url(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS) as connection:
+        connection.execute(statement)
+
+
+def _catalogue(url: str) -> set[str]:
+    database = Database(url)
+    try:
+        with database.session() as session:
+            return set(session.scalars(text(_CATALOGUE.replace(":", r"\:"))))
+    finally:
+        database.close()
+
+
+def _pending(connection: Connection) -> int:
+    scripts = ScriptDirectory.from_config(_configuration())
+    current = MigrationContext.configure(connection).get_current_revision()
+    try:
+        return len(list(scripts.iterate_revisions("head", current or "base")))
+    except CommandError as error:
+        raise SchemaTooNewError from error
+
+
+def _configuration() -> Config:
+    configuration = Config()
+    configuration.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return configuration

@@ -1,0 +1,134 @@
+"""Writes what is known before anything is measured: repositories, commits, operators, devices, environments, workers.
+
+Everything here may be told twice: rows are found by their natural key, and made when they are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from db.errors import NotFoundError
+from db.models import Base, Case, Commit, Device, Environment, Operator, Repository, Variant, Worker
+from db.outcome import EnvironmentRow
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRow:
+    """What git says of one commit; see warpwatch.git.CommitInfo."""
+
+    sha: str
+    parent_sha: str | None
+    ordinal: int
+    author: str
+    authored_at: datetime
+    subject: str
+
+
+def ensure_repository(s: Session, name: str, url: str) -> int:
+    """The id of the repository called `name`; a new url replaces the old one."""
+    upsert(s, Repository, [{"name": name, "url": url}], key=["name"], refresh=["url"])
+    return s.scalars(select(Repository.id).where(Repository.name == name)).one()
+
+
+def record_commits(s: Session, repository_id: int, commits: Iterable[CommitRow]) -> dict[str, int]:
+    """The id of each commit, by its sha."""
+    rows = [{"repository_id": repository_id, **asdict(commit)} for commit in commits]
+    upsert(s, Commit, rows, key=["repository_id", "sha"])
+    shas = [row["sha"] for row in rows]
+    found = s.execute(select(Commit.sha, Commit.id).where(Commit.repository_id == repository_id, Commit.sha.in_(shas)))
+    return {row.sha: row.id for row in found}
+
+
+def ensure_operators(s: Session, repository_id: int, names: Iterable[str]) -> dict[str, int]:
+    """The id of each operator, by its name."""
+    wanted = list(names)
+    upsert(s, Operator, [{"repository_id": repository_id, "name": name} for name in wanted], key=["repository_id", "name"])
+    found = s.execute(select(Operator.name, Operator.id).where(Operator.repository_id == repository_id, Operator.name.in_(wanted)))
+    return {row.name: row.id for row in found}
+
+
+def ensure_device(s: Session, key: str, kind: str, name: str) -> int:
+    """The id of the device (a model of hardware). key: slug and queue name; kind: cpu | cuda; name: for people."""
+    upsert(s, Device, [{"key": key, "kind": kind, "name": name}], key=["key"], refresh=["kind", "name"])
+    return s.scalars(select(Device.id).where(Device.key == key)).one()
+
+
+def ensure_environment(s: Session, environment: EnvironmentRow) -> int:
+    """The id of the environment; freshly measured peaks replace older ones."""
+    device_id = ensure_device(s, environment.device_key, environment.device_kind, environment.device_name)
+    row = {"device_id": device_id, "key": environment.key, "facts": environment.facts, "peaks": environment.peaks}
+    upsert(s, Environment, [row], key=["key"], refresh=["peaks"] if environment.peaks else [])
+    return s.scalars(select(Environment.id).where(Environment.key == environment.key)).one()
+
+
+def register_worker(s: Session, name: str, device_id: int, version: str, facts: dict[str, Any]) -> int:
+    """The id of the worker called `name`, which starts now."""
+    row = {"name": name, "device_id": device_id, "version": version, "facts": facts, "stopped_at": None}
+    row |= {"started_at": func.now(), "heartbeat_at": func.now()}
+    upsert(s, Worker, [row], key=["name"], refresh=[column for column in row if column != "name"])
+    return s.scalars(select(Worker.id).where(Worker.name == name)).one()
+
+
+def worker_heartbeat(s: Session, worker_id: int) -> None:
+    """Says that the worker lives, whether or not it has a job."""
+    s.execute(update(Worker).where(Worker.id == worker_id).values(heartbeat_at=func.now(), stopped_at=None))
+
+
+def stop_worker(s: Session, worker_id: int) -> None:
+    """Says that the worker ended as it should."""
+    s.execute(update(Worker).where(Worker.id == worker_id).values(stopped_at=func.now()))
+
+
+def record_catalogue(s: Session, commit_id: int, catalogue: dict[str, Any]) -> None:
+    """Keeps worker.protocol.Catalogue (as JSON) with its commit, and makes the operators, variants and cases it names."""
+    repository_id = s.scalar(select(Commit.repository_id).where(Commit.id == commit_id))
+    if repository_id is None:
+        raise NotFoundError(f"there is no commit with the id {commit_id}")
+    changed = Commit.catalogue.is_distinct_from(catalogue)
+    s.execute(update(Commit).where(Commit.id == commit_id, changed).values(catalogue=catalogue))
+    entries = catalogue["operators"]
+    # An operator whose file does not load has no summary to tell; the one from another commit stays.
+    rows = [{"repository_id": repository_id, "name": entry["name"], "summary": entry["summary"]} for entry in entries]
+    loaded = [row for row, entry in zip(rows, entries, strict=True) if entry.get("error") is None]
+    upsert(s, Operator, loaded, key=["repository_id", "name"], refresh=["summary"])
+    ids = ensure_operators(s, repository_id, [entry["name"] for entry in entries])
+    _record_variants_and_cases(s, [(ids[entry["name"]], entry) for entry in entries])
+
+
+def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, dict[str, Any]]]) -> None:
+    variants = [
+        {"operator_id": operator_id, "name": variant["name"], "idea": variant["idea"]}
+        for operator_id, entry in entries
+        for variant in entry["variants"]
+    ]
+    upsert(s, Variant, variants, key=["operator_id", "name"], refresh=["idea"])
+    columns = ["sizes", "precision", "direction", "layout", "suites", "flops", "bytes"]
+    cases = [
+        {"operator_id": operator_id, "key": case["key"], **{column: case[column] for column in columns}}
+        for operator_id, entry in entries
+        for case in entry["cases"]
+    ]
+    upsert(s, Case, cases, key=["operator_id", "key"], refresh=columns)
+
+
+def upsert(s: Session, table: type[Base], rows: list[dict[str, Any]], *, key: list[str], refresh: Sequence[str] = ()) -> None:
+    """Inserts the rows whose key is new; of the others, brings the columns in `refresh` up to date where they differ."""
+    if not rows:
+        return
+    # One order for everyone: two transactions that insert the same keys must not wait for each other.
+    unique = {tuple(row[column] for column in key): row for row in rows}
+    statement = insert(table).values([unique[k] for k in sorted(unique)])
+    if not refresh:
+        s.execute(statement.on_conflict_do_nothing(index_elements=key))
+        return
+    columns = table.__table__.c
+    new = {column: statement.excluded[column] for column in refresh}
+    differs = or_(*(columns[column].is_distinct_from(value) for column, value in new.items()))
+    s.execute(statement.on_conflict_do_update(index_elements=key, set_=new, where=differs))

@@ -1,0 +1,191 @@
+"""The life of a run, and the fence: only the run that owns its job may write.
+
+A run owns its job while the job is running, the run is running, and the job's attempt is the run's. Everything that ends a
+run first locks the job's row and proves that; a run that was given up meanwhile gets StaleRunError and has written nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session, aliased
+
+from db.database import storable
+from db.errors import StaleRunError
+from db.live import announce
+from db.models import Commit, Device, Job, JobState, Operator, Repository, Run, RunLog, RunState, Submission
+from db.outcome import RunOutcome
+from db.queue import enqueue, withdraw
+from db.results import record_outcome
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """Everything a worker needs to run a job. base_sha is the commit measured beside commit_sha, for compare jobs."""
+
+    job_id: int
+    run_id: int
+    attempt: int
+    kind: str
+    repository_name: str
+    repository_url: str
+    commit_sha: str
+    base_sha: str | None
+    operator: str
+    device_key: str
+    spec: dict[str, Any]
+
+
+def begin_run(s: Session, job_id: int, worker_id: int | None) -> JobOrder | None:
+    """Gives the job to a new run of the worker; None when it is not waiting any more."""
+    job = s.scalars(_locked(job_id).where(Job.state == JobState.QUEUED)).one_or_none()
+    if job is None:
+        return None
+    job.attempt += 1
+    job.state = JobState.RUNNING
+    job.progress = None
+    job.started_at = func.now()
+    run = Run(job_id=job.id, attempt=job.attempt, worker_id=worker_id)
+    s.add(run)
+    s.flush()
+    announce(s, "state", job_id=job.id, submission_id=job.submission_id)
+    return _order(s, job, run)
+
+
+def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
+    """Says that the run lives. "cancel": somebody cancelled its job; "lost": it does not own its job any more."""
+    alive = update(Run).where(Run.id == run_id, Run.state == RunState.RUNNING).values(heartbeat_at=func.clock_timestamp())
+    run = s.execute(alive.returning(Run.job_id, Run.attempt)).one_or_none()
+    if run is None:
+        return "lost"
+    job = s.execute(select(Job.state, Job.attempt).where(Job.id == run.job_id)).one()
+    if job.state == JobState.CANCELLED:
+        return "cancel"
+    return "continue" if job.state == JobState.RUNNING and job.attempt == run.attempt else "lost"
+
+
+def append_log(s: Session, run_id: int, text: str) -> None:
+    """Adds a piece to the run's log; StaleRunError when the run has ended."""
+    run = s.scalars(select(Run).where(Run.id == run_id, Run.state == RunState.RUNNING)).one_or_none()
+    if run is None:
+        raise StaleRunError
+    s.add(RunLog(run_id=run_id, text=storable(text)))
+    announce(s, "log", job_id=run.job_id)
+
+
+def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> None:
+    """Says how far the run is; StaleRunError when it does not own its job any more."""
+    run = s.get_one(Run, run_id)
+    owned = (Job.id == run.job_id, Job.attempt == run.attempt, Job.state == JobState.RUNNING)
+    values = {"progress": {"done": done, "total": total, "text": text}}
+    submission_id = s.scalar(update(Job).where(*owned).values(values).returning(Job.submission_id))
+    if submission_id is None:
+        raise StaleRunError
+    announce(s, "progress", job_id=run.job_id, submission_id=submission_id)
+
+
+def finish_run(s: Session, run_id: int, outcome: RunOutcome) -> None:
+    """Records everything the run found and ends its job, in one transaction; StaleRunError when the job is not its own."""
+    run, job = own(s, run_id)
+    run.environment_id = record_outcome(s, job, run, outcome)
+    _end(s, run, job, RunState.DONE, JobState.DONE, "")
+
+
+def fail_run(s: Session, run_id: int, message: str, *, retry: bool) -> None:
+    """Ends a run that could not do its job. With `retry` the job waits again, unless this was its last attempt."""
+    run, job = own(s, run_id)
+    if retry and job.attempt < job.max_attempts:
+        _end(s, run, job, RunState.FAILED, JobState.QUEUED, message)
+    else:
+        _end(s, run, job, RunState.FAILED, JobState.FAILED, message)
+
+
+def cancelled_run(s: Session, run_id: int) -> None:
+    """Confirms that the run of a cancelled job has stopped; a run that had ended already is left as it is."""
+    stopped = {"state": RunState.CANCELLED, "message": "cancelled", "finished_at": func.now()}
+    ended = update(Run).where(Run.id == run_id, Run.state == RunState.RUNNING).values(stopped)
+    job_id = s.scalar(ended.returning(Run.job_id))
+    if job_id is not None:
+        announce(s, "state", job_id=job_id)
+
+
+def release_run(s: Session, run_id: int) -> None:
+    """Puts the job of a run back into the queue because its worker was asked to stop; the attempt does not count."""
+    run, job = own(s, run_id)
+    job.max_attempts += 1
+    _end(s, run, job, RunState.LOST, JobState.QUEUED, "handed back: its worker was stopped")
+
+
+def lose_run(s: Session, run_id: int, message: str) -> int | None:
+    """Takes the job away from a run whose worker is silent: back into the queue, or failed after its last attempt.
+
+    Returns the job's id; None when the run ended meanwhile, or is about to: its job's row is locked.
+    """
+    job_id = s.scalar(select(Run.job_id).where(Run.id == run_id))
+    job = s.scalars(
+        select(Job).where(Job.id == job_id).with_for_update(skip_locked=True).execution_options(populate_existing=True)
+    ).one_or_none()
+    run = s.get(Run, run_id, populate_existing=True)
+    if job is None or run is None or run.state != RunState.RUNNING:
+        return None
+    # Nobody answers for the ticket of a dead worker any more.
+    withdraw(s, [job.ticket])
+    if job.state != JobState.RUNNING or job.attempt != run.attempt:
+        # The job was cancelled or is somebody else's; only the run is left to end.
+        run.state, run.message, run.finished_at = RunState.LOST, message, func.now()
+    elif job.attempt < job.max_attempts:
+        _end(s, run, job, RunState.LOST, JobState.QUEUED, message)
+    else:
+        _end(s, run, job, RunState.LOST, JobState.FAILED, f"gave up after {job.attempt} attempts; the last one: {message}")
+    return job.id
+
+
+def own(s: Session, run_id: int) -> tuple[Run, Job]:
+    """Locks the job of a run and proves that the run owns it; StaleRunError otherwise.
+
+    Only the job's row is locked: the run's own row stays free for its heartbeat while results are being written.
+    """
+    job_id = s.scalar(select(Run.job_id).where(Run.id == run_id))
+    job = s.scalars(_locked(job_id)).one_or_none()
+    run = s.get(Run, run_id, populate_existing=True)
+    if job is None or run is None or run.state != RunState.RUNNING:
+        raise StaleRunError
+    if job.state != JobState.RUNNING or job.attempt != run.attempt:
+        raise StaleRunError
+    return run, job
+
+
+def _locked(job_id: int | None) -> Any:
+    return select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
+
+
+def _end(s: Session, run: Run, job: Job, run_state: RunState, job_state: JobState, message: str) -> None:
+    run.state, run.message, run.finished_at = run_state, storable(message), func.now()
+    job.state, job.message, job.progress = job_state, storable(message), None
+    if job_state == JobState.QUEUED:
+        job.started_at = None
+        s.flush()
+        # A new ticket: workers are notified of new ones only.
+        enqueue(s, [job.id])
+    else:
+        job.finished_at = func.now()
+    announce(s, "state", job_id=job.id, submission_id=job.submission_id)
+
+
+def _order(s: Session, job: Job, run: Run) -> JobOrder:
+    base = aliased(Commit)
+    statement = (
+        select(Repository.name, Repository.url, Commit.sha, base.sha, Operator.name, Device.key)
+        .select_from(Job)
+        .join(Submission, Job.submission_id == Submission.id)
+        .join(Repository, Submission.repository_id == Repository.id)
+        .join(Commit, Job.commit_id == Commit.id)
+        .outerjoin(base, Job.base_commit_id == base.id)
+        .join(Operator, Job.operator_id == Operator.id)
+        .join(Device, Job.device_id == Device.id)
+        .where(Job.id == job.id)
+    )
+    repository, url, sha, base_sha, operator, device = s.execute(statement).one()
+    return JobOrder(job.id, run.id, run.attempt, job.kind, repository, url, sha, base_sha, operator, device, job.spec)

@@ -1,0 +1,155 @@
+"""Takes in what people and CI ask for, and takes it back: submissions, cancelling, retrying."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.orm import Session
+
+from db.errors import NotFoundError, StateError
+from db.live import announce
+from db.models import Job, JobState, Run, RunState, Submission
+from db.queue import enqueue, withdraw
+
+ATTEMPTS = 3
+"""Runs a job may lose before it fails, counted anew when a person asks for a retry."""
+_OPEN = (JobState.QUEUED, JobState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """kind × commit × operator × device; see db.models.Job."""
+
+    kind: str
+    commit_id: int
+    operator_id: int
+    device_id: int
+    spec: dict[str, Any]
+    base_commit_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewSubmission:
+    """What is asked for. A higher priority runs earlier; the same idempotency key twice is one submission."""
+
+    repository_id: int
+    request: dict[str, Any]
+    jobs: list[NewJob] = field(default_factory=list)
+    origin: str = "api"
+    priority: int = 0
+    idempotency_key: str | None = None
+
+
+def create_submission(s: Session, new: NewSubmission) -> int:
+    """The id of the submission; its rows and its queue entries come to be together, or not at all.
+
+    An idempotency key that was used before returns the submission it was used for and makes nothing.
+    """
+    row = {"repository_id": new.repository_id, "request": new.request, "origin": new.origin, "priority": new.priority}
+    statement = (
+        upsert(Submission)
+        .values(**row, idempotency_key=new.idempotency_key)
+        .on_conflict_do_nothing(index_elements=["idempotency_key"])
+    )
+    submission_id: int | None = s.scalar(statement.returning(Submission.id))
+    if submission_id is None:
+        return s.scalars(select(Submission.id).where(Submission.idempotency_key == new.idempotency_key)).one()
+    if new.jobs:
+        jobs = [
+            {
+                "submission_id": submission_id,
+                "kind": job.kind,
+                "commit_id": job.commit_id,
+                "base_commit_id": job.base_commit_id,
+                "operator_id": job.operator_id,
+                "device_id": job.device_id,
+                "spec": job.spec,
+                "priority": new.priority,
+                "max_attempts": ATTEMPTS,
+            }
+            for job in new.jobs
+        ]
+        enqueue(s, s.scalars(insert(Job).returning(Job.id, sort_by_parameter_order=True), jobs).all())
+    announce(s, "state", submission_id=submission_id)
+    return submission_id
+
+
+def cancel_submission(s: Session, submission_id: int) -> int:
+    """Cancels every job of the submission that has not ended; returns how many."""
+    _require_submission(s, submission_id)
+    jobs = s.scalars(_locked_jobs().where(Job.submission_id == submission_id, Job.state.in_(_OPEN))).all()
+    for job in jobs:
+        _cancel(s, job)
+    return len(jobs)
+
+
+def cancel_job(s: Session, job_id: int) -> bool:
+    """Cancels the job; False when it had ended already. A running one is cancelled at once, its worker told by its heartbeat."""
+    job = _lock_job(s, job_id)
+    if job.state not in _OPEN:
+        return False
+    _cancel(s, job)
+    return True
+
+
+def retry_job(s: Session, job_id: int) -> None:
+    """Puts an ended job back into the queue; StateError when it has not ended."""
+    job = _lock_job(s, job_id)
+    if job.state in _OPEN:
+        raise StateError(f"job {job_id} is still {job.state}; cancel it first, or wait for its end")
+    _retry(s, job)
+
+
+def retry_submission(s: Session, submission_id: int) -> int:
+    """Puts every failed or cancelled job of the submission back into the queue; returns how many."""
+    _require_submission(s, submission_id)
+    ended = (JobState.FAILED, JobState.CANCELLED)
+    jobs = s.scalars(_locked_jobs().where(Job.submission_id == submission_id, Job.state.in_(ended))).all()
+    for job in jobs:
+        _retry(s, job)
+    return len(jobs)
+
+
+def _locked_jobs() -> Any:
+    return select(Job).order_by(Job.id).with_for_update().execution_options(populate_existing=True)
+
+
+def _lock_job(s: Session, job_id: int) -> Job:
+    job: Job | None = s.scalars(_locked_jobs().where(Job.id == job_id)).one_or_none()
+    if job is None:
+        raise NotFoundError(f"there is no job {job_id}")
+    return job
+
+
+def _require_submission(s: Session, submission_id: int) -> None:
+    if s.get(Submission, submission_id) is None:
+        raise NotFoundError(f"there is no submission {submission_id}")
+
+
+def _cancel(s: Session, job: Job) -> None:
+    if job.state == JobState.QUEUED:
+        withdraw(s, [job.ticket])
+    job.state = JobState.CANCELLED
+    job.message = "cancelled"
+    job.finished_at = func.now()
+    announce(s, "state", job_id=job.id, submission_id=job.submission_id)
+
+
+def _retry(s: Session, job: Job) -> None:
+    # The worker of a job that was cancelled a moment ago may not have noticed yet.
+    s.execute(
+        update(Run)
+        .where(Run.job_id == job.id, Run.state == RunState.RUNNING)
+        .values(state=RunState.CANCELLED, message="cancelled", finished_at=func.now())
+    )
+    job.state = JobState.QUEUED
+    job.message = ""
+    job.progress = None
+    job.judged_at = job.started_at = job.finished_at = None
+    job.max_attempts = job.attempt + ATTEMPTS
+    s.flush()
+    enqueue(s, [job.id])
+    announce(s, "state", job_id=job.id, submission_id=job.submission_id)

@@ -1,0 +1,88 @@
+"""Keeps Chrome traces: gzip'ed files of any size, in chunks, with the memory of one chunk both ways."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterator
+
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from db.database import storable
+from db.errors import NotFoundError, OutcomeError
+from db.models import Trace, TraceChunk, TraceKernel
+from db.outcome import TraceRow
+
+CHUNK_BYTES = 1 << 20
+
+
+def store_trace(s: Session, result_id: int, trace: TraceRow) -> int:
+    """Stores the trace with its kernel table; returns its id. OutcomeError when the file is missing or not gzip'ed."""
+    try:
+        with trace.path.open("rb") as file:
+            if file.read(2) != b"\x1f\x8b":
+                raise OutcomeError(f"the trace {trace.path.name} is not a gzip'ed file")
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            row = Trace(
+                result_id=result_id,
+                size=trace.size,
+                compressed_size=file.tell(),
+                sha256=digest,
+                runtime_calls=dict(trace.runtime_calls),
+            )
+            s.add(row)
+            s.flush()
+            file.seek(0)
+            for index, chunk in enumerate(iter(lambda: file.read(CHUNK_BYTES), b"")):
+                s.execute(insert(TraceChunk).values(trace_id=row.id, index=index, data=chunk))
+    except OSError as error:
+        raise OutcomeError(f"the trace {trace.path.name} cannot be read: {error}") from error
+    kernels = [
+        {
+            "trace_id": row.id,
+            "name": storable(kernel.name),
+            "calls": kernel.calls,
+            "total_ns": kernel.total_ns,
+            "mean_ns": kernel.mean_ns,
+            "share": kernel.share,
+            "details": kernel.details,
+        }
+        for kernel in trace.kernels
+    ]
+    if kernels:
+        s.execute(insert(TraceKernel), kernels)
+    return row.id
+
+
+def iter_trace(s: Session, trace_id: int) -> Iterator[bytes]:
+    """The gzip'ed file in chunks, one query each; NotFoundError before the first when there is no such trace."""
+    if s.get(Trace, trace_id) is None:
+        raise NotFoundError(f"there is no trace {trace_id}")
+    return _chunks(s, trace_id)
+
+
+def iter_trace_json(s: Session, trace_id: int) -> Iterator[bytes]:
+    """The trace as plain JSON, in pieces of at most one chunk; NotFoundError before the first when there is no such trace."""
+    return _inflated(iter_trace(s, trace_id))
+
+
+def _chunks(s: Session, trace_id: int) -> Iterator[bytes]:
+    index = 0
+    statement = select(TraceChunk.data)
+    while (chunk := s.scalar(statement.where(TraceChunk.trace_id == trace_id, TraceChunk.index == index))) is not None:
+        yield chunk
+        index += 1
+
+
+def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    for chunk in chunks:
+        piece = inflate.decompress(chunk, CHUNK_BYTES)
+        while piece:
+            yield piece
+            piece = inflate.decompress(inflate.unconsumed_tail, CHUNK_BYTES)
+    if not inflate.eof:
+        raise gzip.BadGzipFile("the stored trace ends in the middle")

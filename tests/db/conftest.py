@@ -1,0 +1,106 @@
+"""A small world for the engine's tests: one repository, three commits, one operator, one device, one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from db import registry, submissions
+from db.database import Database
+from db.models import Job, Status
+from db.outcome import EnvironmentRow, MeasurementRow, ResultRow, RunOutcome
+
+CATALOGUE: dict[str, Any] = {
+    "contract": 1,
+    "operators": [
+        {
+            "name": "kron",
+            "summary": "Kronecker product",
+            "variants": [{"name": "v1", "idea": "plain", "outcome": "", "devices": ["cpu"], "native": False}],
+            "cases": [
+                {
+                    "key": f"n={n} f32 fwd",
+                    "sizes": {"n": n},
+                    "precision": "f32",
+                    "direction": "fwd",
+                    "layout": "contiguous",
+                    "suites": ["quick"],
+                    "flops": n * n,
+                    "bytes": 4 * n,
+                }
+                for n in (16, 32)
+            ],
+            "error": None,
+        }
+    ],
+}
+ENVIRONMENT = EnvironmentRow("e" * 64, "cpu", "test-cpu", "Test CPU", {"torch": "2.13.0"}, {"copy": 1e10})
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Ids of what is registered, and the ways to make work."""
+
+    database: Database
+    repository: int
+    commits: list[int]
+    operator: int
+    device: int
+    worker: int
+
+    def job(self, kind: str = "bench", *, commit: int = 0, priority: int = 0, base: int | None = None) -> int:
+        """The id of a queued job."""
+        new = submissions.NewJob(
+            kind, self.commits[commit], self.operator, self.device, {"suite": "quick"}, None if base is None else self.commits[base]
+        )
+        with self.database.session() as s:
+            request = submissions.NewSubmission(self.repository, {"kinds": [kind]}, [new], priority=priority)
+            submission_id = submissions.create_submission(s, request)
+            return s.query(Job.id).where(Job.submission_id == submission_id).scalar()
+
+    def look(self, job_id: int) -> Job:
+        """The job as it is now."""
+        with self.database.session() as s:
+            return s.get_one(Job, job_id)
+
+
+@pytest.fixture
+def world(database: Database) -> World:
+    with database.session() as s:
+        repository = registry.ensure_repository(s, "example", "/srv/example")
+        when = datetime(2026, 1, 1, tzinfo=UTC)
+        rows = [
+            registry.CommitRow(c * 40, chr(ord(c) - 1) * 40 if c > "a" else None, n, "Ann", when, f"Change {n}")
+            for n, c in enumerate("abc", 1)
+        ]
+        ids = registry.record_commits(s, repository, rows)
+        operator = registry.ensure_operators(s, repository, ["kron"])["kron"]
+        device = registry.ensure_device(s, "test-cpu", "cpu", "Test CPU")
+        worker = registry.register_worker(s, "node-1-cpu", device, "0.1.0", {})
+        return World(database, repository, [ids[row.sha] for row in rows], operator, device, worker)
+
+
+def measurement(median: float = 1000.0, metric: str = "hot") -> MeasurementRow:
+    return MeasurementRow(metric, "1", [median - 1, median, median + 1], median, median - 1, median + 1, 0.001, 0, 0.5, "copy")
+
+
+def outcome(median: float = 1000.0, **changes: Any) -> RunOutcome:
+    """A good bench of both cases."""
+    results = [ResultRow("v1", f"n={n} f32 fwd", Status.OK, measurements=[measurement(median)]) for n in (16, 32)]
+    return RunOutcome(**{"environment": ENVIRONMENT, "catalogue": CATALOGUE, "results": results, **changes})
+
+
+@pytest.fixture
+def counted(database: Database) -> Callable[[str], int]:
+    """Number of rows in a table."""
+    from sqlalchemy import text
+
+    def count(table: str) -> int:
+        with database.session() as s:
+            return s.scalars(text(f"SELECT count(*) FROM {table}")).one()
+
+    return count
