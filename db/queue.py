@@ -15,6 +15,7 @@ from typing import Any
 
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 from procrastinate.jobs import DeleteJobCondition
+from procrastinate.types import JSONDict
 from procrastinate.worker import Worker as ProcrastinateWorker
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
@@ -42,7 +43,8 @@ def enqueue(s: Session, job_ids: Iterable[int]) -> None:
     tickets: list[int] = []
     for (device_key, priority), batch in batches.items():
         deferrer = _writer.configure_task(TASK, queue=device_key, priority=priority, connection=connection)
-        tickets += deferrer.batch_defer(*[{"job_id": job_id} for job_id in batch])
+        arguments: list[JSONDict] = [{"job_id": job_id} for job_id in batch]
+        tickets += deferrer.batch_defer(*arguments)
     s.execute(
         text(
             "UPDATE jobs SET ticket = p.id FROM procrastinate_jobs p WHERE p.id = ANY(:tickets) AND jobs.id = (p.args->>'job_id')::bigint"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -12,7 +15,7 @@ from db import live, runs, submissions
 from db.errors import OutcomeError, StaleRunError, StateError
 from db.models import Job, JobState, Point, Run, RunState
 from db.reaper import Reaper
-from tests.db.conftest import World, outcome
+from tests.db.conftest import ENVIRONMENT, World, outcome
 
 RESULT_TABLES = ["results", "points", "samples", "series", "builds", "environments", "traces", "comparisons"]
 
@@ -272,10 +275,6 @@ def test_a_waiting_job_cannot_be_retried(world: World) -> None:
 
 
 def test_an_outcome_of_another_device_is_refused_whole(world: World, counted: Callable[[str], int]) -> None:
-    from dataclasses import replace
-
-    from tests.db.conftest import ENVIRONMENT
-
     order = begin(world, world.job())
     strange = outcome(environment=replace(ENVIRONMENT, key="f" * 64, device_key="other"))
     with pytest.raises(OutcomeError, match="for the device test-cpu"), world.database.session() as s:
@@ -319,9 +318,6 @@ def test_a_run_that_is_writing_its_results_is_not_taken_away(world: World) -> No
 
 
 def test_changes_are_announced(world: World) -> None:
-    import asyncio
-    import contextlib
-
     async def hear() -> list[dict[str, object]]:
         heard = []
         async with asyncio.timeout(10):
@@ -329,8 +325,7 @@ def test_changes_are_announced(world: World) -> None:
                 async for event in events:
                     heard.append(event)
                     if event["type"] == "connected":
-                        order = await asyncio.to_thread(lambda: begin(world, world.job()))
-                        await asyncio.to_thread(lambda: finish(world, order.run_id))
+                        await asyncio.to_thread(lambda: finish(world, begin(world, world.job()).run_id))
                     if len(heard) == 4:
                         return heard
         return heard

@@ -19,3 +19,7 @@ app = typer.Typer(
 def main() -> None:
     """Entry point of the `warpwatch` command."""
     app()
+
+
+# Each module adds its commands to `app` when it is imported, so this comes last.
+from warpwatch.cli import database as _database  # noqa: E402, F401

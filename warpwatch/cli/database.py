@@ -1,0 +1,60 @@
+"""`warpwatch migrate`: brings the database to the tables this version needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from warpwatch.cli import app
+from warpwatch.settings import SettingError, Settings, load_settings
+
+
+@contextmanager
+def database_url(settings: Settings) -> Iterator[str]:
+    """URL of the database that the settings name: the given one, or the embedded server, which runs at least as long as the block."""
+    from db import embedded
+
+    if settings.database_url:
+        yield settings.database_url
+    else:
+        with embedded.running(settings.home) as url:
+            yield url
+
+
+@app.command()
+def migrate(
+    check: bool = typer.Option(False, help="Change nothing; exit 1 if the migrations do not lead to the tables the code expects."),
+) -> None:
+    """Bring the database to the tables that this version needs."""
+    from db.errors import EngineError
+
+    try:
+        with database_url(load_settings()) as url:
+            if check:
+                _check(url)
+            else:
+                _upgrade(url)
+    except (EngineError, SettingError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+
+
+def _upgrade(url: str) -> None:
+    from db.migrate import pending, upgrade
+
+    missing = pending(url)
+    upgrade(url)
+    typer.echo(f"applied {missing} migration{'s' * (missing != 1)}" if missing else "the database is up to date")
+
+
+def _check(url: str) -> None:
+    from db.migrate import differences
+
+    found = differences(url)
+    if found:
+        typer.echo("the migrations (+) and db/models.py (-) differ:", err=True)
+        typer.echo("\n".join(found), err=True)
+        raise typer.Exit(1)
+    typer.echo("the migrations lead to the tables of db/models.py")
