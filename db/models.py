@@ -244,7 +244,7 @@ class Job(Base):
         Index(None, "submission_id", "id"),
         Index(None, "state", "id"),
         Index("ix_jobs_open", "device_id", "priority", "id", postgresql_where="state IN ('queued', 'running')"),
-        Index("ix_jobs_unjudged", "id", postgresql_where="state = 'done' AND judged_at IS NULL"),
+        Index("ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"),
         Index(None, "commit_id"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -269,7 +269,7 @@ class Job(Base):
     progress: Mapped[dict[str, Any] | None]
     """{"done": n, "total": m, "text": …} of the current run."""
     judged_at: Mapped[datetime | None]
-    """When verdicts were drawn from its results."""
+    """When verdicts were drawn from its end: from its results, or, of a compare job, from the lack of them."""
     created_at: Mapped[datetime] = _created()
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]

@@ -171,7 +171,7 @@ def upgrade() -> None:
     op.create_index('ix_jobs_open', 'jobs', ['device_id', 'priority', 'id'], unique=False, postgresql_where="state IN ('queued', 'running')")
     op.create_index(op.f('ix_jobs_state_id'), 'jobs', ['state', 'id'], unique=False)
     op.create_index(op.f('ix_jobs_submission_id_id'), 'jobs', ['submission_id', 'id'], unique=False)
-    op.create_index('ix_jobs_unjudged', 'jobs', ['id'], unique=False, postgresql_where="state = 'done' AND judged_at IS NULL")
+    op.create_index('ix_jobs_unjudged', 'jobs', ['id'], unique=False, postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL")
     op.create_table('variants',
     sa.Column('id', sa.BigInteger(), nullable=False),
     sa.Column('operator_id', sa.BigInteger(), nullable=False),

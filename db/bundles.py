@@ -1,0 +1,114 @@
+"""Imports results measured elsewhere, without a server: a whole bundle or nothing of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from db.database import storable
+from db.errors import OutcomeError
+from db.live import announce
+from db.models import Bundle, Job, JobState, Run, RunState, Submission
+from db.outcome import RunOutcome
+from db.registry import CommitRow, ensure_device, ensure_operators, ensure_repository, record_commits
+from db.results import record_outcome
+
+
+@dataclass(frozen=True, slots=True)
+class BundledJob:
+    """One job as it was done elsewhere. Times are UTC."""
+
+    kind: str
+    commit_sha: str
+    operator: str
+    spec: dict[str, Any]
+    outcome: RunOutcome
+    started_at: datetime
+    finished_at: datetime
+    base_sha: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewBundle:
+    """A results file. sha256: digest of the whole file. commits: every commit the jobs name. jobs may be an iterator."""
+
+    sha256: str
+    name: str
+    repository_name: str
+    repository_url: str
+    commits: list[CommitRow]
+    jobs: Iterable[BundledJob]
+    request: dict[str, Any] = field(default_factory=dict)
+    origin: str = "bundle"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedBundle:
+    """new is False when the same file had been imported before; then nothing was written."""
+
+    submission_id: int
+    new: bool
+    jobs: int
+
+
+def bundle_known(s: Session, sha256: str) -> int | None:
+    """The submission that the file with this digest was imported as; None when it never was."""
+    return s.scalar(select(Bundle.submission_id).where(Bundle.sha256 == sha256))
+
+
+def import_bundle(s: Session, bundle: NewBundle) -> ImportedBundle:
+    """Records every job of the bundle as done, in the caller's one transaction; OutcomeError names what contradicts itself."""
+    # Two imports of one file at once: the second waits here, and then finds the first.
+    key = int.from_bytes(hashlib.sha256(bundle.sha256.encode()).digest()[:8], "big", signed=True)
+    s.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+    known = bundle_known(s, bundle.sha256)
+    if known is not None:
+        return ImportedBundle(known, new=False, jobs=0)
+    repository_id = ensure_repository(s, bundle.repository_name, bundle.repository_url)
+    commits = record_commits(s, repository_id, bundle.commits)
+    submission = Submission(repository_id=repository_id, request=bundle.request, origin=bundle.origin)
+    s.add(submission)
+    s.flush()
+    s.add(Bundle(sha256=bundle.sha256, name=storable(bundle.name), submission_id=submission.id))
+    count = 0
+    for job in bundle.jobs:
+        _import_job(s, submission, commits, job)
+        count += 1
+    announce(s, "state", submission_id=submission.id)
+    return ImportedBundle(submission.id, new=True, jobs=count)
+
+
+def _import_job(s: Session, submission: Submission, commits: dict[str, int], bundled: BundledJob) -> None:
+    for sha in (bundled.commit_sha, bundled.base_sha):
+        if sha is not None and sha not in commits:
+            raise OutcomeError(f"the bundle measures the commit {sha[:12]}, but does not describe it")
+    environment = bundled.outcome.environment
+    job = Job(
+        submission_id=submission.id,
+        kind=bundled.kind,
+        commit_id=commits[bundled.commit_sha],
+        base_commit_id=None if bundled.base_sha is None else commits[bundled.base_sha],
+        operator_id=ensure_operators(s, submission.repository_id, [bundled.operator])[bundled.operator],
+        device_id=ensure_device(s, environment.device_key, environment.device_kind, environment.device_name),
+        spec=bundled.spec,
+        state=JobState.DONE,
+        attempt=1,
+        started_at=bundled.started_at,
+        finished_at=bundled.finished_at,
+    )
+    s.add(job)
+    s.flush()
+    run = Run(job_id=job.id, attempt=1, state=RunState.DONE, started_at=bundled.started_at, finished_at=bundled.finished_at)
+    s.add(run)
+    s.flush()
+    run.environment_id = record_outcome(s, job, run, bundled.outcome)
+    s.flush()
+    # A bundle may hold thousands of jobs; none of their rows is needed again.
+    s.expunge(run)
+    s.expunge(job)
