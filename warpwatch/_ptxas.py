@@ -1,0 +1,96 @@
+"""Reads what nvcc's assembler reports (`-Xptxas -v`): registers, shared memory and spills of every kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from typing import NamedTuple
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>\S+)' for '(?P<arch>\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_NOISE = re.compile(r"^(ptxas info\s*:|\s+\d+ bytes stack frame)")
+
+
+class Resources(NamedTuple):
+    """Static facts of one kernel on one architecture ("sm_90"); spill_bytes are spill stores plus loads."""
+
+    name: str
+    arch: str
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+
+
+def parse(log: str) -> list[Resources]:
+    """The kernels that `log` reports on, in its order."""
+    found: list[Resources] = []
+    name = arch = ""
+    spills = 0
+    for line in log.splitlines():
+        if entry := _ENTRY.search(line):
+            name, arch, spills = short_name(entry["name"]), entry["arch"], 0
+        elif match := _SPILLS.search(line):
+            spills = int(match[1]) + int(match[2])
+        elif name and (used := _USED.search(line)):
+            shared = _SHARED.search(line)
+            found.append(Resources(name, arch, int(used[1]), int(shared[1]) if shared else 0, spills))
+            name = ""
+    return found
+
+
+def without_report(log: str) -> str:
+    """`log` less the assembler's report, which is kept as Resources."""
+    return "\n".join(line for line in log.splitlines() if not _NOISE.match(line)).strip()
+
+
+def short_name(symbol: str) -> str:
+    """`_Z6squareIfEvPKfPfi` → `square<float>`: demangled, without return type, anonymous namespace and parameters."""
+    text = _demangle(symbol)
+    text = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|_INTERNAL_\w+::", "", text)
+    return _cut_return_type(_cut_parameters(text))
+
+
+def _cut_parameters(text: str) -> str:
+    depth = 0
+    for i, letter in enumerate(text):
+        if letter == "(" and depth == 0:
+            return text[:i]
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+    return text
+
+
+def _cut_return_type(text: str) -> str:
+    depth, start = 0, 0
+    for i, letter in enumerate(text):
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == " " and depth == 0:
+            start = i + 1
+    return text[start:]
+
+
+def _demangle(symbol: str) -> str:
+    library = _libstdcxx()
+    if library is None:
+        return symbol
+    status = ctypes.c_int()
+    pointer = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
+    if status.value != 0 or not pointer:
+        return symbol
+    text = ctypes.string_at(pointer).decode()
+    library.free(pointer)
+    return text
+
+
+@functools.cache
+def _libstdcxx() -> ctypes.CDLL | None:
+    """The C++ runtime that g++ and torch bring: demangling by it needs no binutils on the machine."""
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return None
+    library.__cxa_demangle.restype = ctypes.c_void_p
+    library.free.argtypes = [ctypes.c_void_p]
+    return library
