@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,8 +44,8 @@ class CommitInfo:
     subject: str
 
 
-def git(*arguments: str, cwd: Path | None = None, timeout: float = 120) -> str:
-    """Output of one git command; GitError carries git's own last words."""
+def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: str | None = None) -> str:
+    """Output of one git command, given `text` on its standard input; GitError carries git's own last words."""
     executable = shutil.which("git")
     if executable is None:
         raise GitError("git is not installed; install it (Debian: apt install git) and try again")
@@ -54,7 +54,7 @@ def git(*arguments: str, cwd: Path | None = None, timeout: float = 120) -> str:
     try:
         done = subprocess.run(
             [executable, "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", *arguments],
-            cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
+            cwd=cwd, env=environment, input=text, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise GitError(f"git {arguments[0]} took longer than {timeout:g} s") from None
@@ -119,6 +119,30 @@ def describe(mirror: Path, sha: str) -> CommitInfo:
     ordinal = int(git("rev-list", "--count", sha, cwd=mirror))
     parent = parents.split()[0] if parents else None
     return CommitInfo(found, parent, ordinal, author, datetime.fromisoformat(authored_at), subject)
+
+
+def describe_many(mirror: Path, shas: Sequence[str]) -> list[CommitInfo]:
+    """What history says of each commit (full ids, parents before children); a few git calls however many there are."""
+    lines = git("log", "--no-walk=unsorted", "--stdin", f"--format={_FORMAT}", cwd=mirror, text="\n".join(shas)).splitlines()
+    ordinals: dict[str, int] = {}
+    found = []
+    for sha, parents, author, authored_at, subject in (line.split("\0") for line in lines):
+        first, _, others = parents.partition(" ")
+        is_next = first in ordinals and not others
+        ordinals[sha] = ordinals[first] + 1 if is_next else int(git("rev-list", "--count", sha, cwd=mirror))
+        found.append(CommitInfo(sha, first or None, ordinals[sha], author, datetime.fromisoformat(authored_at), subject))
+    return found
+
+
+def is_ancestor(mirror: Path, older: str, newer: str) -> bool:
+    """Whether commit `older` (a full id) is `newer` itself or one of its ancestors."""
+    return git("merge-base", "--all", older, newer, cwd=mirror).split() == [older]
+
+
+def object_ids(mirror: Path, names: Sequence[str]) -> list[str | None]:
+    """Ids of the files or folders called `<full commit id>:<path>`; None for what is not there. One git call for all."""
+    lines = git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n").splitlines() if names else []
+    return [line if _SHA.fullmatch(line) else None for line in lines]
 
 
 def read_file(mirror: Path, sha: str, path: str) -> str | None:

@@ -19,6 +19,7 @@ class Settings:
     home: data directory (WARPWATCH_HOME): database, mirrors, worktrees, build cache.
     host, port: where the server listens (WARPWATCH_HOST, WARPWATCH_PORT).
     database_url: a PostgreSQL >= 15 (WARPWATCH_DATABASE_URL); None means the embedded server in `home`.
+    token: what callers must show when `host` is not this machine alone (WARPWATCH_TOKEN).
     server_url: where the command line finds the server (WARPWATCH_URL).
     lease_seconds: how long a silent worker keeps its job (WARPWATCH_LEASE); it says it lives every fifth of it.
     case_timeout_seconds: how long one variant may take for one case (WARPWATCH_CASE_TIMEOUT).
@@ -30,6 +31,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8321
     database_url: str | None = None
+    token: str | None = None
     server_url: str = "http://127.0.0.1:8321"
     lease_seconds: float = 15.0
     case_timeout_seconds: float = 120.0
@@ -47,6 +49,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         host=host,
         port=port,
         database_url=environ.get("WARPWATCH_DATABASE_URL") or None,
+        token=environ.get("WARPWATCH_TOKEN") or None,
         server_url=environ.get("WARPWATCH_URL", f"http://127.0.0.1:{port}").rstrip("/"),
         lease_seconds=_number(environ, "WARPWATCH_LEASE", 15, low=1, high=3600),
         case_timeout_seconds=_number(environ, "WARPWATCH_CASE_TIMEOUT", 120, low=0.1, high=86400),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from typing import Any
 
 from sqlalchemy import text
 
 from db.reads.query import Session, fetch, fetch_one, fetch_page
 from db.reads.rows import History, Page, PointRow, PointSamples, SeriesRow, StatusMark
+from db.results import unpack_samples
 
 MAX_POINTS = 5000
 """Points that one history may hold."""
@@ -127,5 +126,4 @@ def read_samples(session: Session, point_id: int) -> PointSamples | None:
 
 
 def _point_samples(data: bytes | None, **fields: Any) -> PointSamples:
-    raw = b"" if data is None else zlib.decompress(data)
-    return PointSamples(samples_ns=list(struct.unpack(f"<{len(raw) // 4}f", raw)), **fields)
+    return PointSamples(samples_ns=[] if data is None else unpack_samples(data), **fields)

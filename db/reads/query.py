@@ -15,8 +15,11 @@ T = TypeVar("T")
 MAX_PAGE = 200
 """Rows that one page of a list may hold."""
 
+METRICS = {"cuda": ("graph", "cold", "call"), "cpu": ("hot", "cold")}
+"""Metrics per kind of device, the one that verdicts are made from first; held equal to worker.protocol.METRICS by a test."""
+
 PRIMARY_METRIC = "CASE device.kind WHEN 'cuda' THEN 'graph' ELSE 'hot' END"
-"""SQL for the metric that verdicts are made from; held equal to worker.protocol.METRICS by a test."""
+"""SQL for the first metric of the device."""
 
 
 def fetch(session: Session, row: Callable[..., T], sql: str, **parameters: Any) -> list[T]:

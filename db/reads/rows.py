@@ -433,3 +433,16 @@ class HealthRow:
     workers: int
     repositories: int
     database_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PulseRow:
+    """What a page follows while a job runs. run_id is its newest attempt's, None before the first."""
+
+    job_id: int
+    state: str
+    attempt: int
+    message: str
+    progress: dict[str, Any] | None
+    position: int | None
+    run_id: int | None

@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
 from db.reads.replay import submit_command
-from db.reads.rows import JobDetail, JobRow, LogLine, Page, ResultView, RunRow, SubmissionRow
+from db.reads.rows import JobDetail, JobRow, LogLine, Page, PulseRow, ResultView, RunRow, SubmissionRow
 
 _SUBMISSIONS = """
 SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,
@@ -142,3 +142,23 @@ def read_log(session: Session, run_id: int, after_id: int = 0, limit: int = 1000
     """Pieces of a run's log after the piece `after_id`, in order."""
     sql = "SELECT id, text, created_at FROM run_logs WHERE run_id = :run_id AND id > :after_id ORDER BY id LIMIT :limit"
     return fetch(session, LogLine, sql, run_id=run_id, after_id=after_id, limit=limit)
+
+
+def find_submission(session: Session, idempotency_key: str) -> SubmissionRow | None:
+    """The submission that was made with this key."""
+    return fetch_one(session, SubmissionRow, _SUBMISSIONS + "WHERE idempotency_key = :key", key=idempotency_key)
+
+
+def read_pulse(session: Session, job_id: int) -> PulseRow | None:
+    """The state of a job as it is now, cheap enough to be asked at every change; None when it is unknown."""
+    sql = """
+    SELECT jobs.id AS job_id, state, attempt, message, progress,
+           CASE WHEN state = 'queued' THEN (
+               SELECT count(*) FROM jobs AS other WHERE other.device_id = jobs.device_id AND (other.state = 'running'
+                      OR other.state = 'queued' AND (other.priority > jobs.priority
+                                                     OR other.priority = jobs.priority AND other.id < jobs.id))
+           ) END AS position,
+           (SELECT max(id) FROM runs WHERE job_id = jobs.id) AS run_id
+    FROM jobs WHERE jobs.id = :job_id
+    """
+    return fetch_one(session, PulseRow, sql, job_id=job_id)

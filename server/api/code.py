@@ -1,0 +1,103 @@
+"""Repositories, operators, cases and commits."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from db.reads.code import list_cases, list_commits, list_operators, list_repositories
+from db.reads.commits import read_commit
+from db.reads.rows import CaseRow, CommitCell, CommitDetail, CommitRow, OperatorRow, Page, RepositoryRow
+from db.registry import ensure_repository
+from server.problems import FieldError, Problem, documented, not_found
+from server.service import Before, Config, Db, Limit, database_of, operator_or_404, repository_or_404, require_schema
+from server.tables import CSV_ANSWER, csv_response
+from warpwatch.git import GitError, update_mirror
+
+router = APIRouter()
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+RepositoryName = Annotated[str, Field(max_length=100, description="Name of a registered repository.")]
+Sha = Annotated[str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", description="A commit's id, or a unique beginning.")]
+
+
+class NewRepository(BaseModel):
+    """A repository to measure. url is what git clones: a path on the server, or a URL it can reach without a prompt."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(max_length=100, examples=["kernels"])
+    url: str = Field(min_length=1, max_length=1000, examples=["https://github.com/acme/kernels.git"])
+
+
+@router.get("/repositories", tags=["code"], responses=documented())
+def get_repositories(session: Db) -> Page[RepositoryRow]:
+    """Every repository, by name."""
+    return Page(list_repositories(session), None)
+
+
+@router.post("/repositories", tags=["code"], status_code=201, responses=documented(409, 422))
+def register_repository(request: Request, body: NewRepository, settings: Config, response: Response) -> RepositoryRow:
+    """Register a repository, after git could read it. The same name and url again change nothing."""
+    require_schema(request)
+    errors = []
+    if not NAME.fullmatch(body.name):
+        errors.append(FieldError(field="name", message="is no name", remedy="use letters, digits, dots, dashes and underscores"))
+    # `ext::` and the like let git run commands of the caller's choosing.
+    if body.url.startswith("-") or "::" in body.url:
+        errors.append(FieldError(field="url", message="is not allowed", remedy="use a path, or an https, ssh or git URL"))
+    if errors:
+        raise Problem(422, "the repository cannot be registered; see `errors`", errors)
+    with database_of(request).session() as session:
+        known = {row.name: row for row in list_repositories(session)}
+    if body.name in known:
+        if known[body.name].url != body.url:
+            raise Problem(409, f"repository {body.name!r} is registered with another url; choose another name")
+        response.status_code = 200
+        return known[body.name]
+    try:
+        update_mirror(body.url, settings.home)
+    except GitError as error:
+        remedy = "check that the server can reach it without a password"
+        raise Problem(
+            422, "git cannot read the repository", [FieldError(field="url", message=str(error), remedy=remedy)]
+        ) from error
+    with database_of(request).session() as session:
+        ensure_repository(session, body.name, body.url)
+        return repository_or_404(session, body.name)
+
+
+@router.get("/operators", tags=["code"], responses=documented(404, 422))
+def get_operators(session: Db, repository: RepositoryName) -> Page[OperatorRow]:
+    """Every operator that any commit of the repository had, with its variants and cases."""
+    return Page(list_operators(session, repository_or_404(session, repository).id), None)
+
+
+@router.get("/operators/{name}/cases", tags=["code"], responses=documented(404, 422))
+def get_cases(session: Db, name: str, repository: RepositoryName) -> Page[CaseRow]:
+    """Every case of an operator, with its sizes and cost."""
+    found = operator_or_404(session, repository_or_404(session, repository), name)
+    return Page(list_cases(session, found.id), None)
+
+
+@router.get("/commits", tags=["code"], responses=documented(404, 422))
+def get_commits(session: Db, repository: RepositoryName, before: Before = None, limit: Limit = 50) -> Page[CommitRow]:
+    """Commits known to the service in the order of history, newest first, with what was found at each."""
+    return list_commits(session, repository_or_404(session, repository).id, before, limit)
+
+
+@router.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_commit_csv(session: Db, sha: Sha, repository: RepositoryName) -> Response:
+    """Every variant and case tried at a commit, as CSV."""
+    detail = get_commit(session, sha, repository)
+    return csv_response(CommitCell, detail.cells, f"{repository}-{detail.commit.sha[:12]}")
+
+
+@router.get("/commits/{sha}", tags=["code"], responses=documented(404, 422))
+def get_commit(session: Db, sha: Sha, repository: RepositoryName) -> CommitDetail:
+    """Every variant and case tried at a commit: right or wrong, time, change, trace; and how its libraries were built."""
+    found = read_commit(session, repository_or_404(session, repository).id, sha)
+    if found is None:
+        raise not_found("commit", sha, "it was never submitted, or the beginning is not unique")
+    return found

@@ -1,0 +1,57 @@
+"""Devices, workers, environments, and how the service fares."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from db.errors import EngineError
+from db.reads.devices import find_environment, list_devices, list_workers, read_health
+from db.reads.rows import DeviceRow, EnvironmentView, HealthRow, Page, WorkerRow
+from server.problems import documented, not_found
+from server.service import Config, Db, database_of, require_schema
+from warpwatch import __version__
+
+router = APIRouter(tags=["devices"])
+
+
+class Health(BaseModel):
+    """status is ok while the database answers and its schema is current."""
+
+    status: str
+    version: str
+    counts: HealthRow
+
+
+@router.get("/health", responses=documented())
+def get_health(request: Request, settings: Config) -> Health:
+    """Whether the service can work; 503 with the reason and the remedy when it cannot. Needs no token."""
+    try:
+        require_schema(request)
+        with database_of(request).session() as session:
+            return Health(status="ok", version=__version__, counts=read_health(session, settings.lease_seconds))
+    except EngineError:
+        # The schema may have been replaced behind our back, by a restored backup for example.
+        request.app.state.schema_is_current = False
+        raise
+
+
+@router.get("/devices", responses=documented())
+def get_devices(session: Db, settings: Config) -> Page[DeviceRow]:
+    """Every device that was measured on or had a worker, with its queue."""
+    return Page(list_devices(session, settings.lease_seconds), None)
+
+
+@router.get("/workers", responses=documented())
+def get_workers(session: Db, settings: Config) -> Page[WorkerRow]:
+    """Workers, the living first, each with the job it is at."""
+    return Page(list_workers(session, settings.lease_seconds), None)
+
+
+@router.get("/environments/{environment_id}", responses=documented(404, 422))
+def get_environment(session: Db, environment_id: int) -> EnvironmentView:
+    """Everything besides the code that could change a number, and the measured ceilings."""
+    found = find_environment(session, environment_id)
+    if found is None:
+        raise not_found("environment", environment_id)
+    return found

@@ -1,0 +1,144 @@
+"""Overview, series, history, samples and comparisons."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from db.reads.code import find_commit
+from db.reads.commits import compare_commits, compare_variants
+from db.reads.history import MAX_POINTS, list_series, read_history, read_samples
+from db.reads.overview import read_overview
+from db.reads.query import METRICS, Session
+from db.reads.rows import Cell, CommitRow, ComparedRow, DeviceRow, History, Page, PointRow, PointSamples, RepositoryRow, SeriesRow
+from server.api.code import RepositoryName
+from server.problems import FieldError, Problem, documented, not_found
+from server.service import Before, Db, Limit, device_or_404, repository_or_404
+from server.tables import CSV_ANSWER, csv_response
+
+router = APIRouter(tags=["results"])
+Id = Annotated[int, Query(ge=1)]
+Ordinal = Annotated[int | None, Query(ge=0, le=2**62, description="Bound of history: a commit's ordinal.")]
+DeviceKey = Annotated[str, Query(max_length=200, description="Key of a device, such as nvidia-h100-80gb-hbm3.")]
+Metric = Annotated[str | None, Query(max_length=20, description="By default the one that verdicts are made from: graph or hot.")]
+Text = Annotated[str | None, Query(max_length=500)]
+
+
+def metric_of(device: DeviceRow, metric: str | None) -> str:
+    """The metric asked for, or the device's first; 422 for one that the device does not have."""
+    known = METRICS[device.kind]
+    if metric is not None and metric not in known:
+        error = FieldError(field="metric", message=f"{device.key} has no metric {metric!r}", remedy=f"use {', '.join(known)}")
+        raise Problem(422, "there is no such metric", [error])
+    return metric or known[0]
+
+
+@router.get("/overview.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_overview_csv(
+    session: Db, repository: RepositoryName, device: DeviceKey, metric: Metric = None, suite: Text = None, operator: Text = None
+) -> Response:
+    """The overview as CSV."""
+    cells = get_overview(session, repository, device, metric, suite, operator).items
+    return csv_response(Cell, cells, f"{repository}-overview")
+
+
+@router.get("/overview", responses=documented(404, 422))
+def get_overview(
+    session: Db, repository: RepositoryName, device: DeviceKey, metric: Metric = None, suite: Text = None, operator: Text = None
+) -> Page[Cell]:
+    """The newest state of every operator, case and variant that was ever tried on the device."""
+    found, on = repository_or_404(session, repository), device_or_404(session, device)
+    return Page(read_overview(session, found.id, on.id, metric_of(on, metric), suite, operator), None)
+
+
+@router.get("/series", responses=documented(404, 422))
+def get_series(
+    session: Db,
+    repository: RepositoryName,
+    operator: Text = None,
+    case: Text = None,
+    variant: Text = None,
+    device: Text = None,
+    metric: Text = None,
+    before: Before = None,
+    limit: Limit = 50,
+) -> Page[SeriesRow]:
+    """Series that match every filter given, newest first."""
+    found = repository_or_404(session, repository)
+    return list_series(session, found.id, operator, case, variant, device, metric, before, limit)
+
+
+@router.get("/history/{series_id}.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_history_csv(session: Db, series_id: int, first: Ordinal = None, last: Ordinal = None) -> Response:
+    """The points of a series as CSV."""
+    history = get_history(session, series_id, first, last, MAX_POINTS)
+    return csv_response(PointRow, history.points, f"history-{series_id}")
+
+
+@router.get("/history/{series_id}", responses=documented(404, 422))
+def get_history(
+    session: Db,
+    series_id: int,
+    first: Ordinal = None,
+    last: Ordinal = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 2000,
+) -> History:
+    """The newest `limit` points of a series between two ordinals, oldest first, with marks where a commit did not do well."""
+    found = read_history(session, series_id, first, last, limit)
+    if found is None:
+        raise not_found("series", series_id, "list them at /api/v1/series")
+    return found
+
+
+@router.get("/points/{point_id}/samples", responses=documented(404, 422))
+def get_samples(session: Db, point_id: int) -> PointSamples:
+    """Every kept sample of one point."""
+    found = read_samples(session, point_id)
+    if found is None:
+        raise not_found("point", point_id)
+    return found
+
+
+@router.get("/compare.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_comparison_csv(
+    session: Db,
+    repository: RepositoryName,
+    device: DeviceKey,
+    left: str,
+    right: str,
+    commit: Text = None,
+    metric: Metric = None,
+    operator: Text = None,
+) -> Response:
+    """The comparison as CSV."""
+    rows = get_comparison(session, repository, device, left, right, commit, metric, operator).items
+    return csv_response(ComparedRow, rows, f"{repository}-compare")
+
+
+@router.get("/compare", responses=documented(404, 422))
+def get_comparison(
+    session: Db,
+    repository: RepositoryName,
+    device: DeviceKey,
+    left: Annotated[str, Query(max_length=200, description="A commit; or a variant, when `commit` is given.")],
+    right: Annotated[str, Query(max_length=200, description="What `left` is compared with; ratio is right over left.")],
+    commit: Annotated[str | None, Query(max_length=40, description="Compare two variants at this commit.")] = None,
+    metric: Metric = None,
+    operator: Text = None,
+) -> Page[ComparedRow]:
+    """Two commits, or two variants of one commit, cell by cell, from what was measured at each."""
+    found, on = repository_or_404(session, repository), device_or_404(session, device)
+    name = metric_of(on, metric)
+    if commit is not None:
+        at = _commit_or_404(session, found, commit)
+        return Page(compare_variants(session, at, left, right, on.id, name, operator), None)
+    sides = _commit_or_404(session, found, left), _commit_or_404(session, found, right)
+    return Page(compare_commits(session, *sides, on.id, name, operator), None)
+
+
+def _commit_or_404(session: Session, repository: RepositoryRow, sha: str) -> CommitRow:
+    found = find_commit(session, repository.id, sha)
+    if found is None:
+        raise not_found("commit", sha, "submit it first; to compare two variants give `commit` too")
+    return found

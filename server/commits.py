@@ -1,0 +1,71 @@
+"""Resolves what people call commits, and reads which operators each commit has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from db.reads.rows import RepositoryRow
+from server.problems import FieldError, Problem
+from warpwatch import git
+from warpwatch.project import FILE_NAME, ProjectError, parse_project
+from warpwatch.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Commits, oldest first, and the names of the operators at each."""
+
+    commits: list[git.CommitInfo]
+    operators: dict[str, list[str]]
+    folder: str
+    """Where the newest commit keeps its operators."""
+
+
+def read_commits(
+    settings: Settings, repository: RepositoryRow, commits: str, base: str | None
+) -> tuple[History, History | None, list[FieldError]]:
+    """The commits meant, and the one they are compared with when `base` is given; or what is wrong with either."""
+    try:
+        mirror = git.update_mirror(repository.url, settings.home)
+    except git.GitError as error:
+        raise Problem(502, f"repository {repository.name!r} cannot be fetched: {error}") from error
+    errors: list[FieldError] = []
+    found = _read(mirror, "commits", commits, errors)
+    beside = _read(mirror, "base", base, errors) if base is not None else None
+    if beside is not None and (len(beside.commits) > 1 or len(found.commits) > 1):
+        remedy = "name one commit in `commits` and one in `base`"
+        errors.append(FieldError(field="base", message="kind compare takes two single commits", remedy=remedy))
+    return found, beside, errors
+
+
+def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> History:
+    try:
+        commits = git.describe_many(mirror, git.resolve_range(mirror, text))
+    except git.UnknownRefError as error:
+        errors.append(FieldError(field=field, message=str(error), remedy="use a commit's id, a branch, a tag or a range A..B"))
+    except git.GitError as error:
+        errors.append(FieldError(field=field, message=str(error), remedy="submit a shorter range"))
+    else:
+        return _with_operators(mirror, commits)
+    return History([], {}, "")
+
+
+def _with_operators(mirror: Path, commits: list[git.CommitInfo]) -> History:
+    """Most commits share their description and their operator folder, so each distinct one is read once."""
+    shas = [commit.sha for commit in commits]
+    files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas])
+    folders = {file: _folder(mirror, file) for file in set(files)}
+    names = [f"{sha}:{folders[file]}" for sha, file in zip(shas, files, strict=True)]
+    trees = git.object_ids(mirror, names)
+    operators = {tree: git.operator_names(mirror, tree, "") if tree else [] for tree in set(trees)}
+    by_sha = {sha: operators[tree] for sha, tree in zip(shas, trees, strict=True)}
+    return History(commits, by_sha, folders[files[-1]])
+
+
+def _folder(mirror: Path, file: str | None) -> str:
+    """The operator folder that a warpwatch.toml names; the default where it cannot be used: the worker says what is wrong with it."""
+    try:
+        return parse_project(git.git("cat-file", "blob", file, cwd=mirror) if file else None).operators.strip("/")
+    except ProjectError:
+        return parse_project(None).operators

@@ -1,0 +1,162 @@
+"""Takes in what people and CI ask for: checks every field, resolves commits through git, and makes the jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from db.database import Database
+from db.reads.code import find_repository, list_repositories
+from db.reads.query import Session
+from db.reads.rows import DeviceRow, RepositoryRow
+from db.reads.work import find_submission
+from db.registry import CommitRow, ensure_operators, record_commits
+from db.submissions import NewJob, NewSubmission, create_submission
+from server.catalogue import Choice, choose
+from server.commits import History, read_commits
+from server.problems import FieldError, Problem
+from server.targets import choose_devices
+from warpwatch.settings import Settings
+
+Kind = Literal["check", "bench", "profile", "compare"]
+ORDER: tuple[Kind, ...] = ("check", "bench", "profile", "compare")
+"""A commit is checked before it is timed, and timed before it is profiled."""
+MAX_JOBS = 20_000
+
+
+class SubmissionRequest(BaseModel):
+    """What to measure: commits × kinds × operators × devices. Empty operators, variants or cases mean all of them."""
+
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
+    repository: str = Field(min_length=1, max_length=100)
+    commits: str = Field(
+        min_length=1, max_length=400, description="A commit, branch or tag, or a range A..B.", examples=["main~5..main"]
+    )
+    base: str | None = Field(default=None, max_length=200, description="For kind compare: what the commit is measured beside.")
+    kinds: list[Kind] = Field(default=["check", "bench"], min_length=1, max_length=4)
+    operators: list[str] = Field(default=[], max_length=200)
+    variants: list[str] = Field(default=[], max_length=200)
+    cases: list[str] = Field(default=[], max_length=1000)
+    suite: str = Field(default="quick", min_length=1, max_length=50, description="Which cases, unless `cases` names them.")
+    device: str = Field(default="all", min_length=1, max_length=200, description="A device's key, or cpu, cuda or all.")
+    priority: int = Field(default=0, ge=-10, le=10, description="Higher runs earlier.")
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    budget_ms: int | None = Field(default=None, ge=1, le=600_000, description="Time to spend on timing one variant on one case.")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a submission needs, validated."""
+
+    repository: RepositoryRow
+    history: History
+    base: History | None
+    choice: Choice
+    devices: list[DeviceRow]
+
+
+def submit(
+    database: Database, settings: Settings, request: SubmissionRequest, origin: str, idempotency_key: str | None = None
+) -> int:
+    """The id of the new submission, or of the one that was made with the same key; Problem names every field at fault."""
+    with database.session() as session:
+        earlier = _earlier(session, request, idempotency_key)
+        repository = _repository(session, request.repository)
+    if earlier is not None:
+        return earlier
+    # git may have to fetch for minutes, so no transaction is open meanwhile.
+    history, base, errors = read_commits(settings, repository, request.commits, _base_of(request))
+    with database.session() as session:
+        choice, wrong = choose(session, repository.id, history, request)
+        devices, missing = choose_devices(session, request.device, settings.lease_seconds)
+        errors = errors + wrong + missing
+        if errors:
+            raise Problem(422, "nothing was submitted; see `errors`", errors)
+        plan = Plan(repository, history, base, choice, devices)
+        return _create(session, plan, request, origin, idempotency_key)
+
+
+def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> int | None:
+    found = find_submission(session, key) if key is not None else None
+    if found is None:
+        return None
+    if found.request != request.model_dump():
+        raise Problem(409, f"the idempotency key was used for submission {found.id}, which asked for something else; use a new key")
+    return found.id
+
+
+def _repository(session: Session, name: str) -> RepositoryRow:
+    found = find_repository(session, name)
+    if found is None:
+        known = ", ".join(row.name for row in list_repositories(session)) or "none yet"
+        remedy = f"registered are: {known}; add one with `warpwatch repository add NAME URL`"
+        error = FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)
+        raise Problem(422, "nothing was submitted; see `errors`", [error])
+    return found
+
+
+def _base_of(request: SubmissionRequest) -> str | None:
+    """The ref to compare with, when that is asked for."""
+    if "compare" not in request.kinds:
+        return None
+    if not request.base:
+        error = FieldError(field="base", message="kind compare needs it", remedy="name the commit to measure beside `commits`")
+        raise Problem(422, "nothing was submitted; see `errors`", [error])
+    return request.base
+
+
+def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: str, key: str | None) -> int:
+    infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
+    rows = [CommitRow(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
+    commits = record_commits(session, plan.repository.id, rows)
+    operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
+    jobs = [
+        NewJob(
+            kind=kind,
+            commit_id=commits[info.sha],
+            operator_id=operators[operator],
+            device_id=device.id,
+            spec=_spec(plan.choice, request, kind, operator, device),
+            base_commit_id=commits[plan.base.commits[0].sha] if kind == "compare" and plan.base else None,
+        )
+        for info in plan.history.commits
+        for operator in plan.choice.operators
+        if operator in plan.history.operators[info.sha]
+        for kind in ORDER
+        if kind in request.kinds
+        for device in plan.devices
+    ]
+    if len(jobs) > MAX_JOBS:
+        error = FieldError(field="commits", message=f"would make {len(jobs)} jobs", remedy=f"ask for at most {MAX_JOBS} at once")
+        raise Problem(422, "nothing was submitted; see `errors`", [error])
+    return create_submission(
+        session,
+        NewSubmission(
+            repository_id=plan.repository.id,
+            request=request.model_dump(),
+            jobs=jobs,
+            origin=origin,
+            priority=request.priority,
+            idempotency_key=key,
+        ),
+    )
+
+
+def _spec(choice: Choice, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow) -> dict[str, Any]:
+    """What the worker needs besides the job's columns."""
+    spec: dict[str, Any] = {
+        "suite": request.suite,
+        "variants": request.variants or None,
+        "cases": request.cases or None,
+        "seed": request.seed,
+    }
+    if request.budget_ms is not None:
+        spec["budget_ns"] = request.budget_ms * 1_000_000
+    known = choice.known(operator, device.kind)
+    if known is not None:
+        spec["known"] = {"variants": known.variants, "cases": known.cases}
+    if kind == "compare" and known is not None:
+        spec["pairs"] = [[variant, case] for case in known.cases for variant in known.variants]
+    return spec

@@ -1,0 +1,24 @@
+"""Which devices a submission means."""
+
+from __future__ import annotations
+
+from db.reads.devices import list_devices
+from db.reads.query import Session
+from db.reads.rows import DeviceRow
+from server.problems import FieldError
+
+KINDS = ("cpu", "cuda")
+
+
+def choose_devices(session: Session, wanted: str, lease_seconds: float) -> tuple[list[DeviceRow], list[FieldError]]:
+    """Devices for `all`, `cpu`, `cuda` (every one with a living worker) or one device's key; or what is wrong."""
+    devices = list_devices(session, lease_seconds)
+    if wanted not in ("all", *KINDS):
+        found = [device for device in devices if device.key == wanted]
+        known = ", ".join([*(device.key for device in devices), "all"])
+        error = FieldError(field="device", message=f"there is no device {wanted!r}", remedy=f"use one of: {known}")
+        return found, [] if found else [error]
+    found = [device for device in devices if device.workers and wanted in ("all", device.kind)]
+    what = "any device" if wanted == "all" else f"a {wanted} device"
+    remedy = f"start one with `warpwatch worker --device {'cuda:0' if wanted == 'cuda' else 'cpu'}`"
+    return found, [] if found else [FieldError(field="device", message=f"no worker for {what} is alive", remedy=remedy)]
