@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,15 @@ from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings
 from worker import sandbox
 from worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec
-from worker.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry, Status, from_json
+from worker.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry, Status
 from worker.reporter import CannotRunError, Reporter, Stopped
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0
 """Limit for asking a child what it runs on."""
 CEILINGS_SECONDS = 180.0
+THREADS = 0
+"""CPU threads of a child: one per core, which the child counts itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Host:
         cache = self.home / "builds"
         cache.mkdir(parents=True, exist_ok=True)
         spec = ChildSpec(
-            root, self.device, cache, len(os.sched_getaffinity(0)),
+            root, self.device, cache, THREADS,
             project.operators, project.native, project.interpreter, self.bootstrap,
         )  # fmt: skip
         confinement = sandbox.confinement(self.home, self.settings.memory_bytes, self.hidden)
@@ -61,17 +62,6 @@ class Host:
             child.close()
             raise
         return child
-
-    def identify(self, reporter: Reporter) -> Environment:
-        """The fingerprint of this device with the worker's own interpreter, asked of a child that loads no repository."""
-        with tempfile.TemporaryDirectory(prefix="warpwatch-empty-") as root:
-            child = self.start_child(Path(root), Project(), reporter)
-            try:
-                return from_json(Environment, child.request("environment", QUICK_SECONDS, reporter))
-            except ChildFailure as failure:
-                raise CannotRunError(f"{self.device} cannot be used: {failure.message}") from failure
-            finally:
-                child.close()
 
 
 class Checkout:
@@ -97,10 +87,7 @@ class Checkout:
         if variant is not None:
             self._ran.add(variant)
         try:
-            return from_json(kind, child.request(verb, seconds, reporter, **fields))
-        except ValueError as error:
-            self.drop_child()
-            raise ChildFailure(Status.CRASHED, f"the harness sent a reply that is not one: {error}") from error
+            return child.ask(kind, verb, seconds, reporter, **fields)
         except (ChildFailure, Stopped):
             self.drop_child()
             raise
@@ -167,15 +154,25 @@ class Tools:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._environment: Environment | None = None
+        self._identity: tuple[Environment, dict[str, float] | None] | None = None
         self._warm: dict[tuple[str, str, int], Checkout] = {}
         _clear_worktrees(host.home)
         sandbox.clear_leftovers()
 
-    def environment(self, reporter: Reporter) -> Environment:
-        if self._environment is None:
-            self._environment = self.host.identify(reporter)
-        return self._environment
+    def identify(self, reporter: Reporter) -> tuple[Environment, dict[str, float] | None]:
+        """Fingerprint and ceilings of this device with the worker's own interpreter, asked of a child that loads no repository."""
+        if self._identity is None:
+            root = sandbox.make_temp()
+            child = self.host.start_child(root, Project(), reporter)
+            try:
+                environment = child.ask(Environment, "environment", QUICK_SECONDS, reporter)
+                self._identity = environment, self._peaks(environment, reporter, child)
+            except ChildFailure as failure:
+                raise CannotRunError(f"{self.host.device} cannot be used: {failure}") from failure
+            finally:
+                child.close()
+                shutil.rmtree(root, ignore_errors=True)
+        return self._identity
 
     def checkouts(self, url: str, shas: list[str], reporter: Reporter) -> list[Checkout]:
         """The commits `shas` laid out side by side; checkouts of other commits are closed first.
@@ -192,13 +189,16 @@ class Tools:
 
     def peaks(self, checkout: Checkout, reporter: Reporter) -> dict[str, float] | None:
         """Measured ceilings of the checkout's environment; measured once, then read from a file in the home folder."""
-        path = self.host.home / "peaks" / f"{checkout.environment(reporter).key}.json"
+        return self._peaks(checkout.environment(reporter), reporter, checkout)
+
+    def _peaks(self, environment: Environment, reporter: Reporter, child: Child | Checkout) -> dict[str, float] | None:
+        path = self.host.home / "peaks" / f"{environment.key}.json"
         known = _read_peaks(path)
         if known is not None:
             return known
         reporter.log("measuring the ceilings of this device")
         try:
-            reply = checkout.ask(CeilingsReply, "ceilings", CEILINGS_SECONDS, reporter)
+            reply = child.ask(CeilingsReply, "ceilings", CEILINGS_SECONDS, reporter)
         except ChildFailure as failure:
             reply = CeilingsReply(failure.status, failure.message)
         if reply.status is not Status.OK:

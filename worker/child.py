@@ -18,13 +18,14 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from warpwatch import CONTRACT
 from worker import sandbox
-from worker.protocol import Request, Status, to_json
+from worker.protocol import Request, Status, from_json, to_json
 from worker.reporter import CannotRunError, Reporter, Stopped
 
+T = TypeVar("T")
 BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"
 START_SECONDS = 180.0
 """How long a child may take to import torch on a cold, busy disk."""
@@ -135,6 +136,14 @@ class Child:
                 raise ChildFailure(Status.CRASHED, "the harness sent a reply that is not one")
             self._read_output()
             return reply
+
+    def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
+        """As `request`, with the reply as a dataclass; one that is none is a ChildFailure."""
+        reply = self.request(verb, seconds, reporter, **fields)
+        try:
+            return from_json(kind, reply)
+        except ValueError as error:
+            raise ChildFailure(Status.CRASHED, f"the harness sent a reply that is not one: {error}") from error
 
     def close(self) -> None:
         """Kills the child with everything it started. Nothing of it is left when this returns."""

@@ -59,7 +59,7 @@ class _Side:
             self._trouble = dict.fromkeys(variants, trouble)
             return
         missing = variants - {variant.name for variant in entry.variants}
-        self._trouble = {name: (Status.UNSUPPORTED, f"this commit has no variant {name!r}") for name in missing}
+        self._trouble = {name: (Status.SKIPPED, f"this commit has no variant {name!r}") for name in missing}
         native = {variant.name for variant in entry.variants if variant.native} & variants
         if native:
             build = build_native(self.checkout, entry.name, self._reporter)

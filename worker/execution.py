@@ -35,7 +35,7 @@ def execute(order: Order, tools: Tools, reporter: Reporter, traces: Path) -> Out
         (checkout,) = tools.checkouts(order.url, [order.sha], bounded)
     except ProjectError as error:
         # The commit asks for something this service does not do, which is a property of the commit and not an error of the job.
-        return Outcome(tools.environment(bounded), findings=known_findings(order, Status.UNSUPPORTED, str(error)))
+        return Outcome(*tools.identify(bounded), findings=known_findings(order, Status.UNSUPPORTED, str(error)))
     except GitError as error:
         raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError)) from error
     return _Job(order, checkout, tools, bounded, traces).run()

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,10 @@ FILE_BYTES = 4 * 2**30
 """Largest file that a child may write."""
 PROCESSES = 4096
 """Processes and threads of one child; a fork bomb ends there."""
-_PREFIX = "warpwatch-child-"
+SOCKET_FOLDERS = (Path("/run/postgresql"), Path("/var/run/postgresql"))
+"""Where a PostgreSQL of the system listens; a socket needs no network."""
+_KILL_SECONDS = 10.0
+_PREFIX = "warpwatch-temp-"
 _PASSED = (
     "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX", "CCACHE_DIR",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
@@ -117,7 +121,7 @@ def environment(temp: Path, build_cache: Path, environ: Mapping[str, str] = os.e
 
 
 def make_temp() -> Path:
-    """A temp folder for one child, named after this process so that another can tell when it was left behind."""
+    """A new temp folder, named after this process so that another can tell when it was left behind."""
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
 
 
@@ -141,9 +145,13 @@ def is_alive(pid: str) -> bool:
 
 
 def _clear(temp: Path) -> None:
-    for pid in _carrying(temp):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    # Again and again, because a process may start another while it is being killed, and takes a moment to be gone.
+    deadline = time.monotonic() + _KILL_SECONDS
+    while (pids := list(_carrying(temp))) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
     shutil.rmtree(temp, ignore_errors=True)
 
 

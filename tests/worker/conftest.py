@@ -1,0 +1,97 @@
+"""Reporters, hosts and repositories for tests of the worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warpwatch.settings import Settings
+from worker.checkout import Host
+
+SCRIPTED = Path(__file__).with_name("scripted_child.py")
+
+
+class Diary:
+    """A reporter that remembers, and that says stop after `stop_after` seconds."""
+
+    def __init__(self, stop_after: float | None = None) -> None:
+        self.lines: list[str] = []
+        self.steps: list[tuple[int, int, str]] = []
+        self._stop_at = None if stop_after is None else time.monotonic() + stop_after
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, done: int, total: int, text: str) -> None:
+        self.steps.append((done, total, text))
+
+    def should_stop(self) -> str | None:
+        return "cancelled" if self._stop_at is not None and time.monotonic() >= self._stop_at else None
+
+
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home", case_timeout_seconds=60, build_timeout_seconds=60)
+
+
+@pytest.fixture
+def host(settings: Settings) -> Host:
+    settings.home.mkdir(parents=True)
+    return Host(settings, "cpu")
+
+
+class Repository:
+    """A git repository whose commits are written as {path: text}."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = str(path)
+        path.mkdir()
+        self._git("init", "--quiet", "--initial-branch=main")
+
+    def commit(self, subject: str, files: dict[str, str]) -> str:
+        for name, text in files.items():
+            target = self.path / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        self._git("add", "--all")
+        self._git("commit", "--quiet", "--allow-empty", "--message", subject)
+        return self._git("rev-parse", "HEAD").strip()
+
+    def _git(self, *words: str) -> str:
+        identity = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org"}
+        return subprocess.run(["git", *words], cwd=self.path, env=os.environ | identity, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository")
+
+
+def processes_with(text: str) -> list[int]:
+    """Living processes that carry `text` in their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (entry / "cmdline").read_bytes().replace(b"\0", b" ") and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def no_leftovers(tmp_path: Path) -> Iterator[None]:
+    """Fails the test when a process that was started with its temp folder outlives it."""
+    yield
+    assert processes_with(str(tmp_path)) == []

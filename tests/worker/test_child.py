@@ -1,0 +1,195 @@
+"""The parent side of a child, against a scripted one: every way to fail has its status, and nothing is left of a child that was closed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import SCRIPTED, Diary, processes_with
+from worker import sandbox
+from worker.child import Child, ChildFailure, ChildSpec
+from worker.protocol import Status
+from worker.reporter import BoundedReporter, CannotRunError, Stopped
+
+GIB = 2**30
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+
+@pytest.fixture
+def child(tmp_path: Path, diary: Diary) -> Iterator[Child]:
+    child = start(tmp_path, diary)
+    yield child
+    child.close()
+
+
+def start(root: Path, reporter: Diary, hidden: tuple[Path, ...] = (), bootstrap: Path = SCRIPTED) -> Child:
+    spec = ChildSpec(root, "cpu", root / "cache", 1, bootstrap=bootstrap)
+    child = Child(spec, sandbox.confinement(root, GIB, hidden), reporter)
+    child.wait_ready()
+    return child
+
+
+def ask(child: Child, reporter: Diary, variant: str, seconds: float = 20, **fields: object) -> dict[str, object]:
+    return child.request("check", seconds, reporter, variant=variant, **fields)
+
+
+def test_answers(child: Child, diary: Diary) -> None:
+    assert ask(child, diary, "good") == {"status": "ok"}
+    assert ask(child, diary, "good") == {"status": "ok"}
+    assert "working" in diary.lines
+
+
+@pytest.mark.parametrize(
+    ("variant", "status", "words"),
+    [
+        ("segfault", Status.CRASHED, "SIGSEGV"),
+        ("abort", Status.CRASHED, "SIGABRT"),
+        ("exit", Status.CRASHED, "status 3"),
+        ("close", Status.CRASHED, "closed its reply channel"),
+        ("nonsense", Status.CRASHED, "nonsense"),
+        ("kill", Status.OUT_OF_MEMORY, "killed by the system"),
+        ("memory", Status.OUT_OF_MEMORY, "bad_alloc"),
+        ("loop", Status.TIMED_OUT, "within 1.5 s"),
+        ("sleep", Status.TIMED_OUT, "within 1.5 s"),
+    ],
+)
+def test_every_way_to_fail_has_its_status(child: Child, diary: Diary, variant: str, status: Status, words: str) -> None:
+    with pytest.raises(ChildFailure, match=words) as caught:
+        ask(child, diary, variant, seconds=1.5)
+    assert caught.value.status == status
+
+
+def test_a_crash_shows_the_last_words(child: Child, diary: Diary) -> None:
+    with pytest.raises(ChildFailure, match=r"last words:\n.*Segmentation fault"):
+        ask(child, diary, "segfault")
+    assert any("Segmentation fault" in line for line in diary.lines)
+
+
+def test_memory_is_limited(child: Child, diary: Diary) -> None:
+    assert ask(child, diary, "hoard")["status"] == "out_of_memory"
+
+
+def test_a_fork_bomb_ends(tmp_path: Path, diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.getuid() == 0 or sandbox.confinement(tmp_path, GIB).isolation != "user":
+        pytest.skip("root is exempt, and without a user namespace there is no limit")
+    monkeypatch.setattr(sandbox, "PROCESSES", 20)
+    child = start(tmp_path, diary)
+    message = ask(child, diary, "fork bomb")["message"]
+    child.close()
+    assert "temporarily unavailable" in str(message)
+
+
+def test_a_stop_interrupts_a_request(child: Child) -> None:
+    impatient = Diary(stop_after=0.5)
+    begin = time.monotonic()
+    with pytest.raises(Stopped, match="cancelled"):
+        ask(child, impatient, "loop", seconds=60)
+    child_gone_after = time.monotonic() - begin
+    assert child_gone_after < 2.5, "a cancel must take effect within two seconds"
+
+
+def test_closing_leaves_no_process(tmp_path: Path, diary: Diary) -> None:
+    child = start(tmp_path, diary)
+    with pytest.raises(ChildFailure):
+        ask(child, diary, "sleep", seconds=1)
+    strays = processes_with("sleep 1000") + processes_with("sleep 1001")
+    assert len(strays) == 2, "the scripted child starts one process in its group and one in a session of its own"
+    child.close()
+    assert not any(_alive(pid) for pid in [child.pid, *strays])
+
+
+def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
+    script = textwrap.dedent(f"""
+        from pathlib import Path
+        from tests.worker.test_child import start
+        from tests.worker.conftest import Diary
+        child = start(Path({str(tmp_path)!r}), Diary())
+        print(child.pid, flush=True)
+        child.request("check", 100, Diary(), variant="loop")
+    """)
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert _alive(child)
+    parent.kill()
+    parent.communicate()
+    _until(lambda: not _alive(child))
+    sandbox.clear_leftovers()
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(f"warpwatch-temp-{parent.pid}-*"))
+
+
+def test_the_environment_is_scrubbed(tmp_path: Path, diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPWATCH_DATABASE_URL", "postgresql://secret")
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    child = start(tmp_path, diary)
+    seen = json.loads(str(ask(child, diary, "environment")["message"]))
+    child.close()
+    assert "secret" not in str(seen)
+    assert seen["HOME"] == seen["TMPDIR"] != os.environ["HOME"]
+    assert not Path(seen["TMPDIR"]).exists(), "the temp folder goes with the child"
+
+
+def test_the_network_is_out_of_reach(tmp_path: Path, diary: Diary) -> None:
+    if not sandbox.confinement(tmp_path, GIB).network_closed:
+        pytest.skip("this host allows no network namespace")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        child = start(tmp_path, diary)
+        message = ask(child, diary, "network", seed=server.getsockname()[1])["message"]
+        child.close()
+    assert "unreachable" in str(message)
+
+
+def test_hidden_folders_look_empty(tmp_path: Path, diary: Diary) -> None:
+    if sandbox.confinement(tmp_path, GIB).isolation != "user":
+        pytest.skip("this host allows no user namespace")
+    secret = tmp_path / "database" / "password"
+    secret.parent.mkdir()
+    secret.write_text("secret")
+    for hidden, expected in (((), "secret"), ((secret.parent,), "not there")):
+        child = start(tmp_path, diary, hidden)
+        assert ask(child, diary, "look", case=str(secret))["message"] == expected
+        child.close()
+
+
+def test_a_flood_of_output_is_cut(child: Child) -> None:
+    diary = Diary()
+    with pytest.raises(ChildFailure) as caught:
+        ask(child, BoundedReporter(diary), "chatter", seconds=2)  # type: ignore[arg-type]
+    assert caught.value.status == Status.TIMED_OUT
+    assert sum(map(len, diary.lines)) <= 2**20
+    assert diary.lines[-1].startswith("log cut")
+
+
+def test_a_child_that_cannot_start_says_why(tmp_path: Path, diary: Diary) -> None:
+    bootstrap = tmp_path / "bootstrap.py"
+    bootstrap.write_text("raise SystemExit('no torch here')")
+    with pytest.raises(CannotRunError, match="no torch here"):
+        start(tmp_path, diary, bootstrap=bootstrap)
+
+
+def test_an_unknown_interpreter_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CannotRunError, match="no-such-python"):
+        ChildSpec(tmp_path, "cpu", tmp_path, 1, interpreter="no-such-python").command()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _until(condition: object, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)

@@ -1,0 +1,109 @@
+"""Watches the lease: says that worker and run live, learns of cancels and lost leases, and gives dead workers' jobs back.
+
+It has a thread and a database connection of its own, so that neither a long build nor a large result keeps it waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from db import registry, runs
+from db.database import Database
+from db.errors import EngineError
+from db.reaper import Reaper
+
+CANCELLED = "cancelled"
+LOST = "the job was given to another worker"
+STOPPING = "the worker is shutting down"
+CANCEL_SECONDS = 0.5
+"""How often a running job asks whether it was cancelled, at most; a cancel takes effect within two seconds."""
+_ANSWERS = {"cancel": CANCELLED, "lost": LOST}
+_log = logging.getLogger(__name__)
+
+
+class Guard:
+    """One per worker process; `reason` is safe to ask from any thread and needs no database."""
+
+    def __init__(self, database_url: str, worker_id: int, lease_seconds: float) -> None:
+        self._database = Database(database_url, pool_size=1)
+        self._worker_id = worker_id
+        self._lease = lease_seconds
+        self._reaper = Reaper(lease_seconds)
+        self._run_id: int | None = None
+        self._reason: str | None = None
+        self._stopping = False
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="guard", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops watching; says that the worker ended as it should, if the database is there to hear it."""
+        self._ended.set()
+        self._wake.set()
+        self._thread.join()
+        try:
+            with self._database.session() as s:
+                registry.stop_worker(s, self._worker_id)
+        except EngineError as error:
+            _log.warning("could not sign off: %s", error)
+        self._database.close()
+
+    def stop(self) -> None:
+        """From now on every job is told to stop, because the worker is shutting down."""
+        self._stopping = True
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    @contextmanager
+    def watching(self, run_id: int) -> Iterator[None]:
+        """Keeps the lease of one run as long as the block lasts."""
+        self._run_id, self._reason = run_id, None
+        self._wake.set()
+        try:
+            yield
+        finally:
+            self._run_id = None
+
+    def reason(self) -> str | None:
+        """Why the watched run must stop; None when it may go on. A lost lease outweighs everything: nothing may be written then."""
+        return self._reason or (STOPPING if self._stopping else None)
+
+    def _watch(self) -> None:
+        beats = 0
+        while not self._ended.is_set():
+            self._wake.clear()
+            period = self._lease / 5
+            if self._run_id is not None:
+                period = min(period, CANCEL_SECONDS)
+            # Errors must not end the guard: without it the worker would look dead, and would not hear that it is.
+            try:
+                self._beat(self._run_id)
+                if beats * period >= self._lease / 5:
+                    beats = 0
+                    self._sweep()
+            except EngineError as error:
+                _log.warning("%s", error)
+            except Exception:  # noqa: BLE001
+                _log.exception("the guard stumbled")
+            beats += 1
+            self._wake.wait(period)
+
+    def _beat(self, run_id: int | None) -> None:
+        with self._database.session() as s:
+            registry.worker_heartbeat(s, self._worker_id)
+            answer = runs.heartbeat(s, run_id) if run_id is not None else "continue"
+        if answer != "continue" and run_id == self._run_id:
+            self._reason = _ANSWERS[answer]
+
+    def _sweep(self) -> None:
+        with self._database.session() as s:
+            for job_id in self._reaper.sweep(s):
+                _log.warning("job %d was given back: its worker was silent for %g s", job_id, self._lease)
