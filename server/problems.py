@@ -137,7 +137,7 @@ def _remedy(entry: Any) -> str:
 
 
 def _from_http(request: Request, error: HTTPException) -> Problem:
-    detail = f"there is nothing at {request.url.path}; see /api/v1/docs" if error.status_code == 404 else str(error.detail)
+    detail = f"there is nothing at {request.url.path}; see /api/v1/openapi.json" if error.status_code == 404 else str(error.detail)
     return Problem(error.status_code, detail, headers=dict(error.headers or {}))
 
 

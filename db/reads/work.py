@@ -60,7 +60,7 @@ WITH line AS (
     SELECT id, row_number() OVER (PARTITION BY device_id ORDER BY state = 'running' DESC, priority DESC, id) - 1 AS position
     FROM jobs WHERE state IN ('queued', 'running')
 )
-SELECT jobs.id, submission_id, kind, commits.sha AS commit_sha, commits.subject AS commit_subject, base.sha AS base_sha,
+SELECT jobs.id, submission_id, jobs.kind, commits.sha AS commit_sha, commits.subject AS commit_subject, base.sha AS base_sha,
        operators.name AS operator, devices.key AS device_key, state, attempt, priority, message, progress,
        CASE WHEN state = 'queued' THEN line.position END AS position, jobs.created_at, started_at, finished_at
 FROM jobs

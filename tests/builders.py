@@ -1,0 +1,180 @@
+"""Builds what tests look at: a real git repository, and results written the way a worker writes them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from db import registry, runs, submissions
+from db.database import Database
+from db.models import Status
+from db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
+from db.reads.judging import list_job_ids
+from warpwatch import git
+
+VARIANTS = ("v1", "v2", "v3")
+CASES = ("n=1024,f32,fwd", "n=1024,f32,bwd", "n=4096,f32,fwd")
+CPU = EnvironmentRow("c" * 64, "cpu", "test-cpu", "Test CPU", {"torch": "2.13.0", "threads": 2}, {"copy": 1e10, "f32": 1e11})
+GPU = EnvironmentRow("9" * 64, "cuda", "test-gpu", "Test GPU", {"torch": "2.13.0", "cuda": "13.0"}, {"copy": 3e12, "f32": 5e13})
+Cells = Mapping[tuple[str, str], Any]
+
+
+def make_repository(path: Path, commits: int = 6, operators: tuple[str, ...] = ("square",)) -> list[str]:
+    """A git repository whose commits each touch the operators; ids, oldest first."""
+    path.mkdir(parents=True)
+    run_git(path, "init", "--quiet", "--initial-branch", "main")
+    return [commit(path, f"Change {number}", operators) for number in range(1, commits + 1)]
+
+
+def commit(path: Path, subject: str, operators: tuple[str, ...] = ("square",)) -> str:
+    """One more commit; its id."""
+    (path / "kernels").mkdir(exist_ok=True)
+    for name in operators:
+        (path / "kernels" / f"{name}.py").write_text(f"# {subject}\n")
+    run_git(path, "add", "--all")
+    run_git(path, "commit", "--quiet", "--message", subject)
+    return run_git(path, "rev-parse", "HEAD").strip()
+
+
+def run_git(path: Path, *arguments: str) -> str:
+    who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "Ann"), ("EMAIL", "ann@example.com"))}
+    done = subprocess.run(["git", *arguments], cwd=path, env=os.environ | who, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def catalogue(operators: tuple[str, ...] = ("square",), variants: tuple[str, ...] = VARIANTS) -> dict[str, Any]:
+    """worker.protocol.Catalogue as JSON: every operator has the same variants and CASES, the last case in the full suite only."""
+    cases = [
+        {
+            "key": key, "sizes": {"n": int(key.split(",")[0][2:])}, "precision": "f32", "direction": key.split(",")[2],
+            "layout": "contiguous", "suites": ["full"] if key == CASES[-1] else ["quick", "full"], "flops": 1000, "bytes": 8000,
+        }
+        for key in CASES
+    ]  # fmt: skip
+    named = [{"name": name, "idea": f"idea of {name}", "outcome": "", "devices": ["cpu", "cuda"], "native": False} for name in variants]
+    return {
+        "contract": 1,
+        "operators": [{"name": name, "summary": f"About {name}.", "variants": named, "cases": cases, "error": None} for name in operators],
+    }
+
+
+def measurement(median_ns: float, metric: str, spread: float = 0.002) -> MeasurementRow:
+    """A metric whose 95 % interval is `spread` of its median to either side."""
+    low, high = median_ns * (1 - spread), median_ns * (1 + spread)
+    return MeasurementRow(metric, "1", [low, median_ns, high], median_ns, low, high, 2 * spread, 0, 0.5, "copy")
+
+
+def trace(folder: Path, kernels: int = 3, padding: int = 0) -> TraceRow:
+    """A small Chrome trace; `padding` adds bytes that hardly compress."""
+    text = json.dumps({"traceEvents": [{"name": f"kernel {n}", "ph": "X", "ts": n, "dur": 1, "pid": 1, "tid": 1} for n in range(kernels)],
+                       "padding": os.urandom(padding).hex()})  # fmt: skip
+    path = folder / f"{os.urandom(8).hex()}.json.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    rows = [KernelRow(f"kernel {n}", 2, 2000.0 - n, 1000.0, 0.5, {"grid": [1, 1, 1]}) for n in range(kernels)]
+    return TraceRow(path, len(text), rows, {"cudaLaunchKernel": 1.0})
+
+
+@dataclass
+class Lab:
+    """A registered repository with one CPU device and one worker, and short ways to have things measured."""
+
+    database: Database
+    source: Path
+    shas: list[str]
+    folder: Path
+    environment: EnvironmentRow = CPU
+    name: str = "kernels"
+    operators: tuple[str, ...] = ("square",)
+    repository: int = 0
+    device: int = 0
+    worker: int = 0
+    commits: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        with self.database.session() as session:
+            self.repository = registry.ensure_repository(session, self.name, str(self.source))
+            self.commits = registry.record_commits(session, self.repository, [self._commit(sha) for sha in self.shas])
+            self.use(session, self.environment)
+
+    def use(self, session: Any, environment: EnvironmentRow) -> None:
+        """Register the device of an environment, with a worker on it, and measure there from now on."""
+        self.environment = environment
+        self.device = registry.ensure_device(session, environment.device_key, environment.device_kind, environment.device_name)
+        self.worker = registry.register_worker(session, f"node-1-{environment.device_key}", self.device, "0.1.0", {})
+
+    def switch(self, environment: EnvironmentRow) -> None:
+        """Measure on another device from now on."""
+        with self.database.session() as session:
+            self.use(session, environment)
+
+    def submit(self, kind: str, index: int, *, base: int | None = None, operator: str = "square", origin: str = "api", **spec: Any) -> int:
+        """The id of a queued job for the commit number `index`."""
+        with self.database.session() as session:
+            operator_id = registry.ensure_operators(session, self.repository, [operator])[operator]
+            base_id = None if base is None else self.commits[self.shas[base]]
+            job = submissions.NewJob(kind, self.commits[self.shas[index]], operator_id, self.device, {"suite": "quick", **spec}, base_id)
+            new = submissions.NewSubmission(self.repository, {"kinds": [kind], "commits": self.shas[index]}, [job], origin)
+            return list_job_ids(session, submissions.create_submission(session, new))[0]
+
+    def begin(self, job_id: int) -> int:
+        """The id of a new run of the job."""
+        with self.database.session() as session:
+            order = runs.begin_run(session, job_id, self.worker)
+        assert order is not None
+        return order.run_id
+
+    def finish(self, job_id: int, outcome: RunOutcome) -> int:
+        """Run the job to its end; the run's id."""
+        run_id = self.begin(job_id)
+        with self.database.session() as session:
+            runs.finish_run(session, run_id, outcome)
+        return run_id
+
+    def bench(self, index: int, medians: Cells, *, operator: str = "square", origin: str = "api", spread: float = 0.002) -> int:
+        """Time (variant, case) → median in ns, or a Status, at the commit number `index`; the job's id."""
+        job = self.submit("bench", index, operator=operator, origin=origin)
+        self.finish(job, self.outcome([self._timed(*cell, value, spread) for cell, value in medians.items()]))
+        return job
+
+    def check(self, index: int, statuses: Cells, *, operator: str = "square") -> int:
+        """Check (variant, case) → Status at the commit number `index`; the job's id."""
+        job = self.submit("check", index, operator=operator)
+        rows = [ResultRow(*cell, status, "" if status == Status.OK else f"it was {status}") for cell, status in statuses.items()]
+        build = BuildRow("ok", "key", False, 1.5, "compiled", [{"name": "kernel", "registers": 32}])
+        self.finish(job, replace(self.outcome(rows), build=build))
+        return job
+
+    def profile(self, index: int, variant: str = "v1", case: str = CASES[0], padding: int = 0) -> int:
+        """Profile one cell; the job's id."""
+        job = self.submit("profile", index)
+        self.finish(job, self.outcome([ResultRow(variant, case, Status.OK, trace=trace(self.folder, padding=padding))]))
+        return job
+
+    def compare(self, job: int, rounds: Cells, status: Status = Status.OK) -> None:
+        """End a compare job: (variant, case) → (base_ns, head_ns), each a list with one median per round, with a trace of both commits."""
+        metric = "graph" if self.environment.device_kind == "cuda" else "hot"
+        rows = [ComparisonRow(*cell, metric, "1", status, "", list(base), list(head)) for cell, (base, head) in rounds.items()]
+        traced = [[ResultRow(*cell, Status.OK, trace=trace(self.folder)) for cell in rounds] for _ in range(2)]
+        names = catalogue(self.operators)
+        self.finish(
+            job, replace(self.outcome(traced[0]), base_catalogue=names, base_results=traced[1], comparisons=rows)
+        )  # fmt: skip
+
+    def outcome(self, results: list[ResultRow]) -> RunOutcome:
+        return RunOutcome(environment=self.environment, catalogue=catalogue(self.operators), results=results)
+
+    def _timed(self, variant: str, case: str, value: Any, spread: float) -> ResultRow:
+        if isinstance(value, Status):
+            return ResultRow(variant, case, value, f"it was {value}")
+        metrics = ("graph", "cold", "call") if self.environment.device_kind == "cuda" else ("hot", "cold")
+        return ResultRow(variant, case, Status.OK, measurements=[measurement(value, metric, spread) for metric in metrics])
+
+    def _commit(self, sha: str) -> registry.CommitRow:
+        info = git.describe(self.source, sha)
+        return registry.CommitRow(info.sha, info.parent_sha, info.ordinal, info.author, info.authored_at, info.subject)

@@ -1,0 +1,43 @@
+"""A server on a fresh database, a real repository, and a client that talks to it as a browser on this machine would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from db.database import Database
+from server.app import create_app
+from tests.builders import Lab, make_repository
+from warpwatch.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A repository of six commits with the operators square and cube, and their ids."""
+    path = tmp_path_factory.mktemp("source") / "kernels"
+    return path, make_repository(path, operators=("square", "cube"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    return Settings(home=tmp_path / "home", database_url=database_url)
+
+
+@pytest.fixture
+def lab(database: Database, source: tuple[Path, list[str]], tmp_path: Path) -> Lab:
+    return Lab(database, *source, folder=tmp_path)
+
+
+@pytest.fixture
+def app(settings: Settings, database: Database) -> FastAPI:
+    return create_app(settings, database, judge=False)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Iterator[TestClient]:
+    with TestClient(app, base_url="http://127.0.0.1:8321", raise_server_exceptions=False) as client:
+        yield client
