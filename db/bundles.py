@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select, text
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from db.database import storable
@@ -63,7 +64,14 @@ def bundle_known(s: Session, sha256: str) -> int | None:
 
 
 def import_bundle(s: Session, bundle: NewBundle) -> ImportedBundle:
-    """Records every job of the bundle as done, in the caller's one transaction; OutcomeError names what contradicts itself."""
+    """Records every job of the bundle as done, in the caller's one transaction; OutcomeError says what cannot be recorded."""
+    try:
+        return _import(s, bundle)
+    except (DataError, IntegrityError) as error:
+        raise OutcomeError(f"the bundle holds a value that the database refuses: {str(error.orig).splitlines()[0]}") from error
+
+
+def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     # Two imports of one file at once: the second waits here, and then finds the first.
     key = int.from_bytes(hashlib.sha256(bundle.sha256.encode()).digest()[:8], "big", signed=True)
     s.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})

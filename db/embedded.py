@@ -220,10 +220,9 @@ def _initialise(programs: Path, data: Path) -> None:
 
 
 def _start_server(programs: Path, data: Path, options: Sequence[str]) -> None:
-    # The process number in a stale file may belong to somebody else by now, which PostgreSQL takes for a running server.
-    (data / "postmaster.pid").unlink(missing_ok=True)
     sockets = _socket_folder(data)
     sockets.mkdir(mode=0o700, exist_ok=True)
+    _free_from_the_dead(data, sockets)
     arguments = shlex.join(["-c", "listen_addresses=", "-k", str(sockets), "-c", "jit=off", *options])
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -248,6 +247,18 @@ def _start_server(programs: Path, data: Path, options: Sequence[str]) -> None:
             if "shared memory" not in _last_log(data) or time.monotonic() > deadline:
                 raise EmbeddedServerError(f"the embedded PostgreSQL does not start: {error}\n{_last_log(data)}") from None
             time.sleep(0.2)
+
+
+def _free_from_the_dead(data: Path, sockets: Path) -> None:
+    """Lets PostgreSQL see that the owner of a lock left by kill -9 is gone, though its number may be a zombie's or somebody else's.
+
+    PostgreSQL takes a lock that names the process which started pg_ctl for a stale one. It still reads the rest of
+    postmaster.pid, and so waits for children of the old server that have not noticed its death yet.
+    """
+    (sockets / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
+    lock = data / "postmaster.pid"
+    if lock.exists():
+        lock.write_text("\n".join([str(os.getpid()), *lock.read_text().split("\n")[1:]]))
 
 
 def _last_log(data: Path) -> str:

@@ -12,6 +12,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
 from alembic.util.exc import CommandError
 from psycopg import sql
 from sqlalchemy import Connection, make_url, text
@@ -50,7 +51,7 @@ def upgrade(url: str) -> None:
             configuration.attributes["connection"] = connection
             try:
                 command.upgrade(configuration, "head")
-            except CommandError as error:
+            except (CommandError, RevisionError) as error:
                 raise SchemaTooNewError from error
     finally:
         database.close()
@@ -117,7 +118,7 @@ def _pending(connection: Connection) -> int:
     current = MigrationContext.configure(connection).get_current_revision()
     try:
         return len(list(scripts.iterate_revisions("head", current or "base")))
-    except CommandError as error:
+    except (CommandError, RevisionError) as error:
         raise SchemaTooNewError from error
 
 

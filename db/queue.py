@@ -17,6 +17,7 @@ from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 from procrastinate.jobs import DeleteJobCondition
 from procrastinate.types import JSONDict
 from procrastinate.worker import Worker as ProcrastinateWorker
+from psycopg import AsyncConnection
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
@@ -26,7 +27,7 @@ from db.models import Device, Job
 TASK = "run_job"
 POLL_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 5.0
-_POOL_SECONDS = 10.0
+_POOL_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 # Never opened: every ticket is written on the connection of the caller's own transaction.
@@ -102,6 +103,8 @@ async def _run_procrastinate(url: str, queue: str, handler: Callable[[int], None
     async def run_job(job_id: int) -> None:
         await asyncio.to_thread(handler, job_id)
 
+    # Opening the pool would wait half a minute for a server that is down, deaf to `stop`.
+    await (await AsyncConnection.connect(libpq_url(url), connect_timeout=CONNECT_TIMEOUT_SECONDS)).close()
     async with app.open_async():
         worker = _Worker(
             app=app,

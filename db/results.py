@@ -11,6 +11,7 @@ import zlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import insert, or_, select, tuple_
@@ -36,6 +37,7 @@ class _Scope:
     operator_id: int
     device_id: int
     environment_id: int
+    measured_at: datetime
     variants: dict[str, int]
     cases: dict[str, int]
 
@@ -57,7 +59,7 @@ def record_outcome(s: Session, job: Job, run: Run, outcome: RunOutcome) -> int:
     for target, results in ((job.commit_id, outcome.results), (job.base_commit_id, outcome.base_results)):
         if results and target is not None:
             ordinal = s.scalars(select(Commit.ordinal).where(Commit.id == target)).one()
-            ids = (job.operator_id, job.device_id, environment_id)
+            ids = (job.operator_id, job.device_id, environment_id, run.finished_at or datetime.now(UTC))
             _record_results(s, _Scope(run.id, job.kind, target, ordinal, *ids, variants, cases), results)
     if outcome.build is not None:
         _record_build(s, job, environment_id, outcome.build)
@@ -131,6 +133,7 @@ def _record_results(s: Session, scope: _Scope, results: list[ResultRow]) -> None
             "status": Status(row.status),
             "message": storable(row.message),
             "details": row.details,
+            "created_at": scope.measured_at,
         }
         for row in results
     ]
@@ -160,6 +163,7 @@ def _record_points(s: Session, scope: _Scope, measured: list[tuple[int, ResultRo
             "dropped": m.dropped,
             "roofline_share": m.roofline_share,
             "bound": m.bound,
+            "measured_at": scope.measured_at,
         }
         for result_id, row, m in measured
     ]

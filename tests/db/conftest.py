@@ -70,6 +70,10 @@ class World:
 
 @pytest.fixture
 def world(database: Database) -> World:
+    return make_world(database)
+
+
+def make_world(database: Database) -> World:
     with database.session() as s:
         repository = registry.ensure_repository(s, "example", "/srv/example")
         when = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,0 +1,150 @@
+"""Migrations lead from nothing to the models, and say how far behind a database is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from procrastinate.schema import SchemaManager
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from db import migrate
+from db.database import Database
+from db.errors import SchemaOutdatedError, SchemaTooNewError
+from db.models import Base, Repository
+
+
+@pytest.fixture
+def empty_url(postgres_url: str) -> Iterator[str]:
+    with migrate.scratch_database(postgres_url) as url:
+        yield url
+
+
+def execute(url: str, *statements: str) -> None:
+    database = Database(url)
+    with database.session() as s:
+        for statement in statements:
+            s.execute(text(statement))
+    database.close()
+
+
+def test_migrations_lead_to_the_models(postgres_url: str) -> None:
+    assert migrate.differences(postgres_url) == []
+
+
+def test_every_kind_of_difference_is_seen(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def upgrade_and_spoil(url: str) -> None:
+        upgrade(url)
+        execute(
+            url,
+            "ALTER TABLE jobs ALTER COLUMN message DROP NOT NULL",
+            "ALTER TABLE points ALTER COLUMN median_ns TYPE real",
+            "ALTER TABLE runs DROP CONSTRAINT ck_runs_state_known",
+            "DROP INDEX ix_points_commit_id",
+            "ALTER TABLE commits ADD COLUMN mood text",
+            "ALTER TABLE submissions ALTER COLUMN origin SET DEFAULT 'cli'",
+        )
+
+    upgrade = migrate.upgrade
+    monkeypatch.setattr(migrate, "upgrade", upgrade_and_spoil)
+    found = "\n".join(migrate.differences(postgres_url))
+    for trace in ("+ jobs: column message", "- points: column median_ns", "- runs: constraint ck_runs_state_known"):
+        assert trace in found
+    for trace in (
+        "- points: index CREATE INDEX ix_points_commit_id",
+        "+ commits: column mood text",
+        "- submissions: column origin",
+    ):
+        assert trace in found
+
+
+def test_a_database_knows_how_far_behind_it_is(empty_url: str) -> None:
+    assert migrate.pending(empty_url) >= 1
+    with pytest.raises(SchemaOutdatedError, match="behind; run `warpwatch migrate`"):
+        migrate.require_current(empty_url)
+    migrate.upgrade(empty_url)
+    assert migrate.pending(empty_url) == 0
+    migrate.require_current(empty_url)
+
+
+def test_migrating_again_keeps_everything(database_url: str) -> None:
+    execute(database_url, "INSERT INTO repositories (name, url) VALUES ('kept', '/kept')")
+    migrate.upgrade(database_url)
+    database = Database(database_url)
+    with database.session() as s:
+        assert s.query(Repository.name).all() == [("kept",)]
+    database.close()
+
+
+def test_several_processes_may_migrate_at_once(empty_url: str) -> None:
+    errors: list[Exception] = []
+
+    def upgrade() -> None:
+        try:
+            migrate.upgrade(empty_url)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=upgrade) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert migrate.pending(empty_url) == 0
+
+
+def test_a_database_from_the_future_is_left_alone(database_url: str) -> None:
+    execute(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(SchemaTooNewError, match="newer version"):
+        migrate.pending(database_url)
+    with pytest.raises(SchemaTooNewError, match="newer version"):
+        migrate.upgrade(database_url)
+
+
+def test_a_query_without_its_table_names_the_remedy(empty_url: str) -> None:
+    database = Database(empty_url)
+    with pytest.raises(SchemaOutdatedError, match="run `warpwatch migrate`"), database.session() as s:
+        s.query(Repository).all()
+    database.close()
+
+
+def test_the_queue_has_the_schema_of_the_pinned_procrastinate() -> None:
+    frozen = Path(migrate.__file__).parent / "migrations" / "procrastinate_3_10.sql"
+    assert frozen.read_text().partition("\n\n")[2] == SchemaManager.get_schema()
+
+
+def test_every_foreign_key_in_a_hot_path_has_its_index() -> None:
+    leading = {
+        (name, column.name)
+        for name, table in Base.metadata.tables.items()
+        for column in [*(next(iter(index.columns)) for index in table.indexes), next(iter(table.primary_key.columns))]
+    }
+    for table, column in [("runs", "worker_id"), ("points", "commit_id"), ("traces", "result_id"), ("run_logs", "run_id")]:
+        assert (table, column) in leading
+
+
+def test_the_command_migrates_checks_and_complains(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpwatch.cli import app
+
+    monkeypatch.setenv("WARPWATCH_DATABASE_URL", empty_url)
+    runner = CliRunner()
+
+    def run(*arguments: str) -> tuple[int, str]:
+        result = runner.invoke(app, ["migrate", *arguments])
+        return result.exit_code, result.output.strip()
+
+    assert run("--check") == (0, "the migrations lead to the tables of db/models.py")
+    assert run()[1].startswith("applied ")
+    assert run() == (0, "the database is up to date")
+    monkeypatch.setattr(migrate, "differences", lambda url: ["+ jobs: column mood text"])
+    code, output = run("--check")
+    assert code == 1
+    assert "+ jobs: column mood text" in output
+    monkeypatch.setenv("WARPWATCH_DATABASE_URL", "postgresql://127.0.0.1:1/x")
+    code, output = run()
+    assert code == 2
+    assert "cannot reach PostgreSQL" in output
