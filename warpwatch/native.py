@@ -174,7 +174,7 @@ def load(operator: str) -> None:
     import torch
 
     try:
-        torch.ops.load_library(str(built.path))
+        torch.ops.load_library(str(built.path))  # type: ignore[no-untyped-call]
     except OSError as error:
         raise NativeUnavailable("build_failed", f"the library of {operator} does not load: {error}") from error
     loaded[operator] = built.key

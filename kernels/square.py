@@ -1,0 +1,154 @@
+"""y = a * a, element by element: the smallest kernel with a gradient of its own, dy/da = 2a."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, case
+from warpwatch.peers import compile_unsupported, triton_unsupported
+
+TILES, VECTORS = range(2)
+"""Launch shapes of the native operators, numbered as in csrc/square/square.h."""
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    return {"a": make.normal(*case["size"])}
+
+
+def reference(a: Tensor) -> Tensor:
+    return a * a
+
+
+def cost(case: Case) -> Cost:
+    """Forward reads a and writes y; backward reads a and the incoming gradient and writes da = 2 * g * a."""
+    rows, columns = case["size"]
+    n = rows * columns
+    if case.direction == "fwd":
+        return Cost(n, 2 * n * case.element_bytes)
+    return Cost(2 * n, 3 * n * case.element_bytes)
+
+
+def register_native() -> None:
+    """Shapes for torch.compile, and the gradient, for the torch operators that the library defines."""
+
+    @torch.library.register_fake("warpwatch::square")  # type: ignore[untyped-decorator]
+    def fake(a: Tensor, launch: int = TILES) -> Tensor:
+        return a.new_empty(a.shape)
+
+    @torch.library.register_fake("warpwatch::square_backward")  # type: ignore[untyped-decorator]
+    def fake_backward(gradient: Tensor, a: Tensor, launch: int = TILES) -> Tensor:
+        return a.new_empty(a.shape)
+
+    def remember(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        a, ctx.launch = inputs
+        ctx.save_for_backward(a)
+
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (a,) = ctx.saved_tensors
+        return torch.ops.warpwatch.square_backward(gradient, a, ctx.launch), None
+
+    torch.library.register_autograd("warpwatch::square", backward, setup_context=remember)
+
+
+QUICK = both_directions(case("f32", size=(512, 512)), case("f32", size=(333, 257)), case("f64", size=(256, 256)))
+FULL = (
+    *QUICK,
+    *both_directions(
+        *(case("f32", size=(side, side)) for side in (1000, 2048, 4096, 10000)),
+        case("f32", size=(1023, 4097)),
+        case("f64", size=(4096, 4096)),
+    ),
+)
+
+operator = Operator(
+    "square",
+    "y = a * a, element by element.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL},
+    gradients=("a",),
+    native=register_native,
+)
+
+
+@operator.variant("v1", idea="a ** 2: the general power, which torch turns into a product")
+def v1(a: Tensor) -> Tensor:
+    return a**2
+
+
+@operator.variant("v2", idea="torch.square")
+def v2(a: Tensor) -> Tensor:
+    return torch.square(a)
+
+
+@operator.variant("mul", idea="a * a: the same product, whose gradient torch computes as two products and a sum")
+def mul(a: Tensor) -> Tensor:
+    return a * a
+
+
+@operator.variant("v3", idea="C++ loop over torch's threads on the CPU; 16x16 blocks, one element per thread, on CUDA", native=True)
+def v3(a: Tensor) -> Tensor:
+    return _native(a, TILES)
+
+
+@operator.variant("v4", idea="16 bytes per access, a fixed grid that strides", native=True, devices=("cuda",))
+def v4(a: Tensor) -> Tensor:
+    return _native(a, VECTORS)
+
+
+compiled = torch.compile(reference, fullgraph=True)
+
+
+@operator.variant("compile", idea="torch.compile of the reference", unsupported=compile_unsupported)
+def compiled_square(a: Tensor) -> Tensor:
+    return compiled(a)
+
+
+@operator.variant("triton", idea="one program per 1024 elements", unsupported=triton_unsupported)
+def triton_square(a: Tensor) -> Tensor:
+    y: Tensor = TritonSquare.apply(a)  # type: ignore[no-untyped-call]
+    return y
+
+
+def _native(a: Tensor, launch: int) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.square(a, launch)
+    return y
+
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    pass
+else:
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def product_kernel(factor, a, b, y, n, block: tl.constexpr):  # type: ignore[no-untyped-def]
+        i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+        inside = i < n
+        tl.store(y + i, factor * tl.load(a + i, inside) * tl.load(b + i, inside), inside)
+
+
+class TritonSquare(torch.autograd.Function):
+    """The Triton kernel and its gradient: both are a constant times two operands."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return _triton_product(1.0, a, a)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        return _triton_product(2.0, gradients[0], a)
+
+
+def _triton_product(factor: float, a: Tensor, b: Tensor) -> Tensor:
+    a, b = a.contiguous(), b.contiguous()
+    y = torch.empty_like(a)
+    product_kernel[(triton.cdiv(y.numel(), 1024),)](factor, a, b, y, y.numel(), 1024)
+    return y

@@ -1,0 +1,168 @@
+"""y = a + b: three memory accesses and one addition per element, so every microsecond above the copy floor is launch shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
+from warpwatch.peers import compile_unsupported, triton_unsupported
+
+THREADS, BLOCKS, ONE_BLOCK, VECTORS = range(4)
+"""Launch shapes of the native operator, numbered as in csrc/vector_add/vector_add.h."""
+
+LARGEST_SLOW_LAUNCH = 2**24
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    n = case["n"]
+    if case.precision == "i32":
+        return {"a": make.integers(-1000, 1000, n), "b": make.integers(-1000, 1000, n)}
+    return {"a": make.normal(n), "b": make.normal(n)}
+
+
+def reference(a: Tensor, b: Tensor) -> Tensor:
+    return a + b
+
+
+def cost(case: Case) -> Cost:
+    """Forward reads a and b and writes y. Backward hands the incoming gradient on: nothing has to move."""
+    n = case["n"]
+    return Cost(n, 3 * n * case.element_bytes) if case.direction == "fwd" else Cost(0, 0)
+
+
+def register_native() -> None:
+    """Shapes for torch.compile and the gradient, dy/da = dy/db = 1, for the torch operator that the library defines."""
+
+    @torch.library.register_fake("warpwatch::vector_add")  # type: ignore[untyped-decorator]
+    def fake(a: Tensor, b: Tensor, launch: int = THREADS) -> Tensor:
+        return a.new_empty(a.shape)
+
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        return gradient, gradient, None
+
+    torch.library.register_autograd("warpwatch::vector_add", backward)
+
+
+QUICK = (
+    case("f32", n=2**16),
+    case("f32", n=1_000_003),
+    case("f32", "bwd", n=1_000_003),
+    case("i32", n=2**16),
+)
+FULL = (
+    *QUICK,
+    case("f32", n=512),
+    case("f32", "bwd", n=512),
+    *(case("f32", n=2**power) for power in (18, 20, 22, 24, 26, 28)),
+    case("f32", n=2**24 + 1),
+    case("f64", n=2**24),
+    case("i32", n=2**20 + 1),
+    case("i32", n=2**24),
+)
+
+operator = Operator(
+    "vector_add",
+    "y = a + b over vectors.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL},
+    gradients=("a", "b"),
+    native=register_native,
+)
+
+
+@operator.variant(
+    "v1", idea="copy a, then add b in place: the way that reads naturally when y is prepared first", outcome="5 accesses for 3"
+)
+def v1(a: Tensor, b: Tensor) -> Tensor:
+    y = a.clone()
+    y += b
+    return y
+
+
+@operator.variant("v2", idea="one torch call")
+def v2(a: Tensor, b: Tensor) -> Tensor:
+    return torch.add(a, b)
+
+
+@operator.variant(
+    "v3", idea="C++ loop over torch's threads on the CPU; <<<N/256, 256>>>, one element per thread, on CUDA", native=True
+)
+def v3(a: Tensor, b: Tensor) -> Tensor:
+    return _native(a, b, THREADS)
+
+
+@operator.variant("v4", idea="16 bytes per access, a fixed grid that strides", native=True, devices=("cuda",))
+def v4(a: Tensor, b: Tensor) -> Tensor:
+    return _native(a, b, VECTORS)
+
+
+def slow_launch(case: Case, device: DeviceKind) -> str | None:
+    """A launch shape that leaves most of the GPU idle says nothing new at sizes where it takes whole seconds."""
+    return f"measured up to n={LARGEST_SLOW_LAUNCH} only" if case["n"] > LARGEST_SLOW_LAUNCH else None
+
+
+@operator.variant(
+    "v5", idea="<<<N, 1>>>, one thread per block: 31 of 32 lanes idle", native=True, devices=("cuda",), unsupported=slow_launch
+)
+def v5(a: Tensor, b: Tensor) -> Tensor:
+    return _native(a, b, BLOCKS)
+
+
+@operator.variant(
+    "v6", idea="<<<1, 1024>>>, one block: one multiprocessor works", native=True, devices=("cuda",), unsupported=slow_launch
+)
+def v6(a: Tensor, b: Tensor) -> Tensor:
+    return _native(a, b, ONE_BLOCK)
+
+
+compiled = torch.compile(reference, fullgraph=True)
+
+
+@operator.variant("compile", idea="torch.compile of the reference", unsupported=compile_unsupported)
+def compiled_add(a: Tensor, b: Tensor) -> Tensor:
+    return compiled(a, b)
+
+
+@operator.variant("triton", idea="one program per 1024 elements", unsupported=triton_unsupported)
+def triton_add(a: Tensor, b: Tensor) -> Tensor:
+    y: Tensor = TritonAdd.apply(a, b)  # type: ignore[no-untyped-call]
+    return y
+
+
+def _native(a: Tensor, b: Tensor, launch: int) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.vector_add(a, b, launch)
+    return y
+
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    pass
+else:
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def add_kernel(a, b, y, n, block: tl.constexpr):  # type: ignore[no-untyped-def]
+        i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+        inside = i < n
+        tl.store(y + i, tl.load(a + i, inside) + tl.load(b + i, inside), inside)
+
+
+class TritonAdd(torch.autograd.Function):
+    """The Triton kernel with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        a, b = a.contiguous(), b.contiguous()
+        y = torch.empty_like(a)
+        add_kernel[(triton.cdiv(y.numel(), 1024),)](a, b, y, y.numel(), 1024)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], gradients[0]
