@@ -1,0 +1,141 @@
+"""How numbers, times and names are written on pages. Every function is a Jinja filter of the same name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+_MINUS = "\u2212"
+_THIN = "\u2009"
+_DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+NOTABLE_CHANGE = 0.02
+"""A change smaller than this, or than twice the noise, is written but not coloured."""
+
+STATUS_NAMES = {
+    "ok": "ok",
+    "wrong": "wrong",
+    "crashed": "crashed",
+    "timed_out": "timed out",
+    "out_of_memory": "out of memory",
+    "build_failed": "build failed",
+    "unsupported": "unsupported",
+    "skipped": "skipped",
+}
+
+
+def unit_of(ns: float) -> tuple[float, str]:
+    """The unit a duration is written in: its size in nanoseconds and its name."""
+    return next(((size, name) for size, name in _DURATIONS if abs(ns) >= size * 0.9995), _DURATIONS[-1])
+
+
+def duration(ns: float | None, digits: int = 3) -> str:
+    """12.3 µs; an en dash where nothing was measured."""
+    if ns is None:
+        return "–"
+    size, name = unit_of(ns)
+    return f"{significant(ns / size, digits)}{_THIN}{name}"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with `digits` significant digits, never in scientific notation between 0.001 and 10⁶."""
+    if value == 0:
+        return "0"
+    if not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}e}"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:.{max(digits - whole, 0)}f}".replace("-", _MINUS)
+
+
+def seconds(value: float | None) -> str:
+    return duration(None if value is None else value * 1e9, 2)
+
+
+def change(ratio: float | None) -> str:
+    """A ratio of new over old as a signed percentage; large ones as a factor."""
+    if ratio is None:
+        return ""
+    percent = (ratio - 1) * 100
+    if abs(percent) < 0.05:
+        return f"±0.0{_THIN}%"
+    if percent >= 300:
+        return f"×{significant(ratio)}"
+    return f"{'+' if percent > 0 else _MINUS}{abs(percent):.1f}{_THIN}%"
+
+
+def direction(ratio: float | None, noise: float | None = None) -> str:
+    """slower | faster | same: whether a ratio of new over old is worth colouring, given the noise of the new value."""
+    if ratio is None or abs(ratio - 1) < max(NOTABLE_CHANGE, 2 * (noise or 0.0)):
+        return "same"
+    return "slower" if ratio > 1 else "faster"
+
+
+def share(value: float | None, digits: int = 0) -> str:
+    """A share of one as a percentage; small ones keep a digit, so that they do not look like nothing."""
+    if value is None:
+        return "–"
+    percent = value * 100
+    return f"{percent:.{max(digits, 1 if 0 < percent < 9.95 else 0)}f}{_THIN}%"
+
+
+def size(count: float | None) -> str:
+    """Bytes in binary units."""
+    if count is None:
+        return "–"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{significant(value) if unit != 'B' else int(value)}{_THIN}{unit}"
+        value /= 1024
+    return f"{significant(value)}{_THIN}TiB"
+
+
+def quantity(value: float | None, unit: str = "") -> str:
+    """A count or rate in decimal units: 1.34 GFLOP, 3.00 TB/s."""
+    if value is None:
+        return "–"
+    amount = float(value)
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(amount) < 999.5:
+            return f"{significant(amount) if prefix else f'{amount:g}'}{_THIN}{prefix}{unit}".rstrip()
+        amount /= 1000
+    return f"{significant(amount)}{_THIN}P{unit}".rstrip()
+
+
+def short(sha: str) -> str:
+    return sha[:8]
+
+
+def ago(when: datetime, now: datetime | None = None) -> str:
+    """How long ago, in one unit: "3 h ago"; the day itself when it is more than a month."""
+    age = ((now or datetime.now(UTC)) - when).total_seconds()
+    if age > 30 * 86400:
+        return f"{when.astimezone(UTC):%Y-%m-%d}"
+    return next((f"{int(age // length)}{_THIN}{name} ago" for length, name in _AGES if age >= length), "just now")
+
+
+def absolute(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def status_name(status: str) -> str:
+    return STATUS_NAMES.get(status, status)
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", _THIN)
+
+
+def fact(value: Any) -> str:
+    """A value of an environment's facts as text."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {fact(inner)}" for key, inner in value.items()) or "–"
+    return "–" if value in (None, "") else str(value)
+
+
+FILTERS = (
+    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, status_name, plural, fact,
+)  # fmt: skip

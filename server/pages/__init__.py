@@ -1,0 +1,12 @@
+"""What people see: one module per group of pages, each beside its JSON below /api/v1."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from server.pages import commits, compare, devices, history, jobs, operators, overview, regressions, submissions, traces
+from server.pages.errors import problem_page as problem_page
+
+router = APIRouter(include_in_schema=False)
+for module in (overview, operators, history, commits, compare, regressions, submissions, jobs, traces, devices):
+    router.include_router(module.router)

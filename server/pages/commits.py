@@ -1,0 +1,66 @@
+"""Commits, and everything that was found at one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+
+from fastapi import APIRouter, Response
+
+from db.reads.code import list_commits
+from db.reads.commits import read_commit
+from db.reads.rows import CommitCell, CommitDetail
+from server.pages.choices import Text
+from server.pages.overview import SETTLED
+from server.pages.render import Page, query
+from server.problems import not_found
+from server.service import Before
+
+router = APIRouter()
+
+
+@router.get("/commits")
+def commits(page: Page, before: Before = None) -> Response:
+    """Commits in the order of history, newest first, each with what was found."""
+    if page.repository is None:
+        return page.page("welcome.html")
+    found = list_commits(page.session, page.repository.id, before)
+    json = query("/commits", repository=page.repository.name, before=before)
+    return page.page("commits.html", json=json, commits=found, before=before)
+
+
+@router.get("/commits/{sha}")
+def commit(page: Page, sha: str, show: Text = None) -> Response:
+    """Every variant on every case at one commit; `show=problems` leaves out what is fine."""
+    detail = _find(page, sha)
+    page.moved(detail.repository)
+    problems = [cell for cell in detail.cells if is_problem(cell)]
+    cells = problems if show == "problems" else detail.cells
+    filters = {"repository": detail.repository}
+    return page.page(
+        "commit.html",
+        json=query(f"/commits/{detail.commit.sha}", **filters),
+        csv=query(f"/api/v1/commits/{detail.commit.sha}.csv", **filters),
+        detail=detail,
+        commit=detail.commit,
+        show=show,
+        problems=len(problems),
+        devices=len({cell.device_key for cell in detail.cells}),
+        operators=[(name, list(group)) for name, group in groupby(cells, key=lambda cell: cell.operator)],
+        statuses=Counter(cell.check_status for cell in detail.cells if cell.check_status),
+    )
+
+
+def _find(page: Page, sha: str) -> CommitDetail:
+    """The commit in the page's repository, or else in any other: short links carry no repository."""
+    others = [row for row in page.repositories if row != page.repository]
+    for repository in [page.repository, *others]:
+        found = read_commit(page.session, repository.id, sha) if repository else None
+        if found is not None:
+            return found
+    raise not_found("commit", sha, "it was never submitted, or the beginning is not unique")
+
+
+def is_problem(cell: CommitCell) -> bool:
+    """Whether any of its jobs found it wrong, or broke."""
+    return any(status not in SETTLED for status in (cell.check_status, cell.bench_status, cell.profile_status))

@@ -1,0 +1,94 @@
+"""Two commits, or two variants of one commit, beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastapi import APIRouter, Response
+
+from db.reads.code import find_commit, list_commits, list_operators
+from db.reads.commits import compare_commits, compare_variants
+from db.reads.rows import CommitRow, ComparedRow
+from server.pages.choices import Bench, Text, choose_bench
+from server.pages.render import Page, query
+
+router = APIRouter()
+
+
+@dataclass(slots=True)
+class Choice:
+    """What is compared; `errors` names the fields that cannot be used."""
+
+    base: CommitRow | None = None
+    head: CommitRow | None = None
+    at: CommitRow | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+@router.get("/compare")
+def compare(
+    page: Page,
+    base: Text = None,
+    head: Text = None,
+    commit: Text = None,
+    left: Text = None,
+    right: Text = None,
+    device: Text = None,
+    metric: Text = None,
+    operator: Text = None,
+) -> Response:
+    """`base` and `head` are commits; or `left` and `right` are variants at `commit`."""
+    bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
+    if page.repository is None or bench is None:
+        return page.page("welcome.html")
+    choice = _resolve(page, {"base": base, "head": head, "commit": commit})
+    rows = _rows(page, choice, bench, left, right, operator)
+    operators = list_operators(page.session, page.repository.id)
+    sides = {"left": left, "right": right, "commit": commit} if commit else {"left": base, "right": head}
+    address = query(
+        "/compare", repository=page.repository.name, device=bench.device.key, metric=bench.metric, operator=operator, **sides
+    )
+    return page.page(
+        "compare.html",
+        json=address if rows is not None else None,
+        csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
+        bench=bench,
+        choice=choice,
+        given={"base": base, "head": head, "commit": commit, "left": left, "right": right, "operator": operator},
+        by_variant=bool(commit or left or right),
+        rows=None if rows is None else worst_first(rows),
+        recent=list_commits(page.session, page.repository.id, limit=100).items,
+        operators=[row.name for row in operators],
+        variants=list(dict.fromkeys(name for row in operators for name in row.variants)),
+    )
+
+
+def _resolve(page: Page, given: dict[str, str | None]) -> Choice:
+    """The commits that were named; a field left empty is no error, the form is then simply shown."""
+    choice = Choice()
+    assert page.repository is not None
+    for name, text in given.items():
+        if not text:
+            continue
+        found = find_commit(page.session, page.repository.id, text.strip().lower())
+        if found is None:
+            choice.errors[name] = f"{text!r} is no measured commit of {page.repository.name}; use at least four digits of its id"
+        setattr(choice, "at" if name == "commit" else name, found)
+    return choice
+
+
+def _rows(
+    page: Page, choice: Choice, bench: Bench, left: str | None, right: str | None, operator: str | None
+) -> list[ComparedRow] | None:
+    """None when not enough was named."""
+    session, device, metric = page.session, bench.device.id, bench.metric
+    if choice.at and left and right:
+        return compare_variants(session, choice.at, left, right, device, metric, operator or None)
+    if choice.base and choice.head:
+        return compare_commits(session, choice.base, choice.head, device, metric, operator or None)
+    return None
+
+
+def worst_first(rows: list[ComparedRow]) -> list[ComparedRow]:
+    """What stands outside the intervals comes first, the most slowed down before the rest."""
+    return sorted(rows, key=lambda row: (not row.separated, -(row.ratio or 0)))

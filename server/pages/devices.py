@@ -1,0 +1,25 @@
+"""Devices, their workers, environments and measured ceilings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from fastapi import APIRouter, Response
+
+from db.reads.devices import list_devices, list_environments, list_workers
+from server.pages.render import Page
+from server.service import Config
+
+router = APIRouter()
+
+
+@router.get("/devices")
+def devices(page: Page, settings: Config) -> Response:
+    """Every device, who works for it, and what it was measured to reach."""
+    found = list_devices(page.session, settings.lease_seconds)
+    recently = datetime.now(UTC) - timedelta(days=1)
+    workers = [
+        row for row in list_workers(page.session, settings.lease_seconds) if row.state != "stopped" or row.heartbeat_at > recently
+    ]
+    environments = {device.id: list_environments(page.session, device.id, limit=10) for device in found}
+    return page.page("devices.html", json="/devices", devices=found, workers=workers, environments=environments)

@@ -1,0 +1,74 @@
+"""The queue, and one job with its live log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import RedirectResponse
+
+from db.reads.devices import list_devices, list_workers
+from db.reads.work import list_jobs, read_job, read_log
+from db.submissions import cancel_job, retry_job
+from server.pages.choices import Text
+from server.pages.render import Page, query
+from server.problems import not_found
+from server.service import Before, Config
+
+router = APIRouter()
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+LOG_PIECES = 5000
+
+
+@router.get("/jobs")
+def jobs(
+    page: Page, settings: Config, state: Annotated[State | None, Query()] = None, device: Text = None, before: Before = None
+) -> Response:
+    """The queue: who is at what, and how many jobs come before each."""
+    found = list_jobs(page.session, state, device or None, None, before)
+    filters = {"state": state, "device": device}
+    workers = list_workers(page.session, settings.lease_seconds)
+    return page.page(
+        "jobs.html",
+        json=query("/jobs", **filters, before=before),
+        csv=query("/api/v1/jobs.csv", **filters, before=before),
+        jobs=found,
+        filters=filters,
+        before=before,
+        devices=list_devices(page.session, settings.lease_seconds),
+        has_worker=any(worker.state == "alive" for worker in workers),
+    )
+
+
+@router.get("/jobs/{job_id}")
+def job(page: Page, job_id: int, run: Annotated[int | None, Query()] = None) -> Response:
+    """One job; the log of its newest attempt follows live, an earlier one is shown as it is."""
+    found = read_job(page.session, job_id)
+    if found is None:
+        raise not_found("job", job_id)
+    page.moved(found.repository)
+    shown = next((row for row in found.runs if row.id == run), found.runs[-1] if found.runs else None)
+    is_newest = shown is None or shown is found.runs[-1]
+    log = read_log(page.session, shown.id, limit=LOG_PIECES) if shown else []
+    return page.page(
+        "job.html",
+        json=f"/jobs/{job_id}",
+        detail=found,
+        job=found.job,
+        shown=shown,
+        log=log,
+        last_log_id=log[-1].id if log else 0,
+        is_live=is_newest and found.job.state in ("queued", "running"),
+    )
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel(page: Page, job_id: int) -> Response:
+    cancel_job(page.session, job_id)
+    return RedirectResponse(f"/jobs/{job_id}", 303)
+
+
+@router.post("/jobs/{job_id}/retry")
+def retry(page: Page, job_id: int) -> Response:
+    retry_job(page.session, job_id)
+    return RedirectResponse(f"/jobs/{job_id}", 303)

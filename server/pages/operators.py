@@ -1,0 +1,105 @@
+"""One operator: its variants over its cases as a heat map, the roofline, and the idea behind each variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from db.reads.code import find_operator, list_cases, list_suites, read_operator_entry
+from db.reads.devices import list_environments
+from db.reads.overview import read_overview
+from db.reads.rows import CaseRow, Cell
+from server.charts import RooflinePoint, roofline_figure
+from server.pages.choices import Text, choose_bench
+from server.pages.overview import grids
+from server.pages.render import Page, query
+from server.problems import not_found
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class HeatCell:
+    """speedup: the baseline's time over this one's; heat: how strongly it is coloured, -4 to 4."""
+
+    cell: Cell
+    speedup: float | None
+    heat: int
+    best: bool
+
+
+@router.get("/operators/{name}")
+def operator(page: Page, name: str, device: Text = None, metric: Text = None, suite: Text = None) -> Response:
+    """Speed-up of every variant over the baseline variant, case by case."""
+    found = find_operator(page.session, page.repository.id, name) if page.repository else None
+    if page.repository is None or found is None:
+        raise not_found("operator", name)
+    repository = page.repository
+    bench = choose_bench(page.session, repository, device, metric)
+    cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, suite, name) if bench else []
+    cases = {case.key: case for case in list_cases(page.session, found.id)}
+    peaks = _peaks(page, bench.device.id) if bench else {}
+    entry = read_operator_entry(page.session, repository.id, name) or {"variants": []}
+    filters = {"repository": repository.name, "device": bench and bench.device.key, "metric": bench and bench.metric}
+    grid = grids(cells)
+    return page.page(
+        "operator.html",
+        json=query("/overview", **filters, suite=suite, operator=name),
+        operator=found,
+        bench=bench,
+        suite=suite,
+        suites=list_suites(page.session, repository.id),
+        baseline=baseline_of(grid[0].variants) if grid else "v1",
+        variants=grid[0].variants if grid else [],
+        rows=[(cases[case], heat_row(row)) for case, row in grid[0].rows] if grid else [],
+        entries={variant["name"]: variant for variant in entry["variants"]},
+        peaks=peaks,
+        roofline=_roofline(cells, cases, peaks),
+    )
+
+
+def baseline_of(variants: list[str]) -> str:
+    """v1 is naive torch by convention; without one, the first variant."""
+    return "v1" if "v1" in variants else variants[0]
+
+
+def heat_row(row: list[Cell | None]) -> list[HeatCell | None]:
+    """The cells of one case with their speed-up over the baseline."""
+    timed = {cell.variant: cell.median_ns for cell in row if cell and cell.median_ns}
+    base = timed.get(baseline_of([cell.variant for cell in row if cell]))
+    fastest = min(timed.values(), default=None)
+    found: list[HeatCell | None] = []
+    for cell in row:
+        if cell is None:
+            found.append(None)
+            continue
+        speedup = base / cell.median_ns if base and cell.median_ns else None
+        found.append(HeatCell(cell, speedup, heat_of(speedup), cell.median_ns is not None and cell.median_ns == fastest))
+    return found
+
+
+def heat_of(speedup: float | None) -> int:
+    """-4 to 4 for a speed-up, in steps that double from 5 %: 1.05, 1.2, 1.5, 2.5 and their inverses."""
+    if speedup is None:
+        return 0
+    factor = max(speedup, 1 / speedup)
+    steps = sum(factor >= border for border in (1.05, 1.2, 1.5, 2.5))
+    return steps if speedup > 1 else -steps
+
+
+def _peaks(page: Page, device_id: int) -> dict[str, float]:
+    """The newest measured ceilings of the device."""
+    return next((row.peaks for row in list_environments(page.session, device_id) if row.peaks), {})
+
+
+def _roofline(cells: list[Cell], cases: dict[str, CaseRow], peaks: dict[str, float]) -> dict[str, Any] | None:
+    points = [
+        RooflinePoint(
+            cell.variant, cell.case, cases[cell.case].flops, cases[cell.case].bytes, cell.median_ns, f"/history/{cell.series_id}"
+        )
+        for cell in cells
+        if cell.median_ns is not None and cases[cell.case].flops
+    ]
+    return roofline_figure(points, peaks) if points and "copy" in peaks else None

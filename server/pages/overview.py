@@ -1,0 +1,64 @@
+"""The overview: operator × case × variant on one device, and what needs attention."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+
+from fastapi import APIRouter, Response
+
+from db.reads.code import list_suites
+from db.reads.overview import read_overview
+from db.reads.regressions import list_regressions
+from db.reads.rows import Cell
+from server.pages.choices import Text, choose_bench
+from server.pages.render import Page, query
+
+router = APIRouter()
+SETTLED = ("ok", "unsupported", "skipped", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One operator: a row per case, a column per variant, None where a variant was never tried."""
+
+    operator: str
+    variants: list[str]
+    rows: list[tuple[str, list[Cell | None]]]
+
+
+def grids(cells: list[Cell]) -> list[Grid]:
+    """Cells, ordered by operator and case, as one grid per operator."""
+    found = []
+    for operator, group in groupby(cells, key=lambda cell: cell.operator):
+        own = list(group)
+        variants = list(dict.fromkeys(cell.variant for cell in own))
+        keyed = {(cell.case, cell.variant): cell for cell in own}
+        cases = dict.fromkeys(cell.case for cell in own)
+        found.append(Grid(operator, variants, [(case, [keyed.get((case, name)) for name in variants]) for case in cases]))
+    return found
+
+
+@router.get("/")
+def overview(page: Page, device: Text = None, metric: Text = None, suite: Text = None) -> Response:
+    """The newest state of everything; what is wrong or slower comes first."""
+    bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
+    if page.repository is None or bench is None:
+        return page.page("welcome.html", json="/health")
+    repository = page.repository
+    cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, suite)
+    regressions = list_regressions(page.session, repository.id, "confirmed", "new", "slower", limit=6)
+    filters = {"repository": repository.name, "device": bench.device.key, "metric": bench.metric, "suite": suite}
+    return page.page(
+        "overview.html",
+        json=query("/overview", **filters),
+        csv=query("/api/v1/overview.csv", **filters),
+        bench=bench,
+        suite=suite,
+        suites=list_suites(page.session, repository.id),
+        grids=grids(cells),
+        checks=Counter(cell.check_status for cell in cells if cell.check_status),
+        broken=[cell for cell in cells if cell.check_status not in SETTLED or cell.bench_status not in SETTLED],
+        regressions=regressions.items,
+    )

@@ -1,0 +1,40 @@
+// Draws every figure of the page: the server sends Plotly's JSON, this adds the theme's colours and the clicks.
+const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function themed() {
+  const axis = { gridcolor: styleOf("--line"), zerolinecolor: styleOf("--line-strong"), linecolor: styleOf("--line-strong") };
+  return {
+    font: { family: styleOf("--sans"), size: 12, color: styleOf("--muted") },
+    hoverlabel: {
+      bgcolor: styleOf("--surface"), bordercolor: styleOf("--line-strong"), align: "left",
+      font: { family: styleOf("--sans"), size: 12, color: styleOf("--text") },
+    },
+    axis,
+  };
+}
+
+function withTheme(layout) {
+  const { axis, ...rest } = themed();
+  const result = { ...layout, ...rest };
+  for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) result[key] = { ...layout[key], ...axis };
+  return result;
+}
+
+const CONFIG = {
+  responsive: true, displaylogo: false,
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"],
+};
+
+async function draw(place) {
+  const figure = JSON.parse(document.getElementById(place.dataset.figure).textContent);
+  await Plotly.newPlot(place, figure.data, withTheme(figure.layout), CONFIG);
+  // The first custom value of a point is where a click on it leads.
+  place.on("plotly_click", (event) => {
+    const target = event.points.map((point) => point.customdata?.[0]).find((value) => typeof value === "string" && value.startsWith("/"));
+    if (target) location.assign(target);
+  });
+  document.addEventListener("warpwatch:theme", () => Plotly.relayout(place, withTheme(place.layout)));
+  place.dataset.drawn = "yes";
+}
+
+addEventListener("DOMContentLoaded", () => document.querySelectorAll("[data-figure]").forEach(draw));

@@ -1,0 +1,35 @@
+// Small helpers of every page: switches that submit themselves, copy buttons, questions before what cannot be undone.
+document.addEventListener("change", (event) => {
+  const control = event.target;
+  if (control.matches("[data-submit]")) control.form.requestSubmit();
+});
+
+// Switches left at their blank choice do not belong into a link that people share.
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.method !== "get") return;
+  for (const control of form.elements) if (control.name && control.value === "") control.disabled = true;
+});
+addEventListener("pageshow", () => {
+  for (const control of document.querySelectorAll("form[method=get] :disabled")) control.disabled = false;
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  await copy(button.dataset.copy);
+  const before = button.innerHTML;
+  button.textContent = "✓";
+  button.setAttribute("aria-label", "Copied");
+  setTimeout(() => { button.innerHTML = before; button.setAttribute("aria-label", "Copy"); }, 1500);
+});
+
+// The clipboard needs a secure context; a service on another machine of the office often has none.
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const field = Object.assign(document.createElement("textarea"), { value: text });
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+}
