@@ -21,6 +21,8 @@ from pathlib import Path
 MAX_RANGE = 1000
 """Commits that one range may name."""
 _SHA = re.compile(r"[0-9a-f]{40}")
+_HEAD = "+HEAD:refs/warpwatch/HEAD"
+"""HEAD belongs to no refspec of a mirror, yet people say HEAD; where it is detached, as in CI, no branch has its commit."""
 _FORMAT = "%H%x00%P%x00%an%x00%aI%x00%s"
 
 
@@ -76,9 +78,11 @@ def update_mirror(url: str, home: Path) -> Path:
             partial = path.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             git("clone", "--quiet", "--mirror", "--", url, str(partial), timeout=1800)
+            git("fetch", "--quiet", "origin", _HEAD, cwd=partial)
+            git("symbolic-ref", "HEAD", "refs/warpwatch/HEAD", cwd=partial)
             partial.rename(path)
         else:
-            git("fetch", "--quiet", "--prune", "origin", cwd=path, timeout=1800)
+            git("fetch", "--quiet", "--prune", "origin", "+refs/*:refs/*", _HEAD, cwd=path, timeout=1800)
     return path
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from db.reads.query import Session, fetch, fetch_one, fetch_page
+from db.reads.query import Session, fetch, fetch_one, fetch_page, fetch_scalar
 from db.reads.replay import submit_command
-from db.reads.rows import NoteRow, Page, RegressionDetail, RegressionRow, RegressionSeriesRow
+from db.reads.rows import NoteRow, Page, RegressionDetail, RegressionRow, RegressionSeriesRow, Verdicts
 
 _REGRESSIONS = """
 SELECT regressions.id, operators.name AS operator, devices.key AS device_key, direction, verdict, state, ratio, low, high,
@@ -86,3 +86,24 @@ def read_regression(session: Session, regression_id: int) -> RegressionDetail | 
     )  # fmt: skip
     notes = fetch(session, NoteRow, _NOTES, id=regression_id)
     return RegressionDetail(regression=row, series=series, notes=notes, replay=replay, **links)
+
+
+# A change belongs to a submission that benched its head commit, on the same device.
+_OF_SUBMISSION = """
+EXISTS (SELECT FROM jobs WHERE jobs.submission_id = :submission_id AND jobs.kind = 'bench'
+        AND jobs.commit_id = regressions.head_commit_id AND jobs.operator_id = regressions.operator_id
+        AND jobs.device_id = regressions.device_id)
+"""
+
+
+def read_verdicts(session: Session, submission_id: int) -> Verdicts:
+    """What is known of a submission's commits, and how much is still to be decided."""
+    sql = f"""
+    SELECT (SELECT count(*) FROM jobs WHERE submission_id = :submission_id AND kind = 'bench' AND judged_at IS NULL)
+         + (SELECT count(*) FROM regressions WHERE verdict = 'suspected' AND {_OF_SUBMISSION})
+    """
+    confirmed = f"{_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION} ORDER BY regressions.id"
+    return Verdicts(
+        fetch_scalar(session, sql, submission_id=submission_id),
+        fetch(session, RegressionRow, confirmed, submission_id=submission_id),
+    )

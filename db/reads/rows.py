@@ -446,3 +446,15 @@ class PulseRow:
     progress: dict[str, Any] | None
     position: int | None
     run_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What history and comparisons say of a submission's commits.
+
+    pending: how many of its jobs are not judged yet, plus how many suspicions wait for their comparison.
+    regressions: confirmed changes, slower or faster, that begin at one of its commits.
+    """
+
+    pending: int
+    regressions: list[RegressionRow]

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from server.api import code, devices, jobs, regressions, results, submissions, traces
+from server.api.code import router as code
+from server.api.devices import router as devices
+from server.api.jobs import router as jobs
+from server.api.regressions import router as regressions
+from server.api.results import router as results
+from server.api.submissions import router as submissions
+from server.api.traces import router as traces
 
 router = APIRouter(prefix="/api/v1")
-for module in (code, devices, submissions, jobs, results, regressions, traces):
-    router.include_router(module.router)
+for part in (code, devices, submissions, jobs, results, regressions, traces):
+    router.include_router(part)

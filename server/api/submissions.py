@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
-from db.reads.rows import Page, SubmissionRow
+from db.reads.regressions import read_verdicts
+from db.reads.rows import Page, SubmissionRow, Verdicts
 from db.reads.work import list_submissions, read_submission
 from db.submissions import cancel_submission, retry_submission
 from server.problems import documented, not_found
@@ -55,6 +56,13 @@ def get_submission(session: Db, submission_id: int) -> SubmissionRow:
     if found is None:
         raise not_found("submission", submission_id)
     return found
+
+
+@router.get("/submissions/{submission_id}/verdicts", responses=documented(404, 422))
+def get_verdicts(session: Db, submission_id: int) -> Verdicts:
+    """Confirmed changes that begin at the submission's commits, and how much is still to be decided."""
+    get_submission(session, submission_id)
+    return read_verdicts(session, submission_id)
 
 
 @router.post("/submissions/{submission_id}/cancel", responses=documented(404, 422))

@@ -23,3 +23,5 @@ def main() -> None:
 
 # Each module adds its commands to `app` when it is imported, so this comes last.
 from warpwatch.cli import database as _database  # noqa: E402, F401
+from warpwatch.cli import serve as _serve  # noqa: E402, F401
+from warpwatch.cli import submit as _submit  # noqa: E402, F401

@@ -39,7 +39,7 @@ class Client:
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Accept": "application/json", "Content-Type": "application/json", **headers}
+        headers = {"Accept": "application/json", "Content-Type": "application/json", "X-Warpwatch-Origin": "cli", **headers}
         if token := os.environ.get("WARPWATCH_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)

@@ -1,0 +1,67 @@
+"""`warpwatch serve`: pages and REST API."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import typer
+
+from warpwatch.cli import app
+from warpwatch.settings import SettingError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+GRACE_SECONDS = 2
+"""How long open pages, which follow live events, may hold up a stop."""
+
+
+@app.command()
+def serve() -> None:
+    """Serve pages and REST API at WARPWATCH_HOST:WARPWATCH_PORT until stopped; needs `warpwatch migrate` once."""
+    from db.errors import EngineError
+    from server.security import check_exposure
+    from warpwatch.cli.database import database_url
+
+    try:
+        settings = load_settings()
+        check_exposure(settings)
+        with _listening(settings) as listener, database_url(settings) as url:
+            _serve(settings, url, listener)
+    except (EngineError, SettingError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+
+
+def _serve(settings: Settings, url: str, listener: socket.socket) -> None:
+    from db.database import Database
+    from server.app import create_app
+
+    database = Database(url, pool_size=20)
+    try:
+        _run(create_app(settings, database), listener)
+    finally:
+        database.close()
+
+
+def _run(application: FastAPI, listener: socket.socket) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(settings: Settings) -> socket.socket:
+    """A socket that listens where the settings say; SettingError when something else is there already."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host.strip("[]"), settings.port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        remedy = "choose another port with WARPWATCH_PORT, or stop what listens there"
+        raise SettingError(f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); {remedy}") from None
+    return listener
