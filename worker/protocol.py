@@ -43,7 +43,8 @@ class Request:
 
     verb: catalogue | build | check | bench | profile | prepare | sample | finish | ceilings | environment.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
-    `output` is the path a profile's trace (gzip'ed Chrome JSON) is written to.
+    A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that is shorter;
+    rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is written to.
     """
 
     id: int
@@ -142,7 +143,7 @@ class TensorError:
     name: "y", "y[1]", "grad x". norm, oracle_norm: Frobenius norms. relative: ‖out − oracle‖ / ‖oracle‖.
     absolute: largest |out − oracle|, at worst_index. ulp: the same in units in the last place of the precision.
     torch_relative: relative error of the reference run by torch in the same precision; None where it cannot run.
-    tolerance: what `relative` was held against.
+    tolerance: what `relative` was held against. Errors that are infinite or NaN are given as the largest float, as JSON has neither.
     """
 
     name: str
@@ -197,11 +198,16 @@ class BenchReply:
 
 @dataclass(frozen=True, slots=True)
 class SampleReply:
-    """One slice of an interleaved measurement: the primary metric's samples of this round."""
+    """One slice of an interleaved measurement: the primary metric's samples of this round.
+
+    metric: what was measured; not the device kind's first metric where a variant cannot be captured in a CUDA graph, and only
+    samples of one metric can be compared.
+    """
 
     status: Status
     message: str = ""
     samples_ns: list[float] = field(default_factory=list)
+    metric: str = ""
 
 
 @dataclass(frozen=True, slots=True)

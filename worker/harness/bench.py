@@ -1,0 +1,142 @@
+"""Benches one variant on one case: every metric of the device kind, sampled until the median is known or the budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from ..protocol import METRICS, BenchReply, Measurement, SampleReply, Status
+from . import timer_cpu, timer_cuda
+from .health import Health
+from .problem import Problem
+from .rotation import no_collection
+from .summary import FEWEST, is_narrow, summarize
+
+SHARES = {"graph": 0.5, "hot": 0.6}
+"""Parts of the budget that the first metric gets; the others share the rest."""
+PLACEMENTS = 6
+PAIRED_PLACEMENTS = 3
+_MOST_SAMPLES = 2000
+_SHORTEST = 0.2
+"""Part of a metric's budget that is used in any case: samples of one instant agree with each other more than with the next."""
+_LONGEST = 10
+"""Times its budget that a metric may take to get its ten samples."""
+_SLICE_NS = 40_000_000
+
+Progress = Callable[[int, int, str], None]
+
+
+class Timer(Protocol):
+    """Takes slices of samples in nanoseconds per call. After `placements` slices every memory placement had its turn."""
+
+    placements: int
+
+    def take(self) -> list[float]: ...
+    def verify(self) -> None: ...
+
+
+def bench(problem: Problem, seed: int, budget_ns: int, progress: Progress) -> BenchReply:
+    """Every metric measured, and what was computed meanwhile verified: a wrong result raises WrongResultError."""
+    cost = problem.operator.cost(problem.case)
+    health = Health(problem.device)
+    facts: dict[str, Any] = {"before": health.read()}
+    measurements, notes = [], []
+    metrics = METRICS[problem.device.type]
+    with problem.modes(), no_collection():
+        for done, metric in enumerate(metrics):
+            progress(done, len(metrics), metric)
+            measurement, note = _measure(problem, seed, metric, _budget(metrics, metric, budget_ns), health)
+            if measurement is not None:
+                measurements.append(measurement)
+            notes += [note] if note else []
+    facts["after"] = health.read()
+    return BenchReply(Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts)
+
+
+class Prepared:
+    """The first metric of one problem, measured in slices that the parent interleaves with another child's.
+
+    metric: what is measured; `cold` where a GPU variant cannot be captured in a graph.
+    """
+
+    def __init__(self, problem: Problem, seed: int, slice_ns: int) -> None:
+        self._problem = problem
+        self._slice_ns = min(slice_ns, _SLICE_NS)
+        self.metric = METRICS[problem.device.type][0]
+        self.note = ""
+        with problem.modes():
+            try:
+                self._timer = _open(problem, seed, self.metric, _SLICE_NS, PAIRED_PLACEMENTS)
+            except timer_cuda.CaptureError as error:
+                self.metric, self.note = "cold", f"no CUDA graph: {error}"
+                self._timer = _open(problem, seed, self.metric, _SLICE_NS, PAIRED_PLACEMENTS)
+
+    def sample(self) -> SampleReply:
+        """One slice: each placement once, and again while the slice's time is not over."""
+        samples: list[float] = []
+        with self._problem.modes(), no_collection():
+            end = perf_counter_ns() + self._slice_ns
+            while True:
+                for _ in range(self._timer.placements):
+                    samples += self._timer.take()
+                if perf_counter_ns() >= end:
+                    return SampleReply(Status.OK, self.note, samples, self.metric)
+
+    def finish(self) -> SampleReply:
+        """Verifies what the last slice computed; WrongResultError when it is wrong."""
+        with self._problem.modes():
+            self._timer.verify()
+        return SampleReply(Status.OK, self.note, [], self.metric)
+
+
+def _measure(problem: Problem, seed: int, metric: str, budget_ns: int, health: Health) -> tuple[Measurement | None, str]:
+    """(one metric, a note), without the metric where it cannot be measured."""
+    try:
+        timer = _open(problem, seed, metric, budget_ns, PLACEMENTS)
+    except timer_cuda.CaptureError as error:
+        return None, f"no metric graph: the variant cannot be captured in a CUDA graph ({error})"
+    samples, dropped, reasons = _sample(timer, budget_ns, health)
+    timer.verify()
+    if not samples:
+        return None, f"no metric {metric}: the device was held back all the time ({reasons})"
+    return summarize(metric, samples, dropped, reasons), ""
+
+
+def _sample(timer: Timer, budget_ns: int, health: Health) -> tuple[list[float], int, str]:
+    """(samples kept, samples dropped because the device was held back, the reasons)."""
+    samples: list[float] = []
+    dropped, reasons = 0, dict[str, None]()
+    start = perf_counter_ns()
+    while True:
+        for _ in range(timer.placements):
+            taken = timer.take()
+            reason = health.held_back()
+            if reason:
+                dropped += len(taken)
+                reasons[reason] = None
+            else:
+                samples += taken
+        if _is_enough(samples, (perf_counter_ns() - start) / budget_ns):
+            return samples, dropped, "; ".join(reasons)
+
+
+def _is_enough(samples: list[float], spent: float) -> bool:
+    """Whether to stop, `spent` being the part of the budget that is gone."""
+    if spent >= _LONGEST or len(samples) >= _MOST_SAMPLES:
+        return True
+    if spent >= 1:
+        return len(samples) >= FEWEST
+    return spent >= _SHORTEST and is_narrow(samples)
+
+
+def _open(problem: Problem, seed: int, metric: str, budget_ns: int, placements: int) -> Timer:
+    if problem.device.type == "cuda":
+        return timer_cuda.open_timer(problem, seed, metric, placements)
+    return timer_cpu.open_timer(problem, seed, metric, budget_ns)
+
+
+def _budget(metrics: tuple[str, ...], metric: str, budget_ns: int) -> int:
+    first = SHARES[metrics[0]]
+    share = first if metric == metrics[0] else (1 - first) / (len(metrics) - 1)
+    return max(1, int(budget_ns * share))

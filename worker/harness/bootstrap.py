@@ -1,0 +1,107 @@
+"""Entry script of the child. Loads the service's own packages by file location, so that the commit's keep their names.
+
+The commit may bring packages called kernels, worker, server or db. So the service's root never goes onto sys.path: its
+`warpwatch` is loaded from its folder, its `worker` under a private name, and the harness imports relatively.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+SERVICE = Path(__file__).resolve().parents[2]
+PRIVATE_NAME = "_warpwatch_worker"
+REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
+EXIT_CANNOT_START = 2
+
+
+def parse_arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Checks, benches and profiles the operators of one commit.")
+    parser.add_argument("--root", type=Path, required=True, help="the commit's worktree")
+    parser.add_argument("--operators", default="kernels", help="folder of operator files in it")
+    parser.add_argument("--native", default="csrc", help="folder of native sources in it")
+    parser.add_argument("--contract", type=int, default=1, help="contract its operator files were written for")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda:0 and so on")
+    parser.add_argument("--cache", type=Path, required=True, help="folder that keeps builds")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 means one per core")
+    return parser.parse_args(words)
+
+
+def load_package(name: str, folder: Path) -> None:
+    """Import the package in `folder` as `name`, whatever sys.path says."""
+    spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+def open_channels() -> tuple[IO[str], IO[str]]:
+    """Requests and replies on private descriptors, so that kernel code that reads stdin or prints disturbs neither."""
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    descriptor = int(os.environ.pop(REPLY_VARIABLE))
+    os.set_inheritable(descriptor, False)
+    return requests, os.fdopen(descriptor, "w", encoding="utf-8")
+
+
+def choose_cpus(threads: int) -> list[int]:
+    """As many of the allowed CPUs as threads are wanted, one per physical core as long as there are cores."""
+    allowed = sorted(os.sched_getaffinity(0))
+    first_of_core = [cpu for cpu in allowed if _lowest_sibling(cpu) == cpu]
+    siblings = [cpu for cpu in allowed if _lowest_sibling(cpu) != cpu]
+    return (first_of_core + siblings)[: threads or max(1, len(first_of_core))]
+
+
+def _lowest_sibling(cpu: int) -> int:
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return cpu
+    return int(text.replace("-", ",").split(",")[0])
+
+
+def pin(threads: int) -> tuple[int, int]:
+    """Pins this process and returns (threads to use, CPUs there were). Must run before torch starts its threads."""
+    if not hasattr(os, "sched_setaffinity"):
+        there = os.cpu_count() or 1
+        return threads or there, there
+    there = len(os.sched_getaffinity(0))
+    cpus = choose_cpus(threads)
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        print(f"threads are not pinned: {error}", file=sys.stderr)
+    return threads or len(cpus), there
+
+
+def main() -> int:
+    arguments = parse_arguments(sys.argv[1:])
+    requests, replies = open_channels()
+    arguments.threads, arguments.cores = pin(arguments.threads)
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(arguments.threads)
+    try:
+        load_package("warpwatch", SERVICE / "warpwatch")
+        load_package(PRIVATE_NAME, SERVICE / "worker")
+        serve = importlib.import_module(f"{PRIVATE_NAME}.harness.serve")
+        server = serve.Server(arguments, requests, replies)
+    except Exception as error:  # noqa: BLE001 - whatever keeps the child from starting must reach the parent as one line
+        message = f"{sys.executable}: {type(error).__name__}: {error}"
+        replies.write(json.dumps({"event": "fatal", "message": message}) + "\n")
+        replies.flush()
+        return EXIT_CANNOT_START
+    code: int = server.run()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

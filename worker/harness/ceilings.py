@@ -1,0 +1,79 @@
+"""Measures the peaks of a device that roofline shares are held against: copy bandwidth and matrix products per precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+
+import torch
+
+from ..protocol import CeilingsReply, Status
+from .inputs import DTYPES, precision_switches
+from .timer_cpu import last_level_cache
+from .timer_cuda import elapsed_ns, new_event
+
+_BUDGET_NS = {"cpu": 300_000_000, "cuda": 200_000_000}
+_FEWEST = 3
+_COPY_BYTES = {"cpu": 64 * 2**20, "cuda": 2**30}
+_MATRIX = {"cpu": 1024, "cuda": 8192}
+_PRECISIONS = {"cpu": ("f32", "f64"), "cuda": ("f32", "tf32", "bf16", "f16", "f64")}
+_MEMORY_SHARE = 8
+
+
+def measure_ceilings(device: torch.device) -> CeilingsReply:
+    """The best of several repetitions of each, since a ceiling is what the device can do at all."""
+    peaks = {"copy": _copy_bandwidth(device)}
+    for precision in _PRECISIONS[device.type]:
+        with torch.no_grad(), precision_switches(precision):
+            peaks[precision] = _matmul_rate(device, precision)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return CeilingsReply(Status.OK, "", peaks)
+
+
+def _copy_bandwidth(device: torch.device) -> float:
+    """Bytes per second, read and written ones both counted, on buffers far larger than any cache."""
+    size = _COPY_BYTES[device.type]
+    if device.type == "cpu":
+        size = max(size, 2 * last_level_cache())
+    else:
+        size = min(size, torch.cuda.get_device_properties(device).total_memory // _MEMORY_SHARE)
+    # Normal numbers and not zeros: memory never written may all be one page.
+    source = torch.randn(size // 4, device=device)
+    target = torch.empty_like(source).copy_(source)
+    return 2 * source.numel() * 4 / _best_seconds(device, lambda: target.copy_(source))
+
+
+def _matmul_rate(device: torch.device, precision: str) -> float:
+    """Floating-point operations per second of a square matrix product of normal numbers."""
+    n = _MATRIX[device.type]
+    a = torch.randn(n, n, device=device).to(DTYPES[precision])
+    b = torch.randn(n, n, device=device).to(DTYPES[precision])
+    out = a @ b
+    return 2 * n**3 / _best_seconds(device, lambda: torch.mm(a, b, out=out))
+
+
+def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
+    once = _once_cuda if device.type == "cuda" else _once_cpu
+    best = once(call)
+    end = perf_counter_ns() + _BUDGET_NS[device.type]
+    repetitions = 0
+    while repetitions < _FEWEST or perf_counter_ns() < end:
+        best = min(best, once(call))
+        repetitions += 1
+    return best
+
+
+def _once_cpu(call: Callable[[], object]) -> float:
+    start = perf_counter_ns()
+    call()
+    return (perf_counter_ns() - start) / 1e9
+
+
+def _once_cuda(call: Callable[[], object]) -> float:
+    start, end = new_event(), new_event()
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return elapsed_ns(start, end) / 1e9

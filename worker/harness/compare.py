@@ -1,0 +1,127 @@
+"""Holds one result against its float64 oracle.
+
+The tolerance on the relative (Frobenius) error is `2 · (eps + eps_sum · √depth)`: one rounding of the result, and a sum of
+`depth` terms whose roundings are independent, so that they grow with the root. eps is that of the case's precision; eps_sum is
+that of the accumulator one may expect, float32 for every precision of 16 bits and tf32. Where torch's own run in that
+precision is less exact (several rounded steps, cancellation), four times its error is allowed, up to 16 times the formula.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..protocol import TensorError
+from .failures import WrongResultError
+
+EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7, "f16": 2.0**-10, "i32": 0.0}
+_SMALLEST_NORMAL = {"f64": -1022, "f32": -126, "tf32": -126, "bf16": -126, "f16": -14, "i32": 0}
+_MARGIN = 2.0
+_TORCH_MARGIN = 4.0
+_LOOSEST = 16.0
+
+
+def tolerance(precision: str, depth: int, torch_relative: float | None) -> float:
+    """Largest relative error that counts as right; whole numbers must be exact."""
+    if precision == "i32":
+        return 0.0
+    accumulator = EPSILON["f64" if precision == "f64" else "f32"]
+    base = _MARGIN * (EPSILON[precision] + accumulator * math.sqrt(max(depth, 1)))
+    if torch_relative is None or not math.isfinite(torch_relative):
+        return base
+    return min(max(base, _TORCH_MARGIN * torch_relative), _LOOSEST * base)
+
+
+def expect_alike(name: str, result: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    """Raises WrongResultError unless `result` has this shape, dtype and device."""
+    if tuple(result.shape) != tuple(shape):
+        raise WrongResultError(f"{name} has shape {tuple(result.shape)} and not {tuple(shape)}")
+    if result.dtype != dtype:
+        raise WrongResultError(f"{name} is {_text(result.dtype)} and not {_text(dtype)}")
+    if result.device.type != device.type:
+        raise WrongResultError(f"{name} is on {result.device} and not on {device}")
+
+
+def compare(name: str, result: Tensor, oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) -> TensorError:
+    """Every error measure of `result`; numbers that are not finite are given as the largest float, since JSON has none."""
+    torch_relative = None if by_torch is None else _relative(_difference(by_torch, oracle), oracle)
+    allowed = tolerance(precision, depth, torch_relative)
+    difference = _difference(result, oracle)
+    relative = _relative(difference, oracle)
+    absolute, worst = _worst(difference)
+    return TensorError(
+        name=name,
+        right=relative <= allowed,
+        norm=_finite(_norm(result.double())),
+        oracle_norm=_finite(_norm(oracle.double())),
+        relative=_finite(relative),
+        absolute=_finite(absolute),
+        ulp=_finite(_ulp(difference, oracle, precision)),
+        torch_relative=None if torch_relative is None else _finite(torch_relative),
+        tolerance=allowed,
+        worst_index=worst,
+    )
+
+
+def explain(error: TensorError, result: Tensor) -> str:
+    """One line on a wrong tensor: how wrong, where, and how many numbers are not even finite."""
+    where = f"[{', '.join(map(str, error.worst_index))}]"
+    line = (
+        f"{error.name}: relative error {error.relative:.3g} exceeds the tolerance {error.tolerance:.3g}; "
+        f"largest difference {error.absolute:.3g} at {where}"
+    )
+    broken = int((~torch.isfinite(result)).sum()) if result.dtype.is_floating_point else 0
+    return f"{line}; {broken} of {result.numel()} numbers are NaN or infinite" if broken else line
+
+
+def _difference(result: Tensor, oracle: Tensor) -> Tensor:
+    """|result − oracle| in float64; NaN or infinity where the oracle has the same counts as no difference, else as infinite."""
+    if not result.dtype.is_floating_point:
+        return (result.long() - oracle.long()).abs().double()
+    wide = result.detach().double()
+    same = (wide == oracle) | (wide.isnan() & oracle.isnan())
+    difference = (wide - oracle).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
+    return difference.masked_fill_(same, 0.0)
+
+
+def _relative(difference: Tensor, oracle: Tensor) -> float:
+    error = _norm(difference)
+    if error == 0.0:
+        return 0.0
+    wide = oracle.double()
+    scale = _norm(wide.masked_fill(~wide.isfinite(), 0.0))
+    return error / scale if scale else math.inf
+
+
+def _norm(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
+
+
+def _worst(difference: Tensor) -> tuple[float, list[int]]:
+    if not difference.numel():
+        return 0.0, []
+    flat = int(difference.reshape(-1).argmax())
+    return float(difference.reshape(-1)[flat]), [int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape)]
+
+
+def _ulp(difference: Tensor, oracle: Tensor, precision: str) -> float:
+    """Largest difference in units in the last place that the oracle's value has in `precision`."""
+    if not difference.numel():
+        return 0.0
+    if precision == "i32" or not oracle.dtype.is_floating_point:
+        return float(difference.max())
+    exponent = torch.frexp(oracle.double().nan_to_num(0.0, 0.0, 0.0))[1] - 1
+    unit = torch.ldexp(torch.ones_like(difference), exponent.clamp_(min=_SMALLEST_NORMAL[precision])) * EPSILON[precision]
+    return float((difference / unit).max())
+
+
+def _finite(number: float) -> float:
+    return number if math.isfinite(number) else sys.float_info.max
+
+
+def _text(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

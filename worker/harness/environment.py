@@ -1,0 +1,99 @@
+"""What besides the code could change a number, as a fingerprint that is the same at every start of an unchanged machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..protocol import PROTOCOL, Environment
+
+
+def read_environment(device: torch.device, threads: int, cores: int) -> Environment:
+    """The environment of `device`; cores is how many CPUs this process was given, threads how many of them it uses."""
+    facts = _host_facts(threads, cores) | (_cuda_facts(device) if device.type == "cuda" else {})
+    name = facts["gpu"] if device.type == "cuda" else f"{facts['cpu']}, {cores} core{'s' if cores != 1 else ''}"
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return Environment(hashlib.sha256(canonical.encode()).hexdigest(), device.type, slug(name), name, facts)
+
+
+def slug(name: str) -> str:
+    """ "NVIDIA H100 80GB HBM3" as a name for addresses and queues: "nvidia-h100-80gb-hbm3"."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _host_facts(threads: int, cores: int) -> dict[str, Any]:
+    return {
+        "protocol": PROTOCOL,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": cores,
+        "threads": threads,
+        "compiler": _first_line(os.environ.get("CXX", "g++"), "--version"),
+    }
+
+
+def _cuda_facts(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "gpu": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "sm_count": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": properties.L2_cache_size,
+        "cuda": str(torch.version.cuda),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "driver": _driver_version(),
+        "nvcc": _last_line("nvcc", "--version"),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    model = found.group(1) if found else platform.processor() or platform.machine()
+    return re.sub(r"\((R|TM|r|tm)\)|\s+@.*$|\s+CPU\b", "", model).strip()
+
+
+def _driver_version() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
+    return found.group(1) if found else ""
+
+
+def _first_line(*command: str) -> str:
+    return next(iter(_output(command)), "")
+
+
+def _last_line(*command: str) -> str:
+    return next(reversed(_output(command)), "")
+
+
+def _output(command: tuple[str, ...]) -> list[str]:
+    """Lines that a command prints; none when it is not there or fails."""
+    path = shutil.which(command[0])
+    if path is None:
+        return []
+    try:
+        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []

@@ -1,0 +1,89 @@
+"""Says as which status an exception counts, and whether the process can go on after it."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from dataclasses import dataclass
+
+import torch
+
+from ..protocol import Status
+
+MESSAGE_LIMIT = 8000
+"""Characters of a message; the end of a traceback says more than its beginning."""
+
+_MEMORY_WORDS = (
+    "std::bad_alloc",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+class Refusal(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
+    """A variant cannot be measured as asked; the message says why and counts as `status`."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WrongResultError(Exception):
+    """What a variant computed, or did to its inputs, is wrong; the message names what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """poisoned: the device context is lost, so every later call of this process would fail for nothing."""
+
+    status: Status
+    message: str
+    poisoned: bool = False
+
+
+def describe(error: BaseException, device: torch.device) -> Failure:
+    """The status and message that `error` counts as, with its tensors freed."""
+    message, status = _message(error), _status(error)
+    if isinstance(error, Refusal):
+        return Failure(status, message)
+    # Frames of the traceback hold the tensors that did not fit; without this the next variant would run out of memory too.
+    traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = None
+    gc.collect()
+    if device.type != "cuda":
+        return Failure(status, message)
+    if not _device_works(device):
+        return Failure(Status.CRASHED, f"{message}\nThe CUDA context is lost, so this process ends.", poisoned=True)
+    torch.cuda.empty_cache()
+    return Failure(status, message)
+
+
+def _status(error: BaseException) -> Status:
+    if isinstance(error, Refusal):
+        return error.status
+    if isinstance(error, WrongResultError):
+        return Status.WRONG
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return Status.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS):
+        return Status.OUT_OF_MEMORY
+    return Status.CRASHED
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, (Refusal, WrongResultError)):
+        return str(error)
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return text if len(text) <= MESSAGE_LIMIT else f"…{text[-MESSAGE_LIMIT:]}"
+
+
+def _device_works(device: torch.device) -> bool:
+    """Whether the context still answers; after an illegal access every call fails, however innocent."""
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""The input sets that timed calls walk through, and the proof that what they computed is right.
+
+Between batches of samples the numbers move on by one set, in place. So a variant that keeps results by address, by
+object or by shape gives an old answer, which the check after timing finds.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .check import first_wrong, judge
+from .failures import WrongResultError
+from .problem import Data, Problem
+
+_SET_SEEDS = 7919
+_VERIFIED = 3
+_PADDING_UNIT = 512
+_LARGEST_PADDING = 4096
+
+
+class Rotation:
+    """`count` input sets, each with its ready-made call. With `scatter`, each lies at a random offset from the one before."""
+
+    def __init__(self, problem: Problem, seed: int, count: int, scatter: random.Random | None = None) -> None:
+        self.problem = problem
+        self.sets: list[Data] = []
+        self._padding: list[Tensor] = []
+        self._seeds = [seed + _SET_SEEDS * (index + 1) for index in range(count)]
+        self._numbers = list(self._seeds)
+        for set_seed in self._seeds:
+            if scatter is not None:
+                size = scatter.randrange(_LARGEST_PADDING) * _PADDING_UNIT
+                self._padding.append(torch.empty(size, dtype=torch.uint8, device=problem.device))
+            self.sets.append(problem.data(set_seed))
+        self.calls: list[Callable[[], Any]] = [problem.call(data) for data in self.sets]
+        self._next = 0
+
+    def batch(self, count: int) -> tuple[list[Callable[[], Any]], int]:
+        """The next `count` calls, and which set the last of them is of."""
+        start, size = self._next, len(self.calls)
+        self._next = (start + count) % size
+        return [self.calls[(start + index) % size] for index in range(count)], (start + count - 1) % size
+
+    def roll(self) -> None:
+        """Moves every set's numbers one set on, in place; a lone set gets new ones.
+
+        In backward cases only the incoming gradients move: the forward run behind them belongs to its inputs.
+        """
+        moving = [self._moving(data) for data in self.sets]
+        if len(moving) == 1:
+            seed = self._numbers[0] + _SET_SEEDS
+            sources, numbers = [self._moving(self.problem.data(seed))], [seed]
+        else:
+            sources, numbers = [*moving[1:], moving[0].clone()], [*self._numbers[1:], self._numbers[0]]
+        if all(target.fits(source) for target, source in zip(moving, sources, strict=True)):
+            for target, source in zip(moving, sources, strict=True):
+                target.overwrite(source)
+            self._numbers = numbers
+
+    def verify(self, results: dict[int, Any]) -> None:
+        """Raises WrongResultError when a result kept from the timed loop is wrong, or a call changed its inputs.
+
+        results: what a timed call of that set returned, since the last roll.
+        """
+        self.problem.synchronize()
+        for index in _spread(sorted(results), _VERIFIED):
+            pristine = self._pristine(index)
+            changed = self.sets[index].changed_since(pristine)
+            if changed is not None:
+                raise WrongResultError(f"it modifies its input while it is timed: {changed}")
+            named = self.problem.results(results[index])
+            wrong = first_wrong(judge(self.problem, pristine, named), named)
+            if wrong is not None:
+                raise WrongResultError(f"wrong inside the timed loop: {wrong}")
+
+    def _moving(self, data: Data) -> Data:
+        return Data({}, data.incoming) if self.problem.backward else data
+
+    def _pristine(self, index: int) -> Data:
+        """What set `index` held when it was last called, drawn anew."""
+        moved = self.problem.data(self._numbers[index])
+        return Data(self.problem.data(self._seeds[index]).inputs, moved.incoming) if self.problem.backward else moved
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Garbage is not collected inside, so that no sample pays for it and no CUDA graph captures it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _spread(indices: list[int], count: int) -> list[int]:
+    """At most `count` of the indices, the first and the last among them."""
+    if len(indices) <= count:
+        return indices
+    step = (len(indices) - 1) / (count - 1)
+    return [indices[round(step * i)] for i in range(count)]

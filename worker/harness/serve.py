@@ -1,0 +1,129 @@
+"""The child's request loop: one reply per request, whatever kernel code does short of ending the process."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import sys
+from typing import IO, Any
+
+import torch
+
+from warpwatch.operator import CONTRACT
+
+from ..protocol import (
+    BenchReply,
+    BuildReply,
+    CeilingsReply,
+    CheckReply,
+    ProfileReply,
+    Request,
+    SampleReply,
+    from_json,
+    to_json,
+)
+from .failures import Failure, describe
+from .verbs import Setting, Verbs
+
+EXIT_POISONED = 3
+"""Exit status after a failure that leaves the device context unusable."""
+
+FAILURE_REPLIES: dict[str, Any] = {
+    "build": BuildReply,
+    "check": CheckReply,
+    "bench": BenchReply,
+    "profile": ProfileReply,
+    "prepare": SampleReply,
+    "sample": SampleReply,
+    "finish": SampleReply,
+    "ceilings": CeilingsReply,
+}
+VERBS = (*FAILURE_REPLIES, "catalogue", "environment")
+
+
+class CannotServeError(Exception):
+    """The child cannot work as it was started; the message says what to change."""
+
+
+class Server:
+    """Reads requests and writes replies until the requests end."""
+
+    def __init__(self, arguments: argparse.Namespace, requests: IO[str], replies: IO[str]) -> None:
+        if arguments.contract != CONTRACT:
+            raise CannotServeError(f"the commit asks for contract {arguments.contract}; this service knows contract {CONTRACT}")
+        self._requests = requests
+        self._replies = replies
+        self._device = _open_device(arguments.device)
+        torch.set_num_threads(arguments.threads)
+        faulthandler.enable()
+        _flush_every_line()
+        self._verbs = Verbs(
+            Setting(
+                arguments.root,
+                arguments.operators,
+                arguments.native,
+                self._device,
+                arguments.cache,
+                arguments.threads,
+                arguments.cores,
+            )
+        )
+
+    def run(self) -> int:
+        """Serves; returns the exit status."""
+        self._write({"event": "ready", "contract": CONTRACT, "torch": str(torch.__version__)})
+        for line in self._requests:
+            request = from_json(Request, json.loads(line))
+            failure = self._answer(request)
+            if failure is not None and failure.poisoned:
+                # Destructors of a lost CUDA context may abort or hang, so there is no orderly way out.
+                sys.stdout.flush()
+                os._exit(EXIT_POISONED)
+        return 0
+
+    def _answer(self, request: Request) -> Failure | None:
+        """Writes the reply; returns what went wrong, if anything did."""
+        if request.verb not in VERBS:
+            raise ValueError(f"unknown verb {request.verb!r}; known are {', '.join(VERBS)}")
+
+        def progress(done: int, total: int, text: str) -> None:
+            self._write({"id": request.id, "event": "progress", "done": done, "total": total, "text": text})
+
+        try:
+            reply = getattr(self._verbs, request.verb)(request, progress)
+            failure = None
+        except (Exception, SystemExit) as error:
+            if request.verb not in FAILURE_REPLIES:
+                raise
+            self._verbs.forget()
+            failure = describe(error, self._device)
+            seed = {"seed": request.seed} if request.verb == "check" else {}
+            reply = FAILURE_REPLIES[request.verb](failure.status, failure.message, **seed)
+        self._write({"id": request.id, "reply": to_json(reply)})
+        return failure
+
+    def _write(self, message: dict[str, Any]) -> None:
+        self._replies.write(json.dumps(message, allow_nan=False) + "\n")
+        self._replies.flush()
+
+
+def _open_device(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type not in ("cpu", "cuda"):
+        raise CannotServeError(f"unknown device {name!r}: it must be cpu, or cuda:0 and so on")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise CannotServeError(f"{name} is not available: torch {torch.__version__} finds no CUDA device")
+        device = torch.device("cuda", device.index or 0)
+        if device.index >= torch.cuda.device_count():
+            raise CannotServeError(f"{name} is not available: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+        torch.cuda.set_device(device)
+    return device
+
+
+def _flush_every_line() -> None:
+    """What kernel code prints just before a crash must be in the log."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

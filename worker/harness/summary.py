@@ -1,0 +1,47 @@
+"""What a list of samples says: median, its 95 % interval, noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..protocol import Measurement
+
+NARROW_ENOUGH = 0.005
+"""Half-width of the median's 95 % interval, relative to the median, at which sampling stops."""
+FEWEST = 10
+"""Samples below which an interval says little."""
+
+
+def interval(samples: Sequence[float]) -> tuple[float, float, float]:
+    """(median, low, high): the 95 % interval of the median from order statistics, which assumes no distribution."""
+    ordered = sorted(samples)
+    count = len(ordered)
+    half = 0.98 * math.sqrt(count)
+    low = max(0, math.floor((count + 1) / 2 - half) - 1)
+    return quantile(ordered, 0.5), ordered[low], ordered[count - 1 - low]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The quantile of sorted numbers, between two of them by proportion."""
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def is_narrow(samples: Sequence[float]) -> bool:
+    """Whether the median is known well enough to stop."""
+    if len(samples) < FEWEST:
+        return False
+    median, low, high = interval(samples)
+    return high - low <= 2 * NARROW_ENOUGH * median
+
+
+def summarize(metric: str, samples: Sequence[float], dropped: int = 0, reason: str = "") -> Measurement:
+    """The measurement that `samples`, at least one, make; every sample is kept, in the order taken."""
+    median, low, high = interval(samples)
+    ordered = sorted(samples)
+    spread = quantile(ordered, 0.75) - quantile(ordered, 0.25)
+    noise = spread / median if median else 0.0
+    return Measurement(metric, [round(s, 3) for s in samples], median, low, high, noise, dropped, reason)

@@ -1,0 +1,240 @@
+"""Times calls on an NVIDIA GPU with device events.
+
+`graph`: CUDA graphs of launches that walk through input sets covering more than three times the L2, in several memory
+placements; replays follow each other without a gap, so launch cost is not in it and data is cold. `cold`: one eager call after
+the L2 was overwritten, queued behind a sleeping kernel so that the host is ahead. `call`: the host's time from calling to a
+finished device. Outputs of a graph stay in its own memory, so the last replay's can be verified.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from .problem import Problem
+from .rotation import Rotation, no_collection
+
+SLICE_NS = 20_000_000
+_MOST_SETS = 256
+_EAGER_SETS = 8
+_L2_COVERED = 3
+_MEMORY_SHARE = 0.4
+_REPLAYS = 10
+_WARM_UP_NS = 50_000_000
+_GRAPH_NS = 2_000_000
+_MOST_LAUNCHES = 200
+_EAGER_SAMPLES = 10
+_REPLAY_LAUNCH_NS = 30_000
+_CYCLES_PER_NS = 2.0
+"""No NVIDIA GPU clocks above 2 GHz by much, so a sleep lasts at least about as long as asked for."""
+
+
+class CaptureError(Exception):
+    """A variant cannot be captured in a CUDA graph; the message is CUDA's."""
+
+
+class GraphTimer:
+    """Replays of CUDA graphs, one per memory placement, each slice on the next placement."""
+
+    def __init__(self, problem: Problem, seed: int, placements: int) -> None:
+        set_bytes, call_ns = _measure_set(problem, seed)
+        sets, self.placements = _plan(problem.device, set_bytes, placements)
+        launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
+        scatter = random.Random(seed)
+        self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
+        self._turn = 0
+        end = perf_counter_ns() + _WARM_UP_NS
+        while perf_counter_ns() < end:
+            for graph in self._graphs:
+                graph.replay(1)
+
+    def take(self) -> list[float]:
+        """One slice: nanoseconds per launch of up to ten replays of one placement, on numbers that it has not had before."""
+        graph = self._graphs[self._turn % self.placements]
+        self._turn += 1
+        graph.rotation.roll()
+        first = graph.replay(1)
+        replays = max(1, min(_REPLAYS, int(SLICE_NS / max(1.0, first[0] * graph.launches))))
+        return graph.replay(replays)
+
+    def verify(self) -> None:
+        """Raises WrongResultError when the last replay of a placement left something wrong."""
+        for graph in self._graphs:
+            graph.rotation.verify(graph.kept)
+
+
+class _Placement:
+    """One CUDA graph over input sets scattered in memory in its own way, called in an order of its own."""
+
+    def __init__(self, problem: Problem, seed: int, sets: int, launches: int, scatter: random.Random) -> None:
+        self.rotation = Rotation(problem, seed, sets, scatter)
+        self.launches = launches
+        self.kept: dict[int, Any] = {}
+        order = scatter.sample(range(sets), sets)
+        for call in self.rotation.calls[:2]:
+            call()
+        self._graph = _capture([(index, self.rotation.calls[index]) for index in order] * (launches // sets), self.kept)
+
+    def replay(self, count: int) -> list[float]:
+        """Nanoseconds per launch of `count` replays in a row."""
+        events = [new_event() for _ in range(count + 1)]
+        _sleep(_REPLAY_LAUNCH_NS)
+        events[0].record()
+        for event in events[1:]:
+            self._graph.replay()
+            event.record()
+        events[-1].synchronize()
+        return [elapsed_ns(a, b) / self.launches for a, b in pairwise(events)]
+
+
+class ColdTimer:
+    """Single eager calls on data that the L2 does not hold, timed by events."""
+
+    placements = 1
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self._rotation = _eager_rotation(problem, seed)
+        self._kept: dict[int, Any] = {}
+        size = _L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
+        self._other = torch.empty(size, dtype=torch.uint8, device=problem.device)
+        self._host_ns = _host_ns(self._rotation.calls)
+
+    def take(self) -> list[float]:
+        """One slice: nanoseconds of up to ten calls; fewer where 20 ms are over before."""
+        self._rotation.roll()
+        self._kept.clear()
+        samples: list[float] = []
+        end = perf_counter_ns() + SLICE_NS
+        while not samples or (len(samples) < _EAGER_SAMPLES and perf_counter_ns() < end):
+            samples.append(self._sample())
+        return samples
+
+    def verify(self) -> None:
+        """Raises WrongResultError when the last slice computed something wrong."""
+        self._rotation.verify(self._kept)
+
+    def _sample(self) -> float:
+        (call,), index = self._rotation.batch(1)
+        start, end = new_event(), new_event()
+        # While the device sleeps and flushes, the host queues the whole call, so that no gap between launches is timed.
+        _sleep(2 * self._host_ns)
+        self._other.zero_()
+        start.record()
+        self._kept[index] = call()
+        end.record()
+        end.synchronize()
+        return elapsed_ns(start, end)
+
+
+class CallTimer(ColdTimer):
+    """Eager calls as a program sees them: from the call to the finished device, by the host's clock."""
+
+    def _sample(self) -> float:
+        (call,), index = self._rotation.batch(1)
+        begin = perf_counter_ns()
+        result = call()
+        self._rotation.problem.synchronize()
+        elapsed = perf_counter_ns() - begin
+        self._kept[index] = result
+        return float(elapsed)
+
+
+def open_timer(problem: Problem, seed: int, metric: str, placements: int) -> GraphTimer | ColdTimer:
+    """A warmed-up timer for one metric of worker.protocol.METRICS; CaptureError when the variant cannot be put into a graph."""
+    if metric == "graph":
+        return GraphTimer(problem, seed, placements)
+    return (ColdTimer if metric == "cold" else CallTimer)(problem, seed)
+
+
+def new_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    """Nanoseconds of device time between two events, the later of which has happened."""
+    return float(start.elapsed_time(end)) * 1e6
+
+
+def _capture(launches: list[tuple[int, Callable[[], Any]]], kept: dict[int, Any]) -> torch.cuda.CUDAGraph:
+    """All launches in one graph on the current stream; `kept` gets the last result of each set."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    try:
+        # Garbage collected in the middle of a capture would free device memory, which no capture allows.
+        with no_collection():
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for index, call in launches:
+                    kept[index] = call()
+            finally:
+                graph.capture_end()
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        kept.clear()
+        with suppress(RuntimeError):
+            torch.cuda.synchronize()
+        raise CaptureError(str(error).splitlines()[0]) from None
+    return graph
+
+
+def _measure_set(problem: Problem, seed: int) -> tuple[int, int]:
+    """(bytes that one set with its result takes, nanoseconds of one eager call, at least 1000)."""
+    device = problem.device
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    data = problem.data(seed)
+    call = problem.call(data)
+    result = call()
+    torch.cuda.synchronize(device)
+    set_bytes = torch.cuda.memory_allocated(device) - before
+    times = []
+    for _ in range(3):
+        start = perf_counter_ns()
+        result = call()
+        torch.cuda.synchronize(device)
+        times.append(perf_counter_ns() - start)
+    del result
+    return max(set_bytes, 1), max(min(times), 1000)
+
+
+def _plan(device: torch.device, set_bytes: int, placements: int) -> tuple[int, int]:
+    """(sets per placement, placements): enough to leave the L2 behind, few enough to leave most of the memory free."""
+    wanted = math.ceil(_L2_COVERED * torch.cuda.get_device_properties(device).L2_cache_size / set_bytes) + 1
+    affordable = int(_free_bytes(device) * _MEMORY_SHARE / set_bytes)
+    sets = max(1, min(max(wanted, 2), _MOST_SETS, affordable))
+    return sets, max(1, min(placements, affordable // sets))
+
+
+def _eager_rotation(problem: Problem, seed: int) -> Rotation:
+    set_bytes, _ = _measure_set(problem, seed)
+    affordable = int(_free_bytes(problem.device) * _MEMORY_SHARE / set_bytes)
+    return Rotation(problem, seed, max(1, min(_EAGER_SETS, affordable)))
+
+
+def _free_bytes(device: torch.device) -> int:
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _host_ns(calls: list[Callable[[], Any]]) -> int:
+    """How long the host needs to queue one call."""
+    times = []
+    for call in calls * 2:
+        torch.cuda.synchronize()
+        start = perf_counter_ns()
+        call()
+        times.append(perf_counter_ns() - start)
+    torch.cuda.synchronize()
+    return sorted(times)[len(times) // 2]
+
+
+def _sleep(nanoseconds: float) -> None:
+    torch.cuda._sleep(int(nanoseconds * _CYCLES_PER_NS))  # type: ignore[no-untyped-call]

@@ -1,0 +1,146 @@
+"""What the child does for each verb of the protocol. Whatever kernel code raises here, serve.py turns into a status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from warpwatch import native
+from warpwatch.operator import Operator
+
+from ..protocol import (
+    BenchReply,
+    BuildReply,
+    Catalogue,
+    CeilingsReply,
+    CheckReply,
+    Environment,
+    KernelResources,
+    ProfileReply,
+    Request,
+    SampleReply,
+    Status,
+)
+from .bench import Prepared, bench
+from .ceilings import measure_ceilings
+from .check import check
+from .environment import read_environment
+from .failures import Refusal
+from .loader import Loader, find
+from .problem import Problem
+from .profiling import profile_problem
+
+LOG_LINES = 30
+"""Last lines of a compiler's output that a message quotes; the whole log is in the build's own reply."""
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a child is started for. threads: CPU threads it uses; cores: CPUs it was given."""
+
+    root: Path
+    operators: str
+    native: str
+    device: torch.device
+    cache: Path
+    threads: int
+    cores: int
+
+
+class Verbs:
+    """Answers requests about one commit on one device. Holds at most one prepared measurement."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._loader = Loader(setting.root, setting.operators)
+        self._prepared: Prepared | None = None
+        self._native_ready: set[str] = set()
+        native.configure(setting.root / setting.native, setting.cache, setting.device.type)
+
+    def catalogue(self, _request: Request, _progress: Progress) -> Catalogue:
+        return self._loader.catalogue()
+
+    def environment(self, _request: Request, _progress: Progress) -> Environment:
+        return read_environment(self._setting.device, self._setting.threads, self._setting.cores)
+
+    def ceilings(self, _request: Request, _progress: Progress) -> CeilingsReply:
+        return measure_ceilings(self._setting.device)
+
+    def build(self, request: Request, _progress: Progress) -> BuildReply:
+        built = native.build(_named(request.operator, "operator"))
+        resources = [KernelResources(*kernel) for kernel in built.resources]
+        message = "" if built.status == "ok" else last_lines(built.log)
+        return BuildReply(Status(built.status), message, built.key, built.cached, built.seconds, built.log, resources)
+
+    def check(self, request: Request, progress: Progress) -> CheckReply:
+        return check(self._problem(request), request.seed, progress)
+
+    def bench(self, request: Request, progress: Progress) -> BenchReply:
+        return bench(self._problem(request), request.seed, request.budget_ns, progress)
+
+    def profile(self, request: Request, _progress: Progress) -> ProfileReply:
+        return profile_problem(self._problem(request), request.seed, Path(_named(request.output, "output")))
+
+    def prepare(self, request: Request, _progress: Progress) -> SampleReply:
+        self._prepared = None
+        self._prepared = Prepared(self._problem(request), request.seed, request.budget_ns // max(1, request.rounds))
+        return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric)
+
+    def sample(self, _request: Request, _progress: Progress) -> SampleReply:
+        return self._require_prepared().sample()
+
+    def finish(self, _request: Request, _progress: Progress) -> SampleReply:
+        prepared = self._require_prepared()
+        self._prepared = None
+        reply = prepared.finish()
+        del prepared
+        if self._setting.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return reply
+
+    def forget(self) -> None:
+        """Frees a prepared measurement that failed."""
+        self._prepared = None
+
+    def _require_prepared(self) -> Prepared:
+        if self._prepared is None:
+            raise Refusal(Status.SKIPPED, "nothing is prepared: send `prepare` first, and again after a failure")
+        return self._prepared
+
+    def _problem(self, request: Request) -> Problem:
+        """The problem that a request names, with its native library loaded."""
+        operator = self._loader.load(_named(request.operator, "operator"))
+        variant, case = find(operator, _named(request.variant, "variant"), _named(request.case, "case"))
+        problem = Problem(operator, variant, case, self._setting.device)
+        problem.refuse_unsupported()
+        if variant.native:
+            self._load_native(operator)
+        return problem
+
+    def _load_native(self, operator: Operator) -> None:
+        if operator.name in self._native_ready:
+            return
+        try:
+            native.load(operator.name)
+        except native.NativeUnavailable as error:
+            raise Refusal(Status(error.status), last_lines(str(error))) from error
+        if operator.native is not None:
+            operator.native()
+        self._native_ready.add(operator.name)
+
+
+def last_lines(log: str) -> str:
+    """The end of a compiler's output, which is where it says what is wrong."""
+    return "\n".join(log.strip().splitlines()[-LOG_LINES:])
+
+
+def _named(value: str | None, field: str) -> Any:
+    if value is None:
+        raise ValueError(f"the request lacks {field}")
+    return value
