@@ -1,0 +1,92 @@
+"""`warpwatch build`: compile native code, for GPUs too where there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from warpwatch.cli import app
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from warpwatch.native import Built
+
+COLOURS = {"ok": "green", "build_failed": "red", "skipped": "yellow"}
+
+
+@app.command()
+def build(operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build; default: all.")) -> None:
+    """Compile the native libraries of this checkout for the CPU and for every CUDA architecture. Needs nvcc, but no GPU.
+
+    Exits 1 when one does not compile, 2 when an operator is unknown.
+    """
+    from rich.console import Console
+
+    from warpwatch.project import ProjectError
+    from warpwatch.settings import SettingError
+
+    try:
+        builds = _build_all(operators or [])
+    except (ProjectError, SettingError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(_builds_table(builds))
+    if any(built.resources for _, _, built in builds):
+        console.print(_kernels_table(builds))
+    for operator, target, built in builds:
+        if built.log and built.status != "ok":
+            console.print(f"\n{operator} for {target}:\n{built.log}", markup=False, highlight=False)
+    if any(built.status == "build_failed" for _, _, built in builds):
+        raise typer.Exit(1)
+
+
+def _build_all(wanted: list[str]) -> list[tuple[str, str, Built]]:
+    """Builds as (operator, "cpu" or "cuda", result)."""
+    from warpwatch import native
+    from warpwatch.cli.checkout import local_checkout
+    from warpwatch.settings import load_settings
+
+    root, project = local_checkout()
+    cache = load_settings().home / "builds"
+    builds = []
+    for target in ("cpu", "cuda"):
+        native.configure(root / project.native, cache, target)
+        known = native.operators()
+        unknown = sorted(set(wanted) - set(known))
+        if unknown:
+            typer.echo(
+                f"no native sources for {', '.join(unknown)}; {root / project.native} has {', '.join(known) or 'none'}", err=True
+            )
+            raise typer.Exit(2)
+        builds += [(operator, target, native.build(operator)) for operator in wanted or known]
+    return sorted(builds, key=lambda entry: entry[:2])
+
+
+def _builds_table(builds: list[tuple[str, str, Built]]) -> Table:
+    from rich.table import Table
+
+    table = Table("operator", "target", "status", "cached", title="Builds")
+    table.add_column("seconds", justify="right")
+    for operator, target, built in builds:
+        archs = list(dict.fromkeys(kernel.arch for kernel in built.resources))
+        status = f"[{COLOURS[built.status]}]{built.status}[/]"
+        table.add_row(operator, " ".join([target, *archs]), status, "yes" if built.cached else "no", f"{built.seconds:.3f}")
+    return table
+
+
+def _kernels_table(builds: list[tuple[str, str, Built]]) -> Table:
+    from rich.table import Table
+
+    table = Table("operator", "kernel", "arch", title="Kernels")
+    for heading in ("registers", "shared bytes", "spilled bytes"):
+        table.add_column(heading, justify="right")
+    for operator, _, built in builds:
+        for kernel in built.resources:
+            numbers = (kernel.registers, kernel.shared_bytes, kernel.spill_bytes)
+            table.add_row(operator, kernel.name, kernel.arch, *map(str, numbers))
+    return table
