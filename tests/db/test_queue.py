@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.conftest import FAST_AND_FORGETFUL
 from tests.db.conftest import World, make_world, outcome
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def working(url: str, handler: Callable[[int], None]) -> AsyncIterator[asyncio.Event]:
     """A worker of the test device; stopped, and waited for, at the end."""
     stop = asyncio.Event()
@@ -54,7 +54,7 @@ def complete(world: World, job_id: int) -> bool:
 
 def test_a_submission_that_is_rolled_back_leaves_nothing(world: World, counted: Callable[[str], int]) -> None:
     new = submissions.NewJob("bench", world.commits[0], world.operator, world.device, {})
-    with pytest.raises(RuntimeError), world.database.session() as s:
+    with contextlib.suppress(RuntimeError), world.database.session() as s:
         submissions.create_submission(s, submissions.NewSubmission(world.repository, {}, [new]))
         raise RuntimeError
     assert counted("submissions") == counted("jobs") == counted("procrastinate_jobs") == 0
@@ -93,7 +93,7 @@ def test_a_worker_hears_of_a_new_job_before_it_polls(world: World, monkeypatch: 
             for expected in range(1, 4):
                 await asyncio.sleep(0.3)
                 await asyncio.to_thread(world.job)
-                await until(lambda: len(done) == expected)
+                await until(lambda expected=expected: len(done) == expected)
 
     asyncio.run(scenario())
 
@@ -159,22 +159,23 @@ def test_a_handler_that_raises_does_not_end_the_worker(world: World) -> None:
         async with working(world.database.url, handle):
             for expected in (1, 2):
                 await asyncio.to_thread(world.job)
-                await until(lambda: len(seen) == expected)
+                await until(lambda expected=expected: len(seen) == expected)
 
     asyncio.run(scenario())
     assert len(set(seen)) == 2
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[tuple[Path, World]]:
-    """A server of its own, which a test may stop, with a world on it."""
-    url = embedded.start(tmp_path, options=FAST_AND_FORGETFUL)
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, World]]:
+    """A server that a test may stop, if it starts it again, with a world on it."""
+    home = tmp_path_factory.mktemp("queue")
+    url = embedded.start(home, options=FAST_AND_FORGETFUL)
     migrate.upgrade(url)
     database = Database(url)
-    yield tmp_path, make_world(database)
+    yield home, make_world(database)
     database.close()
-    embedded.stop(tmp_path)
-    shutil.rmtree(embedded.data_folder(tmp_path))
+    embedded.stop(home)
+    shutil.rmtree(embedded.data_folder(home))
 
 
 def test_workers_survive_an_outage(own_server: tuple[Path, World]) -> None:

@@ -1,0 +1,268 @@
+"""What a run found is recorded whole: names once, points in their series, traces of any size with little memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from db import registry, results, runs, traces
+from db.errors import NotFoundError, OutcomeError
+from db.models import (
+    Build,
+    Case,
+    Commit,
+    Comparison,
+    Environment,
+    Point,
+    Result,
+    Samples,
+    Series,
+    Status,
+    Trace,
+    TraceKernel,
+    Variant,
+)
+from db.outcome import BuildRow, ComparisonRow, KernelRow, ResultRow, RunOutcome, TraceRow
+from tests.db.conftest import CATALOGUE, ENVIRONMENT, World, measurement, outcome
+
+CASE = "n=16 f32 fwd"
+
+
+def record(world: World, found: RunOutcome, **job: int | str) -> int:
+    """Records the outcome as a run of a new job; the job's id."""
+    job_id = world.job(**job)  # type: ignore[arg-type]
+    with world.database.session() as s:
+        order = runs.begin_run(s, job_id, world.worker)
+    assert order is not None
+    with world.database.session() as s:
+        runs.finish_run(s, order.run_id, found)
+    return job_id
+
+
+def trace_row(path: Path, content: bytes, level: int = 6) -> TraceRow:
+    path.write_bytes(gzip.compress(content, level))
+    return TraceRow(
+        path, len(content), [KernelRow("kron_kernel", 3, 300.0, 100.0, 1.0, {"grid": [1, 2, 3]})], {"cudaLaunchKernel": 1.5}
+    )
+
+
+def test_every_part_of_an_outcome_is_kept(world: World) -> None:
+    record(world, outcome(build=BuildRow("ok", "k1", False, 7.5, "ninja", [{"name": "kron", "registers": 32}])))
+    with world.database.session() as s:
+        point = s.query(Point).join(Series).join(Case, Series.case_id == Case.id).where(Case.key == CASE).one()
+        series = s.get_one(Series, point.series_id)
+        assert (series.metric, series.protocol, series.device_id) == ("hot", "1", world.device)
+        assert (point.median_ns, point.low_ns, point.high_ns, point.count, point.roofline_share, point.bound) == (
+            1000,
+            999,
+            1001,
+            3,
+            0.5,
+            "copy",
+        )
+        assert (point.commit_id, point.ordinal) == (world.commits[0], 1)
+        assert results.unpack_samples(s.get_one(Samples, point.id).data) == [999.0, 1000.0, 1001.0]
+        assert s.query(Environment).one().peaks == {"copy": 1e10}
+        assert s.query(Variant.idea).scalar() == "plain"
+        assert s.get_one(Commit, world.commits[0]).catalogue == CATALOGUE
+        build = s.query(Build).one()
+        assert (build.seconds, build.resources) == (7.5, [{"name": "kron", "registers": 32}])
+
+
+def test_names_are_made_once(world: World, counted: Callable[[str], int]) -> None:
+    for commit in (0, 1, 2):
+        record(world, outcome(), commit=commit)
+    assert [counted(t) for t in ("environments", "operators", "variants", "cases", "series", "points")] == [1, 1, 1, 2, 2, 6]
+
+
+def test_every_status_is_kept_apart(world: World) -> None:
+    rows = [ResultRow(f"v{i}", CASE, status, message=f"because {status}") for i, status in enumerate(Status)]
+    record(world, outcome(results=rows), kind="check")
+    with world.database.session() as s:
+        found = s.query(Result.status, Result.message, Result.kind).order_by(Result.id).all()
+    assert [tuple(row) for row in found] == [(status, f"because {status}", "check") for status in Status]
+
+
+def test_numbers_that_are_none_and_broken_text_are_kept(world: World) -> None:
+    details = {"relative": math.nan, "ulp": [math.inf, -math.inf, 1.5], "text": "a\0b\udcff"}
+    record(world, outcome(results=[ResultRow("v1", CASE, Status.WRONG, "NUL \0 here", details)]), kind="check")
+    with world.database.session() as s:
+        result = s.query(Result).one()
+    assert result.details == {"relative": "NaN", "ulp": ["Infinity", "-Infinity", 1.5], "text": "a\ufffdb?"}
+    assert result.message == "NUL \ufffd here"
+
+
+def test_a_build_from_the_cache_says_nothing_new(world: World) -> None:
+    built = BuildRow("ok", "k1", False, 7.5, "ninja", [])
+    for build in (built, replace(built, cached=True, seconds=0.01, log="")):
+        record(world, outcome(build=build))
+    with world.database.session() as s:
+        assert (s.query(Build.seconds).scalar(), s.query(Build.log).scalar()) == (7.5, "ninja")
+    record(world, outcome(build=replace(built, seconds=9.0)))
+    with world.database.session() as s:
+        assert s.query(Build.seconds).scalar() == 9.0
+
+
+def test_freshly_measured_peaks_replace_older_ones(world: World) -> None:
+    for peaks in ({"copy": 1.0}, {"copy": 2.0}, None):
+        with world.database.session() as s:
+            registry.ensure_environment(s, replace(ENVIRONMENT, peaks=peaks))
+    with world.database.session() as s:
+        assert s.query(Environment.peaks).scalar() == {"copy": 2.0}
+
+
+def test_a_comparison_keeps_both_commits_apart(world: World, tmp_path: Path) -> None:
+    trace = trace_row(tmp_path / "t.json.gz", b"{}")
+    found = outcome(
+        results=[ResultRow("v1", CASE, Status.OK, trace=trace)],
+        base_results=[ResultRow("v1", CASE, Status.OK, trace=trace)],
+        comparisons=[ComparisonRow("v1", CASE, "hot", "1", Status.OK, "", [100.0, 101.0], [130.0, 131.0])],
+    )
+    record(world, found, kind="compare", commit=1, base=0)
+    with world.database.session() as s:
+        comparison = s.query(Comparison).one()
+        assert (comparison.base_commit_id, comparison.head_commit_id) == (world.commits[0], world.commits[1])
+        assert (comparison.base_ns, comparison.head_ns) == ([100.0, 101.0], [130.0, 131.0])
+        assert [c for (c,) in s.query(Result.commit_id).order_by(Result.id)] == [world.commits[1], world.commits[0]]
+        assert s.query(Trace).count() == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"results": [ResultRow("v1", "n=99", Status.OK)]}, "no catalogue names the case 'n=99'"),
+        ({"results": [ResultRow("v1", CASE, Status.OK)] * 2}, "two results for one case"),
+        ({"base_results": [ResultRow("v1", CASE, Status.OK)]}, "only a compare job"),
+        (
+            {"results": [ResultRow("v1", CASE, Status.OK, trace=TraceRow(Path("/nowhere.gz"), 1, [], {}))]},
+            "nowhere.gz cannot be read",
+        ),
+        ({"results": [ResultRow("v1", CASE, Status.OK, trace=TraceRow(Path(__file__), 1, [], {}))]}, "is not a gzip'ed file"),
+    ],
+)
+def test_what_contradicts_itself_leaves_nothing(
+    world: World, counted: Callable[[str], int], changes: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(OutcomeError, match=complaint):
+        record(world, outcome(**changes))
+    assert counted("results") == counted("cases") == counted("environments") == counted("traces") == 0
+
+
+def test_rounds_that_do_not_pair_up_are_refused(world: World) -> None:
+    lame = ComparisonRow("v1", CASE, "hot", "1", Status.OK, "", [1.0, 2.0], [1.0])
+    with pytest.raises(OutcomeError, match="2 rounds of the base, 1 of the head"):
+        record(world, outcome(comparisons=[lame]), kind="compare", commit=1, base=0)
+
+
+def test_a_trace_comes_back_as_it_went_in(world: World, tmp_path: Path) -> None:
+    numbers = random.Random(0)
+    content = json.dumps({"traceEvents": [numbers.random() for _ in range(200_000)]}).encode()
+    row = trace_row(tmp_path / "t.json.gz", content)
+    record(world, outcome(results=[ResultRow("v1", CASE, Status.OK, trace=row)]), kind="profile")
+    with world.database.session() as s:
+        trace = s.query(Trace).one()
+        assert (trace.size, trace.compressed_size) == (len(content), row.path.stat().st_size)
+        chunks = list(traces.iter_trace(s, trace.id))
+        assert len(chunks) > 1
+        assert max(map(len, chunks)) <= traces.CHUNK_BYTES
+        assert b"".join(chunks) == row.path.read_bytes()
+        pieces = list(traces.iter_trace_json(s, trace.id))
+        assert max(map(len, pieces)) <= traces.CHUNK_BYTES
+        assert b"".join(pieces) == content
+        kernel = s.query(TraceKernel).one()
+        assert (kernel.name, kernel.calls, kernel.total_ns, kernel.details) == ("kron_kernel", 3, 300.0, {"grid": [1, 2, 3]})
+        with pytest.raises(NotFoundError):
+            traces.iter_trace(s, trace.id + 1)
+
+
+STREAM = """
+import resource, sys
+from pathlib import Path
+from db import runs, traces
+from db.database import Database
+from db.models import Status, Trace
+from db.outcome import ResultRow, TraceRow
+from tests.db.conftest import ENVIRONMENT, outcome
+
+url, run_id, path = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+database = Database(url)
+with database.session() as s:
+    s.connection()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+row = ResultRow("v1", "n=16 f32 fwd", Status.OK, trace=TraceRow(path, 1, [], {}))
+with database.session() as s:
+    runs.finish_run(s, run_id, outcome(results=[row]))
+with database.session() as s:
+    size = sum(len(chunk) for chunk in traces.iter_trace(s, s.query(Trace.id).scalar()))
+print(size, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
+"""
+
+
+def test_a_huge_trace_needs_the_memory_of_a_few_chunks(world: World, tmp_path: Path) -> None:
+    size = 200 << 20
+    path = tmp_path / "huge.json.gz"
+    with path.open("wb") as file:
+        file.write(b"\x1f\x8b")
+        # Only its beginning says gzip; the rest is a hole in the file, which costs no disk here.
+        file.truncate(size)
+    with world.database.session() as s:
+        order = runs.begin_run(s, world.job("profile"), world.worker)
+    assert order is not None
+    script = [sys.executable, "-c", STREAM, world.database.url, str(order.run_id), str(path)]
+    streamed, memory = map(int, subprocess.run(script, check=True, capture_output=True, text=True).stdout.split())
+    assert streamed == size
+    assert memory < 40 << 20
+
+
+def test_two_runs_that_make_the_same_names_at_once_do_not_block_each_other(world: World, counted: Callable[[str], int]) -> None:
+    names = [f"v{i}" for i in range(20)]
+    barrier, errors = threading.Barrier(4), []
+
+    def one(seed: int) -> None:
+        shuffled = random.Random(seed).sample(names, len(names))
+        barrier.wait()
+        try:
+            record(world, outcome(results=[ResultRow(name, CASE, Status.OK, measurements=[measurement()]) for name in shuffled]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test shows it
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=[seed]) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert (counted("variants"), counted("series"), counted("points")) == (20, 20, 80)
+
+
+def test_registering_again_refreshes(world: World, counted: Callable[[str], int]) -> None:
+    with world.database.session() as s:
+        assert registry.ensure_repository(s, "example", "/elsewhere") == world.repository
+        assert registry.register_worker(s, "node-1-cpu", world.device, "0.2.0", {"pid": 7}) == world.worker
+        registry.stop_worker(s, world.worker)
+        registry.worker_heartbeat(s, world.worker)
+    with world.database.session() as s:
+        assert s.scalars(text("SELECT url FROM repositories")).all() == ["/elsewhere"]
+        assert [tuple(row) for row in s.execute(text("SELECT version, stopped_at FROM workers"))] == [("0.2.0", None)]
+    assert counted("workers") == 1
+
+
+def test_an_operator_that_does_not_load_keeps_what_is_known_of_it(world: World) -> None:
+    broken = {"contract": 1, "operators": [{"name": "kron", "summary": "", "variants": [], "cases": [], "error": "SyntaxError"}]}
+    record(world, outcome())
+    with world.database.session() as s:
+        registry.record_catalogue(s, world.commits[1], broken)
+    with world.database.session() as s:
+        assert s.scalars(text("SELECT summary FROM operators")).all() == ["Kronecker product"]
+        assert s.get_one(Commit, world.commits[1]).catalogue == broken
