@@ -1,0 +1,99 @@
+"""`warpwatch kron`: check, bench or profile the factorized linear layer of this checkout, without server or database."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from warpwatch.cli import app
+
+if TYPE_CHECKING:
+    from warpwatch.operator import Case, Direction
+
+MODES = ("check", "bench", "profile")
+USAGE = """warpwatch kron [--dtype {f,d}] [--device {cpu,cuda}] batch_size factor [factor ...] {check,bench,profile}
+       warpwatch kron {check,bench,profile} [--dtype {f,d}] [--device {cpu,cuda}] batch_size factor [factor ...]
+       profile also takes [--implementation NAME] [--wait N] [--warmup N] [--active N]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for. factors are in command-line order: the first belongs to the fastest axis of x."""
+
+    mode: str
+    dtype: str
+    device: str
+    batch: int
+    factors: tuple[int, ...]
+    implementation: str
+    wait: int
+    warmup: int
+    active: int
+
+    @property
+    def state_size(self) -> int:
+        return math.prod(self.factors)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of one layer, forward."""
+        return self.batch * self.state_size * sum(self.factors)
+
+    @property
+    def intensity(self) -> float:
+        """Multiply-adds of one layer per element read or written: the figure that this command has always called AI."""
+        return self.multiply_adds / (2 * self.batch * self.state_size + sum(factor**2 for factor in self.factors))
+
+    @property
+    def label(self) -> str:
+        return f"{' x '.join(map(str, (self.batch, *self.factors)))} ({self.multiply_adds:.3e})"
+
+    def case(self, direction: Direction) -> Case:
+        from warpwatch.operator import case
+
+        return case("f32" if self.dtype == "f" else "f64", direction, batch=self.batch, factors=self.factors)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def kron(context: typer.Context) -> None:
+    """Check, bench or profile two stacked factorized linear layers here, without a server (`warpwatch kron --help`)."""
+    order = parse(context.args)
+    from warpwatch.cli import kron_layer
+
+    try:
+        layer = kron_layer.Layer(order)
+        right = {"check": kron_layer.check, "bench": kron_layer.bench, "profile": kron_layer.profile}[order.mode](layer)
+    except kron_layer.CannotRunError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(0 if right else 1)
+
+
+def parse(arguments: Sequence[str]) -> Order:
+    """The order that the command line gives, mode first or mode last; exits 2 with the usage when it makes no sense."""
+    parser = argparse.ArgumentParser(prog="warpwatch kron", usage=USAGE, description="Two stacked factorized linear layers.")
+    parser.add_argument("words", nargs="*", metavar="batch_size factor... mode", help=f"sizes, and one of {', '.join(MODES)}")
+    parser.add_argument("--dtype", choices=("f", "d"), default="f", help="float or double; default: f")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="", help="default: cuda where there is a GPU")
+    parser.add_argument("--implementation", default="v1", metavar="NAME", help="the variant to profile; default: v1")
+    for name, default in (("wait", 1), ("warmup", 1), ("active", 2)):
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"steps of the profile; default: {default}")
+    given = parser.parse_intermixed_args(list(arguments))
+    modes = [word for word in given.words if word in MODES]
+    sizes = [word for word in given.words if word not in MODES]
+    if len(modes) != 1:
+        parser.error(f"name one of {', '.join(MODES)}")
+    if bad := next((word for word in sizes if not word.isascii() or not word.isdigit() or int(word) < 1), None):
+        parser.error(f"{bad!r} is no size: batch_size and factors are whole numbers from 1")
+    if len(sizes) < 2:
+        parser.error("batch_size and at least one factor are needed")
+    if min(given.wait, given.warmup) < 0 or given.active < 1:
+        parser.error("--wait and --warmup must be 0 or more, --active 1 or more")
+    batch, *factors = map(int, sizes)
+    steps = (given.wait, given.warmup, given.active)
+    return Order(modes[0], given.dtype, given.device, batch, tuple(factors), given.implementation, *steps)
