@@ -238,12 +238,21 @@ def _with_entry(catalogue: Catalogue, operator: str) -> tuple[Catalogue, Operato
 def _mirror_with(url: str, sha: str, home: Path) -> Path:
     """A mirror that holds `sha`. Nothing is fetched when it is there already: most jobs are about a commit just seen."""
     mirror = git.mirror_path(url, home)
-    try:
-        git.resolve(mirror, sha)
-    except (git.GitError, OSError):
+    if not _holds(mirror, sha):
         git.update_mirror(url, home)
-        git.resolve(mirror, sha)
+        if not _holds(mirror, sha):
+            # A commit that no branch holds, such as a detached HEAD, must be asked for by name.
+            git.git("fetch", "--quiet", "origin", sha, cwd=mirror, timeout=1800)
     return mirror
+
+
+def _holds(mirror: Path, sha: str) -> bool:
+    if not mirror.is_dir():
+        return False
+    try:
+        return git.resolve(mirror, sha) == sha
+    except git.UnknownRefError:
+        return False
 
 
 def _read_peaks(path: Path) -> dict[str, float] | None:

@@ -12,7 +12,7 @@ from worker.protocol import BenchReply, BuildReply, Catalogue, CheckReply, Envir
 class Order:
     """One job: `kind` (check | bench | profile | compare) of one operator at one commit.
 
-    spec: suite ("quick" | "full"), variants and cases (lists or null: all), seed, budget_ns, rounds and pairs (compare),
+    spec: suite ("quick" | "full"), variants and cases (lists or null: all), case_limit, seed, budget_ns, rounds and pairs (compare),
     known ({"variants": […], "cases": […]}: what an earlier commit had, for a commit that does not even load).
     """
 

@@ -1,0 +1,45 @@
+"""`warpwatch worker` serves a queue, `warpwatch devices` says which there can be."""
+
+from __future__ import annotations
+
+import logging
+
+import typer
+
+from warpwatch.cli import app
+from warpwatch.settings import SettingError, load_settings
+
+
+@app.command()
+def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …")) -> None:
+    """Measure what is asked for, until Ctrl-C or SIGTERM; then a running job goes back into the queue."""
+    from db.errors import EngineError, SchemaOutdatedError
+    from db.migrate import pending
+    from warpwatch.cli.database import database_url
+    from worker.devices import choose_device
+    from worker.loop import run_worker
+    from worker.reporter import CannotRunError, Stopped
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("procrastinate").setLevel(logging.WARNING)
+    try:
+        settings = load_settings()
+        name = choose_device(device)
+        with database_url(settings) as url:
+            if pending(url):
+                raise SchemaOutdatedError
+            run_worker(settings, url, name)
+    except Stopped:
+        return
+    except (CannotRunError, EngineError, SettingError, ValueError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def devices() -> None:
+    """List the devices of this machine, as `--device` takes them."""
+    from worker.devices import find_devices
+
+    for device in find_devices():
+        typer.echo(f"{device.name}\t{device.model}")

@@ -1,0 +1,348 @@
+"""Results files (`.wwb`): what a machine without server, database and network measured, to be brought in elsewhere.
+
+A zip of `manifest.json`, one `runs/NNNNN.json` per job and one `traces/NNNNN.json.gz` per trace. The manifest names every other
+member with its size and SHA-256. A file may come from anywhere, so the reader looks at all of it before it gives anything out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from io import BufferedReader
+from math import isfinite
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, TypeVar
+
+from warpwatch.git import CommitInfo
+from worker.outcome import Finding, Order, Outcome
+from worker.protocol import BenchReply, Catalogue, Measurement, ProfileReply, from_json, to_json
+
+T = TypeVar("T")
+FORMAT = 1
+FILE_LIMIT = 2 * 2**30
+TOTAL_LIMIT = 4 * 2**30
+MEMBER_LIMIT = 50_000
+JSON_LIMIT = 64 * 2**20
+TRACE_LIMIT = 512 * 2**20
+INFLATED_TRACE_LIMIT = 8 * 2**30
+_MANIFEST = "manifest.json"
+_MEMBER = re.compile(r"runs/\d{5}\.json|traces/\d{5}\.json\.gz")
+_SHA = re.compile(r"[0-9a-f]{40}")
+_NAME = re.compile(r"[A-Za-z_]\w{0,99}")
+_KINDS = ("check", "bench", "profile", "compare")
+_CHUNK = 2**20
+
+
+class BundleError(ValueError):
+    """A results file cannot be used; the message says what is wrong with it. Nothing of it was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundledCommit:
+    """See warpwatch.git.CommitInfo; authored_at is ISO 8601."""
+
+    sha: str
+    parent_sha: str | None
+    ordinal: int
+    author: str
+    authored_at: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    name: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """version is that of Warpwatch; created_at is ISO 8601."""
+
+    format: int
+    version: str
+    created_at: str
+    repository: str
+    url: str
+    commits: list[BundledCommit]
+    members: list[Member]
+
+
+@dataclass(frozen=True, slots=True)
+class BundledRun:
+    """One job and what it found. A catalogue that is null is that of the commit's earlier run; traces are named by their member."""
+
+    order: Order
+    outcome: Outcome
+    started_at: str
+    finished_at: str
+
+
+class BundleWriter:
+    """Writes a results file; it comes to be under its name only when it is whole."""
+
+    def __init__(self, path: Path, repository: str, url: str, commits: list[CommitInfo], version: str) -> None:
+        self._path = path
+        self._partial = path.with_name(f"{path.name}.partial")
+        self._about = (version, repository, url, commits)
+        self._members: list[Member] = []
+        self._catalogues: dict[str, Catalogue] = {}
+        self.traces = 0
+        self.runs = 0
+        self._zip = zipfile.ZipFile(self._partial, "w", zipfile.ZIP_DEFLATED, compresslevel=9)
+
+    def __enter__(self) -> BundleWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Completes the file; after an error nothing of it is left."""
+        if kind is None:
+            self._finish()
+        else:
+            self._zip.close()
+            self._partial.unlink(missing_ok=True)
+
+    def add(self, order: Order, outcome: Outcome, started_at: datetime, finished_at: datetime) -> None:
+        """One job with its traces, which are read from the files that its findings name."""
+        slim = replace(
+            outcome,
+            catalogue=self._new_catalogue(order.sha, outcome.catalogue),
+            base_catalogue=self._new_catalogue(order.base_sha, outcome.base_catalogue),
+            findings=[self._slim(finding) for finding in outcome.findings],
+            base_findings=[self._slim(finding) for finding in outcome.base_findings],
+        )
+        run = BundledRun(order, slim, started_at.isoformat(), finished_at.isoformat())
+        self.runs += 1
+        self._write(f"runs/{self.runs:05}.json", json.dumps(to_json(run), separators=(",", ":")).encode())
+
+    def _finish(self) -> None:
+        version, repository, url, commits = self._about
+        told = [BundledCommit(c.sha, c.parent_sha, c.ordinal, c.author, c.authored_at.isoformat(), c.subject) for c in commits]
+        manifest = Manifest(FORMAT, version, datetime.now(UTC).isoformat(), repository, url, told, self._members)
+        self._zip.writestr(_MANIFEST, json.dumps(to_json(manifest), indent=1))
+        self._zip.close()
+        self._partial.replace(self._path)
+
+    def _new_catalogue(self, sha: str | None, catalogue: Catalogue | None) -> Catalogue | None:
+        """None when an earlier run of the same commit brought the same catalogue."""
+        if sha is None or catalogue is None or self._catalogues.get(sha) == catalogue:
+            return None
+        self._catalogues[sha] = catalogue
+        return catalogue
+
+    def _slim(self, finding: Finding) -> Finding:
+        bench = finding.bench and replace(finding.bench, measurements=[_rounded(m) for m in finding.bench.measurements])
+        profile = finding.profile
+        if profile is not None and profile.path is not None:
+            self.traces += 1
+            name = f"traces/{self.traces:05}.json.gz"
+            self._copy(name, Path(profile.path))
+            profile = replace(profile, path=name)
+        return replace(finding, bench=bench, profile=profile)
+
+    def _write(self, name: str, data: bytes) -> None:
+        self._zip.writestr(name, data)
+        self._members.append(Member(name, hashlib.sha256(data).hexdigest(), len(data)))
+
+    def _copy(self, name: str, source: Path) -> None:
+        digest, size = hashlib.sha256(), 0
+        entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+        with source.open("rb") as file, self._zip.open(entry, "w", force_zip64=True) as target:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                target.write(chunk)
+        self._members.append(Member(name, digest.hexdigest(), size))
+
+
+class BundleReader:
+    """A results file that was looked at as a whole: what it says can be recorded. Opening raises BundleError."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = _open(path)
+        try:
+            self.sha256 = hashlib.file_digest(self._file, "sha256").hexdigest()
+            self._zip = _open_zip(self._file)
+            self.manifest = self._read_manifest()
+            for member in self.manifest.members:
+                self._check_digest(member)
+            self._check_runs()
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+            self._file.close()
+            raise BundleError(f"{path.name} is damaged: {error}") from error
+        except ValueError as error:
+            self._file.close()
+            raise BundleError(f"{path.name} cannot be used: {error}") from error
+
+    def __enter__(self) -> BundleReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+
+    def runs(self) -> Iterator[BundledRun]:
+        """Every job in the order it was done, its catalogue filled in."""
+        catalogues: dict[str, Catalogue] = {}
+        for member in self.manifest.members:
+            if member.name.startswith("runs/"):
+                run = from_json(BundledRun, _loads(self._zip.read(member.name)))
+                order, outcome = run.order, run.outcome
+                told = {order.base_sha or "": outcome.base_catalogue, order.sha: outcome.catalogue}
+                catalogues |= {sha: catalogue for sha, catalogue in told.items() if catalogue is not None}
+                base = catalogues.get(order.base_sha or "")
+                yield replace(run, outcome=replace(outcome, catalogue=catalogues.get(order.sha), base_catalogue=base))
+
+    def extract(self, outcome: Outcome, folder: Path) -> Outcome:
+        """The outcome with its traces as files in `folder`."""
+
+        def extracted(finding: Finding) -> Finding:
+            if finding.profile is None or finding.profile.path is None:
+                return finding
+            target = folder / Path(finding.profile.path).name
+            with self._zip.open(finding.profile.path) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file, _CHUNK)
+            return replace(finding, profile=replace(finding.profile, path=str(target)))
+
+        findings, base = ([extracted(f) for f in found] for found in (outcome.findings, outcome.base_findings))
+        return replace(outcome, findings=findings, base_findings=base)
+
+    def _read_manifest(self) -> Manifest:
+        if _MANIFEST not in self._zip.namelist():
+            raise ValueError("it has no manifest, so it is no results file of Warpwatch")
+        if self._zip.getinfo(_MANIFEST).file_size > JSON_LIMIT:
+            raise ValueError("its manifest is too large")
+        values = _loads(self._zip.read(_MANIFEST))
+        number = values.get("format") if isinstance(values, dict) else None
+        if number != FORMAT:
+            raise ValueError(f"it is of format {number!r}; this version of Warpwatch reads format {FORMAT}")
+        manifest = from_json(Manifest, values)
+        _check_manifest(manifest, self._zip.infolist())
+        return manifest
+
+    def _check_digest(self, member: Member) -> None:
+        limit = JSON_LIMIT if member.name.startswith("runs/") else TRACE_LIMIT
+        if member.size > limit:
+            raise ValueError(f"{member.name} has {member.size} bytes; at most {limit} are read")
+        digest, left = hashlib.sha256(), member.size
+        with self._zip.open(member.name) as file:
+            # One byte more than promised is asked for, so that a member that unpacks to more is found out without unpacking it.
+            while chunk := file.read(min(_CHUNK, left + 1)):
+                left -= len(chunk)
+                digest.update(chunk)
+                if left < 0:
+                    break
+        if left != 0 or digest.hexdigest() != member.sha256:
+            raise ValueError(f"{member.name} is not what the manifest says it is")
+
+    def _check_runs(self) -> None:
+        shas = {commit.sha for commit in self.manifest.commits}
+        unused = {member.name for member in self.manifest.members if member.name.startswith("traces/")}
+        for run in self.runs():
+            _check_run(run, shas)
+            for finding in [*run.outcome.findings, *run.outcome.base_findings]:
+                if finding.bench is not None:
+                    _check_bench(finding.bench)
+                if finding.profile is not None and finding.profile.path is not None:
+                    if finding.profile.path not in unused:
+                        raise ValueError(f"{finding.profile.path} is missing, or named twice")
+                    unused.remove(finding.profile.path)
+                    self._check_trace(finding.profile)
+        if unused:
+            raise ValueError(f"no run names {min(unused)}")
+
+    def _check_trace(self, profile: ProfileReply) -> None:
+        inflate, size = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), 0
+        with self._zip.open(profile.path or "") as file:
+            while (chunk := inflate.unconsumed_tail or file.read(2**16)) and size <= min(profile.size, INFLATED_TRACE_LIMIT):
+                size += len(inflate.decompress(chunk, _CHUNK))
+        size += len(inflate.flush())
+        if not inflate.eof or size != profile.size:
+            raise ValueError(f"{profile.path} is not a gzip'ed trace of {profile.size} bytes")
+
+
+def _open(path: Path) -> BufferedReader:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}") from error
+    if path.stat().st_size > FILE_LIMIT:
+        file.close()
+        raise BundleError(f"{path.name} is larger than {FILE_LIMIT >> 30} GiB; measure fewer commits per file")
+    return file
+
+
+def _open_zip(file: IO[bytes]) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except zipfile.BadZipFile:
+        raise ValueError("it is no results file of Warpwatch, or its end is missing; copy it again") from None
+
+
+def _check_manifest(manifest: Manifest, infos: list[zipfile.ZipInfo]) -> None:
+    names = [member.name for member in manifest.members]
+    if len(infos) > MEMBER_LIMIT or len(names) > MEMBER_LIMIT:
+        raise ValueError(f"it has more than {MEMBER_LIMIT} members")
+    if sum(member.size for member in manifest.members) > TOTAL_LIMIT:
+        raise ValueError(f"its members are larger than {TOTAL_LIMIT >> 30} GiB together")
+    if sorted([*names, _MANIFEST]) != sorted(info.filename for info in infos) or len(set(names)) != len(names):
+        raise ValueError("its members are not those that the manifest names")
+    for name in names:
+        if not _MEMBER.fullmatch(name):
+            raise ValueError(f"it has a member called {name[:80]!r}")
+    for commit in manifest.commits:
+        if not _SHA.fullmatch(commit.sha) or not _SHA.fullmatch(commit.parent_sha or commit.sha) or commit.ordinal < 1:
+            raise ValueError(f"it describes a commit {commit.sha[:80]!r} that cannot be one")
+        _moment(commit.authored_at)
+    _moment(manifest.created_at)
+
+
+def _check_run(run: BundledRun, shas: set[str]) -> None:
+    order = run.order
+    if order.kind not in _KINDS or not _NAME.fullmatch(order.operator):
+        raise ValueError(f"it has a job {order.kind[:40]!r} of an operator {order.operator[:80]!r}, which cannot be")
+    if (
+        order.sha not in shas
+        or (order.kind == "compare") != (order.base_sha is not None)
+        or not shas >= {order.base_sha or order.sha}
+    ):
+        raise ValueError(f"a {order.kind} job measures commits that the manifest does not describe")
+    if _moment(run.started_at) > _moment(run.finished_at):
+        raise ValueError(f"a {order.kind} job of {order.operator} ended before it began")
+    for comparison in run.outcome.comparisons:
+        if not all(isfinite(number) and number >= 0 for number in [*comparison.base_ns, *comparison.head_ns]):
+            raise ValueError(f"a comparison of {comparison.variant[:40]!r} holds impossible times")
+
+
+def _check_bench(bench: BenchReply) -> None:
+    for m in bench.measurements:
+        numbers = [*m.samples_ns, m.low_ns, m.median_ns, m.high_ns]
+        if not m.samples_ns or not all(isfinite(n) and n >= 0 for n in numbers) or not m.low_ns <= m.median_ns <= m.high_ns:
+            raise ValueError(f"a measurement of {m.metric[:40]!r} holds impossible times")
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"the time {text[:40]!r} has no time zone")
+    return moment
+
+
+def _loads(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+
+
+def _rounded(m: Measurement) -> Measurement:
+    """Samples with the seven digits that the database keeps of them."""
+    return replace(m, samples_ns=[float(f"{sample:.7g}") for sample in m.samples_ns])
