@@ -84,7 +84,7 @@ class Prepared:
                     return SampleReply(Status.OK, self.note, samples, self.metric)
 
     def finish(self) -> SampleReply:
-        """Verifies what the last slice computed; WrongResultError when it is wrong."""
+        """Verifies one more slice, on numbers never seen; WrongResultError when it is wrong."""
         with self._problem.modes():
             self._timer.verify()
         return SampleReply(Status.OK, self.note, [], self.metric)

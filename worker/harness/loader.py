@@ -44,9 +44,9 @@ class Loader:
             self._loaded[name] = _operator_of(module, name)
         return self._loaded[name]
 
-    def catalogue(self) -> Catalogue:
-        """Every operator of the commit; one that does not load has an error and nothing else."""
-        return Catalogue(CONTRACT, [self._entry(name) for name in self.names()])
+    def catalogue(self, only: str | None = None) -> Catalogue:
+        """Every operator of the commit, or `only` one; one that does not load has an error and nothing else."""
+        return Catalogue(CONTRACT, [self._entry(name) for name in self.names() if only in (None, name)])
 
     def _entry(self, name: str) -> OperatorEntry:
         try:

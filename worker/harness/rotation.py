@@ -20,6 +20,7 @@ from .failures import WrongResultError
 from .problem import Data, Problem
 
 _SET_SEEDS = 7919
+_RENEWED_SEEDS = 1_000_003
 _VERIFIED = 3
 _PADDING_UNIT = 512
 _LARGEST_PADDING = 4096
@@ -34,6 +35,7 @@ class Rotation:
         self._padding: list[Tensor] = []
         self._seeds = [seed + _SET_SEEDS * (index + 1) for index in range(count)]
         self._numbers = list(self._seeds)
+        self._probes = _spread(list(range(count)), _VERIFIED)
         for set_seed in self._seeds:
             if scatter is not None:
                 size = scatter.randrange(_LARGEST_PADDING) * _PADDING_UNIT
@@ -49,33 +51,39 @@ class Rotation:
         return [self.calls[(start + index) % size] for index in range(count)], (start + count - 1) % size
 
     def roll(self) -> None:
-        """Moves every set's numbers one set on, in place; a lone set gets new ones.
+        """Moves every set's numbers one set on, in place.
 
         In backward cases only the incoming gradients move: the forward run behind them belongs to its inputs.
         """
         moving = [self._moving(data) for data in self.sets]
-        if len(moving) == 1:
-            seed = self._numbers[0] + _SET_SEEDS
-            sources, numbers = [self._moving(self.problem.data(seed))], [seed]
-        else:
-            sources, numbers = [*moving[1:], moving[0].clone()], [*self._numbers[1:], self._numbers[0]]
-        if all(target.fits(source) for target, source in zip(moving, sources, strict=True)):
+        sources = [*moving[1:], moving[0].clone()]
+        if len(moving) > 1 and all(target.fits(source) for target, source in zip(moving, sources, strict=True)):
             for target, source in zip(moving, sources, strict=True):
                 target.overwrite(source)
-            self._numbers = numbers
+            self._numbers = [*self._numbers[1:], self._numbers[0]]
+
+    def renew(self) -> None:
+        """Puts numbers that no call has seen into the sets that `verify` looks at, since rolled ones come round again."""
+        for index in self._probes:
+            seed = self._seeds[index] + _RENEWED_SEEDS
+            target, source = self._moving(self.sets[index]), self._moving(self.problem.data(seed))
+            if target.fits(source):
+                target.overwrite(source)
+                self._numbers[index] = seed
 
     def verify(self, results: dict[int, Any]) -> None:
-        """Raises WrongResultError when a result kept from the timed loop is wrong, or a call changed its inputs.
+        """Raises WrongResultError when a result kept from a timed call is wrong, or a call changed its inputs.
 
-        results: what a timed call of that set returned, since the last roll.
+        results: what the timed call of a set returned, by the set's index, all on the numbers that the sets hold now.
         """
-        self.problem.synchronize()
-        for index in _spread(sorted(results), _VERIFIED):
+        for index in self._probes:
+            result = results[index] if index in results else self.calls[index]()
+            self.problem.synchronize()
             pristine = self._pristine(index)
             changed = self.sets[index].changed_since(pristine)
             if changed is not None:
                 raise WrongResultError(f"it modifies its input while it is timed: {changed}")
-            named = self.problem.results(results[index])
+            named = self.problem.results(result)
             wrong = first_wrong(judge(self.problem, pristine, named), named)
             if wrong is not None:
                 raise WrongResultError(f"wrong inside the timed loop: {wrong}")

@@ -47,7 +47,16 @@ class HotTimer:
     def take(self) -> list[float]:
         """One slice: nanoseconds per call of up to 25 samples, fewer where 20 ms are over before. At least one."""
         self._rotation.roll()
-        # Results kept from before the roll belong to other numbers.
+        return self._slice()
+
+    def verify(self) -> None:
+        """Raises WrongResultError when a slice like the others, on numbers never seen, computes something wrong."""
+        self._rotation.renew()
+        self._slice()
+        self._rotation.verify(self._kept)
+
+    def _slice(self) -> list[float]:
+        # Results kept from before belong to other numbers.
         self._kept.clear()
         if self._inner > 1:
             self._sample()
@@ -56,10 +65,6 @@ class HotTimer:
         while len(samples) < SLICE_SAMPLES and (not samples or perf_counter_ns() < end):
             samples.append(self._sample())
         return samples
-
-    def verify(self) -> None:
-        """Raises WrongResultError when the last slice computed something wrong."""
-        self._rotation.verify(self._kept)
 
     def _sample(self) -> float:
         calls, last = self._rotation.batch(self._inner)

@@ -65,8 +65,10 @@ class GraphTimer:
         return graph.replay(replays)
 
     def verify(self) -> None:
-        """Raises WrongResultError when the last replay of a placement left something wrong."""
+        """Raises WrongResultError when a replay like the others, on numbers never seen, leaves something wrong."""
         for graph in self._graphs:
+            graph.rotation.renew()
+            graph.replay(1)
             graph.rotation.verify(graph.kept)
 
 
@@ -109,16 +111,22 @@ class ColdTimer:
     def take(self) -> list[float]:
         """One slice: nanoseconds of up to ten calls; fewer where 20 ms are over before."""
         self._rotation.roll()
+        return self._slice()
+
+    def verify(self) -> None:
+        """Raises WrongResultError when a slice like the others, on numbers never seen, computes something wrong."""
+        self._rotation.renew()
+        self._slice()
+        self._rotation.verify(self._kept)
+
+    def _slice(self) -> list[float]:
+        # Results kept from before belong to other numbers.
         self._kept.clear()
         samples: list[float] = []
         end = perf_counter_ns() + SLICE_NS
         while not samples or (len(samples) < _EAGER_SAMPLES and perf_counter_ns() < end):
             samples.append(self._sample())
         return samples
-
-    def verify(self) -> None:
-        """Raises WrongResultError when the last slice computed something wrong."""
-        self._rotation.verify(self._kept)
 
     def _sample(self) -> float:
         (call,), index = self._rotation.batch(1)

@@ -63,8 +63,9 @@ class Verbs:
         self._native_ready: set[str] = set()
         native.configure(setting.root / setting.native, setting.cache, setting.device.type)
 
-    def catalogue(self, _request: Request, _progress: Progress) -> Catalogue:
-        return self._loader.catalogue()
+    def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
+        """Of the operator that the request names, or of all."""
+        return self._loader.catalogue(request.operator)
 
     def environment(self, _request: Request, _progress: Progress) -> Environment:
         return read_environment(self._setting.device, self._setting.threads, self._setting.cores)

@@ -1,0 +1,1 @@
+int this_line_is_wrong = "text";

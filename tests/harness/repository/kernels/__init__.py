@@ -1,0 +1,1 @@
+"""A user's folder of operators."""

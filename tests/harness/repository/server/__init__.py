@@ -1,0 +1,3 @@
+"""A user's own package, which happens to be called like one of the service's."""
+
+OWNER = "user"

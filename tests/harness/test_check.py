@@ -1,0 +1,114 @@
+"""Every way of being wrong ends in the right status, with a message that says what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.child import Harness
+from worker.protocol import CheckReply, Status
+
+
+def check(harness: Harness, variant: str, case: str = "n=1000,f32,fwd", operator: str = "scale", seed: int = 0) -> CheckReply:
+    return harness.ask(CheckReply, "check", operator=operator, variant=variant, case=case, seed=seed)
+
+
+@pytest.mark.parametrize("precision", ["f64", "f32", "bf16", "f16"])
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_right_in_every_precision(harness: Harness, precision: str, direction: str) -> None:
+    reply = check(harness, "right_gradient", f"n=1000,{precision},{direction}", seed=5)
+    assert (reply.status, reply.message, reply.seed) == (Status.OK, "", 5)
+    (error,) = reply.tensors
+    assert error.name == ("y" if direction == "fwd" else "grad x")
+    assert error.right
+    assert error.relative <= error.tolerance
+    assert error.norm == pytest.approx(error.oracle_norm, rel=1e-2)
+    assert error.torch_relative is not None
+    # 3x + 1 is two roundings at most, so no element is further off than about one unit in the last place of the larger term.
+    assert error.relative < {"f64": 1e-15, "f32": 1e-7, "bf16": 1e-2, "f16": 1e-3}[precision]
+
+
+def test_whole_numbers_are_exact(harness: Harness) -> None:
+    right = check(harness, "good", "n=1000,i32,fwd")
+    assert right.status is Status.OK
+    assert (right.tensors[0].relative, right.tensors[0].tolerance) == (0.0, 0.0)
+    wrong = check(harness, "last_wrong", "n=1000,i32,fwd")
+    assert wrong.status is Status.WRONG
+    assert (wrong.tensors[0].absolute, wrong.tensors[0].ulp, wrong.tensors[0].worst_index) == (1.0, 1.0, [999])
+
+
+def test_an_empty_tensor_is_right(harness: Harness) -> None:
+    assert check(harness, "good", "n=0,f32,fwd").status is Status.OK
+
+
+def test_every_output_and_gradient_is_reported(harness: Harness) -> None:
+    forward = check(harness, "good", "n=33,f32,fwd", "pair")
+    assert [error.name for error in forward.tensors] == ["y[0]", "y[1]"]
+    backward = check(harness, "good", "n=33,f32,bwd", "pair")
+    assert [error.name for error in backward.tensors] == ["grad x", "grad weights[0]", "grad weights[1]"]
+    assert (forward.status, backward.status) == (Status.OK, Status.OK)
+
+
+@pytest.mark.parametrize(
+    ("variant", "case", "words"),
+    [
+        ("last_missing", "n=1000,f32,fwd", "y: relative error"),
+        ("last_wrong", "n=1000,f32,fwd", "at [999]"),
+        ("nan", "n=1000,f32,fwd", "at [7]; 1 of 1000 numbers are NaN or infinite"),
+        ("wrong_shape", "n=1000,f32,fwd", "y has shape (1, 1000) and not (1000,)"),
+        ("wrong_dtype", "n=1000,f32,fwd", "y is float64 and not float32"),
+        ("no_tensor", "n=1000,f32,fwd", "it returned float where a tensor belongs"),
+        ("mutates", "n=1000,f32,fwd", "it modifies its input: x"),
+        ("keeps_by_shape", "n=1000,f64,fwd", "does it keep earlier results?"),
+        ("keeps_by_address", "n=1000,f64,fwd", "does it keep earlier results?"),
+        ("one_buffer", "n=1000,f32,fwd", "y of one call is overwritten by the next"),
+        ("gradient_is_incoming", "n=1000,f32,bwd", "grad x: relative error 0.667"),
+        ("gradient_is_none", "n=1000,f32,bwd", "grad x is None"),
+        ("gradient_too_short", "n=1000,f32,bwd", "returned an invalid gradient"),
+        ("detached", "n=1000,f32,bwd", "y carries no gradient"),
+        ("nan", "n=1000,bf16,fwd", "NaN"),
+    ],
+)
+def test_wrong_results(harness: Harness, variant: str, case: str, words: str) -> None:
+    reply = check(harness, variant, case)
+    assert reply.status is Status.WRONG, reply.message
+    assert words in reply.message
+
+
+def test_wrong_pairs(harness: Harness) -> None:
+    assert "grad weights[1] is None" in check(harness, "second_weight_lost", "n=33,f32,bwd", "pair").message
+    assert "1 tensors and not 2" in check(harness, "one_output", "n=33,f32,fwd", "pair").message
+    assert "1 floating-point outputs and not 2" in check(harness, "one_output", "n=33,f32,bwd", "pair").message
+
+
+@pytest.mark.parametrize(
+    ("variant", "status", "words"),
+    [
+        ("raises", Status.CRASHED, "a bug of the kernel"),
+        ("leaves", Status.CRASHED, "SystemExit"),
+        ("huge", Status.OUT_OF_MEMORY, "can't allocate memory"),
+        ("memory_error", Status.OUT_OF_MEMORY, "MemoryError"),
+        ("bad_alloc", Status.OUT_OF_MEMORY, "std::bad_alloc"),
+    ],
+)
+def test_exceptions_become_statuses(harness: Harness, variant: str, status: Status, words: str) -> None:
+    reply = check(harness, variant)
+    assert reply.status is status
+    assert words in reply.message
+    # The child goes on as if nothing had been.
+    assert check(harness, "good").status is Status.OK
+
+
+def test_nondeterminism_is_noted_and_no_failure(harness: Harness) -> None:
+    reply = check(harness, "unsteady", "n=1000,f32,fwd")
+    assert reply.status is Status.OK
+    assert reply.message == "nondeterministic: y differ between two calls on the same inputs"
+
+
+def test_kernel_code_that_prints_and_reads_disturbs_nothing(harness: Harness) -> None:
+    assert check(harness, "chatty").status is Status.OK
+    assert '{"id": 1, "reply": {}}' in harness.log.read_text()
+
+
+def test_progress_comes_before_the_reply(harness: Harness) -> None:
+    check(harness, "good")
+    assert [(event["event"], event["done"], event["total"]) for event in harness.events] == [("progress", 1, 3), ("progress", 2, 3)]

@@ -1,0 +1,132 @@
+"""How the child starts, what it loads, and that nothing kernel code does short of dying stops it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from tests.harness.child import Harness
+from tests.harness.conftest import UNLOADABLE
+from worker.protocol import BuildReply, Catalogue, CeilingsReply, CheckReply, Environment, Status
+
+
+def test_greets_with_contract_and_torch(harness: Harness) -> None:
+    assert harness.greeting == {"event": "ready", "contract": 1, "torch": torch.__version__}
+
+
+def test_catalogue_holds_every_file(harness: Harness) -> None:
+    catalogue = harness.ask(Catalogue, "catalogue")
+    entries = {entry.name: entry for entry in catalogue.operators}
+    assert set(entries) == {"scale", "pair", "native_scale", "native_broken", *(name[:-3] for name in UNLOADABLE)}
+    scale = entries["scale"]
+    assert scale.error is None
+    cases = {entry.key: entry for entry in scale.cases}
+    assert cases["n=1000,bf16,bwd"].suites == ["quick", "full"]
+    assert cases["n=1000,f64,fwd"].suites == ["full"]
+    assert (cases["n=1000,f64,fwd"].flops, cases["n=1000,f64,fwd"].bytes) == (2000, 16000)
+    assert [v.native for v in entries["native_scale"].variants] == [False, True]
+
+
+def test_a_file_that_does_not_load_costs_its_own_entry_only(harness: Harness) -> None:
+    errors = {entry.name: entry.error for entry in harness.ask(Catalogue, "catalogue").operators if entry.error is not None}
+    assert set(errors) == {name[:-3] for name in UNLOADABLE}
+    assert "SyntaxError" in errors["syntax"]
+    assert "a_package_that_nobody_has" in errors["missing"]
+    assert "SystemExit" in errors["leaves"]
+    assert "defines no module-level `operator" in errors["nothing"]
+    assert "an operator called 'scale'" in errors["misnamed"]
+    reply = harness.ask(CheckReply, "check", operator="missing", variant="v1", case="n=1,f32,fwd")
+    assert reply.status is Status.CRASHED
+    assert "a_package_that_nobody_has" in reply.message
+
+
+def test_what_a_commit_lacks_is_skipped(harness: Harness) -> None:
+    for names in (("unknown", "good", "n=1000,f32,fwd"), ("scale", "v9", "n=1000,f32,fwd"), ("scale", "good", "n=3,f32,fwd")):
+        operator, variant, case = names
+        reply = harness.ask(CheckReply, "check", operator=operator, variant=variant, case=case)
+        assert reply.status is Status.SKIPPED
+        assert reply.message.startswith("this commit's operator scale has no") or "no operator 'unknown'" in reply.message
+
+
+def test_unsupported_says_why(harness: Harness) -> None:
+    reasons = {"picky": "needs f64", "elsewhere": "elsewhere has no implementation for cpu"}
+    for variant, reason in reasons.items():
+        reply = harness.ask(CheckReply, "check", operator="scale", variant=variant, case="n=1000,f32,fwd")
+        assert (reply.status, reply.message) == (Status.UNSUPPORTED, reason)
+    reply = harness.ask(CheckReply, "check", operator="scale", variant="good", case="n=1000,i32,bwd")
+    assert (reply.status, reply.message) == (Status.UNSUPPORTED, "scale has no gradients in i32")
+
+
+def test_build_compiles_once(harness: Harness) -> None:
+    first = harness.ask(BuildReply, "build", operator="native_scale")
+    again = harness.ask(BuildReply, "build", operator="native_scale")
+    assert (first.status, again.status, again.cached) == (Status.OK, Status.OK, True)
+    assert first.key == again.key != ""
+    assert harness.ask(BuildReply, "build", operator="scale").status is Status.SKIPPED
+    for direction in ("fwd", "bwd"):
+        reply = harness.ask(CheckReply, "check", operator="native_scale", variant="v3", case=f"n=1000,f32,{direction}")
+        assert (reply.status, reply.message) == (Status.OK, "")
+
+
+def test_a_build_that_fails_costs_native_variants_only(harness: Harness) -> None:
+    build = harness.ask(BuildReply, "build", operator="native_broken")
+    check = harness.ask(CheckReply, "check", operator="native_broken", variant="v3", case="n=1000,f32,fwd")
+    for reply in (build, check):
+        assert reply.status is Status.BUILD_FAILED
+        assert "this_line_is_wrong" in reply.message
+    assert harness.ask(CheckReply, "check", operator="native_broken", variant="v1", case="n=1000,f32,fwd").status is Status.OK
+
+
+def test_ceilings_are_plausible(harness: Harness) -> None:
+    reply = harness.ask(CeilingsReply, "ceilings")
+    assert reply.status is Status.OK
+    assert set(reply.peaks) == {"copy", "f32", "f64"}
+    assert reply.peaks["f32"] > 1.2 * reply.peaks["f64"] > 0
+    assert reply.peaks["copy"] > 1e8
+
+
+def test_environment_is_the_same_at_every_start(harness: Harness, repository: Path, cache: Path) -> None:
+    first = harness.ask(Environment, "environment")
+    assert first.device_kind == "cpu"
+    assert re.fullmatch(r"[a-z0-9-]+-cores?", first.device_key)
+    assert first.facts["torch"] == torch.__version__
+    assert first.facts["threads"] == 1
+    other = Harness(repository, cache)
+    assert other.ask(Environment, "environment") == first
+    assert other.stop() == 0
+
+
+def test_unknown_contract_is_fatal(repository: Path, cache: Path) -> None:
+    child = Harness(repository, cache, contract=99)
+    assert child.greeting["event"] == "fatal"
+    assert "contract 99" in child.greeting["message"]
+    assert child.stop() == 2
+
+
+def test_missing_device_is_fatal(repository: Path, cache: Path) -> None:
+    child = Harness(repository, cache, device="cuda:63")
+    assert child.greeting["event"] == "fatal"
+    assert "cuda:63 is not available" in child.greeting["message"]
+    assert child.stop() == 2
+
+
+def test_operators_elsewhere_leave_every_package_to_the_user(tmp_path: Path, cache: Path) -> None:
+    """Operators in a nested folder without __init__.py; `kernels` and even `warpwatch` lie in the worktree, only the latter is ours."""
+    folder = tmp_path / "source" / "ops"
+    folder.mkdir(parents=True)
+    for name in ("kernels", "warpwatch"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("OWNER = 'user'\n")
+    (folder / "twice.py").write_text(
+        "import kernels\n"
+        "from warpwatch import Cost, Operator, case\n"
+        "assert kernels.OWNER == 'user'\n"
+        "operator = Operator('twice', 'Twice.', inputs=lambda c, make: {'x': make.normal(c['n'])}, reference=lambda x: 2 * x,\n"
+        "    cost=lambda c: Cost(1, 1), cases={'quick': (case(n=5),)})\n"
+        "operator.variant('v1', idea='sum')(lambda x: x + x)\n"
+    )
+    child = Harness(tmp_path, cache, operators="source/ops")
+    assert child.ask(CheckReply, "check", operator="twice", variant="v1", case="n=5,f32,fwd").status is Status.OK
+    assert child.stop() == 0
