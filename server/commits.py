@@ -58,7 +58,7 @@ def _with_operators(mirror: Path, commits: list[git.CommitInfo]) -> History:
     folders = {file: _folder(mirror, file) for file in set(files)}
     names = [f"{sha}:{folders[file]}" for sha, file in zip(shas, files, strict=True)]
     trees = git.object_ids(mirror, names)
-    operators = {tree: git.operator_names(mirror, tree, "") if tree else [] for tree in set(trees)}
+    operators = {tree: git.operators_in(mirror, tree) if tree else [] for tree in set(trees)}
     by_sha = {sha: operators[tree] for sha, tree in zip(shas, trees, strict=True)}
     return History(commits, by_sha, folders[files[-1]])
 
@@ -66,6 +66,11 @@ def _with_operators(mirror: Path, commits: list[git.CommitInfo]) -> History:
 def _folder(mirror: Path, file: str | None) -> str:
     """The operator folder that a warpwatch.toml names; the default where it cannot be used: the worker says what is wrong with it."""
     try:
-        return parse_project(git.git("cat-file", "blob", file, cwd=mirror) if file else None).operators.strip("/")
+        return (
+            parse_project(git.git("cat-file", "blob", file, cwd=mirror) if file else None)
+            .operators.strip("/")
+            .removeprefix(".")
+            .strip("/")
+        )
     except ProjectError:
         return parse_project(None).operators

@@ -97,7 +97,6 @@ def install(app: FastAPI) -> None:
         HTTPException: _from_http,
         db_errors.EngineError: lambda request, error: _from_engine(error),
         GitError: lambda request, error: Problem(502, str(error)),
-        Exception: _from_surprise,
     }
     for kind, translate in handlers.items():
         app.add_exception_handler(kind, _handler(translate))
@@ -146,9 +145,14 @@ def _from_engine(error: db_errors.EngineError) -> Problem:
     return Problem(status, str(error), headers={"Retry-After": "5"} if status == 503 else None)
 
 
-def _from_surprise(request: Request, error: Exception) -> Problem:
+def surprise(request: Request, error: Exception) -> Response:
+    """The answer to an error that nobody foresaw; the log has it, the answer tells nothing of the inside."""
     _log.error("unexpected error at %s %s", request.method, request.url.path, exc_info=error)
-    return Problem(500, "the server met an error it does not know; its log says more. Nothing was half-written")
+    problem = Problem(500, "the server met an error it does not know; its log says more. Nothing was half-written")
+    try:
+        return respond(request, problem)
+    except Exception:  # noqa: BLE001 - the page for errors may be what fails.
+        return json_problem(problem, request.url.path)
 
 
 def _describe_problems(app: FastAPI) -> None:

@@ -8,13 +8,16 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.problems import Problem, json_problem
+from server.problems import Problem, json_problem, surprise
 from warpwatch.settings import SettingError, Settings
 
 MAX_BODY_BYTES = 1_000_000
 """No request of ours is longer; results come in through the database, bundles through the command."""
+_TOO_LARGE = f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in with `warpwatch import`"
 COOKIE = "warpwatch_token"
 MIN_TOKEN_LENGTH = 16
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -70,7 +73,23 @@ class Guard:
         if problem is not None:
             await json_problem(problem, scope["path"])(scope, receive, send)
             return
-        await self.app(scope, _bounded(receive), send)
+        await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What nobody foresaw is answered here, so that even this answer has the security headers."""
+        has_started = False
+
+        async def send_noticed(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self.app(scope, _bounded(receive), send_noticed)
+        except Exception as error:
+            if has_started:
+                raise
+            await surprise(Request(scope), error)(scope, receive, send)
 
     def _refuse(self, scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
@@ -84,7 +103,7 @@ class Guard:
             return Problem(401, f"a token is needed; {remedy}", headers={"WWW-Authenticate": "Bearer"})
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-            return Problem(413, f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in with `warpwatch import`")
+            return Problem(413, _TOO_LARGE)
         return None
 
 
@@ -128,7 +147,8 @@ def _bounded(receive: Receive) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > MAX_BODY_BYTES:
-            raise Problem(413, f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in with `warpwatch import`")
+            # FastAPI lets an error of this kind alone through while it reads a body.
+            raise HTTPException(413, _TOO_LARGE)
         return message
 
     return receive_bounded

@@ -63,8 +63,8 @@ def suspect(base: Timing, head: Timing) -> Direction | None:
 def decide(base_ns: Sequence[float], head_ns: Sequence[float], direction: Direction, suspected_ratio: float) -> Decided:
     """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i].
 
-    confirmed: the interval of the ratio lies beyond 2 % in the suspected direction. dismissed: the interval holds 1 or lies
-    on the other side, and does not hold the suspected ratio. unsure: anything else, too few rounds included.
+    confirmed: the whole interval of the ratio lies beyond 2 % in the suspected direction. dismissed: the whole interval stays
+    below 2 %, or it holds 1 and not the suspected ratio. unsure: anything else, too few rounds included.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     interval = median_interval(ratios)
@@ -76,7 +76,7 @@ def decide(base_ns: Sequence[float], head_ns: Sequence[float], direction: Direct
     )
     if nearest > CONFIRM_RATIO:
         decision: Decision = "confirmed"
-    elif nearest <= 1 and farthest < suspected:
+    elif farthest < CONFIRM_RATIO or (nearest <= 1 and farthest < suspected):
         decision = "dismissed"
     else:
         decision = "unsure"

@@ -43,7 +43,11 @@ def commit(path: Path, subject: str, operators: tuple[str, ...] = ("square",)) -
 
 
 def run_git(path: Path, *arguments: str) -> str:
-    who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "Ann"), ("EMAIL", "ann@example.com"))}
+    who = {
+        f"GIT_{role}_{what}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for what, value in (("NAME", "Ann"), ("EMAIL", "ann@example.com"))
+    }
     done = subprocess.run(["git", *arguments], cwd=path, env=os.environ | who, check=True, capture_output=True, text=True)
     return done.stdout
 
@@ -57,10 +61,14 @@ def catalogue(operators: tuple[str, ...] = ("square",), variants: tuple[str, ...
         }
         for key in CASES
     ]  # fmt: skip
-    named = [{"name": name, "idea": f"idea of {name}", "outcome": "", "devices": ["cpu", "cuda"], "native": False} for name in variants]
+    named = [
+        {"name": name, "idea": f"idea of {name}", "outcome": "", "devices": ["cpu", "cuda"], "native": False} for name in variants
+    ]
     return {
         "contract": 1,
-        "operators": [{"name": name, "summary": f"About {name}.", "variants": named, "cases": cases, "error": None} for name in operators],
+        "operators": [
+            {"name": name, "summary": f"About {name}.", "variants": named, "cases": cases, "error": None} for name in operators
+        ],
     }
 
 
@@ -113,12 +121,16 @@ class Lab:
         with self.database.session() as session:
             self.use(session, environment)
 
-    def submit(self, kind: str, index: int, *, base: int | None = None, operator: str = "square", origin: str = "api", **spec: Any) -> int:
+    def submit(
+        self, kind: str, index: int, *, base: int | None = None, operator: str = "square", origin: str = "api", **spec: Any
+    ) -> int:
         """The id of a queued job for the commit number `index`."""
         with self.database.session() as session:
             operator_id = registry.ensure_operators(session, self.repository, [operator])[operator]
             base_id = None if base is None else self.commits[self.shas[base]]
-            job = submissions.NewJob(kind, self.commits[self.shas[index]], operator_id, self.device, {"suite": "quick", **spec}, base_id)
+            job = submissions.NewJob(
+                kind, self.commits[self.shas[index]], operator_id, self.device, {"suite": "quick", **spec}, base_id
+            )
             new = submissions.NewSubmission(self.repository, {"kinds": [kind], "commits": self.shas[index]}, [job], origin)
             return list_job_ids(session, submissions.create_submission(session, new))[0]
 

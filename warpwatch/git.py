@@ -167,7 +167,16 @@ def list_folder(mirror: Path, sha: str, folder: str) -> list[str]:
 
 def operator_names(mirror: Path, sha: str, folder: str) -> list[str]:
     """Operators of a commit: one per Python file in its operator folder that does not begin with an underscore."""
-    names = [Path(path).name for path in list_folder(mirror, sha, folder)]
+    return _operators(list_folder(mirror, sha, folder))
+
+
+def operators_in(mirror: Path, tree: str) -> list[str]:
+    """Operators in an operator folder, given by the id of its tree."""
+    return _operators(git("ls-tree", "--name-only", tree, cwd=mirror).splitlines())
+
+
+def _operators(paths: list[str]) -> list[str]:
+    names = [Path(path).name for path in paths]
     return sorted(name.removesuffix(".py") for name in names if name.endswith(".py") and not name.startswith("_"))
 
 

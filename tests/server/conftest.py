@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -41,3 +46,21 @@ def app(settings: Settings, database: Database) -> FastAPI:
 def client(app: FastAPI) -> Iterator[TestClient]:
     with TestClient(app, base_url="http://127.0.0.1:8321", raise_server_exceptions=False) as client:
         yield client
+
+
+@pytest.fixture
+def served(settings: Settings, database: Database) -> Iterator[Settings]:
+    """A server with its judge, on a port of its own; the settings to reach it with."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        settings = replace(settings, port=port, server_url=f"http://127.0.0.1:{port}", lease_seconds=2.0)
+        config = uvicorn.Config(create_app(settings, database), log_level="warning", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield settings
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,162 @@
+"""Jobs over REST: list, detail, log, live events, cancel and retry."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from db import runs
+from db.models import Status
+from tests.builders import CASES, Lab
+from tests.server.test_code import problem
+from warpwatch.settings import Settings
+
+
+def test_jobs_are_filtered_and_paged(client: TestClient, lab: Lab) -> None:
+    done = lab.bench(0, {("v1", CASES[0]): 1000.0})
+    queued = [lab.submit("check", index) for index in range(3)]
+    rows = client.get("/api/v1/jobs", params={"state": "queued", "device": "test-cpu"}).json()["items"]
+    assert [row["id"] for row in rows] == queued[::-1]
+    assert [row["position"] for row in rows] == [2, 1, 0]
+    page = client.get("/api/v1/jobs", params={"limit": 2, "before": queued[1]}).json()
+    assert [row["id"] for row in page["items"]] == [queued[0], done]
+    assert client.get("/api/v1/jobs", params={"device": "test-gpu"}).json()["items"] == []
+    problem(client.get("/api/v1/jobs", params={"state": "lost"}), 422)
+
+
+def test_job_detail(client: TestClient, lab: Lab) -> None:
+    job = lab.submit("bench", 1, cases=[CASES[0]], variants=["v1", "v2"])
+    first = lab.begin(job)
+    with lab.database.session() as session:
+        runs.fail_run(session, first, "the machine went away", retry=True)
+    rows = [lab._timed("v1", CASES[0], 1234.0, 0.002), lab._timed("v2", CASES[0], Status.TIMED_OUT, 0)]
+    lab.finish(job, lab.outcome(rows))
+    detail = client.get(f"/api/v1/jobs/{job}").json()
+    assert detail["repository"] == "kernels"
+    assert [(run["attempt"], run["state"], run["message"]) for run in detail["runs"]] == [
+        (1, "failed", "the machine went away"), (2, "done", ""),
+    ]  # fmt: skip
+    results = {result["variant"]: result for result in detail["results"]}
+    assert (results["v1"]["status"], results["v1"]["median_ns"]) == ("ok", 1234.0)
+    assert (results["v2"]["status"], results["v2"]["message"], results["v2"]["median_ns"]) == (
+        "timed_out",
+        "it was timed_out",
+        None,
+    )
+    assert shlex.split(detail["replay"]) == [
+        "warpwatch", "submit", "--repository", "kernels", "--commit", lab.shas[1], "--kinds", "bench", "--operators", "square",
+        "--variants", "v1", "--variants", "v2", "--cases", CASES[0], "--device", "test-cpu", "--wait",
+    ]  # fmt: skip
+    problem(client.get("/api/v1/jobs/999"), 404)
+
+
+def test_log_of_every_attempt(client: TestClient, lab: Lab) -> None:
+    job = lab.submit("check", 0)
+    assert client.get(f"/api/v1/jobs/{job}/log").json()["items"] == []
+    first = lab.begin(job)
+    with lab.database.session() as session:
+        runs.append_log(session, first, "one\n")
+        runs.append_log(session, first, "two\n")
+        runs.fail_run(session, first, "lost", retry=True)
+    second = lab.begin(job)
+    with lab.database.session() as session:
+        runs.append_log(session, second, "again\n")
+
+    def texts(**params: int) -> list[str]:
+        return [piece["text"] for piece in client.get(f"/api/v1/jobs/{job}/log", params=params).json()["items"]]
+
+    assert texts() == ["again\n"]
+    assert texts(run=first) == ["one\n", "two\n"]
+    piece = client.get(f"/api/v1/jobs/{job}/log", params={"run": first, "limit": 1}).json()["items"][0]
+    assert texts(run=first, after=piece["id"]) == ["two\n"]
+    other = lab.begin(lab.submit("check", 1))
+    problem(client.get(f"/api/v1/jobs/{job}/log", params={"run": other}), 404)
+
+
+def test_cancel_and_retry_a_job(client: TestClient, lab: Lab) -> None:
+    job = lab.submit("check", 0)
+    problem(client.post(f"/api/v1/jobs/{job}/retry"), 409)
+    run = lab.begin(job)
+    assert client.post(f"/api/v1/jobs/{job}/cancel").json()["job"]["state"] == "cancelled"
+    with lab.database.session() as session:
+        assert runs.heartbeat(session, run) == "cancel"
+    assert client.post(f"/api/v1/jobs/{job}/cancel").json()["job"]["state"] == "cancelled"
+    assert client.post(f"/api/v1/jobs/{job}/retry").json()["job"]["state"] == "queued"
+    for verb in ("cancel", "retry"):
+        problem(client.post(f"/api/v1/jobs/999/{verb}"), 404)
+
+
+def events(settings: Settings, job: int, last_event_id: int | None = None) -> Iterator[tuple[str, Any, str | None]]:
+    """(event, data, id) as a browser's EventSource reads them, as they come."""
+    headers = {} if last_event_id is None else {"Last-Event-ID": str(last_event_id)}
+    request = urllib.request.Request(f"{settings.server_url}/api/v1/jobs/{job}/events", headers=headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        event: dict[str, str] = {}
+        for line in answer:
+            name, _, value = line.decode().rstrip("\n").partition(": ")
+            if name:
+                event[name] = value
+            elif "event" in event:
+                yield event["event"], json.loads(event["data"]), event.get("id")
+                event = {}
+
+
+def test_a_job_is_followed_live(served: Settings, lab: Lab) -> None:
+    job = lab.submit("check", 0)
+    stream = events(served, job)
+    kind, state, _ = next(stream)
+    assert (kind, state["state"], state["position"]) == ("state", "queued", 0)
+    run = lab.begin(job)
+    kind, state, _ = next(stream)
+    assert (kind, state["state"], state["run_id"]) == ("state", "running", run)
+    with lab.database.session() as session:
+        runs.append_log(session, run, "compiling\n")
+    began = time.monotonic()
+    kind, piece, piece_id = next(stream)
+    assert time.monotonic() - began < 4, "the announcement was not heard; it was found by looking again"
+    assert (kind, piece["text"], piece["run"]) == ("log", "compiling\n", run)
+    with lab.database.session() as session:
+        runs.set_progress(session, run, 1, 4, "v1")
+    assert next(stream)[:2] == ("progress", {"done": 1, "total": 4, "text": "v1"})
+    with lab.database.session() as session:
+        runs.append_log(session, run, "checking\n")
+        runs.finish_run(session, run, lab.outcome([]))
+    rest = list(stream)
+    assert [(kind, data.get("state") or data.get("text")) for kind, data, _ in rest] == [
+        ("state", "done"), ("log", "checking\n"), ("end", "done"),
+    ]  # fmt: skip
+    resumed = [data["text"] for kind, data, _ in events(served, job, int(piece_id or 0)) if kind == "log"]
+    assert resumed == ["checking\n"]
+
+
+def test_following_survives_a_lost_connection_to_the_database(served: Settings, lab: Lab) -> None:
+    job = lab.submit("check", 0)
+    run = lab.begin(job)
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.extend(data["text"] for kind, data, _ in events(served, job) if kind == "log"))
+    reader.start()
+    time.sleep(0.3)
+    with lab.database.session() as session:
+        session.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+    with lab.database.session() as session:
+        runs.append_log(session, run, "still here\n")
+        runs.finish_run(session, run, lab.outcome([]))
+    reader.join(timeout=15)
+    assert found == ["still here\n"]
+
+
+def test_following_an_unknown_job(client: TestClient) -> None:
+    problem(client.get("/api/v1/jobs/999/events"), 404)

@@ -1,0 +1,104 @@
+"""Every error is a problem that names what to do: malformed requests, and a database that is down, full or behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from db import migrate
+from db.database import Database
+from db.errors import DatabaseFullError, SchemaTooNewError
+from server.app import create_app
+from tests.server.test_code import problem
+from warpwatch.settings import Settings
+
+
+@contextmanager
+def client_of(settings: Settings, url: str) -> Iterator[TestClient]:
+    database = Database(url)
+    with TestClient(
+        create_app(settings, database, judge=False), base_url="http://127.0.0.1:8321", raise_server_exceptions=False
+    ) as client:
+        yield client
+    database.close()
+
+
+def test_malformed_json(client: TestClient) -> None:
+    answer = client.post("/api/v1/submissions", content=b'{"repository": ', headers={"Content-Type": "application/json"})
+    assert "not valid JSON" in str(problem(answer, 400)["detail"])
+
+
+@pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'"text"', b"\xff\xfe"])
+def test_json_that_is_no_object(client: TestClient, content: bytes) -> None:
+    answer = client.post("/api/v1/submissions", content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    problem(answer, answer.status_code)
+
+
+def test_nothing_there_and_not_allowed(client: TestClient) -> None:
+    assert problem(client.get("/api/v1/nothing"), 404)["instance"] == "/api/v1/nothing"
+    problem(client.delete("/api/v1/repositories"), 405)
+
+
+def test_a_database_that_is_down(settings: Settings) -> None:
+    with client_of(settings, "postgresql://someone:secret@127.0.0.1:1/nothing") as client:
+        for method, path in (("GET", "/health"), ("GET", "/repositories"), ("POST", "/submissions")):
+            answer = client.request(
+                method, f"/api/v1{path}", json={"repository": "x", "commits": "main"} if method == "POST" else None
+            )
+            detail = str(problem(answer, 503)["detail"])
+            assert "WARPWATCH_DATABASE_URL" in detail
+            assert "secret" not in detail
+            assert answer.headers["retry-after"]
+
+
+def test_the_server_recovers_with_its_database(settings: Settings, database_url: str) -> None:
+    database = Database("postgresql://someone@127.0.0.1:1/nothing")
+    app = create_app(settings, database, judge=False)
+    with TestClient(app, base_url="http://127.0.0.1:8321") as client:
+        problem(client.get("/api/v1/repositories"), 503)
+        app.state.database = Database(database_url)
+        assert client.get("/api/v1/repositories").status_code == 200
+        app.state.database.close()
+
+
+def test_a_database_without_its_tables(settings: Settings, postgres_url: str) -> None:
+    with migrate.scratch_database(postgres_url) as url, client_of(settings, url) as client:
+        for path in ("/health", "/repositories", "/jobs"):
+            assert "warpwatch migrate" in str(problem(client.get(f"/api/v1{path}"), 503)["detail"])
+        migrate.upgrade(url)
+        assert client.get("/api/v1/repositories").status_code == 200
+
+
+@pytest.mark.parametrize("error", [DatabaseFullError, SchemaTooNewError])
+def test_a_database_that_is_full_or_newer(app: FastAPI, client: TestClient, error: type[Exception]) -> None:
+    def fail() -> None:
+        raise error
+
+    app.add_api_route("/api/v1/failing", fail)
+    detail = str(problem(client.get("/api/v1/failing"), 503)["detail"])
+    assert "free some space" in detail or "upgrade" in detail
+
+
+def test_a_surprise_tells_nothing_of_the_inside(app: FastAPI, client: TestClient) -> None:
+    def fail() -> None:
+        raise RuntimeError("password=hunter2")
+
+    app.add_api_route("/api/v1/failing", fail)
+    assert "hunter2" not in str(problem(client.get("/api/v1/failing"), 500))
+
+
+def test_health(client: TestClient) -> None:
+    body = client.get("/api/v1/health").json()
+    assert body["status"] == "ok"
+    assert body["counts"] | {"database_bytes": 0} == {
+        "queued": 0,
+        "running": 0,
+        "workers": 0,
+        "repositories": 0,
+        "database_bytes": 0,
+    }

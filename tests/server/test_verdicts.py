@@ -1,0 +1,93 @@
+"""The rules of verdicts, on numbers alone."""
+
+from __future__ import annotations
+
+import random
+from math import comb
+
+import pytest
+
+from server.verdicts import Decided, Timing, decide, median_interval, suspect
+
+
+def timing(median_ns: float, spread: float = 0.002) -> Timing:
+    return Timing(median_ns, median_ns * (1 - spread), median_ns * (1 + spread))
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "expected"),
+    [
+        (timing(10_000), timing(13_000), "slower"),
+        (timing(13_000), timing(10_000), "faster"),
+        (timing(10_000), timing(10_450), None),
+        (timing(10_450), timing(10_000), None),
+        (timing(2_000), timing(2_150), None),
+        (timing(1_000), timing(1_500), "slower"),
+        (timing(10_000, 0.06), timing(11_500, 0.06), None),
+        (timing(10_000, 0.03), timing(11_100, 0.03), None),
+        (timing(10_000, 0.001), timing(10_600, 0.001), "slower"),
+    ],
+    ids=["30 %", "back", "4.5 %", "−4.3 %", "7.5 % but 150 ns", "50 %", "intervals touch", "within 3 × noise", "6 % without noise"],
+)
+def test_suspect(base: Timing, head: Timing, expected: str | None) -> None:
+    assert suspect(base, head) == expected
+
+
+def test_the_interval_of_a_median_is_between_order_statistics() -> None:
+    values = [float(n) for n in range(12)]
+    random.Random(1).shuffle(values)
+    # With 12 values the 3rd and the 10th: fewer than 3 or more than 9 of 12 fall below the median with 3.9 %.
+    assert median_interval(values) == (2.0, 9.0)
+    assert 2 * sum(comb(12, k) for k in range(3)) / 2**12 <= 0.05 < 2 * sum(comb(12, k) for k in range(4)) / 2**12
+
+
+def test_too_few_values_have_no_interval() -> None:
+    assert median_interval([1.0] * 5) is None
+    assert median_interval([]) is None
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (1.0, 6.0)
+
+
+def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
+    generator = random.Random(7)
+    intervals = [median_interval([generator.lognormvariate(0, 0.3) for _ in range(15)]) for _ in range(2000)]
+    hits = sum(low <= 1 <= high for low, high in intervals if low is not None)  # type: ignore[misc]
+    assert 0.94 <= hits / 2000 <= 0.99
+
+
+def rounds(ratio: float, noise: float = 0.002, count: int = 12) -> tuple[list[float], list[float]]:
+    """Paired rounds that drift together, as a warming machine makes them."""
+    generator = random.Random(3)
+    drift = [10_000 * (1 + 0.02 * number) for number in range(count)]
+    return [d * generator.gauss(1, noise) for d in drift], [ratio * d * generator.gauss(1, noise) for d in drift]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "direction", "suspected", "decision"),
+    [
+        (1.30, "slower", 1.3, "confirmed"),
+        (0.75, "faster", 0.75, "confirmed"),
+        (1.00, "slower", 1.1, "dismissed"),
+        (1.00, "faster", 0.9, "dismissed"),
+        (0.80, "slower", 1.1, "dismissed"),
+        (1.25, "faster", 0.9, "dismissed"),
+        (1.01, "slower", 1.1, "dismissed"),
+        (1.021, "slower", 1.1, "unsure"),
+    ],
+)
+def test_decide(ratio: float, direction: str, suspected: float, decision: str) -> None:
+    found = decide(*rounds(ratio), direction, suspected)  # type: ignore[arg-type]
+    assert found.decision == decision
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.high
+    assert found.ratio == pytest.approx(ratio, rel=0.003)
+
+
+def test_rounds_too_noisy_to_rule_the_change_out_are_unsure() -> None:
+    heads = [7_000.0, 13_000.0, 8_000.0, 12_500.0, 9_000.0, 12_000.0, 8_500.0, 11_800.0, 9_500.0, 11_500.0, 9_900.0, 10_100.0]
+    assert decide([10_000.0] * 12, heads, "slower", 1.1).decision == "unsure"
+    assert decide([10_000.0] * 12, heads, "slower", 1.5).decision == "dismissed"
+
+
+def test_too_few_rounds_are_unsure() -> None:
+    assert decide(*rounds(1.5, count=5), "slower", 1.5) == Decided("unsure")
