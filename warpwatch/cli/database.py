@@ -54,7 +54,7 @@ def _check(url: str) -> None:
 
     found = differences(url)
     if found:
-        typer.echo("the migrations (+) and db/models.py (-) differ:", err=True)
+        typer.echo("the migrations (+) and db/models (-) differ:", err=True)
         typer.echo("\n".join(found), err=True)
         raise typer.Exit(1)
-    typer.echo("the migrations lead to the tables of db/models.py")
+    typer.echo("the migrations lead to the tables of db/models")

@@ -1,0 +1,109 @@
+"""What is measured, and on what: repositories, commits, operators, variants, cases; devices, environments, workers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.models.base import Base, created
+
+
+class Repository(Base):
+    __tablename__ = "repositories"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    url: Mapped[str]
+    """What git clones: a path or a URL."""
+    created_at: Mapped[datetime] = created()
+
+
+class Commit(Base):
+    __tablename__ = "commits"
+    __table_args__ = (
+        UniqueConstraint("repository_id", "sha"),
+        Index(None, "repository_id", "ordinal"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    sha: Mapped[str]
+    parent_sha: Mapped[str | None]
+    ordinal: Mapped[int]
+    """Number of its ancestors, itself included: order in history that does not depend on when it was measured."""
+    author: Mapped[str]
+    authored_at: Mapped[datetime]
+    subject: Mapped[str]
+    catalogue: Mapped[dict[str, Any] | None]
+    """worker.protocol.Catalogue as JSON, once a worker has read it."""
+
+
+class Operator(Base):
+    __tablename__ = "operators"
+    __table_args__ = (UniqueConstraint("repository_id", "name"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    summary: Mapped[str] = mapped_column(server_default="")
+
+
+class Variant(Base):
+    __tablename__ = "variants"
+    __table_args__ = (UniqueConstraint("operator_id", "name"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    idea: Mapped[str] = mapped_column(server_default="")
+
+
+class Case(Base):
+    __tablename__ = "cases"
+    __table_args__ = (UniqueConstraint("operator_id", "key"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
+    key: Mapped[str]
+    sizes: Mapped[dict[str, Any]]
+    precision: Mapped[str]
+    direction: Mapped[str]
+    layout: Mapped[str]
+    suites: Mapped[list[Any]]
+    flops: Mapped[int]
+    bytes: Mapped[int]
+
+
+class Device(Base):
+    """A model of hardware; workers with the same model share one queue."""
+
+    __tablename__ = "devices"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(unique=True)
+    kind: Mapped[str]
+    name: Mapped[str]
+    created_at: Mapped[datetime] = created()
+
+
+class Environment(Base):
+    """Software and hardware fingerprint, stored once; points refer to it."""
+
+    __tablename__ = "environments"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"), index=True)
+    key: Mapped[str] = mapped_column(unique=True)
+    facts: Mapped[dict[str, Any]]
+    peaks: Mapped[dict[str, Any] | None]
+    """Measured ceilings: "copy" in bytes per second, precisions in FLOP per second."""
+    created_at: Mapped[datetime] = created()
+
+
+class Worker(Base):
+    __tablename__ = "workers"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    """host, process and device, such as `node7-4242-cpu`."""
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"), index=True)
+    version: Mapped[str]
+    started_at: Mapped[datetime] = created()
+    heartbeat_at: Mapped[datetime] = created()
+    stopped_at: Mapped[datetime | None]
+    facts: Mapped[dict[str, Any]] = mapped_column(server_default="{}")

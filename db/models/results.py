@@ -1,0 +1,155 @@
+"""What was found: results, series, points, samples, traces, builds, bundles."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.models.base import Base, created, one_of
+from db.models.words import Status
+
+
+class Result(Base):
+    """How one variant fared on one case in one run. `details` holds the tensor errors of a check, the health of a bench."""
+
+    __tablename__ = "results"
+    __table_args__ = (
+        one_of("status", Status),
+        # A compare job has results of two commits.
+        UniqueConstraint("run_id", "commit_id", "variant_id", "case_id"),
+        Index(None, "commit_id", "operator_id", "kind", "device_id"),
+        Index(None, "operator_id", "device_id", "kind", "ordinal"),
+        Index(None, "variant_id", "case_id", "device_id", "kind", "ordinal", "id"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    kind: Mapped[str]
+    commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    ordinal: Mapped[int]
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
+    variant_id: Mapped[int] = mapped_column(ForeignKey("variants.id", ondelete="CASCADE"))
+    case_id: Mapped[int] = mapped_column(ForeignKey("cases.id", ondelete="CASCADE"), index=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"))
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    status: Mapped[str]
+    message: Mapped[str] = mapped_column(server_default="")
+    details: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    created_at: Mapped[datetime] = created()
+
+
+class Series(Base):
+    """operator × case × variant × device × protocol × metric over commits."""
+
+    __tablename__ = "series"
+    __table_args__ = (
+        UniqueConstraint("operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"),
+        Index(None, "device_id", "metric"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
+    case_id: Mapped[int] = mapped_column(ForeignKey("cases.id", ondelete="CASCADE"))
+    variant_id: Mapped[int] = mapped_column(ForeignKey("variants.id", ondelete="CASCADE"))
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"))
+    protocol: Mapped[str]
+    metric: Mapped[str]
+
+
+class Point(Base):
+    """One series at one commit, as one run measured it."""
+
+    __tablename__ = "points"
+    __table_args__ = (
+        UniqueConstraint("series_id", "result_id"),
+        Index(None, "series_id", "ordinal", "id"),
+        Index(None, "commit_id"),
+        Index(None, "result_id"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"))
+    commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    ordinal: Mapped[int]
+    """The commit's ordinal, repeated here so that a history is one index range."""
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    result_id: Mapped[int] = mapped_column(ForeignKey("results.id", ondelete="CASCADE"))
+    median_ns: Mapped[float]
+    low_ns: Mapped[float]
+    high_ns: Mapped[float]
+    noise: Mapped[float]
+    count: Mapped[int]
+    dropped: Mapped[int] = mapped_column(server_default="0")
+    roofline_share: Mapped[float | None]
+    """Lower bound from the measured ceilings over the median; `bound` says which ceiling binds."""
+    bound: Mapped[str | None]
+    measured_at: Mapped[datetime] = created()
+
+
+class Samples(Base):
+    """Every kept sample of a point: float32 nanoseconds, little endian, zlib."""
+
+    __tablename__ = "samples"
+    point_id: Mapped[int] = mapped_column(ForeignKey("points.id", ondelete="CASCADE"), primary_key=True)
+    data: Mapped[bytes]
+
+
+class Trace(Base):
+    """A Chrome trace, gzip'ed, in chunks. Not listed before it is `complete`."""
+
+    __tablename__ = "traces"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    result_id: Mapped[int] = mapped_column(ForeignKey("results.id", ondelete="CASCADE"), index=True)
+    size: Mapped[int]
+    compressed_size: Mapped[int]
+    sha256: Mapped[str]
+    runtime_calls: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    created_at: Mapped[datetime] = created()
+
+
+class TraceChunk(Base):
+    __tablename__ = "trace_chunks"
+    trace_id: Mapped[int] = mapped_column(ForeignKey("traces.id", ondelete="CASCADE"), primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    data: Mapped[bytes]
+
+
+class TraceKernel(Base):
+    __tablename__ = "trace_kernels"
+    __table_args__ = (Index(None, "trace_id", "total_ns"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    trace_id: Mapped[int] = mapped_column(ForeignKey("traces.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    calls: Mapped[int]
+    total_ns: Mapped[float]
+    mean_ns: Mapped[float]
+    share: Mapped[float]
+    details: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+
+
+class Build(Base):
+    """One build of one operator's library for a commit: how long it took and what the compiler made of it."""
+
+    __tablename__ = "builds"
+    __table_args__ = (UniqueConstraint("commit_id", "operator_id", "environment_id"), Index(None, "operator_id"))
+    id: Mapped[int] = mapped_column(primary_key=True)
+    commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    status: Mapped[str]
+    key: Mapped[str]
+    cached: Mapped[bool]
+    seconds: Mapped[float]
+    log: Mapped[str]
+    resources: Mapped[list[Any]]
+
+
+class Bundle(Base):
+    """A results file that was imported; its digest makes a second import a no-op."""
+
+    __tablename__ = "bundles"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    sha256: Mapped[str] = mapped_column(unique=True)
+    name: Mapped[str]
+    submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
+    imported_at: Mapped[datetime] = created()

@@ -1,0 +1,64 @@
+"""The closed lists of words that rows hold."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How one variant fared on one case. Held equal to worker.protocol.Status by a test."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    BUILD_FAILED = "build_failed"
+    UNSUPPORTED = "unsupported"
+    SKIPPED = "skipped"
+
+
+class JobState(StrEnum):
+    """queued → running → done | failed | cancelled; running → queued when its worker was lost; failed | cancelled | done → queued on retry."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class RunState(StrEnum):
+    """running → done (results recorded) | failed (could not run) | lost (lease ran out) | cancelled."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+class JobKind(StrEnum):
+    CHECK = "check"
+    BENCH = "bench"
+    PROFILE = "profile"
+    COMPARE = "compare"
+
+
+class Verdict(StrEnum):
+    """suspected → confirmed | dismissed | unsure, decided by an interleaved comparison."""
+
+    SUSPECTED = "suspected"
+    CONFIRMED = "confirmed"
+    DISMISSED = "dismissed"
+    UNSURE = "unsure"
+
+
+class Triage(StrEnum):
+    """What people made of a confirmed change; any state may follow any other, with a note."""
+
+    NEW = "new"
+    ACKNOWLEDGED = "acknowledged"
+    ACCEPTED = "accepted"
+    FIXED = "fixed"
+    INVALID = "invalid"

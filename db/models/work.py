@@ -1,0 +1,99 @@
+"""What is to be done and who did it: submissions, jobs, runs, logs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.models.base import Base, created, one_of
+from db.models.words import JobKind, JobState, RunState
+
+
+class Submission(Base):
+    __tablename__ = "submissions"
+    __table_args__ = (Index(None, "repository_id", "id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    request: Mapped[dict[str, Any]]
+    """What was asked for, as it was asked."""
+    idempotency_key: Mapped[str | None] = mapped_column(unique=True)
+    priority: Mapped[int] = mapped_column(server_default="0")
+    origin: Mapped[str] = mapped_column(server_default="api")
+    """api | form | cli | confirm | bundle | example."""
+    created_at: Mapped[datetime] = created()
+
+
+class Job(Base):
+    """One unit of queue work: kind × commit × operator × device."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        one_of("kind", JobKind),
+        one_of("state", JobState),
+        Index(None, "submission_id", "id"),
+        Index(None, "state", "id"),
+        Index("ix_jobs_open", "device_id", "priority", "id", postgresql_where="state IN ('queued', 'running')"),
+        Index("ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"),
+        Index(None, "commit_id"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
+    kind: Mapped[str]
+    commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    base_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    """compare jobs only: the commit measured beside `commit_id`."""
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"))
+    spec: Mapped[dict[str, Any]]
+    """suite, variants, cases, seed, budget: what the worker needs besides the columns."""
+    priority: Mapped[int] = mapped_column(server_default="0")
+    state: Mapped[str] = mapped_column(server_default=JobState.QUEUED)
+    attempt: Mapped[int] = mapped_column(server_default="0")
+    """Number of the run that owns the job; a run with a smaller number may write nothing."""
+    max_attempts: Mapped[int] = mapped_column(server_default="3")
+    """Number of its last run: when that one is lost the job fails. A run handed back, and a retry by a person, raise it."""
+    ticket: Mapped[int | None]
+    """The queue's job (procrastinate_jobs.id) that brings it to a worker. Only a hint: begin_run decides who gets it."""
+    message: Mapped[str] = mapped_column(server_default="")
+    progress: Mapped[dict[str, Any] | None]
+    """{"done": n, "total": m, "text": …} of the current run."""
+    judged_at: Mapped[datetime | None]
+    """When verdicts were drawn from its end: from its results, or, of a compare job, from the lack of them."""
+    created_at: Mapped[datetime] = created()
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class Run(Base):
+    """One attempt at a job by one worker."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        one_of("state", RunState),
+        UniqueConstraint("job_id", "attempt"),
+        Index("ix_runs_running", "heartbeat_at", postgresql_where="state = 'running'"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    attempt: Mapped[int]
+    worker_id: Mapped[int | None] = mapped_column(ForeignKey("workers.id", ondelete="SET NULL"), index=True)
+    environment_id: Mapped[int | None] = mapped_column(ForeignKey("environments.id", ondelete="SET NULL"), index=True)
+    state: Mapped[str] = mapped_column(server_default=RunState.RUNNING)
+    message: Mapped[str] = mapped_column(server_default="")
+    started_at: Mapped[datetime] = created()
+    heartbeat_at: Mapped[datetime] = created()
+    finished_at: Mapped[datetime | None]
+
+
+class RunLog(Base):
+    """A piece of a run's log, in order of id; the job page streams them."""
+
+    __tablename__ = "run_logs"
+    __table_args__ = (Index(None, "run_id", "id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    text: Mapped[str]
+    created_at: Mapped[datetime] = created()
