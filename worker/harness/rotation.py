@@ -37,10 +37,11 @@ class Rotation:
         self._numbers = list(self._seeds)
         self._probes = _spread(list(range(count)), _VERIFIED)
         for set_seed in self._seeds:
-            if scatter is not None:
-                size = scatter.randrange(_LARGEST_PADDING) * _PADDING_UNIT
-                self._padding.append(torch.empty(size, dtype=torch.uint8, device=problem.device))
             self.sets.append(problem.data(set_seed))
+            if scatter is not None:
+                # No larger than a set: the allocator keeps small and large tensors in different places.
+                units = scatter.randint(1, max(1, min(self.sets[-1].nbytes // _PADDING_UNIT, _LARGEST_PADDING)))
+                self._padding.append(torch.empty(units * _PADDING_UNIT, dtype=torch.uint8, device=problem.device))
         self.calls: list[Callable[[], Any]] = [problem.call(data) for data in self.sets]
         self._next = 0
 

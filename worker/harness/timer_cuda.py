@@ -189,7 +189,8 @@ def _capture(launches: list[tuple[int, Callable[[], Any]]], kept: dict[int, Any]
         kept.clear()
         with suppress(RuntimeError):
             torch.cuda.synchronize()
-        raise CaptureError(str(error).splitlines()[0]) from None
+        # Ending a broken capture fails too; what broke it is the error before.
+        raise CaptureError(str(error.__context__ or error).splitlines()[0]) from None
     return graph
 
 
