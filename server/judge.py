@@ -78,7 +78,9 @@ class Judge:
         self._thread.join(timeout=10)
 
     def _run(self) -> None:
-        while not self._stop.wait(POLL_SECONDS):
+        # The reaper trusts what it sees only when it looks several times per lease.
+        pause = min(POLL_SECONDS, self._settings.lease_seconds / 5)
+        while not self._stop.wait(pause):
             try:
                 self.sweep()
             except EngineError as error:

@@ -41,10 +41,14 @@ class Hub:
         """Listen from now on, on the running event loop."""
         self._task = asyncio.create_task(self._listen())
 
-    async def stop(self) -> None:
-        """End every stream and the connection."""
+    def close(self) -> None:
+        """End every stream. A server that is asked to stop waits for its streams first, so this comes before `stop`."""
         self.is_closing = True
         self._wake(None)
+
+    async def stop(self) -> None:
+        """End every stream and the connection."""
+        self.close()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

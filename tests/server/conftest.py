@@ -49,12 +49,18 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def served(settings: Settings, database: Database) -> Iterator[Settings]:
+def lease() -> float:
+    """Seconds that a silent worker keeps its job."""
+    return 15.0
+
+
+@pytest.fixture
+def served(settings: Settings, database: Database, lease: float) -> Iterator[Settings]:
     """A server with its judge, on a port of its own; the settings to reach it with."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        settings = replace(settings, port=port, server_url=f"http://127.0.0.1:{port}", lease_seconds=2.0)
+        settings = replace(settings, port=port, server_url=f"http://127.0.0.1:{port}", lease_seconds=lease)
         config = uvicorn.Config(create_app(settings, database), log_level="warning", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

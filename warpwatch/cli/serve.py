@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 GRACE_SECONDS = 2
-"""How long open pages, which follow live events, may hold up a stop."""
+"""How long requests under way may hold up a stop."""
 
 
 @app.command()
@@ -48,8 +49,14 @@ def _serve(settings: Settings, url: str, listener: socket.socket) -> None:
 def _run(application: FastAPI, listener: socket.socket) -> None:
     import uvicorn
 
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            """Live events have no end of their own, and stopping waits for whatever is being sent."""
+            application.state.hub.close()
+            super().handle_exit(sig, frame)
+
     config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS)
-    uvicorn.Server(config).run(sockets=[listener])
+    Server(config).run(sockets=[listener])
 
 
 def _listening(settings: Settings) -> socket.socket:

@@ -1,0 +1,221 @@
+"""`warpwatch submit` and its siblings against a real server: what they print and how they exit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from db import runs
+from db.database import Database
+from db.models import Status
+from db.reads.work import list_jobs
+from tests.builders import CASES, Lab
+from warpwatch import git
+from warpwatch.cli import app
+from warpwatch.cli.submit import exit_code
+from warpwatch.settings import Settings
+
+V1 = ("v1", CASES[0])
+
+
+def command(settings: Settings, *arguments: str, cwd: Path | None = None) -> Result:
+    """One `warpwatch …` in this process, whose start would be most of the time."""
+    environment = {"WARPWATCH_URL": settings.server_url, "WARPWATCH_TOKEN": ""}
+    with contextlib.chdir(cwd or Path.cwd()):
+        return CliRunner().invoke(app, arguments, env=environment)
+
+
+class FakeWorker:
+    """Ends every job that comes, the way `answer` says; the command waits for a real server with real rows."""
+
+    def __init__(self, lab: Lab, answer: dict[str, Any]) -> None:
+        self.lab, self.answer = lab, answer
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join()
+
+    def run(self) -> None:
+        while not self.stop.wait(0.05):
+            with self.lab.database.session() as session:
+                waiting = list_jobs(session, state="queued").items
+            for job in waiting:
+                result = self.answer[job.kind]
+                if job.kind == "compare":
+                    self.lab.compare(job.id, {V1: result})
+                elif isinstance(result, str) and result not in list(Status):
+                    run = self.lab.begin(job.id)
+                    with self.lab.database.session() as session:
+                        runs.fail_run(session, run, result, retry=False)
+                else:
+                    self.lab.finish(job.id, self.lab.outcome([self.lab._timed(*V1, result, 0.002)]))
+
+
+def submit(settings: Settings, lab: Lab, answer: dict[str, Any], *more: str) -> Result:
+    arguments = ("submit", "--repository", "kernels", "--commit", "main", "--operators", "square", "--device", "cpu", *more)
+    with FakeWorker(lab, answer):
+        return command(settings, *arguments)
+
+
+ROUNDS = [10_000.0] * 12
+
+
+@pytest.mark.parametrize(
+    ("results", "counts", "slower", "code"),
+    [
+        ({"ok": 5, "unsupported": 1, "skipped": 1}, {"done": 3}, 0, 0),
+        ({}, {"done": 1}, 0, 0),
+        ({"ok": 5}, {"done": 3}, 1, 1),
+        ({"ok": 5, "wrong": 1}, {"done": 3}, 0, 1),
+        ({"wrong": 1, "crashed": 1}, {"failed": 3}, 0, 1),
+        ({"ok": 5}, {"done": 2, "failed": 1}, 0, 2),
+        ({"ok": 5}, {"done": 2, "cancelled": 1}, 0, 2),
+        *(({"ok": 5, status: 1}, {"done": 2}, 0, 2) for status in ("crashed", "timed_out", "out_of_memory", "build_failed")),
+    ],
+)
+def test_exit_codes(results: dict[str, int], counts: dict[str, int], slower: int, code: int) -> None:
+    assert exit_code({"results": results, "counts": counts}, slower) == code
+
+
+def test_waiting_names_what_is_wrong_and_how_to_see_it_again(served: Settings, lab: Lab) -> None:
+    done = submit(served, lab, {"check": Status.WRONG, "bench": "no compiler"}, "--wait")
+    assert done.exit_code == 1, done.stdout + done.stderr
+    assert "failed: 1 wrong" in done.stdout
+    assert f"wrong: square v1 {CASES[0]} at {lab.shas[5][:9]}: it was wrong" in done.stdout
+    assert "warpwatch submit --repository kernels" in done.stdout
+    assert "failed: bench square" in done.stdout
+    assert "no compiler" in done.stdout
+
+
+def test_waiting_for_a_verdict(served: Settings, lab: Lab) -> None:
+    git.update_mirror(str(lab.source), served.home)
+    lab.bench(4, {V1: 10_000.0})
+    answer = {"bench": 13_000.0, "compare": (ROUNDS, [13_000.0 + number for number in range(12)])}
+    done = submit(served, lab, answer, "--kinds", "bench", "--wait", "--json")
+    assert done.exit_code == 1, done.stdout + done.stderr
+    body = json.loads(done.stdout)
+    assert (body["exit_code"], body["results"], body["origin"]) == (1, {"ok": 1}, "cli")
+    assert [(row["direction"], row["head_sha"]) for row in body["regressions"]] == [("slower", lab.shas[5])]
+    number = str(body["regressions"][0]["id"])
+    assert command(served, "triage", number, "accepted", "--note", "more exact").stdout == f"regression {number} is accepted\n"
+    assert command(served, "status", str(body["id"])).exit_code == 0
+
+
+def test_faster_is_fine(served: Settings, lab: Lab) -> None:
+    git.update_mirror(str(lab.source), served.home)
+    lab.bench(4, {V1: 10_000.0})
+    done = submit(
+        served, lab, {"bench": 7_000.0, "compare": (ROUNDS, [7_000.0 + n for n in range(12)])}, "--kinds", "bench", "--wait"
+    )
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "faster: square on test-cpu × 0.70" in done.stdout
+
+
+def test_without_waiting_cancel_status_and_retry(served: Settings, lab: Lab) -> None:
+    done = command(
+        served, "submit", "--commit", "HEAD~1", "--kinds", "check", "--operators", "square,cube", "--json", cwd=lab.source
+    )
+    assert done.exit_code == 0, done.stderr
+    body = json.loads(done.stdout)
+    assert body["request"]["commits"] == lab.shas[4], "in the repository's own checkout a ref means what it means there"
+    assert body["counts"] == {"queued": 2}
+    number = str(body["id"])
+    assert "is cancelled" in command(served, "cancel", number).stdout
+    status = command(served, "status")
+    assert (status.exit_code, status.stdout.splitlines()[0]) == (2, f"submission {number} cancelled: no results")
+    assert "is queued" in command(served, "retry", number).stdout
+    job = command(served, "cancel", "1", "--job")
+    assert job.stdout == "job 1 is cancelled\n"
+
+
+def test_refusals_say_what_to_do(served: Settings, lab: Lab) -> None:
+    done = command(served, "submit", "--repository", "kernels", "--commit", "nope", "--operators", "sqare", "--device", "cpu")
+    assert done.exit_code == 2
+    assert "commits: 'nope' names no commit here" in done.stderr
+    assert command(served, "cancel", "77").exit_code == 2
+    assert command(served, "status", "77").exit_code == 2
+    assert command(served, "submit", "--repository", "nobody", "--commit", "main").exit_code == 2
+
+
+def test_waiting_can_be_cut_short(served: Settings, lab: Lab) -> None:
+    done = command(served, "submit", "--repository", "kernels", "--commit", "main", "--device", "cpu", "--wait", "--timeout", "0.1")
+    assert done.exit_code == 2
+    assert "has not ended after 0.1 s" in done.stderr
+
+
+def test_no_server(settings: Settings) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "warpwatch", "status"], env=os.environ | {"WARPWATCH_URL": "http://127.0.0.1:1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "no Warpwatch server answers" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_repositories(served: Settings, lab: Lab, source: tuple[Path, list[str]]) -> None:
+    assert "repository again at" in command(served, "repository", "add", "again", ".", cwd=source[0]).stdout
+    listed = command(served, "repository", "list").stdout.splitlines()
+    assert [line.split("\t")[0] for line in listed] == ["again", "kernels"]
+    assert command(served, "repository", "add", "bad name", str(source[0])).exit_code == 2
+
+
+def serve(settings: Settings, **variables: str) -> subprocess.Popen[str]:
+    environment = os.environ | {
+        "WARPWATCH_DATABASE_URL": settings.database_url or "", "WARPWATCH_HOME": str(settings.home), "WARPWATCH_PORT": str(settings.port),
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-m", "warpwatch", "serve"],
+        env=environment | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_serve_refuses_a_port_that_is_taken_and_the_open_network(served: Settings) -> None:
+    taken = serve(served)
+    assert (taken.wait(30), "choose another port with WARPWATCH_PORT" in taken.communicate()[1]) == (2, True)
+    exposed = serve(served, WARPWATCH_HOST="0.0.0.0", WARPWATCH_TOKEN="")
+    assert (exposed.wait(30), "set WARPWATCH_TOKEN" in exposed.communicate()[1]) == (2, True)
+
+
+def test_serve_stops_cleanly_while_a_page_is_open(settings: Settings, database: Database, lab: Lab) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        settings = replace(settings, port=probe.getsockname()[1])
+    job = lab.submit("check", 0)
+    server = serve(settings)
+    url = f"http://127.0.0.1:{settings.port}/api/v1"
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"{url}/health").close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    with urllib.request.urlopen(f"{url}/jobs/{job}/events", timeout=30) as stream:
+        assert stream.readline() == b"event: state\n"
+        began = time.monotonic()
+        server.terminate()
+        assert server.wait(30) in (0, -15)
+        assert time.monotonic() - began < 15
+    assert "Traceback" not in server.communicate()[1]
