@@ -126,10 +126,8 @@ class Child:
         deadline = time.monotonic() + seconds
         while True:
             message = self._next_message(deadline, seconds)
-            if message.get("id") != self._requests:
-                continue
-            if message.get("event") == "progress":
-                reporter.log(str(message.get("text", ""))[:_LINE_LIMIT])
+            # Events before the reply say how far one case is, which is finer than a job's progress.
+            if message.get("id") != self._requests or "event" in message:
                 continue
             reply = message.get("reply")
             if not isinstance(reply, dict):

@@ -111,27 +111,37 @@ class _Rounds:
         return replace(outcome, comparisons=comparisons, findings=profiles["head"], base_findings=profiles["base"])
 
     def _pair(self, variant: str, case: str) -> Comparison:
-        """Prepared on both sides, sampled in turn, finished on both sides; the first thing to go wrong ends it."""
+        """Prepared on both sides, sampled in turn, finished on both sides; the first thing to go wrong is the comparison's end."""
         metric = METRICS[self._head.checkout.host.kind][0]
+        metrics: dict[str, str] = {}
         medians: dict[str, list[float]] = {"base": [], "head": []}
+        trouble = None
         for verb, side in self._steps():
             reply = side.ask(verb, variant, case, self._budget_ns, self._rounds)
             if reply.status is not Status.OK:
-                self._finish(variant, case)
-                return Comparison(variant, case, metric, PROTOCOL, reply.status, f"{side.name}: {reply.message}")
-            if verb == "sample":
+                trouble = reply.status, f"{side.name}: {reply.message}"
+            elif verb == "prepare":
+                metrics[side.name] = reply.metric or metric
+                if len(set(metrics.values())) > 1:
+                    trouble = Status.UNSUPPORTED, f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
+            elif verb == "sample":
                 medians[side.name].append(median(reply.samples_ns))
-        self._finish(variant, case)
-        return Comparison(variant, case, metric, PROTOCOL, Status.OK, "", medians["base"], medians["head"])
+            if trouble is not None:
+                self._free(variant, case)
+                return Comparison(variant, case, metrics.get("head", metric), PROTOCOL, *trouble)
+        return Comparison(variant, case, metrics["head"], PROTOCOL, Status.OK, "", medians["base"], medians["head"])
 
     def _steps(self) -> list[tuple[str, _Side]]:
-        """prepare both, then base head, head base, base head …: whoever goes second in one round goes first in the next."""
+        """prepare both, then base head, head base, base head …: whoever goes second in one round goes first in the next.
+
+        `finish` comes last: it verifies what was computed while it was timed.
+        """
         pair = [self._base, self._head]
         rounds = [("sample", side) for index in range(self._rounds) for side in (pair if index % 2 == 0 else pair[::-1])]
-        return [("prepare", side) for side in pair] + rounds
+        return [("prepare", side) for side in pair] + rounds + [("finish", side) for side in pair]
 
-    def _finish(self, variant: str, case: str) -> None:
-        """Frees what `prepare` laid out, where its child still lives."""
+    def _free(self, variant: str, case: str) -> None:
+        """Gives back what `prepare` laid out, where its child still lives."""
         for side in (self._base, self._head):
             if side.checkout.running:
                 side.ask("finish", variant, case, self._budget_ns, self._rounds)

@@ -68,9 +68,9 @@ class Measurer:
             last = self._last[variant]
             return Finding(variant, case, Status.SKIPPED, f"{variant} {last.status.replace('_', ' ')} before, on {last.case}")
         # Damage done by another variant shows up later, in an innocent one: a crash only counts against a variant that ran alone.
-        innocent = self._checkout.others_ran(variant)
+        doubtful = self._checkout.others_ran(variant) and not self._strikes[variant]
         finding = self._ask(kind, variant, case)
-        if innocent and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running:
+        if doubtful and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running:
             self._reporter.log(f"{variant} ended a child that others had used; once more in a fresh one")
             finding = self._ask(kind, variant, case)
         if finding.status is Status.CRASHED and self._checkout.host.kind == "cuda":

@@ -68,9 +68,20 @@ class Repository:
         self._git("commit", "--quiet", "--allow-empty", "--message", subject)
         return self._git("rev-parse", "HEAD").strip()
 
+    def detached_commit(self, subject: str, parent: str) -> str:
+        """A commit that no branch holds."""
+        return self._git("commit-tree", "-p", parent, "-m", subject, f"{parent}^{{tree}}").strip()
+
     def _git(self, *words: str) -> str:
-        identity = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org"}
-        return subprocess.run(["git", *words], cwd=self.path, env=os.environ | identity, check=True, capture_output=True, text=True).stdout
+        identity = {
+            "GIT_AUTHOR_NAME": "A",
+            "GIT_AUTHOR_EMAIL": "a@example.org",
+            "GIT_COMMITTER_NAME": "A",
+            "GIT_COMMITTER_EMAIL": "a@example.org",
+        }
+        return subprocess.run(
+            ["git", *words], cwd=self.path, env=os.environ | identity, check=True, capture_output=True, text=True
+        ).stdout
 
 
 @pytest.fixture

@@ -1,0 +1,211 @@
+"""Jobs end to end without a database: a real repository, a real child, and every status a variant can meet."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.worker import probes
+from tests.worker.conftest import Diary, Repository, processes_with
+from warpwatch.settings import Settings
+from worker.checkout import Host, Tools
+from worker.execution import execute
+from worker.outcome import Order, Outcome
+from worker.protocol import Status
+from worker.reporter import CannotRunError, Stopped
+
+CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]
+KNOWN = {"variants": ["ok", "loop"], "cases": CASES[:2]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("execution")
+
+
+@pytest.fixture(scope="module")
+def tools(folder: Path) -> Iterator[Tools]:
+    """Tools shared by the module, so that children stay warm as they do in a worker; short time limits."""
+    settings = Settings(home=folder / "home", case_timeout_seconds=8, build_timeout_seconds=60, memory_bytes=8 * 2**30)
+    settings.home.mkdir()
+    peaks = settings.home / "peaks"
+    peaks.mkdir()
+    tools = Tools(Host(settings, "cpu"))
+    # Ceilings take seconds to measure and are tested where they are measured.
+    key = tools_key(tools, peaks)
+    (peaks / f"{key}.json").write_text('{"copy": 1e10, "f32": 1e11}')
+    yield tools
+    tools.close()
+    assert processes_with(str(folder)) == []
+    assert list((settings.home / "worktrees").iterdir()) == []
+
+
+def tools_key(tools: Tools, peaks: Path) -> str:
+    from warpwatch.project import Project
+    from worker.protocol import Environment
+
+    child = tools.host.start_child(peaks, Project(), Diary())
+    try:
+        return child.ask(Environment, "environment", 60, Diary()).key
+    finally:
+        child.close()
+
+
+@pytest.fixture(scope="module")
+def repository(folder: Path) -> Repository:
+    return Repository(folder / "repository")
+
+
+@pytest.fixture(scope="module")
+def good(repository: Repository) -> str:
+    return repository.commit("good", probes.files())
+
+
+def order(repository: Repository, sha: str, kind: str = "check", **spec: object) -> Order:
+    return Order(kind, repository.url, sha, "probe", {"suite": "quick", **spec})
+
+
+def run(order: Order, tools: Tools, tmp_path: Path, diary: Diary | None = None) -> Outcome:
+    traces = tmp_path / "traces"
+    traces.mkdir(exist_ok=True)
+    return execute(order, tools, diary or Diary(), traces)
+
+
+def statuses(outcome: Outcome) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for finding in outcome.findings:
+        found.setdefault(finding.variant, []).append(str(finding.status))
+    return found
+
+
+def test_every_variant_meets_its_fate_and_the_others_go_on(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
+    diary = Diary()
+    outcome = run(order(repository, good), tools, tmp_path, diary)
+    assert statuses(outcome) == {
+        "ok": ["ok", "ok", "ok"],
+        "wrong": ["wrong", "wrong", "wrong"],
+        "raise": ["crashed", "crashed", "skipped"],
+        "segfault": ["crashed", "crashed", "skipped"],
+        "loop": ["timed_out", "skipped", "skipped"],
+        "memory": ["out_of_memory"] * 3,
+        "unsupported": ["unsupported"] * 3,
+        "last": ["ok", "ok", "ok"],
+    }
+    messages = {finding.variant: finding.message for finding in reversed(outcome.findings)}
+    assert "SIGSEGV" in messages["segfault"]
+    assert "about to die" in messages["segfault"]
+    assert "no such luck" in messages["raise"]
+    assert "not on a cpu" in messages["unsupported"]
+    assert outcome.catalogue is not None
+    assert [finding.check.tensors for finding in outcome.findings if finding.variant == "wrong" and finding.check]
+    assert f"check ok {CASES[0]} ok" in diary.lines
+    assert diary.steps[-1][:2] == (24, 24)
+    assert outcome.peaks == {"copy": 1e10, "f32": 1e11}
+
+
+def test_bench_and_profile(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
+    wanted = {"variants": ["ok", "wrong"], "cases": CASES[:1], "budget_ns": 50_000_000}
+    bench = run(order(repository, good, "bench", **wanted), tools, tmp_path)
+    assert statuses(bench) == {"ok": ["ok"], "wrong": ["wrong"]}
+    measured = bench.findings[0].bench
+    assert measured is not None
+    assert {m.metric for m in measured.measurements} == {"hot", "cold"}
+    assert all(m.samples_ns and m.low_ns <= m.median_ns <= m.high_ns for m in measured.measurements)
+    profile = run(order(repository, good, "profile", variants=["ok"], case_limit=1), tools, tmp_path)
+    assert statuses(profile) == {"ok": ["ok"]}
+    reply = profile.findings[0].profile
+    assert reply is not None
+    assert reply.path is not None
+    with gzip.open(reply.path) as trace:
+        assert json.load(trace)["traceEvents"]
+
+
+def test_a_comparison_is_paired_and_profiled(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
+    slower = probes.OPERATOR.replace(
+        "def ok(x):\n    return x * 2", "def ok(x):\n    for _ in range(30):\n        y = x * 2\n    return y"
+    )
+    assert slower != probes.OPERATOR
+    head = repository.commit("slower", {"kernels/probe.py": slower})
+    pairs = [["ok", CASES[0]], ["wrong", CASES[0]], ["segfault", CASES[0]], ["gone", CASES[0]]]
+    compare = replace(order(repository, head, "compare", pairs=pairs, rounds=12), base_sha=good)
+    outcome = run(compare, tools, tmp_path)
+    by_variant = {comparison.variant: comparison for comparison in outcome.comparisons}
+    assert {name: str(c.status) for name, c in by_variant.items()} == {
+        "ok": "ok", "wrong": "wrong", "segfault": "crashed", "gone": "skipped",
+    }  # fmt: skip
+    right = by_variant["ok"]
+    assert len(right.base_ns) == len(right.head_ns) == 12
+    assert sum(h > 3 * b for b, h in zip(right.base_ns, right.head_ns, strict=True)) >= 11, "thirty times the work shows"
+    for findings in (outcome.findings, outcome.base_findings):
+        assert [f.profile.path for f in findings if f.profile and f.variant == "ok"]
+    assert len({f.profile.path for f in outcome.findings + outcome.base_findings if f.profile}) == 2
+
+
+def test_an_unknown_contract_is_a_status(repository: Repository, tools: Tools, tmp_path: Path) -> None:
+    sha = repository.commit("from the future", {"warpwatch.toml": "contract = 99\n"})
+    outcome = run(order(repository, sha, known=KNOWN), tools, tmp_path)
+    assert statuses(outcome) == {"ok": ["unsupported"] * 2, "loop": ["unsupported"] * 2}
+    assert "contract 99" in outcome.findings[0].message
+    with pytest.raises(CannotRunError, match="contract 99"):
+        run(order(repository, sha), tools, tmp_path)
+    repository.commit("back", {"warpwatch.toml": probes.TOML})
+
+
+def test_a_file_that_does_not_load_breaks_its_own_rows_only(repository: Repository, tools: Tools, tmp_path: Path) -> None:
+    sha = repository.commit("broken", {"kernels/probe.py": "import no_such_module", "kernels/second.py": probes.SECOND})
+    outcome = run(order(repository, sha, known=KNOWN), tools, tmp_path)
+    assert statuses(outcome) == {"ok": ["build_failed"] * 2, "loop": ["build_failed"] * 2}
+    assert "no_such_module" in outcome.findings[0].message
+    other = replace(order(repository, sha, variants=["ok"]), operator="second")
+    assert statuses(run(other, tools, tmp_path)) == {"ok": ["ok"] * 3}
+
+
+def test_a_file_that_ends_the_child_breaks_its_own_rows_only(repository: Repository, tools: Tools, tmp_path: Path) -> None:
+    sha = repository.commit("deadly", {"kernels/probe.py": "import os\nos.abort()", "kernels/second.py": probes.SECOND})
+    outcome = run(order(repository, sha, known=KNOWN), tools, tmp_path)
+    assert statuses(outcome) == {"ok": ["crashed"] * 2, "loop": ["crashed"] * 2}
+    other = replace(order(repository, sha, variants=["ok"]), operator="second")
+    assert statuses(run(other, tools, tmp_path)) == {"ok": ["ok"] * 3}
+
+
+def test_a_compile_error_costs_the_native_variants_only(repository: Repository, tools: Tools, tmp_path: Path) -> None:
+    changes = {"kernels/probe.py": probes.NATIVE_OPERATOR, "csrc/probe/probe.cpp": "this does not compile;"}
+    sha = repository.commit("does not compile", changes)
+    outcome = run(order(repository, sha, variants=["ok", "native"], cases=CASES[:1]), tools, tmp_path)
+    assert statuses(outcome) == {"ok": ["ok"], "native": ["build_failed"]}
+    assert outcome.build is not None
+    assert outcome.build.status is Status.BUILD_FAILED
+    assert "probe.cpp" in outcome.findings[1].message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"operator": "no_such_operator"}, "no operator 'no_such_operator'"),
+        ({"spec": {"variants": ["no_such_variant"]}}, "none of the variants"),
+        ({"sha": "0" * 40}, "0000000"),
+        ({"url": "/no/such/repository"}, "no/such/repository"),
+    ],
+)
+def test_what_cannot_run_says_why(
+    repository: Repository, good: str, tools: Tools, tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    with pytest.raises(CannotRunError, match=words):
+        run(replace(order(repository, good), **change), tools, tmp_path)
+
+
+def test_a_detached_commit_can_be_measured(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
+    sha = repository.detached_commit("on no branch", good)
+    outcome = run(order(repository, sha, variants=["ok"], cases=CASES[:1]), tools, tmp_path)
+    assert statuses(outcome) == {"ok": ["ok"]}
+
+
+def test_a_stop_ends_the_job_and_its_child(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        run(order(repository, good, variants=["loop"]), tools, tmp_path, Diary(stop_after=3))
+    assert processes_with(str(tools.host.home)) == []
