@@ -16,7 +16,7 @@ from .summary import FEWEST, is_narrow, summarize
 SHARES = {"graph": 0.5, "hot": 0.6}
 """Parts of the budget that the first metric gets; the others share the rest."""
 PLACEMENTS = 6
-PAIRED_PLACEMENTS = 3
+"""Memory placements on a GPU; small kernels differ between them by more than their samples do within one."""
 _MOST_SAMPLES = 2000
 _SHORTEST = 0.2
 """Part of a metric's budget that is used in any case: samples of one instant agree with each other more than with the next."""
@@ -67,10 +67,10 @@ class Prepared:
         self.note = ""
         with problem.modes():
             try:
-                self._timer = _open(problem, seed, self.metric, _SLICE_NS, PAIRED_PLACEMENTS)
+                self._timer = _open(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
             except timer_cuda.CaptureError as error:
                 self.metric, self.note = "cold", f"no CUDA graph: {error}"
-                self._timer = _open(problem, seed, self.metric, _SLICE_NS, PAIRED_PLACEMENTS)
+                self._timer = _open(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
 
     def sample(self) -> SampleReply:
         """One slice: each placement once, and again while the slice's time is not over."""

@@ -23,9 +23,12 @@ from .rotation import Rotation
 
 WAIT, WARM_UP, ACTIVE = 1, 1, 2
 """Calls that are skipped, run to warm up, and recorded."""
+_CALL = "warpwatch call"
 _CHUNK = 2**20
 _DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 _RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver")
+_RUNTIME_NAMES = {"INVALID": "unknown"}
+"""What the profiler calls functions that are newer than itself."""
 _KERNEL_FACTS = {
     "grid": "grid",
     "block": "block",
@@ -59,16 +62,19 @@ def profile_problem(problem: Problem, seed: int, output: Path) -> ProfileReply:
 
 
 def summarize_trace(path: Path, device_kind: str) -> tuple[list[TraceKernel], dict[str, float]]:
-    """(kernel table by total time, CUDA runtime calls per recorded step) of an uncompressed Chrome trace."""
+    """(kernel table by total time, CUDA runtime calls per recorded call) of an uncompressed Chrome trace."""
     rows: dict[str, _Row] = {}
-    runtime: Counter[str] = Counter()
+    runtime: list[tuple[str, float]] = []
+    windows: list[tuple[float, float]] = []
     operations = []
     for event in events_of(path):
         category = event.get("cat")
         if category in _DEVICE_CATEGORIES:
             _add(rows, event["name"], float(event["dur"]) * 1e3, _facts(event.get("args", {})))
         elif category in _RUNTIME_CATEGORIES:
-            runtime[event["name"]] += 1
+            runtime.append((_RUNTIME_NAMES.get(event["name"], event["name"]), float(event["ts"])))
+        elif category == "user_annotation" and event["name"] == _CALL:
+            windows.append((float(event["ts"]), float(event["ts"]) + float(event["dur"])))
         elif category == "cpu_op" and device_kind == "cpu":
             operations.append((event["tid"], float(event["ts"]), float(event["dur"]), event["name"], event.get("args", {})))
     for name, self_us, arguments in _self_times(operations):
@@ -79,7 +85,9 @@ def summarize_trace(path: Path, device_kind: str) -> tuple[list[TraceKernel], di
         TraceKernel(name, row.calls, row.total_ns, row.total_ns / row.calls, row.total_ns / total, row.details)
         for name, row in sorted(rows.items(), key=lambda item: -item[1].total_ns)
     ]
-    return table, {name: count / ACTIVE for name, count in sorted(runtime.items())}
+    # Outside the calls there is only the harness, waiting for the device.
+    counts = Counter(name for name, at in runtime if any(start <= at <= end for start, end in windows))
+    return table, {name: count / len(windows) for name, count in sorted(counts.items())}
 
 
 def events_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -121,7 +129,7 @@ def _record(problem: Problem, rotation: Rotation, plain: Path) -> None:
     ) as profiler:
         for _ in range(WAIT + WARM_UP + ACTIVE):
             (call,), _ = rotation.batch(1)
-            with torch.profiler.record_function("warpwatch call"):
+            with torch.profiler.record_function(_CALL):
                 call()
             problem.synchronize()
             profiler.step()

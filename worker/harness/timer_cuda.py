@@ -56,12 +56,12 @@ class GraphTimer:
                 graph.replay(1)
 
     def take(self) -> list[float]:
-        """One slice: nanoseconds per launch of up to ten replays of one placement, on numbers that it has not had before."""
+        """One slice: nanoseconds per launch of up to ten replays of one placement, all placements' slices together some 20 ms."""
         graph = self._graphs[self._turn % self.placements]
         self._turn += 1
         graph.rotation.roll()
         first = graph.replay(1)
-        replays = max(1, min(_REPLAYS, int(SLICE_NS / max(1.0, first[0] * graph.launches))))
+        replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, first[0] * graph.launches))))
         return graph.replay(replays)
 
     def verify(self) -> None:
