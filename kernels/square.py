@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -100,18 +102,21 @@ def v4(a: Tensor) -> Tensor:
     return _native(a, VECTORS)
 
 
-compiled = torch.compile(reference, fullgraph=True)
-
-
 @operator.variant("compile", idea="torch.compile of the reference", unsupported=compile_unsupported)
 def compiled_square(a: Tensor) -> Tensor:
-    return compiled(a)
+    return _compiled()(a)
 
 
 @operator.variant("triton", idea="one program per 1024 elements", unsupported=triton_unsupported)
 def triton_square(a: Tensor) -> Tensor:
     y: Tensor = TritonSquare.apply(a)  # type: ignore[no-untyped-call]
     return y
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    """Made when it is first called: the compiler takes longer to import than torch itself."""
+    return torch.compile(reference, fullgraph=True)
 
 
 def _native(a: Tensor, launch: int) -> Tensor:

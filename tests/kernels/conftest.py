@@ -1,0 +1,67 @@
+"""What the kernel tests share: native libraries built once per run, in a cache of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from warpwatch import native
+from warpwatch.operator import Case, Direction, Operator, Precision
+from worker.harness.check import check
+from worker.harness.problem import Problem
+from worker.protocol import CheckReply
+
+ROOT = Path(__file__).parents[2]
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+_registered: set[str] = set()
+
+
+@pytest.fixture(scope="session")
+def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("builds")
+
+
+@pytest.fixture
+def _fresh_native() -> Iterator[None]:
+    """native's state as it was, after tests that configure it otherwise."""
+    before = native._state
+    yield
+    native._state = before
+
+
+def ready(operator: Operator, cache: Path) -> Operator:
+    """`operator` with its library loaded: for the GPU where there is one, which covers the CPU as well."""
+    if operator.name not in _registered:
+        native.configure(ROOT / "csrc", cache, DEVICES[-1])
+        native.load(operator.name)
+        assert operator.native is not None
+        operator.native()
+        _registered.add(operator.name)
+    return operator
+
+
+def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) -> list[Any]:
+    """Parameters (variant, case, device) for what can run here; torch.compile takes seconds and is asked for on its own."""
+    return [
+        pytest.param(variant.name, case, device, id=f"{variant.name}-{case.key}-{device}")
+        for device in DEVICES
+        for variant in operator.variants.values()
+        for case in cases
+        if (variant.name == "compile") is compiled
+        and variant.reason_unsupported(case, "cuda" if device == "cuda" else "cpu") is None
+    ]
+
+
+def check_variant(operator: Operator, name: str, case: Case, device: str) -> CheckReply:
+    """What the harness says of a variant that can run."""
+    problem = Problem(operator, operator.variants[name], case, torch.device(device))
+    return check(problem, 7, lambda done, total, text: None)
+
+
+def sized(precision: Precision, direction: Direction, **sizes: int | tuple[int, ...]) -> Case:
+    return Case(tuple(sizes.items()), precision, direction)

@@ -1,0 +1,125 @@
+"""`warpwatch kron`: what it prints and how it exits, in a checkout of its own whose second variant errs on demand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warpwatch.cli.kron import Order, parse
+
+from .conftest import ROOT
+
+KRON = """
+import os
+import torch
+from kernels_of_the_service import inputs, reference, cost, depth
+from warpwatch.operator import Operator
+
+operator = Operator("kron", "", inputs=inputs, reference=reference, cost=cost, cases={}, gradients=("x", "w1", "w2"), depth=depth)
+operator.variant("v1", idea="the reference")(reference)
+
+@operator.variant("v2", idea="errs on demand")
+def v2(x, w1, w2, factors):
+    y = reference(x, w1.detach() + 0 * w1 if os.environ.get("ERR") == "g" else w1, w2, factors)
+    return y * 1.01 if os.environ.get("ERR") == "y" else y
+
+@operator.variant("v3", idea="elsewhere", devices=("cuda",))
+def v3(x, w1, w2, factors):
+    raise AssertionError
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkout")
+    (root / "kernels").mkdir()
+    (root / "warpwatch.toml").write_text("contract = 1\n")
+    (root / "kernels" / "kron.py").write_text(KRON)
+    (root / "kernels_of_the_service.py").write_text((ROOT / "kernels" / "kron.py").read_text())
+    return root
+
+
+def warpwatch(checkout: Path, *arguments: str, err: str = "") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"ERR": err, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "warpwatch", "kron", *arguments]
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+def test_check_prints_norms_and_pairs(checkout: Path) -> None:
+    done = warpwatch(checkout, "--dtype", "d", "16", "5", "3", "check")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(" = ")[0] for line in lines[:4]] == ["||v1_y||", "||v1_g||", "||v2_y||", "||v2_g||"]
+    assert float(lines[0].split(" = ")[1]) == pytest.approx((16 * 15) ** 0.5, rel=0.5)
+    assert lines[4:] == ["v1_y == v2_y: True (0.0e+00)", "v1_g == v2_g: True (0.0e+00)"]
+    assert "v3: unsupported: v3 has no implementation for cpu" in done.stderr
+
+
+@pytest.mark.parametrize(("err", "y", "g"), [("y", "False", "False"), ("g", "True", "False")])
+def test_check_fails_on_a_mismatch_of_outputs_or_of_any_gradient(checkout: Path, err: str, y: str, g: str) -> None:
+    done = warpwatch(checkout, "check", "16", "5", "3", err=err)
+    assert done.returncode == 1
+    assert f"v1_y == v2_y: {y} (" in done.stdout
+    assert f"v1_g == v2_g: {g} (" in done.stdout
+    assert "v2 bwd: grad w1: relative error" in done.stderr
+
+
+def test_bench_prints_size_intensity_and_a_table(checkout: Path) -> None:
+    done = warpwatch(checkout, "4", "8", "8", "bench")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("state size : 64\nAI         : 6.4e+00\n")
+    table = done.stdout.splitlines()
+    assert any(re.fullmatch(r"\[-+ benchmark -+\]", line) for line in table)
+    assert any(re.fullmatch(r" +\| +v1 +\| +v2 *", line) for line in table)
+    assert any(re.fullmatch(r" +4 x 8 x 8 \(4\.096e\+03\) +\| +[\d.]+ +\| +[\d.]+ *", line) for line in table)
+    assert "Times are in microseconds (us)." in table
+
+
+def test_profile_writes_a_chrome_trace(checkout: Path) -> None:
+    done = warpwatch(checkout, "profile", "--implementation", "v2", "--wait", "0", "--active", "1", "4", "7", "5")
+    assert done.returncode == 0, done.stderr
+    trace = json.loads((checkout / "v2_f_7x5.2.json").read_text())
+    assert any("aten::" in event.get("name", "") for event in trace["traceEvents"])
+
+
+def test_profile_of_an_unknown_implementation_names_those_there_are(checkout: Path) -> None:
+    done = warpwatch(checkout, "profile", "--implementation", "v9", "4", "7", "5")
+    assert done.returncode == 2
+    assert "choose from v1, v2" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["--dtype d 16 32 7 check", "check --dtype d 16 32 7", "16 --dtype d 32 7 check"])
+def test_the_mode_may_come_first_or_last(line: str) -> None:
+    assert parse(line.split()) == Order("check", "d", "", 16, (32, 7), "v1", 1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("16 32", "name one of check, bench, profile"),
+        ("check bench 16 32", "name one of"),
+        ("check 16", "at least one factor"),
+        ("check 16 0", "'0' is no size"),
+        ("check 16 x", "'x' is no size"),
+        ("check --dtype h 16 32", "invalid choice: 'h'"),
+        ("profile --active 0 16 32", "--active 1 or more"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_explained(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(line.split())
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_published_numbers_are_printed() -> None:
+    order = parse(["32", "128", "128", "bench"])
+    assert order.label == "32 x 128 x 128 (1.342e+08)"
+    assert order.intensity == pytest.approx(124.12, abs=0.01)
+    assert order.case("bwd").key == "batch=32,factors=128x128,f32,bwd"
