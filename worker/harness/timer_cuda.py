@@ -41,7 +41,11 @@ class CaptureError(Exception):
 
 
 class GraphTimer:
-    """Replays of CUDA graphs, one per memory placement, each slice on the next placement."""
+    """Replays of CUDA graphs, one per memory placement, each slice on the next placement.
+
+    No host code runs in a replay, so nothing can be kept between two; the new numbers of `verify` are what a variant fails on
+    that returned something kept when it was captured.
+    """
 
     def __init__(self, problem: Problem, seed: int, placements: int) -> None:
         set_bytes, call_ns = _measure_set(problem, seed)
@@ -50,19 +54,14 @@ class GraphTimer:
         scatter = random.Random(seed)
         self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
         self._turn = 0
-        end = perf_counter_ns() + _WARM_UP_NS
-        while perf_counter_ns() < end:
-            for graph in self._graphs:
-                graph.replay(1)
+        replay_ns = self._warm_up() * launches
+        self._replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, replay_ns))))
 
     def take(self) -> list[float]:
         """One slice: nanoseconds per launch of up to ten replays of one placement, all placements' slices together some 20 ms."""
         graph = self._graphs[self._turn % self.placements]
         self._turn += 1
-        graph.rotation.roll()
-        first = graph.replay(1)
-        replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, first[0] * graph.launches))))
-        return graph.replay(replays)
+        return graph.replay(self._replays)
 
     def verify(self) -> None:
         """Raises WrongResultError when a replay like the others, on numbers never seen, leaves something wrong."""
@@ -70,6 +69,15 @@ class GraphTimer:
             graph.rotation.renew()
             graph.replay(1)
             graph.rotation.verify(graph.kept)
+
+    def _warm_up(self) -> float:
+        """Replays until the clocks have settled; returns nanoseconds per launch."""
+        per_launch = 0.0
+        end = perf_counter_ns() + _WARM_UP_NS
+        while not per_launch or perf_counter_ns() < end:
+            for graph in self._graphs:
+                (per_launch,) = graph.replay(1)
+        return per_launch
 
 
 class _Placement:
