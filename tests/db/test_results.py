@@ -246,6 +246,13 @@ def test_two_runs_that_make_the_same_names_at_once_do_not_block_each_other(world
     assert (counted("variants"), counted("series"), counted("points")) == (20, 20, 80)
 
 
+def test_names_are_made_in_one_order_whoever_makes_them(world: World) -> None:
+    with world.database.session() as s:
+        registry.ensure_operators(s, world.repository, ["zeta", "alpha", "mu"])
+    with world.database.session() as s:
+        assert s.scalars(text("SELECT name FROM operators WHERE name <> 'kron' ORDER BY id")).all() == ["alpha", "mu", "zeta"]
+
+
 def test_registering_again_refreshes(world: World, counted: Callable[[str], int]) -> None:
     with world.database.session() as s:
         assert registry.ensure_repository(s, "example", "/elsewhere") == world.repository

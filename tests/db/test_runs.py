@@ -98,6 +98,48 @@ def test_a_run_is_recorded_once(world: World, counted: Callable[[str], int]) -> 
     assert counted("points") == 2
 
 
+def test_finishing_twice_at_once_records_once(world: World, counted: Callable[[str], int]) -> None:
+    order = begin(world, world.job())
+    barrier, refused = threading.Barrier(2), []
+
+    def finish_once() -> None:
+        barrier.wait()
+        try:
+            finish(world, order.run_id)
+        except StaleRunError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=finish_once) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 1
+    assert counted("results") == 2
+
+
+def test_finishing_waits_for_whoever_looks_at_the_job_just_now(world: World) -> None:
+    order = begin(world, world.job())
+    finishing = threading.Thread(target=finish, args=[world, order.run_id])
+    with world.database.session() as s:
+        runs.set_progress(s, order.run_id, 1, 2, "v1")
+        finishing.start()
+        finishing.join(0.5)
+        assert finishing.is_alive()
+    finishing.join()
+    assert world.look(order.job_id).state == JobState.DONE
+
+
+def test_a_run_that_ended_owns_nothing(world: World) -> None:
+    order = begin(world, world.job())
+    with world.database.session() as s:
+        s.get_one(Run, order.run_id).state = RunState.LOST
+    with pytest.raises(StaleRunError):
+        finish(world, order.run_id)
+    with pytest.raises(StaleRunError), world.database.session() as s:
+        runs.own(s, order.run_id + 99)
+
+
 def test_measuring_a_commit_again_adds_a_later_point(world: World) -> None:
     for median in (1000.0, 2000.0):
         finish(world, begin(world, world.job()).run_id, median)
@@ -218,6 +260,7 @@ def test_a_job_cancelled_and_retried_at_once_does_not_belong_to_its_old_run(worl
         submissions.retry_job(s, order.job_id)
     with world.database.session() as s:
         assert runs.heartbeat(s, order.run_id) == "lost"
+        assert s.get_one(Run, order.run_id).state == RunState.CANCELLED
     with pytest.raises(StaleRunError):
         finish(world, order.run_id)
     finish(world, begin(world, order.job_id).run_id)

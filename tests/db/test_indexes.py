@@ -1,0 +1,74 @@
+"""Every statement of the write side finds its rows through an index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import event, text
+
+from db import registry, regressions, runs, submissions, traces
+from db.database import Database
+from db.models import JobState, Point
+from db.outcome import ComparisonRow, ResultRow, Status
+from db.reaper import Reaper
+from tests.db.conftest import World, outcome
+
+
+def use_everything(world: World) -> None:
+    """Lives through a job of every fate."""
+    done, lost, cancelled = world.job("compare", commit=1, base=0), world.job(), world.job()
+    with world.database.session() as s:
+        order = runs.begin_run(s, done, world.worker)
+        stale = runs.begin_run(s, lost, world.worker)
+        assert order is not None
+        assert stale is not None
+        runs.heartbeat(s, order.run_id)
+        runs.append_log(s, order.run_id, "hello")
+        runs.set_progress(s, order.run_id, 1, 2, "v1")
+        registry.worker_heartbeat(s, world.worker)
+    with world.database.session() as s:
+        case = "n=16 f32 fwd"
+        pairs = [ComparisonRow("v1", case, "hot", "1", Status.OK, "", [1.0], [1.3])]
+        runs.finish_run(s, order.run_id, outcome(comparisons=pairs, base_results=[ResultRow("v1", case, Status.OK)]))
+        runs.lose_run(s, stale.run_id, "silent")
+        submissions.cancel_submission(s, world.look(cancelled).submission_id)
+        submissions.retry_job(s, cancelled)
+        Reaper(15).sweep(s)
+        assert [job.state for job in regressions.unjudged_jobs(s)] == [JobState.DONE]
+        regressions.mark_judged(s, done)
+        commits = {"base_commit_id": world.commits[0], "head_commit_id": world.commits[1]}
+        series = s.query(Point.series_id).limit(1).scalar()
+        number = regressions.open_suspicion(
+            s, operator_id=world.operator, device_id=world.device, direction="slower", ratio=1.3, series=[(series, 1.3)], **commits
+        )
+        assert number is not None
+        one = regressions.SeriesDecision(series, regressions.Verdict.CONFIRMED, 1.3, 1.2, 1.4)
+        regressions.decide(s, number, regressions.Verdict.CONFIRMED, series=[one])
+        list(traces._chunks(s, 1))
+
+
+def test_no_statement_reads_a_whole_table(world: World) -> None:
+    seen: dict[str, Any] = {}
+
+    def remember(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        if statement.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "INSERT")) and "pg_notify" not in statement:
+            seen.setdefault(statement, parameters[0] if isinstance(parameters, list) else parameters)
+
+    event.listen(world.database.engine, "before_cursor_execute", remember)
+    use_everything(world)
+    event.remove(world.database.engine, "before_cursor_execute", remember)
+    assert len(seen) > 40
+    without_index = "SELECT id FROM runs WHERE message = 'x'"
+    assert "Seq Scan" in plans(world.database, {without_index: None})[without_index]
+    assert {statement: plan for statement, plan in plans(world.database, seen).items() if "Seq Scan" in plan} == {}
+
+
+def plans(database: Database, statements: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    with database.session() as s:
+        # The tables are tiny here; this makes the planner use an index wherever there is one.
+        s.execute(text("SET LOCAL enable_seqscan = off"))
+        for statement, parameters in statements.items():
+            plan = s.connection().exec_driver_sql(f"EXPLAIN {statement}", parameters)
+            found[statement] = "\n".join(line for (line,) in plan)
+    return found
