@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from db.reads.rows import History, PointRow, RegressionSeriesRow, StatusMark
-from server.formats import STATUS_NAMES, absolute, duration, share, short, unit_of
+from server.formats import STATUS_NAMES, absolute, duration, fact, headline, share, short, unit_of, variant_order
 
 Figure = dict[str, Any]
 
@@ -98,7 +98,7 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
     intensities = [point.flops / point.bytes for point in usable]
     low, high = (min(intensities) / 4, max(intensities) * 4) if intensities else (0.1, 10.0)
     traces = [_ceiling(name, peak, peaks["copy"], low, high) for name, peak in peaks.items() if name != "copy" and "copy" in peaks]
-    for index, variant in enumerate(dict.fromkeys(point.variant for point in usable)):
+    for index, variant in enumerate(sorted({point.variant for point in usable}, key=variant_order)):
         own = [point for point in usable if point.variant == variant]
         traces.append(
             {
@@ -113,8 +113,8 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
             }
         )
     layout = _layout()
-    layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}}
-    layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI"}
+    layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}, "dtick": 1}
+    layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI", "dtick": 1}
     return {"data": traces, "layout": layout}
 
 
@@ -187,29 +187,38 @@ def _row_of(history: History, _mark: StatusMark) -> str:
 
 
 def _mark_hover(history: History, mark: StatusMark) -> list[str]:
-    lines = mark.message.strip().splitlines() or [""]
     return [
         _commit_address(history, mark.commit_sha), short(mark.commit_sha), f"{escape(history.series.variant)}, {mark.kind}",
-        escape(_shortened(lines[-1])), STATUS_NAMES[mark.status], "",
+        escape(_shortened(headline(mark.message))), STATUS_NAMES[mark.status], "",
     ]  # fmt: skip
 
 
 def _environment_borders(histories: Sequence[History], commits: dict[str, int]) -> tuple[list[Figure], list[Figure]]:
     """A dotted line between neighbouring points of one series that were measured in different environments."""
-    borders: dict[float, int] = {}
+    borders: dict[float, str] = {}
     for history in histories:
         for before, after in zip(history.points, history.points[1:], strict=False):
             if before.environment_id != after.environment_id:
-                borders[(commits[before.commit_sha] + commits[after.commit_sha]) / 2] = after.environment_id
+                borders[(commits[before.commit_sha] + commits[after.commit_sha]) / 2] = _what_changed(history, before, after)
     shapes = [
         {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": {"width": 1, "dash": "dot", "color": "#8a9097"}}
         for x in borders
     ]  # fmt: skip
     notes = [
-        {"x": x, "xref": "x", "y": 1, "yref": "paper", "text": f"environment {id_}", "showarrow": False, "xanchor": "left", "yanchor": "top"}
-        for x, id_ in borders.items()
+        {
+            "x": x, "xref": "x", "y": 1, "yref": "paper", "yanchor": "bottom", "text": escape(text), "showarrow": False, "font": {"size": 11},
+            "xanchor": "left" if x < len(commits) / 2 else "right",
+        }
+        for x, text in borders.items()
     ]  # fmt: skip
     return shapes, notes
+
+
+def _what_changed(history: History, before: PointRow, after: PointRow) -> str:
+    """The facts of the new environment that differ, the first two of them."""
+    old, new = (history.environments.get(point.environment_id, {}) for point in (before, after))
+    changed = [f"{name} {fact(value)}" for name, value in new.items() if fact(old.get(name)) != fact(value)]
+    return _shortened(", ".join(changed[:2]), 48) or f"environment {after.environment_id}"
 
 
 def _commit_axis(commits: dict[str, int]) -> Figure:
@@ -231,9 +240,9 @@ def _layout() -> Figure:
     return {
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 60, "r": 18, "t": 28, "b": 44},
+        "margin": {"l": 60, "r": 18, "t": 28, "b": 40},
         "hovermode": "closest",
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "y": 1.07, "yanchor": "bottom"},
         "xaxis": {"automargin": True},
         "yaxis": {"automargin": True, "zeroline": False},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ _THIN = "\u2009"
 _DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
-NOTABLE_CHANGE = 0.02
+NOTABLE_CHANGE = 0.03
 """A change smaller than this, or than twice the noise, is written but not coloured."""
 
 STATUS_NAMES = {
@@ -123,6 +124,22 @@ def status_name(status: str) -> str:
     return STATUS_NAMES.get(status, status)
 
 
+def headline(message: str) -> str:
+    """The line of a message that says most: the last of a traceback, the first of anything else."""
+    lines = message.strip().splitlines() or [""]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+
+
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """Sorts 16 before 128, in names that hold numbers."""
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def variant_order(name: str) -> tuple[bool, list[tuple[bool, int, str]]]:
+    """Numbered versions first, in their order, then everything they are held against."""
+    return re.fullmatch(r"v\d+", name) is None, natural(name)
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", _THIN)
 
@@ -137,5 +154,5 @@ def fact(value: Any) -> str:
 
 
 FILTERS = (
-    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, status_name, plural, fact,
+    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, status_name, headline, plural, fact,
 )  # fmt: skip

@@ -19,7 +19,7 @@ WITH cells AS (
 ), open_regressions AS (
     SELECT regression_series.series_id, max(regressions.id) AS id
     FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
-    WHERE regressions.verdict = 'confirmed' AND regressions.state IN ('new', 'acknowledged')
+    WHERE regressions.verdict = 'confirmed' AND regressions.direction = 'slower' AND regressions.state IN ('new', 'acknowledged')
       AND regression_series.verdict = 'confirmed' AND regressions.device_id = :device_id
     GROUP BY regression_series.series_id
 )

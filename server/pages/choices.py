@@ -35,7 +35,7 @@ class Bench:
 
 
 def choose_bench(session: Session, repository: RepositoryRow, device: str | None, metric: str | None) -> Bench | None:
-    """The device and metric asked for, or those of the repository's newest series; None while there is no device."""
+    """The device and metric asked for, or one that the repository was measured on; None while there is no device."""
     devices = list_devices(session)
     if not devices:
         return None
@@ -51,5 +51,7 @@ def _device(session: Session, repository: RepositoryRow, devices: list[DeviceRow
         if found is None:
             raise not_found("device", key, "start a worker on it with `warpwatch worker`")
         return found
-    newest = list_series(session, repository.id, limit=1).items
-    return next((row for row in devices if newest and row.key == newest[0].device_key), devices[0])
+    # What people ask first is how the GPU does.
+    ordered = sorted(devices, key=lambda row: row.kind != "cuda")
+    measured = (row for row in ordered if list_series(session, repository.id, device_key=row.key, limit=1).items)
+    return next(measured, ordered[0])

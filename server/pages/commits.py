@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from db.reads.code import list_commits
 from db.reads.commits import read_commit
 from db.reads.rows import CommitCell, CommitDetail
+from server.formats import natural, variant_order
 from server.pages.choices import Text
 from server.pages.overview import SETTLED
 from server.pages.render import Page, query
@@ -35,7 +36,10 @@ def commit(page: Page, sha: str, show: Text = None) -> Response:
     detail = _find(page, sha)
     page.moved(detail.repository)
     problems = [cell for cell in detail.cells if is_problem(cell)]
-    cells = problems if show == "problems" else detail.cells
+    cells = sorted(
+        problems if show == "problems" else detail.cells,
+        key=lambda cell: (cell.operator, natural(cell.case), variant_order(cell.variant), cell.device_key),
+    )
     filters = {"repository": detail.repository}
     return page.page(
         "commit.html",

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from db.reads.code import find_commit, list_commits, list_operators
 from db.reads.commits import compare_commits, compare_variants
 from db.reads.rows import CommitRow, ComparedRow
+from server.formats import variant_order
 from server.pages.choices import Bench, Text, choose_bench
 from server.pages.render import Page, query
 
@@ -59,7 +60,7 @@ def compare(
         rows=None if rows is None else worst_first(rows),
         recent=list_commits(page.session, page.repository.id, limit=100).items,
         operators=[row.name for row in operators],
-        variants=list(dict.fromkeys(name for row in operators for name in row.variants)),
+        variants=sorted({name for row in operators for name in row.variants}, key=variant_order),
     )
 
 

@@ -28,6 +28,8 @@ _HINTS = {
 
 def problem_page(request: Request, problem: Problem) -> Response:
     """The page for a problem; reads nothing from the database, which may be what is broken."""
-    text, command = _HINTS.get(problem.status, ("", None))
+    # An address that leads nowhere is no question of measuring.
+    is_thing = problem.status != 404 or problem.detail.startswith("there is no ")
+    text, command = _HINTS.get(problem.status, ("", None)) if is_thing else ("", None)
     title = _TITLES.get(problem.status, problem.title)
     return render(request, "error.html", status=problem.status, problem=problem, title=title, hint=text, command=command)

@@ -12,7 +12,7 @@ from db.reads.code import find_operator, list_operators
 from db.reads.history import find_series, read_history
 from db.reads.rows import History, PointRow, StatusMark
 from server.charts import history_figure
-from server.formats import fact
+from server.formats import fact, natural, variant_order
 from server.pages.choices import Text, Texts, choose_bench
 from server.pages.render import Page, query
 from server.problems import Problem, not_found
@@ -60,11 +60,11 @@ def overlay(
     if page.repository is None or found is None:
         raise not_found("operator", operator or "", "open one from the overview")
     bench = choose_bench(page.session, page.repository, device, metric)
-    chosen_case = case if case in found.cases else next(iter(found.cases), None)
+    chosen_case = case if case in found.cases else next(iter(sorted(found.cases, key=natural)), None)
     if bench is None or chosen_case is None:
         raise Problem(404, f"operator {operator} was never measured; submit a commit first")
     histories = []
-    for name in variant or found.variants:
+    for name in sorted(variant or found.variants, key=variant_order):
         series = find_series(page.session, page.repository.id, found.name, chosen_case, name, bench.device.key, bench.metric)
         if series is not None and (read := read_history(page.session, series.id)) is not None:
             histories.append(read)
@@ -80,6 +80,7 @@ def _show(page: Page, histories: list[History], environment: int | None, scale: 
     operators = list_operators(page.session, page.repository.id)
     address = f"/history/{series.id}" if len(histories) == 1 else "/series"
     filters = {"operator": series.operator, "case": series.case, "device": series.device_key, "metric": series.metric}
+    named = next(row for row in operators if row.name == series.operator)
     rows = table_rows(shown)
     return page.page(
         "history.html",
@@ -89,7 +90,8 @@ def _show(page: Page, histories: list[History], environment: int | None, scale: 
         filters=filters,
         chosen=[one.series.variant for one in histories],
         bench=choose_bench(page.session, page.repository, series.device_key, series.metric),
-        operator=next(row for row in operators if row.name == series.operator),
+        cases=sorted(named.cases, key=natural),
+        variants=sorted(named.variants, key=variant_order),
         operators=[row.name for row in operators],
         environments=environment_facts(histories),
         environment=environment,

@@ -12,6 +12,7 @@ from db.reads.devices import list_environments
 from db.reads.overview import read_overview
 from db.reads.rows import CaseRow, Cell
 from server.charts import RooflinePoint, roofline_figure
+from server.formats import variant_order
 from server.pages.choices import Text, choose_bench
 from server.pages.overview import grids
 from server.pages.render import Page, query
@@ -48,6 +49,7 @@ def operator(page: Page, name: str, device: Text = None, metric: Text = None, su
         "operator.html",
         json=query("/overview", **filters, suite=suite, operator=name),
         operator=found,
+        names=sorted(found.variants, key=variant_order),
         bench=bench,
         suite=suite,
         suites=list_suites(page.session, repository.id),

@@ -12,6 +12,7 @@ from db.reads.code import list_suites
 from db.reads.overview import read_overview
 from db.reads.regressions import list_regressions
 from db.reads.rows import Cell
+from server.formats import natural, variant_order
 from server.pages.choices import Text, choose_bench
 from server.pages.render import Page, query
 
@@ -33,9 +34,9 @@ def grids(cells: list[Cell]) -> list[Grid]:
     found = []
     for operator, group in groupby(cells, key=lambda cell: cell.operator):
         own = list(group)
-        variants = list(dict.fromkeys(cell.variant for cell in own))
+        variants = sorted({cell.variant for cell in own}, key=variant_order)
         keyed = {(cell.case, cell.variant): cell for cell in own}
-        cases = dict.fromkeys(cell.case for cell in own)
+        cases = sorted({cell.case for cell in own}, key=natural)
         found.append(Grid(operator, variants, [(case, [keyed.get((case, name)) for name in variants]) for case in cases]))
     return found
 

@@ -24,6 +24,14 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.innerHTML = before; button.setAttribute("aria-label", "Copy"); }, 1500);
 });
 
+// On a narrow screen the bar scrolls; the page one is on should be in sight.
+addEventListener("DOMContentLoaded", () => {
+  for (const current of document.querySelectorAll("nav [aria-current], .tabs [aria-current]")) {
+    const bar = current.closest("nav, .tabs");
+    bar.scrollLeft += current.getBoundingClientRect().right - bar.getBoundingClientRect().right + 24;
+  }
+});
+
 // The clipboard needs a secure context; a service on another machine of the office often has none.
 async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
