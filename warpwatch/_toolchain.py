@@ -50,13 +50,19 @@ def cxx_compiler(cache: Path) -> Compiler:
 
 
 def cuda_compiler(cache: Path) -> Compiler | None:
-    """nvcc from PATH, $CUDA_HOME or /usr/local/cuda; None where there is none."""
-    folders = [Path(folder, "bin") for folder in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if folder]
+    """nvcc from PATH, $CUDA_HOME, /usr/local/cuda or the wheels of the extra `nvcc`; None where there is none."""
+    folders = [Path(folder, "bin") for folder in (os.environ.get("CUDA_HOME"), "/usr/local/cuda", *_cuda_wheels()) if folder]
     path = shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(map(str, folders)))
     if path is None:
         return None
     known = _ask(cache, path, "--list-gpu-code").split()
     return Compiler(path, _ask(cache, path, "--version"), tuple(arch for arch in CUDA_ARCHS if f"sm_{arch}" in known))
+
+
+def _cuda_wheels() -> list[Path]:
+    """Where NVIDIA's wheels put a toolkit: `nvidia/cu13` beside other packages."""
+    spec = importlib.util.find_spec("nvidia")
+    return [Path(folder, "cu13") for folder in (spec.submodule_search_locations or ())] if spec else []
 
 
 def ninja() -> str:

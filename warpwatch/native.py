@@ -110,7 +110,9 @@ class _Plan:
         if self.nvcc:
             cuda = [self.nvcc.path, "-ccbin", self.cxx.path, *gencodes]
             lines += _rule("nvcc", [*cuda, *NVCC_FLAGS, "-Icsrc"], "-c $in -o $out")
-            linker = [*cuda, "-shared", "-Xlinker", "-z,defs,--no-as-needed"]
+            # NVIDIA's wheels keep libraries in `lib`, where their nvcc does not look by itself.
+            libraries = f"-L{Path(self.nvcc.path).parent.parent / 'lib'}"
+            linker = [*cuda, "-shared", libraries, "-Xlinker", "-z,defs,--no-as-needed"]
         lines += _rule("link", linker, "$in -o $out", f"-L{self.torch.libraries}", *TORCH_LIBRARIES)
         objects = []
         for name in self.files:

@@ -1,0 +1,182 @@
+"""`warpwatch up`: everything on one machine, from nothing to a chart."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from warpwatch import git
+from warpwatch.cli import app
+from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.services import Service, StartError, check_port, running_database, running_services
+from warpwatch.settings import SettingError, Settings, load_settings
+
+console = Console()
+GOOD = {"ok", "unsupported", "skipped"}
+"""Result statuses that are no fault of the code measured."""
+EXAMPLE = Path(__file__).parent.parent.parent / "docs" / "example" / "h100.wwb"
+EXAMPLE_NAME = "example-h100"
+
+
+class InterruptedByUser(Exception):  # noqa: N818 - it is no error
+    """Ctrl-C or SIGTERM: time to stop cleanly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """One submission that is followed until it ended."""
+
+    id: int
+    title: str
+
+
+@app.command()
+def up(
+    once: bool = typer.Option(False, help="Exit when the submitted jobs have ended: 0 only if all of them did what they should."),
+    commits: int = typer.Option(5, min=1, max=100, help="How many of the newest commits to measure."),
+    suite: str = typer.Option("quick", help="Which cases."),
+    example: bool = typer.Option(True, help="Import the H100 history shipped with Warpwatch, labelled as an example."),
+) -> None:
+    """Start database, server and one worker per device; measure this checkout's newest commits."""
+    try:
+        settings = load_settings()
+        check_port(settings)
+        with _interruptible():
+            raise typer.Exit(_run(settings, once, commits, suite, example))
+    except InterruptedByUser:
+        console.print("stopped; the data is kept for the next start")
+    except (StartError, SettingError, ApiError, git.GitError) as error:
+        console.print(f"[red]{error}[/red]", highlight=False)
+        raise typer.Exit(2) from None
+
+
+def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool) -> int:
+    from worker.devices import list_devices
+
+    began = time.monotonic()
+    devices = list_devices()
+    with running_database(settings) as database_url, running_services(settings, database_url, devices) as services:
+        console.print(
+            f"[bold]Warpwatch[/bold] serves [link]{settings.server_url}[/link] after {time.monotonic() - began:.1f} s",
+            highlight=False,
+        )
+        client = Client(settings.server_url)
+        if example:
+            _import_example(database_url)
+        _wait_for_workers(client, services, len(devices))
+        submitted = _submit_checkout(client, commits, suite)
+        counts = _follow(client, submitted, services)
+        verdict = _summarise(client, submitted, counts)
+        if not once:
+            console.print("measured; serving until Ctrl-C")
+            _serve(services)
+        return verdict
+
+
+def _import_example(database_url: str) -> None:
+    """Real GPU history for people without a GPU; a second import of the same file changes nothing."""
+    from warpwatch.cli.bundle import import_file
+
+    if EXAMPLE.exists() and import_file(database_url, EXAMPLE, EXAMPLE_NAME, "example"):
+        console.print(f"imported example data measured on an H100 as repository [bold]{EXAMPLE_NAME}[/bold]")
+
+
+def _wait_for_workers(client: Client, services: list[Service], expected: int) -> None:
+    """Workers measure their device's ceilings before they register, once per environment."""
+    with console.status("workers are getting to know their devices …"):
+        while sum(worker["state"] == "alive" for worker in client.get("/workers")["items"]) < expected:
+            _check_alive(services)
+            time.sleep(0.2)
+
+
+def _submit_checkout(client: Client, count: int, suite: str) -> list[Submitted]:
+    """check + bench + profile for the newest commits of the checkout we stand in; asking again for one is harmless."""
+    root = Path(git.git("rev-parse", "--show-toplevel").strip())
+    name = root.name
+    if name not in {repository["name"] for repository in client.get("/repositories")["items"]}:
+        client.post("/repositories", {"name": name, "url": str(root)})
+    submitted = []
+    for sha in git.last_commits(root, "HEAD", count):
+        if not git.operator_names(root, sha, "kernels"):
+            continue
+        request = {"repository": name, "commits": sha, "kinds": ["check", "bench", "profile"], "suite": suite, "device": "all"}
+        answer = client.post("/submissions", request, idempotency_key=f"up:{name}:{sha}:{suite}")
+        submitted.append(Submitted(answer["id"], f"{sha[:9]} {git.describe(root, sha).subject[:50]}"))
+    return submitted
+
+
+def _follow(client: Client, submitted: list[Submitted], services: list[Service]) -> dict[int, dict[str, Any]]:
+    """Draw a bar per commit until every submission has ended; the last state of each."""
+    last: dict[int, dict[str, Any]] = {}
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        bars: dict[int, TaskID] = {s.id: progress.add_task(s.title, total=None, note="") for s in submitted}
+        while open_ids := [s.id for s in submitted if last.get(s.id, {}).get("state") not in ("done", "failed", "cancelled")]:
+            _check_alive(services)
+            for submission_id in open_ids:
+                row = last[submission_id] = client.get(f"/submissions/{submission_id}")
+                ended = sum(n for state, n in row["counts"].items() if state not in ("queued", "running"))
+                progress.update(bars[submission_id], total=sum(row["counts"].values()), completed=ended, note=_note(row))
+            time.sleep(0.5)
+    return last
+
+
+def _note(row: dict[str, Any]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(row["results"].items()) if count)
+
+
+def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[str, Any]]) -> int:
+    """0 when every job ran and no result is a fault; names what is not so otherwise."""
+    faults = 0
+    for submission in submitted:
+        row = last[submission.id]
+        bad = {status: count for status, count in row["results"].items() if status not in GOOD and count}
+        if bad or row["state"] != "done":
+            faults += 1
+            console.print(
+                f"[red]{submission.title}: {row['state']} {bad or ''}[/red] {client.url}/submissions/{submission.id}",
+                highlight=False,
+            )
+    return 1 if faults else 0
+
+
+def _serve(services: list[Service]) -> None:
+    while True:
+        _check_alive(services)
+        time.sleep(1)
+
+
+def _check_alive(services: list[Service]) -> None:
+    for service in services:
+        if not service.is_alive():
+            raise StartError(f"{service.name} ended unexpectedly; its log {service.log} says:\n{service.last_words()}")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into InterruptedByUser, and ignore more while everything is stopped in order."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise InterruptedByUser
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    yield
