@@ -81,16 +81,17 @@ ORDER BY newest.ordinal, newest.commit_id
 """
 
 _MARKS = """
-SELECT commits.sha AS commit_sha, newest.ordinal, kind, status, message
-FROM (
-    SELECT DISTINCT ON (results.kind, results.ordinal, results.commit_id) results.*
-    FROM results JOIN series ON series.variant_id = results.variant_id AND series.case_id = results.case_id
-         AND series.device_id = results.device_id
-    WHERE series.id = :series_id AND results.kind IN ('check', 'bench') AND results.ordinal BETWEEN :first AND :last
-    ORDER BY results.kind, results.ordinal DESC, results.commit_id DESC, results.id DESC
-) AS newest
-JOIN commits ON commits.id = newest.commit_id
-WHERE status <> 'ok' ORDER BY newest.ordinal, kind
+SELECT commits.sha AS commit_sha, results.ordinal, kind, status, message
+FROM series
+JOIN results ON series.variant_id = results.variant_id AND series.case_id = results.case_id AND series.device_id = results.device_id
+JOIN commits ON commits.id = results.commit_id
+WHERE series.id = :series_id AND results.kind IN ('check', 'bench') AND results.ordinal BETWEEN :first AND :last
+  AND status <> 'ok' AND NOT EXISTS (
+    SELECT FROM results AS newer
+    WHERE newer.variant_id = results.variant_id AND newer.case_id = results.case_id AND newer.device_id = results.device_id
+      AND newer.kind = results.kind AND newer.ordinal = results.ordinal AND newer.commit_id = results.commit_id
+      AND newer.id > results.id)
+ORDER BY results.ordinal, kind
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import text
@@ -24,13 +25,22 @@ PRIMARY_METRIC = "CASE device.kind WHEN 'cuda' THEN 'graph' ELSE 'hot' END"
 
 def fetch(session: Session, row: Callable[..., T], sql: str, **parameters: Any) -> list[T]:
     """Every row of a query whose column names are the field names of `row`."""
-    return [row(**found) for found in session.execute(text(sql), parameters).mappings()]
+    result = session.execute(text(sql), parameters)
+    names = tuple(result.keys())
+    if names == _field_names(row):
+        # Twice as fast as by name, which counts for a history of a thousand points.
+        return [row(*values) for values in result.all()]
+    return [row(**dict(zip(names, values, strict=True))) for values in result.all()]
+
+
+def _field_names(row: object) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(row)) if is_dataclass(row) else ()
 
 
 def fetch_one(session: Session, row: Callable[..., T], sql: str, **parameters: Any) -> T | None:
     """The first row of a query, or None."""
-    found = session.execute(text(sql), parameters).mappings().first()
-    return None if found is None else row(**found)
+    found = fetch(session, row, sql, **parameters)
+    return found[0] if found else None
 
 
 def fetch_scalar(session: Session, sql: str, **parameters: Any) -> Any:
