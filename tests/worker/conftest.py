@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from warpwatch.project import Project
 from warpwatch.settings import Settings
 from worker.checkout import Host
+from worker.protocol import Environment
 
 SCRIPTED = Path(__file__).with_name("scripted_child.py")
 
@@ -68,6 +70,9 @@ class Repository:
         self._git("commit", "--quiet", "--allow-empty", "--message", subject)
         return self._git("rev-parse", "HEAD").strip()
 
+    def head(self) -> str:
+        return self._git("rev-parse", "HEAD").strip()
+
     def detached_commit(self, subject: str, parent: str) -> str:
         """A commit that no branch holds."""
         return self._git("commit-tree", "-p", parent, "-m", subject, f"{parent}^{{tree}}").strip()
@@ -87,6 +92,19 @@ class Repository:
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repository")
+
+
+def identify(home: Path) -> Environment:
+    """The fingerprint of this machine's CPU, with ceilings laid into `home`: they take seconds to measure and are tested elsewhere."""
+    home.mkdir()
+    child = Host(Settings(home), "cpu").start_child(home, Project(), Diary())
+    try:
+        environment = child.ask(Environment, "environment", 60, Diary())
+    finally:
+        child.close()
+    (home / "peaks").mkdir()
+    (home / "peaks" / f"{environment.key}.json").write_text('{"copy": 1e10, "f32": 1e11}')
+    return environment
 
 
 def processes_with(text: str) -> list[int]:

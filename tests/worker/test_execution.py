@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker import probes
-from tests.worker.conftest import Diary, Repository, processes_with
+from tests.worker.conftest import Diary, Repository, identify, processes_with
 from warpwatch.settings import Settings
 from worker.checkout import Host, Tools
 from worker.execution import execute
@@ -32,28 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tools(folder: Path) -> Iterator[Tools]:
     """Tools shared by the module, so that children stay warm as they do in a worker; short time limits."""
     settings = Settings(home=folder / "home", case_timeout_seconds=8, build_timeout_seconds=60, memory_bytes=8 * 2**30)
-    settings.home.mkdir()
-    peaks = settings.home / "peaks"
-    peaks.mkdir()
+    identify(settings.home)
     tools = Tools(Host(settings, "cpu"))
-    # Ceilings take seconds to measure and are tested where they are measured.
-    key = tools_key(tools, peaks)
-    (peaks / f"{key}.json").write_text('{"copy": 1e10, "f32": 1e11}')
     yield tools
     tools.close()
     assert processes_with(str(folder)) == []
     assert list((settings.home / "worktrees").iterdir()) == []
-
-
-def tools_key(tools: Tools, peaks: Path) -> str:
-    from warpwatch.project import Project
-    from worker.protocol import Environment
-
-    child = tools.host.start_child(peaks, Project(), Diary())
-    try:
-        return child.ask(Environment, "environment", 60, Diary()).key
-    finally:
-        child.close()
 
 
 @pytest.fixture(scope="module")

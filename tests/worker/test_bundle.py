@@ -1,0 +1,254 @@
+"""Results files: what goes in comes out, what was tampered with is refused, and a refused file leaves no row behind."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from db import registry
+from db.database import Database
+from db.models import Bundle, Commit, Job, Point, Repository, Result, Submission, Trace
+from db.traces import iter_trace_json
+from warpwatch.git import CommitInfo
+from worker.bundle import BundleError, BundleReader, BundleWriter
+from worker.intake import take_in
+from worker.outcome import Finding, Order, Outcome
+from worker.protocol import (
+    BenchReply,
+    CaseEntry,
+    Catalogue,
+    Environment,
+    Measurement,
+    OperatorEntry,
+    ProfileReply,
+    Status,
+    TraceKernel,
+    VariantEntry,
+)
+
+SHA = "a" * 40
+CASE = "n=8,f32,fwd"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TRACE = json.dumps({"traceEvents": [{"name": "kernel", "dur": n} for n in range(20000)]}).encode()
+ENVIRONMENT = Environment("e" * 64, "cuda", "test-gpu", "Test GPU", {"torch": "2.13.0"})
+CATALOGUE = Catalogue(
+    1,
+    [
+        OperatorEntry(
+            "probe", "Doubles.", [VariantEntry("v1", "plain", "", ["cpu", "cuda"], False)],
+            [CaseEntry(CASE, {"n": 8}, "f32", "fwd", "contiguous", ["quick"], 8, 64)],
+        )
+    ],
+)  # fmt: skip
+
+
+def outcome(folder: Path) -> dict[str, Outcome]:
+    trace = folder / "one.json.gz"
+    trace.write_bytes(gzip.compress(TRACE))
+    measurement = Measurement("graph", [1000.123456789, 1001.5], 1000.8, 1000.1, 1001.5, 0.001, 2, "hot")
+    bench = BenchReply(Status.OK, "", 8, 64, [measurement], {"clock": 1980})
+    profile = ProfileReply(
+        Status.OK, "", str(trace), len(TRACE), [TraceKernel("kernel", 2, 10.0, 5.0, 1.0)], {"cudaLaunchKernel": 2.0}
+    )
+    peaks = {"copy": 1e12, "f32": 1e13}
+    return {
+        "bench": Outcome(ENVIRONMENT, peaks, CATALOGUE, None, [Finding("v1", CASE, Status.OK, bench=bench)]),
+        "profile": Outcome(ENVIRONMENT, peaks, CATALOGUE, None, [Finding("v1", CASE, Status.OK, profile=profile)]),
+    }
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A file with one bench and one profile of one commit."""
+    path = tmp_path / "results.wwb"
+    commit = CommitInfo(SHA, None, 1, "Ann", NOW, "First")
+    with BundleWriter(path, "measured", "/far/away", [commit], "0.1.0") as writer:
+        for kind, found in outcome(tmp_path).items():
+            writer.add(Order(kind, "/far/away", SHA, "probe", {"suite": "quick"}), found, NOW, NOW)
+    return path
+
+
+def test_what_goes_in_comes_out(bundle: Path, tmp_path: Path) -> None:
+    expected = outcome(tmp_path)
+    with BundleReader(bundle) as reader:
+        runs = list(reader.runs())
+        assert [run.order.kind for run in runs] == ["bench", "profile"]
+        assert runs[1].outcome.catalogue == CATALOGUE
+        measured = runs[0].outcome.findings[0].bench
+        assert measured is not None
+        assert measured.measurements[0].samples_ns == [1000.123, 1001.5]
+        assert measured.health == {"clock": 1980}
+        out = tmp_path / "out"
+        out.mkdir()
+        profile = reader.extract(runs[1].outcome, out).findings[0].profile
+        assert profile is not None
+        assert profile.path is not None
+        assert gzip.decompress(Path(profile.path).read_bytes()) == TRACE
+        assert profile.kernels == expected["profile"].findings[0].profile.kernels  # type: ignore[union-attr]
+
+
+def test_an_error_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), BundleWriter(tmp_path / "results.wwb", "name", "url", [], "0.1.0"):
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_import_records_everything_once(bundle: Path, database: Database) -> None:
+    first, second = take_in(database, bundle), take_in(database, bundle)
+    assert (first.new, first.jobs, second.new, second.submission_id) == (True, 2, False, first.submission_id)
+    with database.session() as s:
+        counts = [s.scalar(select(func.count()).select_from(table)) for table in (Bundle, Job, Result, Point, Trace)]
+        assert counts == [1, 2, 2, 1, 1]
+        assert s.scalars(select(Submission.origin)).one() == "bundle"
+        assert s.scalars(select(Commit.sha)).one() == SHA
+        point = s.scalars(select(Point)).one()
+        assert (point.median_ns, point.count, point.bound) == (1000.8, 2, "copy")
+        # 64 bytes at 1e12 bytes per second take 0.064 ns.
+        assert point.roofline_share == pytest.approx(0.064 / 1000.8)
+        assert b"".join(iter_trace_json(s, s.scalars(select(Trace.id)).one())) == TRACE
+
+
+def test_import_never_redirects_a_known_repository(bundle: Path, database: Database) -> None:
+    with database.session() as s:
+        registry.ensure_repository(s, "measured", "/srv/mine")
+    take_in(database, bundle)
+    take_in_as = take_in(database, _copy(bundle), "example", "example")
+    assert take_in_as.new
+    with database.session() as s:
+        assert dict(s.execute(select(Repository.name, Repository.url)).all()) == {
+            "measured": "/srv/mine",
+            "example": "/far/away",
+        }
+
+
+def _copy(bundle: Path) -> Path:
+    """The same results in a file with another digest."""
+    return rewrite(bundle, lambda members: None)
+
+
+def rewrite(bundle: Path, change: Callable[[dict[str, bytes]], Any], *, resign: bool = False) -> Path:
+    """A copy of the file with its members changed; with `resign` the manifest is made to fit, as a forger would."""
+    with zipfile.ZipFile(bundle) as source:
+        members = {name: source.read(name) for name in source.namelist()}
+    change(members)
+    if resign:
+        manifest = json.loads(members["manifest.json"])
+        manifest["members"] = [
+            {"name": name, "sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            for name, data in members.items()
+            if name != "manifest.json"
+        ]
+        members["manifest.json"] = json.dumps(manifest).encode()
+    path = bundle.with_name("forged.wwb")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, data in members.items():
+            target.writestr(name, data)
+    return path
+
+
+def edit(name: str, *keys: str | int, value: Any) -> Callable[[dict[str, bytes]], None]:
+    """A change of one value in the JSON of member `name`."""
+
+    def change(members: dict[str, bytes]) -> None:
+        whole = json.loads(members[name])
+        inner = whole
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value
+        members[name] = json.dumps(whole).encode()
+
+    return change
+
+
+BENCH, PROFILE = "runs/00001.json", "runs/00002.json"
+MEASUREMENT = ("outcome", "findings", 0, "bench", "measurements", 0)
+FORGERIES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "format": (edit("manifest.json", "format", value=2), "format 2"),
+    "no manifest": (lambda members: members.pop("manifest.json"), "no manifest"),
+    "strange member": (lambda members: members.update({"../../etc/passwd": b"x"}), "called"),
+    "member gone": (lambda members: members.pop("traces/00001.json.gz"), "missing"),
+    "spare trace": (lambda members: members.update({"traces/00002.json.gz": gzip.compress(b"")}), "no run names"),
+    "unknown status": (edit(BENCH, "outcome", "findings", 0, "status", value="splendid"), "splendid"),
+    "unknown kind": (edit(BENCH, "order", "kind", value="guess"), "guess"),
+    "unknown field": (edit(BENCH, "surprise", value=1), "surprise"),
+    "operator": (edit(BENCH, "order", "operator", value="../probe"), "operator"),
+    "commit": (edit(BENCH, "order", "sha", value="b" * 40), "does not describe"),
+    "sha": (edit("manifest.json", "commits", 0, "sha", value="--help"), "--help"),
+    "negative time": (edit(BENCH, *MEASUREMENT, "samples_ns", value=[-1.0]), "impossible"),
+    "no number": (edit(BENCH, *MEASUREMENT, "median_ns", value=float("nan")), "impossible"),
+    "no time zone": (edit(BENCH, "started_at", value="2026-01-01T00:00:00"), "time zone"),
+    "no trace": (lambda members: members.update({"traces/00001.json.gz": b"not gzip"}), "damaged"),
+    "longer trace": (lambda members: members.update({"traces/00001.json.gz": gzip.compress(b"0" * 10**8)}), "not a gzip'ed trace"),
+    "trace outside": (edit(PROFILE, "outcome", "findings", 0, "profile", "path", value="/etc/passwd"), "/etc/passwd"),
+    "nested": (lambda members: members.update({BENCH: b"[" * 10**5}), "nested|damaged|cannot be used"),
+    "case": (edit(BENCH, "outcome", "findings", 0, "case", value="n=9,f32,fwd"), "no catalogue names the case"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_files_are_refused_and_leave_nothing(bundle: Path, database: Database, name: str) -> None:
+    change, words = FORGERIES[name]
+    forged = rewrite(bundle, change, resign=name not in ("no manifest", "format"))
+    with pytest.raises(BundleError, match=words):
+        take_in(database, forged)
+    assert_empty(database)
+
+
+def test_a_changed_member_is_noticed(bundle: Path, database: Database) -> None:
+    forged = rewrite(bundle, edit(BENCH, *MEASUREMENT, "median_ns", value=1001.0))
+    with pytest.raises(BundleError, match="not what the manifest says"):
+        take_in(database, forged)
+    assert_empty(database)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
+def test_truncated_files_are_refused_and_leave_nothing(bundle: Path, database: Database, part: float) -> None:
+    data = bundle.read_bytes()
+    bundle.write_bytes(data[: int(len(data) * part)])
+    with pytest.raises(BundleError, match="end is missing"):
+        take_in(database, bundle)
+    assert_empty(database)
+
+
+def test_flipped_bits_are_noticed(bundle: Path, database: Database) -> None:
+    data = bytearray(bundle.read_bytes())
+    refused = 0
+    for position in range(40, len(data), len(data) // 25):
+        broken = bundle.with_name("flipped.wwb")
+        broken.write_bytes(data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :])
+        try:
+            BundleReader(broken).__exit__(None, None, None)
+        except BundleError:
+            refused += 1
+    # What does not count may change: a time stamp of the zip, say.
+    assert refused >= 20
+
+
+def test_a_bomb_is_not_unpacked(bundle: Path) -> None:
+    with zipfile.ZipFile(bundle) as source:
+        manifest = json.loads(source.read("manifest.json"))
+    for member in manifest["members"]:
+        member["size"] = 2**40
+    forged = rewrite(bundle, edit("manifest.json", "members", value=manifest["members"]))
+    with pytest.raises(BundleError, match=r"larger than|at most"):
+        BundleReader(forged)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"nothing-here\.wwb"):
+        BundleReader(tmp_path / "nothing-here.wwb")
+
+
+def assert_empty(database: Database) -> None:
+    with database.session() as s:
+        for table in (Bundle, Repository, Commit, Submission, Job, Result):
+            assert s.scalar(select(func.count()).select_from(table)) == 0, table.__tablename__

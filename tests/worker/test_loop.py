@@ -1,0 +1,245 @@
+"""Queue workers as processes: jobs done, cancelled, taken over and handed back, and nothing written by the wrong one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from db import embedded, migrate, registry, submissions
+from db.database import Database
+from db.models import Job, Result, Run, RunLog
+from tests.conftest import FAST_AND_FORGETFUL
+from tests.worker.conftest import Repository, identify, processes_with
+
+LEASE = "3"
+OPERATOR = """
+import os, time
+from warpwatch import Cost, Operator, case
+
+HOLD = "{hold}"
+operator = Operator(
+    "patient", "Copies its input.", inputs=lambda case, make: {{"x": make.normal(case["n"])}}, reference=lambda x: x + 0,
+    cost=lambda case: Cost(case["n"], 8 * case["n"]), cases={{"quick": (case(n=100),)}},
+)
+
+
+@operator.variant("prompt", idea="at once")
+def prompt(x):
+    return x.clone()
+
+
+@operator.variant("held", idea="waits as long as a file is there")
+def held(x):
+    print("waiting", flush=True)
+    while os.path.exists(HOLD):
+        time.sleep(0.05)
+    return x.clone()
+"""
+
+
+class Fleet:
+    """A database with one repository, and the workers that serve it."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.home = folder / "home"
+        self.hold = folder / "hold"
+        self.database = Database(url)
+        self.workers: list[subprocess.Popen[bytes]] = []
+        environment = identify(self.home)
+        self.repository = Repository(folder / "repository")
+        self.repository.commit("good", {"kernels/patient.py": OPERATOR.format(hold=self.hold)})
+        sha = self.repository.head()
+        with self.database.session() as s:
+            self.repository_id = registry.ensure_repository(s, "patient", self.repository.url)
+            row = registry.CommitRow(sha, None, 1, "A", datetime.now(UTC), "good")
+            self.commit_id = registry.record_commits(s, self.repository_id, [row])[sha]
+            self.operator_id = registry.ensure_operators(s, self.repository_id, ["patient"])["patient"]
+            self.device_id = registry.ensure_device(s, environment.device_key, "cpu", environment.device_name)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        values = {"WARPWATCH_HOME": str(self.home), "WARPWATCH_DATABASE_URL": self.url, "WARPWATCH_LEASE": LEASE}
+        log = (self.folder / f"worker-{len(self.workers)}.log").open("wb")
+        command = [sys.executable, "-m", "warpwatch", "worker", "--device", "cpu"]
+        worker = subprocess.Popen(command, env=os.environ | values, stdout=log, stderr=log, cwd=self.folder)
+        self.workers.append(worker)
+        return worker
+
+    def submit(self, variant: str) -> int:
+        job = submissions.NewJob(
+            "check", self.commit_id, self.operator_id, self.device_id, {"suite": "quick", "variants": [variant]}
+        )
+        with self.database.session() as s:
+            submission = submissions.create_submission(s, submissions.NewSubmission(self.repository_id, {}, [job]))
+            return s.scalars(select(Job.id).where(Job.submission_id == submission)).one()
+
+    def job(self, job_id: int) -> Job:
+        with self.database.session() as s:
+            return s.get_one(Job, job_id)
+
+    def runs(self, job_id: int) -> list[Run]:
+        with self.database.session() as s:
+            return list(s.scalars(select(Run).where(Run.job_id == job_id).order_by(Run.attempt)))
+
+    def results(self, job_id: int) -> list[tuple[int, str]]:
+        """(attempt, status) of every result of the job."""
+        with self.database.session() as s:
+            statement = select(Run.attempt, Result.status).join(Result, Result.run_id == Run.id).where(Run.job_id == job_id)
+            return [(row.attempt, row.status) for row in s.execute(statement)]
+
+    def log(self, job_id: int) -> str:
+        with self.database.session() as s:
+            return "".join(s.scalars(select(RunLog.text).join(Run).where(Run.job_id == job_id).order_by(RunLog.id)))
+
+    def owner(self, job_id: int) -> subprocess.Popen[bytes]:
+        """The worker that runs the job now."""
+        with self.database.session() as s:
+            statement = "SELECT workers.name FROM runs JOIN workers ON workers.id = worker_id WHERE job_id = :job ORDER BY attempt DESC LIMIT 1"
+            name = s.scalars(text(statement), {"job": job_id}).one()
+        return next(worker for worker in self.workers if f"-{worker.pid}-" in name)
+
+    def until(self, condition: Callable[[], Any], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            logs = "\n".join(path.read_text() for path in sorted(self.folder.glob("worker-*.log")))
+            assert time.monotonic() < deadline, f"it did not come true in {seconds:g} s\n{logs}"
+            time.sleep(0.05)
+
+    def until_held(self, job_id: int, attempt: int = 1) -> None:
+        self.until(lambda: self.job(job_id).attempt == attempt and self.log(job_id).count("waiting") >= attempt)
+
+    def children(self, worker: subprocess.Popen[bytes]) -> list[int]:
+        return [pid for pid in processes_with(str(self.home)) if pid != worker.pid and _parent(pid) == worker.pid]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("fleet")
+    with embedded.running(folder / "postgres", options=FAST_AND_FORGETFUL) as url:
+        migrate.upgrade(url)
+        fleet = Fleet(folder, url)
+        fleet.start()
+        yield fleet
+        fleet.hold.unlink(missing_ok=True)
+        for worker in fleet.workers:
+            worker.kill()
+            worker.wait()
+        fleet.database.close()
+    shutil.rmtree(embedded.data_folder(folder / "postgres"), ignore_errors=True)
+
+
+def test_a_job_is_done_with_its_log_and_results(fleet: Fleet) -> None:
+    job = fleet.submit("prompt")
+    fleet.until(lambda: fleet.job(job).state == "done")
+    assert fleet.results(job) == [(1, "ok")]
+    assert "check prompt n=100,f32,fwd ok" in fleet.log(job)
+    assert [run.state for run in fleet.runs(job)] == ["done"]
+    with fleet.database.session() as s:
+        assert s.scalars(text("SELECT facts->>'device' FROM workers")).one() == "cpu"
+        assert s.scalars(text("SELECT catalogue->'operators'->0->>'name' FROM commits")).one() == "patient"
+
+
+def test_a_job_that_cannot_run_fails_and_says_why(fleet: Fleet) -> None:
+    job = fleet.submit("no_such_variant")
+    fleet.until(lambda: fleet.job(job).state == "failed")
+    assert "none of the variants" in fleet.job(job).message
+    assert fleet.results(job) == []
+
+
+def test_a_running_job_is_cancelled_within_two_seconds(fleet: Fleet) -> None:
+    fleet.hold.touch()
+    job = fleet.submit("held")
+    fleet.until_held(job)
+    with fleet.database.session() as s:
+        submissions.cancel_job(s, job)
+    fleet.until(lambda: fleet.runs(job)[0].state == "cancelled", 10)
+    run, cancelled_at = fleet.runs(job)[0], fleet.job(job).finished_at
+    assert run.finished_at is not None
+    assert cancelled_at is not None
+    assert (run.finished_at - cancelled_at).total_seconds() < 2
+    assert fleet.children(fleet.workers[0]) == []
+    assert fleet.results(job) == []
+    fleet.hold.unlink()
+
+
+def test_a_worker_paused_past_its_lease_writes_nothing(fleet: Fleet) -> None:
+    fleet.hold.touch()
+    job = fleet.submit("held")
+    fleet.until_held(job)
+    paused = fleet.owner(job)
+    fleet.start()
+    paused.send_signal(signal.SIGSTOP)
+    fleet.until_held(job, attempt=2)
+    assert fleet.children(paused)
+    paused.send_signal(signal.SIGCONT)
+    fleet.until(lambda: "writes nothing" in (fleet.folder / "worker-0.log").read_text(), 15)
+    assert fleet.children(paused) == []
+    fleet.hold.unlink()
+    fleet.until(lambda: fleet.job(job).state == "done")
+    assert [run.state for run in fleet.runs(job)] == ["lost", "done"]
+    assert fleet.results(job) == [(2, "ok")]
+
+
+def test_a_job_outlives_an_outage_of_the_database(fleet: Fleet) -> None:
+    fleet.hold.touch()
+    job = fleet.submit("held")
+    fleet.until_held(job)
+    embedded.stop(fleet.folder / "postgres")
+    fleet.hold.unlink()
+    time.sleep(float(LEASE) + 1)
+    embedded.start(fleet.folder / "postgres", options=FAST_AND_FORGETFUL)
+    fleet.until(lambda: fleet.job(job).state == "done")
+    assert fleet.results(job) == [(1, "ok")]
+    assert all(worker.poll() is None for worker in fleet.workers)
+
+
+def test_another_worker_finishes_the_job_of_a_killed_one(fleet: Fleet) -> None:
+    fleet.hold.touch()
+    job = fleet.submit("held")
+    fleet.until_held(job)
+    killed = fleet.owner(job)
+    child = fleet.children(killed)
+    assert child
+    killed.kill()
+    killed.wait()
+    fleet.until(lambda: not set(child) & set(processes_with(str(fleet.home))), 10)
+    fleet.until_held(job, attempt=2)
+    assert fleet.owner(job) is not killed
+    fleet.hold.unlink()
+    fleet.until(lambda: fleet.job(job).state == "done")
+    assert fleet.results(job) == [(2, "ok")]
+
+
+def test_a_worker_that_is_stopped_hands_its_job_back(fleet: Fleet) -> None:
+    fleet.hold.touch()
+    job = fleet.submit("held")
+    fleet.until_held(job)
+    worker = fleet.owner(job)
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert fleet.job(job).state == "queued"
+    assert [run.state for run in fleet.runs(job)] == ["lost"]
+    assert "handed back" in fleet.runs(job)[0].message
+    assert fleet.children(worker) == []
+    assert list(fleet.home.glob(f"worktrees/*-{worker.pid}-*")) == []
+    with fleet.database.session() as s:
+        assert s.scalars(text("SELECT stopped_at IS NOT NULL FROM workers WHERE name LIKE :n"), {"n": f"%-{worker.pid}-%"}).one()
+    fleet.hold.unlink()
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[1])
+    except OSError:
+        return 0

@@ -1,0 +1,124 @@
+"""`warpwatch run` and `warpwatch import` as people use them: no database package in sight, then everything in the database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from db.database import Database
+from db.models import Commit, Result, Trace
+from tests.worker import probes
+from tests.worker.conftest import Repository, identify, processes_with
+from worker.devices import choose_device, find_devices
+
+BLOCKED = ("sqlalchemy", "psycopg", "procrastinate", "alembic", "fastapi", "numpy", "torch", "db")
+COMMAND = f"""
+import sys
+sys.modules.update(dict.fromkeys({BLOCKED!r}))  # None there makes an import fail, as on a node without these packages.
+from warpwatch.cli import main
+main()
+"""
+CASE = "n=100,f32,fwd"
+
+
+def warpwatch(home: Path, *words: str, url: str = "", blocked: bool = False) -> subprocess.Popen[str]:
+    start = ["-c", COMMAND] if blocked else ["-m", "warpwatch"]
+    values = {"WARPWATCH_HOME": str(home), "WARPWATCH_DATABASE_URL": url, "COLUMNS": "200"}
+    return subprocess.Popen(
+        [sys.executable, *start, *words], env=os.environ | values, cwd=home.parent, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )  # fmt: skip
+
+
+def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path, database: Database) -> None:
+    home, output = tmp_path / "home", tmp_path / "results.wwb"
+    identify(home)
+    base = repository.commit("nothing yet", {"README": "nothing"})
+    for subject in ("first", "second"):
+        repository.commit(subject, probes.files() | {"note": subject})
+    wanted = ("--variants", "ok,wrong", "--cases", CASE, "--traces", "1", "--device", "cpu")
+    run = warpwatch(
+        home, "run", "--repository", repository.url, "--commits", f"{base}..HEAD", "--output", str(output), *wanted, blocked=True
+    )
+    said = run.communicate(timeout=280)[0]
+    assert run.returncode == 1, said
+    assert f"check ok {CASE} ok" in said
+    assert f"check wrong {CASE} wrong" in said
+    assert "6 ok, 4 wrong" in said, "a profile does not check, and no profile is taken once there are enough traces"
+    assert output.stat().st_size < 500_000
+
+    for expected in ("imported", "imported before"):
+        importing = warpwatch(home, "import", str(output), url=database.url)
+        assert expected in importing.communicate(timeout=60)[0]
+        assert importing.returncode == 0
+    with database.session() as s:
+        counts = dict(s.execute(select(Result.kind + " " + Result.status, func.count()).group_by(Result.kind, Result.status)).all())
+        assert counts == {"check ok": 2, "check wrong": 2, "bench ok": 2, "bench wrong": 2, "profile ok": 2}
+        assert s.scalar(select(func.count()).select_from(Trace)) == 1
+        assert s.scalars(select(Commit.subject).order_by(Commit.ordinal)).all() == ["first", "second"]
+
+
+def test_an_interrupted_run_keeps_what_it_has(repository: Repository, tmp_path: Path) -> None:
+    home, output = tmp_path / "home", tmp_path / "results.wwb"
+    identify(home)
+    repository.commit("good", probes.files())
+    wanted = ("--variants", "ok,loop", "--kinds", "check", "--device", "cpu")
+    run = warpwatch(home, "run", "--repository", repository.url, "--commits", "HEAD", "--output", str(output), *wanted)
+    assert run.stdout is not None
+    said = ""
+    while f"check ok {CASE}" not in said:
+        line = run.stdout.readline()
+        assert line, said
+        said += line
+    run.send_signal(signal.SIGINT)
+    said += run.communicate(timeout=30)[0]
+    assert run.returncode == 2, said
+    assert "interrupted" in said
+    assert output.exists()
+    assert processes_with(str(home)) == []
+    assert list((home / "worktrees").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--commits", "no-such-ref"), "names no commit"),
+        (("--commits", "--help-me"), "names no commit"),
+        (("--commits", "HEAD", "--device", "cuda:77"), "no device 'cuda:77'"),
+        (("--commits", "HEAD", "--kinds", "check,guess"), "no kind 'guess'"),
+        (("--commits", "HEAD", "--repository", "/no/such/place"), "/no/such/place"),
+    ],
+)
+def test_bad_input_is_named(repository: Repository, tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+    repository.commit("good", probes.files())
+    home = tmp_path / "home"
+    run = warpwatch(home, "run", "--repository", repository.url, "--output", str(tmp_path / "results.wwb"), *words)
+    said = run.communicate(timeout=60)[0]
+    assert run.returncode == 2
+    assert expected in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "results.wwb").exists()
+
+
+def test_devices_are_listed(tmp_path: Path) -> None:
+    listing = warpwatch(tmp_path / "home", "devices")
+    assert listing.communicate(timeout=60)[0].startswith("cpu\t")
+
+
+def test_gpus_are_those_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-2)'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [(d.name, d.model) for d in find_devices()][1:] == [("cuda:0", "NVIDIA H100"), ("cuda:1", "NVIDIA A100")]
+    assert choose_device("auto") == choose_device("cuda") == "cuda:0"
+    assert [d.model for d in find_devices({"CUDA_VISIBLE_DEVICES": "1"})][1:] == ["NVIDIA A100"]
+    assert find_devices({"CUDA_VISIBLE_DEVICES": ""})[1:] == []
+    program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
+    assert choose_device("auto") == "cpu"
