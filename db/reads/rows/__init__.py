@@ -1,0 +1,70 @@
+"""What reading returns. Durations are nanoseconds, sizes bytes, times UTC; a `change` is new over old, 1.0 meaning no change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow
+from db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
+from db.reads.rows.timings import (
+    BuildView,
+    Cell,
+    CommitCell,
+    CommitDetail,
+    ComparedRow,
+    History,
+    PointRow,
+    PointSamples,
+    SeriesRow,
+    StatusMark,
+)
+from db.reads.rows.verdicts import NoteRow, RegressionDetail, RegressionRow, RegressionSeriesRow, Verdicts
+from db.reads.rows.work import JobDetail, JobRow, KernelView, LogLine, ResultView, RunRow, SubmissionRow, TraceDetail
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """One page of a list, newest first; `next_before` is the cursor of the following page, None on the last."""
+
+    items: list[Item]
+    next_before: int | None
+
+
+__all__ = [
+    "BuildView",
+    "CaseRow",
+    "Cell",
+    "CommitCell",
+    "CommitDetail",
+    "CommitRow",
+    "ComparedRow",
+    "DeviceRow",
+    "EnvironmentView",
+    "HealthRow",
+    "History",
+    "JobDetail",
+    "JobRow",
+    "KernelView",
+    "LogLine",
+    "NoteRow",
+    "OperatorRow",
+    "Page",
+    "PointRow",
+    "PointSamples",
+    "PulseRow",
+    "RegressionDetail",
+    "RegressionRow",
+    "RegressionSeriesRow",
+    "RepositoryRow",
+    "ResultView",
+    "RunRow",
+    "SeriesRow",
+    "StatusMark",
+    "SubmissionRow",
+    "TraceDetail",
+    "Verdicts",
+    "WorkerRow",
+]

@@ -1,0 +1,53 @@
+"""The code that is measured: repositories, commits, operators, cases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryRow:
+    id: int
+    name: str
+    url: str
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRow:
+    """points, wrong, broken: how many were measured, wrong, and ended in another status than ok, wrong, unsupported or skipped."""
+
+    id: int
+    sha: str
+    parent_sha: str | None
+    ordinal: int
+    author: str
+    authored_at: datetime
+    subject: str
+    points: int = 0
+    wrong: int = 0
+    broken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    id: int
+    name: str
+    summary: str
+    variants: list[str]
+    cases: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRow:
+    id: int
+    key: str
+    sizes: dict[str, Any]
+    precision: str
+    direction: str
+    layout: str
+    suites: list[str]
+    flops: int
+    bytes: int
