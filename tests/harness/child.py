@@ -17,9 +17,11 @@ T = TypeVar("T")
 
 
 class Harness:
-    """A running child. `events` holds the progress events of the latest request."""
+    """A running child. `packages` is a folder of installed packages; `events` holds the progress events of the latest request."""
 
-    def __init__(self, root: Path, cache: Path, *, device: str = "cpu", operators: str = "kernels", contract: int = 1) -> None:
+    def __init__(
+        self, root: Path, cache: Path, *, device: str = "cpu", operators: str = "kernels", contract: int = 1, packages: str = ""
+    ) -> None:
         receiving, sending = os.pipe()
         words = {
             "root": root, "operators": operators, "native": "csrc", "contract": contract,
@@ -31,7 +33,7 @@ class Harness:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(BOOTSTRAP), *arguments],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=[sending], cwd=root, text=True,
-                env={**os.environ, "WARPWATCH_REPLY_FD": str(sending)},
+                env={**os.environ, "WARPWATCH_REPLY_FD": str(sending), "PYTHONPATH": packages},
             )  # fmt: skip
         os.close(sending)
         self._replies = os.fdopen(receiving)

@@ -113,7 +113,11 @@ def test_missing_device_is_fatal(repository: Path, cache: Path) -> None:
 
 
 def test_operators_elsewhere_leave_every_package_to_the_user(tmp_path: Path, cache: Path) -> None:
-    """Operators in a nested folder without __init__.py; `kernels` and even `warpwatch` lie in the worktree, only the latter is ours."""
+    """Operators in a folder without __init__.py; packages called like the service's in the worktree and, equally named, installed."""
+    installed = tmp_path / "installed"
+    for name in ("source", "source/ops", "kernels"):
+        (installed / name).mkdir(parents=True)
+        (installed / name / "__init__.py").write_text("OWNER = 'somebody else'\n")
     folder = tmp_path / "source" / "ops"
     folder.mkdir(parents=True)
     for name in ("kernels", "warpwatch"):
@@ -127,6 +131,6 @@ def test_operators_elsewhere_leave_every_package_to_the_user(tmp_path: Path, cac
         "    cost=lambda c: Cost(1, 1), cases={'quick': (case(n=5),)})\n"
         "operator.variant('v1', idea='sum')(lambda x: x + x)\n"
     )
-    child = Harness(tmp_path, cache, operators="source/ops")
+    child = Harness(tmp_path, cache, operators="source/ops", packages=str(installed))
     assert child.ask(CheckReply, "check", operator="twice", variant="v1", case="n=5,f32,fwd").status is Status.OK
     assert child.stop() == 0
