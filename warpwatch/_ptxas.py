@@ -48,7 +48,7 @@ def without_report(log: str) -> str:
 
 def short_name(symbol: str) -> str:
     """`_Z6squareIfEvPKfPfi` → `square<float>`: demangled, without return type, anonymous namespace and parameters."""
-    text = _demangle(symbol)
+    text = re.sub(r"> (?=>)", ">", _demangle(symbol))
     text = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|_INTERNAL_\w+::", "", text)
     return _cut_return_type(_cut_parameters(text))
 

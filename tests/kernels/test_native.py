@@ -229,6 +229,7 @@ def test_the_assemblers_report_becomes_resources() -> None:
     [
         ("_Z6squareIfEvPKfPfi", "square<float>"),
         ("_ZN4kron5fusedILi32ELb1EEEvPKfPf", "kron::fused<32, true>"),
+        ("_Z8multiplyIf7ProductIfEEvPT_", "multiply<float, Product<float>>"),
         ("plain_c_name", "plain_c_name"),
     ],
 )
