@@ -59,6 +59,25 @@ def unsupported(x):
 def last(x):
     return x + x
 """
+DAMAGE = (
+    OPERATOR
+    + """
+
+damaged = False
+
+
+@operator.variant("culprit", idea="leaves damage behind")
+def culprit(x):
+    global damaged
+    damaged = True
+    return x * 2
+
+
+@operator.variant("victim", idea="dies of another's damage")
+def victim(x):
+    return ctypes.string_at(0) if damaged else x * 2
+"""
+)
 SECOND = OPERATOR.replace('"probe"', '"second"')
 TOML = "contract = 1\n"
 NATIVE_OPERATOR = (

@@ -26,6 +26,7 @@ def behave(name: str, request: dict) -> dict:
     if name == "segfault":
         ctypes.string_at(0)
     elif name == "loop":
+        print("looping", flush=True)
         while True:
             pass
     elif name == "sleep":

@@ -97,10 +97,11 @@ def test_a_stop_interrupts_a_request(child: Child) -> None:
 
 
 def test_closing_leaves_no_process(tmp_path: Path, diary: Diary) -> None:
+    before = {*processes_with("sleep 1000"), *processes_with("sleep 1001")}
     child = start(tmp_path, diary)
     with pytest.raises(ChildFailure):
         ask(child, diary, "sleep", seconds=1)
-    strays = processes_with("sleep 1000") + processes_with("sleep 1001")
+    strays = {*processes_with("sleep 1000"), *processes_with("sleep 1001")} - before
     assert len(strays) == 2, "the scripted child starts one process in its group and one in a session of its own"
     child.close()
     assert not any(_alive(pid) for pid in [child.pid, *strays])
@@ -111,13 +112,17 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
         from pathlib import Path
         from tests.worker.test_child import start
         from tests.worker.conftest import Diary
-        child = start(Path({str(tmp_path)!r}), Diary())
+        class Told(Diary):
+            def log(self, text):
+                print(text, flush=True)
+        child = start(Path({str(tmp_path)!r}), Told())
         print(child.pid, flush=True)
-        child.request("check", 100, Diary(), variant="loop")
+        child.request("check", 100, Told(), variant="loop")
     """)
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
+    assert parent.stdout.readline() == "looping\n"
     assert _alive(child)
     parent.kill()
     parent.communicate()

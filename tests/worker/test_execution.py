@@ -92,6 +92,12 @@ def test_every_variant_meets_its_fate_and_the_others_go_on(repository: Repositor
     assert outcome.peaks == {"copy": 1e10, "f32": 1e11}
 
 
+def test_nobody_answers_for_the_damage_of_another(repository: Repository, tools: Tools, tmp_path: Path) -> None:
+    sha = repository.commit("damage", {"kernels/probe.py": probes.DAMAGE})
+    outcome = run(order(repository, sha, variants=["culprit", "victim"], cases=CASES[:1]), tools, tmp_path)
+    assert statuses(outcome) == {"culprit": ["ok"], "victim": ["ok"]}
+
+
 def test_bench_and_profile(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
     wanted = {"variants": ["ok", "wrong"], "cases": CASES[:1], "budget_ns": 50_000_000}
     bench = run(order(repository, good, "bench", **wanted), tools, tmp_path)
