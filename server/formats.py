@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from math import floor, log10
 from typing import Any
 
 _MINUS = "\u2212"
@@ -45,8 +46,9 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     if not 1e-3 <= abs(value) < 1e6:
         return f"{value:.{digits - 1}e}"
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:.{max(digits - whole, 0)}f}".replace("-", _MINUS)
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = max(digits - 1 - floor(log10(abs(rounded))), 0)
+    return f"{rounded:.{decimals}f}".replace("-", _MINUS)
 
 
 def seconds(value: float | None) -> str:

@@ -1,0 +1,133 @@
+"""A seeded service behind a real server, and a Chromium that writes down everything it complains about."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvicorn
+from playwright.sync_api import Page, Request
+
+from db import migrate, registry
+from db.database import Database
+from server.app import create_app
+from tests.browser.world import World, build, make_source
+from warpwatch.settings import Settings
+
+SWITCHES = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def world(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    with migrate.scratch_database(postgres_url) as url:
+        migrate.upgrade(url)
+        database = Database(url)
+        made = World(database, folder / "kernels", folder, shas=make_source(folder / "kernels"))
+        yield build(made)
+        database.close()
+
+
+@pytest.fixture(scope="session")
+def server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server on the seeded database."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = Settings(home=tmp_path_factory.mktemp("home"), port=port, database_url=world.database.url)
+    app = create_app(settings, world.database, judge=False)
+    running = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    while not running.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}"
+    running.should_exit = True
+    running.force_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heartbeats(world: World) -> Iterator[None]:
+    """The seeded workers stay alive."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(3):
+            with world.database.session() as s:
+                for worker in world.workers.values():
+                    registry.worker_heartbeat(s, worker)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
+    installed = shutil.which("chromium") or shutil.which("google-chrome")
+    return {**browser_type_launch_args, "args": list(SWITCHES), **({"executable_path": installed} if installed else {})}
+
+
+@dataclass
+class Visit:
+    """A page, and what went wrong on it so far."""
+
+    page: Page
+    server: str
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        """Go there and wait until every chart is drawn."""
+        answer = self.page.goto(self.server + path)
+        assert answer is not None
+        assert answer.status == 200, (path, answer.status)
+        self.wait_for_charts()
+        return self.page
+
+    def wait_for_charts(self) -> None:
+        self.page.wait_for_function("[...document.querySelectorAll('[data-figure]')].every((place) => place.dataset.drawn)")
+
+    def watch(self) -> None:
+        """Note errors of the console, failed requests and requests to anywhere else."""
+        self.page.on(
+            "console", lambda one: self._note(f"console: {one.text} ({one.location['url']})") if one.type == "error" else None
+        )
+        self.page.on("pageerror", lambda error: self._note(f"error: {error}"))
+        self.page.on("requestfailed", self._failed)
+        self.page.on("request", self._asked)
+
+    def _note(self, text: str) -> None:
+        # Perfetto asks for a script on another host and for a local helper, and reports that our policy stops both.
+        if "/perfetto/" not in text and "perfetto-ui-internal" not in text:
+            self.complaints.append(text)
+
+    def _failed(self, request: Request) -> None:
+        # Leaving a page ends its event stream and its polls.
+        if request.failure != "net::ERR_ABORTED":
+            self._note(f"failed: {request.url} {request.failure}")
+
+    def _asked(self, request: Request) -> None:
+        if not request.url.startswith((self.server, "data:", "blob:")):
+            self._note(f"outside: {request.url}")
+
+
+@pytest.fixture
+def visit(page: Page, server: str) -> Iterator[Visit]:
+    """A fresh page; the test fails when anything on it complained."""
+    page.set_default_timeout(15_000)
+    found = Visit(page, server)
+    found.watch()
+    yield found
+    assert found.complaints == []

@@ -1,0 +1,92 @@
+"""Every page: answers, asks nobody else, complains of nothing, fits a phone, and says where its JSON is."""
+
+from __future__ import annotations
+
+import html
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from db.reads.work import list_submissions
+from tests.browser.conftest import Visit
+from tests.browser.operators import OPERATORS
+from tests.browser.world import COMMITS, CRASHED, GPU, SLOWER, WRONG, World
+
+pytestmark = pytest.mark.browser
+CASE = quote(OPERATORS[0].cases[1][0])
+
+PAGES = {
+    "overview": "/",
+    "operator": "/operators/kron",
+    "history": f"/history?operator=kron&case={CASE}&variant=v3&device={GPU.device_key}",
+    "histories": "/history?operator=kron&scale=log",
+    "commits": "/commits",
+    "wrong commit": "/commits/{wrong}",
+    "crashed commit": "/commits/{crashed}?show=problems",
+    "two commits": "/compare?base={before}&head={after}",
+    "two variants": "/compare?commit={newest}&left=v1&right=v3",
+    "nothing to compare": "/compare",
+    "regressions": "/regressions",
+    "suspected": "/regressions?verdict=suspected",
+    "none unsure": "/regressions?verdict=unsure",
+    "regression": "/regressions/{slower}",
+    "submissions": "/submissions",
+    "form": "/submissions/new",
+    "submission": "/submissions/{submission}",
+    "jobs": "/jobs",
+    "running job": "/jobs/{running_job}",
+    "failed job": "/jobs/{failed_job}",
+    "profile job": "/jobs/{profile_job}",
+    "trace": "/traces/1",
+    "devices": "/devices",
+    "reference": "/api/v1/docs",
+}
+
+
+def address(world: World, name: str) -> str:
+    with world.database.session() as s:
+        newest = list_submissions(s, limit=1).items[0].id
+    return PAGES[name].format(
+        wrong=world.shas[WRONG], crashed=world.shas[CRASHED], before=world.shas[SLOWER - 1], after=world.shas[SLOWER],
+        newest=world.shas[COMMITS - 1], submission=newest, **world.ids,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_and_fits(visit: Visit, world: World, name: str) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 844})
+    page = visit.open(address(world, name))
+    assert page.locator("h1").count() == 1
+    assert page.title().endswith("Warpwatch")
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(overflow) == 0, "the page scrolls sideways on a phone"
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.evaluate(overflow) == 0
+    unnamed = "[...document.querySelectorAll('input:not([type=hidden]), select, textarea')].filter(e => !e.labels.length && !e.ariaLabel).length"
+    assert page.evaluate(unnamed) == 0, "a control has no label"
+    assert page.locator("thead th:not([scope])").count() == 0
+    for sibling in page.locator("link[type='application/json']").all():
+        found = httpx.get(visit.server + str(sibling.get_attribute("href")))
+        assert found.status_code == 200
+        assert found.json()
+
+
+@pytest.mark.parametrize(("path", "status", "words"), [
+    ("/nowhere", 404, "There is nothing at /nowhere"),
+    ("/jobs/999999", 404, "There is no job 999999"),
+    ("/commits/ffffffff", 404, "There is no commit"),
+    ("/?repository=nobody", 404, "warpwatch repository add"),
+    ("/jobs/abc", 422, "job_id"),
+])  # fmt: skip
+def test_an_error_is_a_page_that_helps(server: str, path: str, status: int, words: str) -> None:
+    answer = httpx.get(server + path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"].startswith("text/html")
+    assert words in html.unescape(answer.text)
+    assert "To the overview" in answer.text
+
+
+def test_every_page_but_the_forms_has_its_json(server: str, world: World) -> None:
+    without = {name for name in PAGES if 'type="application/json" href="' not in httpx.get(server + address(world, name)).text}
+    assert without == {"form", "nothing to compare"}

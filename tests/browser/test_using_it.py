@@ -1,0 +1,275 @@
+"""What people do: click a point, switch what is shown, submit, follow a job, write a note, open a trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from db import runs
+from db.models import Status
+from db.outcome import ResultRow, RunOutcome
+from db.reads.work import read_job
+from tests.browser.conftest import Visit
+from tests.browser.operators import OPERATORS
+from tests.browser.world import COMMITS, CPU, GPU, World, submit
+
+pytestmark = pytest.mark.browser
+KRON_BACKWARD = OPERATORS[0].cases[1][0]
+HISTORY = f"/history?operator=kron&case={KRON_BACKWARD}&variant=v3&device={GPU.device_key}"
+
+
+def points(page: Page) -> Locator:
+    """The drawn points of a chart, in the order of history."""
+    return page.locator(".scatterlayer .points path.point")
+
+
+def click_middle(page: Page, place: Locator) -> None:
+    """Plotly lays a sheet for the mouse over its points, so the mouse goes where the point is drawn."""
+    box = place.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_timeout(150)
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+
+def figure(page: Page) -> Any:
+    """Data and layout as Plotly holds them."""
+    return page.evaluate("(({ data, layout }) => ({ data, layout }))(document.querySelector('[data-figure]'))")
+
+
+# --- charts ---------------------------------------------------------------------------------------------------
+
+
+def test_a_click_on_a_point_goes_to_its_commit(visit: Visit, world: World) -> None:
+    page = visit.open(HISTORY)
+    box = points(page).nth(5).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tip = page.locator(".hoverlayer .hovertext")
+    expect(tip).to_contain_text(world.shas[5][:8])
+    expect(tip).to_contain_text("Raise the alignment of packed weights")
+    expect(tip).to_contain_text("Tomás Ferreira")
+    expect(tip).to_contain_text("µs")
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_url(re.compile(f"/commits/{world.shas[5]}"))
+    expect(page.locator("h1")).to_contain_text("Raise the alignment")
+
+
+def test_lines_never_join_two_environments(visit: Visit) -> None:
+    drawn = figure(visit.open(HISTORY))
+    lines = [set(trace["x"]) for trace in drawn["data"] if trace["mode"] == "lines+markers"]
+    assert len(lines) == 2
+    assert max(lines[0]) < min(lines[1])
+    assert [note["text"] for note in drawn["layout"]["annotations"]] == ["driver 580.65.06"]
+    names = {trace["name"] for trace in drawn["data"] if trace["mode"] == "markers"}
+    assert {"wrong", "crashed", "timed out"} >= names >= {"wrong", "crashed"}
+
+
+def test_switches_keep_each_other(visit: Visit) -> None:
+    page = visit.open(HISTORY)
+    page.get_by_label("log scale").check()
+    page.wait_for_url(re.compile("scale=log"))
+    visit.wait_for_charts()
+    assert figure(page)["layout"]["yaxis"]["type"] == "log"
+    page.get_by_label("v1", exact=True).check()
+    page.wait_for_url(re.compile("variant=v1"))
+    visit.wait_for_charts()
+    assert {trace.get("name") for trace in figure(page)["data"]} >= {"v1", "v3"}
+    assert "scale=log" in page.url
+    page.get_by_label("Metric").select_option("call")
+    page.wait_for_url(re.compile("metric=call"))
+    visit.wait_for_charts()
+    assert "variant=v1" in page.url
+
+
+def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
+    page = visit.open(HISTORY)
+    html = page.locator("html")
+    expect(html).to_have_attribute("data-theme", "light")
+    before = figure(page)["layout"]["font"]["color"]
+    page.get_by_role("button", name="Switch between dark and light").click()
+    expect(html).to_have_attribute("data-theme", "dark")
+    page.wait_for_function(f"document.querySelector('[data-figure]').layout.font.color !== '{before}'")
+    page.reload()
+    expect(html).to_have_attribute("data-theme", "dark")
+
+
+def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
+    page = visit.open("/?suite=quick")
+    expect(page.locator("table.grid").first.locator("tbody tr")).to_have_count(3)
+    cell = page.locator("table.grid").first.locator("td.worse").first
+    expect(cell).to_contain_text("confirmed slower")
+    cell.get_by_role("link").click()
+    page.wait_for_url(re.compile("/history/"))
+    page.go_back()
+    page.get_by_label("Device").select_option(CPU.device_key)
+    page.wait_for_url(re.compile(f"device={CPU.device_key}"))
+    assert "suite=quick" in page.url
+    page.get_by_role("heading", name="kron").get_by_role("link").click()
+    expect(page.locator("table.heat")).to_contain_text("2.")
+
+
+def test_the_keyboard_reaches_the_content(visit: Visit) -> None:
+    page = visit.open("/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+
+
+# --- submitting -----------------------------------------------------------------------------------------------
+
+
+def test_the_form_says_by_the_field_what_is_wrong_and_keeps_the_rest(visit: Visit, world: World) -> None:
+    page = visit.open("/submissions/new")
+    page.get_by_label("Commit, branch or range").fill("no-such-branch")
+    page.get_by_label("square").check()
+    page.get_by_label("Variants").fill("v9")
+    page.get_by_label("Priority").fill("77")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("#priority-error")).to_be_visible()
+    expect(page.get_by_label("Commit, branch or range")).to_have_value("no-such-branch")
+    page.get_by_label("Priority").fill("3")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("#commits-error")).to_contain_text("no-such-branch")
+    expect(page.get_by_label("Commit, branch or range")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("square")).to_be_checked()
+    expect(page.get_by_label("Variants")).to_have_value("v9")
+    page.get_by_label("Commit, branch or range").fill("main~1..main")
+    page.get_by_label("Variants").fill("v1\nv2")
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_url(re.compile(r"/submissions/\d+$"))
+    # Two kinds on two devices, at the one commit of the range.
+    expect(page.locator("tbody tr")).to_have_count(4)
+    expect(page.locator("main")).to_contain_text(world.shas[COMMITS - 1][:8])
+    visit.complaints = [text for text in visit.complaints if "422" not in text]
+
+
+def test_a_form_sent_twice_is_one_submission(server: str) -> None:
+    form = {"nonce": "0123", "repository": "kernels", "commits": "main", "kinds": "check", "operators": "square", "device": "cpu"}
+    first = httpx.post(f"{server}/submissions/new", data=form)
+    again = httpx.post(f"{server}/submissions/new", data=form)
+    other = httpx.post(f"{server}/submissions/new", data=form | {"kinds": "bench"})
+    assert first.status_code == again.status_code == other.status_code == 303
+    assert first.headers["location"] == again.headers["location"] != other.headers["location"]
+
+
+def test_a_submission_can_be_cancelled_and_retried(visit: Visit, world: World) -> None:
+    job = submit(world, "check", 3, "kron", GPU.device_key)[0]
+    with world.database.session() as s:
+        found = read_job(s, job)
+    assert found is not None
+    page = visit.open(f"/submissions/{found.job.submission_id}")
+    page.get_by_role("button", name="Cancel what is left").click()
+    expect(page.locator("tbody")).to_contain_text("cancelled")
+    page.get_by_role("button", name="Retry failed and cancelled").click()
+    expect(page.locator("tbody")).to_contain_text("queued")
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_followed_live(visit: Visit, world: World) -> None:
+    job = submit(world, "bench", 5, "square", GPU.device_key)[0]
+    page = visit.open(f"/jobs/{job}")
+    expect(page.locator("#state .badge").first).to_have_text("queued")
+    page.evaluate("window.stays = true")
+    with world.database.session() as s:
+        order = runs.begin_run(s, job, world.workers[GPU.device_key])
+        assert order is not None
+        runs.append_log(s, order.run_id, "building square <1/2>\n")
+    expect(page.locator("[data-log]")).to_contain_text("building square <1/2>")
+    with world.database.session() as s:
+        runs.append_log(s, order.run_id, "v1: 13.4 µs\n")
+        runs.set_progress(s, order.run_id, 1, 4, "v1 n=512x512,f32,fwd")
+    expect(page.locator("[data-log]")).to_have_text("building square <1/2>\nv1: 13.4 µs\n")
+    expect(page.locator("#state progress")).to_have_attribute("value", "1")
+    case = OPERATORS[1].cases[1][0]
+    with world.database.session() as s:
+        runs.finish_run(s, order.run_id, RunOutcome(GPU, results=[ResultRow("v1", case, Status.CRASHED, "it fell over")]))
+    expect(page.locator("#state .badge").first).to_have_text("done")
+    expect(page.locator("#state tbody")).to_contain_text("it fell over")
+    assert page.evaluate("window.stays"), "the page was loaded again"
+    assert page.locator("[data-log]").inner_text().count("v1: 13.4 µs") == 1
+
+
+def test_a_job_can_be_cancelled_and_run_again(visit: Visit, world: World) -> None:
+    job = submit(world, "check", 4, "kron", GPU.device_key)[0]
+    page = visit.open(f"/jobs/{job}")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#state .badge").first).to_have_text("cancelled")
+    page.get_by_role("button", name="Run again").click()
+    expect(page.locator("#state .badge").first).to_have_text("queued")
+    with world.database.session() as s:
+        found = read_job(s, job)
+    assert found is not None
+    assert found.job.state == "queued"
+
+
+def test_the_queue_follows_by_itself(visit: Visit, world: World) -> None:
+    page = visit.open("/jobs?state=queued")
+    job = submit(world, "check", 6, "kron", GPU.device_key)[0]
+    expect(page.get_by_role("link", name=f"#{job}", exact=True).first).to_be_visible()
+    expect(page.locator("tbody tr").first).to_contain_text("before it")
+
+
+# --- regressions and traces -----------------------------------------------------------------------------------
+
+
+def test_what_people_make_of_a_regression_is_kept(visit: Visit, world: World) -> None:
+    page = visit.open(f"/regressions/{world.ids['slower']}")
+    assert len(figure(page)["data"]) == 3
+    page.get_by_label("State").select_option("accepted")
+    page.get_by_label("Note").fill("Correctness <first>.")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#author-error")).to_contain_text("who you are")
+    expect(page.get_by_label("Note")).to_have_value("Correctness <first>.")
+    visit.complaints.clear()
+    page.get_by_label("Your name").fill("Jonas Lind")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("ol.list li").first).to_contain_text("Correctness <first>.")
+    expect(page.locator(".head .badge").last).to_have_text("accepted")
+
+
+def test_a_command_can_be_copied(visit: Visit, world: World) -> None:
+    visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = visit.open(f"/regressions/{world.ids['slower']}")
+    page.get_by_role("button", name="Copy replay command").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("warpwatch submit --repository kernels --commit ")
+
+
+def test_a_trace_opens_in_the_embedded_viewer(visit: Visit) -> None:
+    refused: list[str | None] = []
+    visit.page.on(
+        "requestfailed", lambda request: refused.append(request.failure) if "perfetto-ui-internal" in request.url else None
+    )
+    page = visit.open("/traces/1")
+    viewer = page.frame_locator("iframe.viewer")
+    expect(viewer.locator(".pf-track__title", has_text="python").first).to_be_visible(timeout=60_000)
+    assert refused == ["csp"], "the viewer's outside script is stopped before it is asked for"
+    frame = next(frame for frame in page.frames if "/perfetto/" in frame.url)
+    counted = frame.evaluate(
+        "app.trace.engine.query(\"select count(*) as n from slice where name = 'aten::square'\").then(r => r.firstRow({n: 0}).n)"
+    )
+    assert counted == 3
+
+
+def test_a_downloaded_trace_is_a_chrome_trace(visit: Visit) -> None:
+    page = visit.open("/traces/1")
+    texts = []
+    for name, unpack in ((re.compile(r"Download \.json"), bytes), (re.compile(r"^\.json\.gz"), gzip.decompress)):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=name).click()
+        texts.append(unpack(Path(download.value.path()).read_bytes()))
+    assert texts[0] == texts[1]
+    events = json.loads(texts[0])["traceEvents"]
+    assert {event["ph"] for event in events} >= {"X", "M"}
+    assert sum(event.get("name") == "aten::square" for event in events) == 3

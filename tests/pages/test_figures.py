@@ -1,0 +1,138 @@
+"""Figures: what is joined, what is marked, and that Plotly takes them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import plotly.graph_objects as plotly
+
+from db.models import Status
+from db.reads.rows import History, PointRow, RegressionSeriesRow, SeriesRow, StatusMark
+from server.charts import SYMBOLS, RooflinePoint, history_figure, roofline_figure, rounds_figure
+from server.formats import STATUS_NAMES
+from server.pages.history import environment_facts, only_environment, table_rows
+
+WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def point(ordinal: int, median: float, environment: int = 1, subject: str = "A change") -> PointRow:
+    sha = f"{ordinal:040x}"
+    return PointRow(
+        ordinal,
+        sha,
+        ordinal,
+        subject,
+        "Ann",
+        WHEN,
+        environment,
+        median,
+        median * 0.99,
+        median * 1.01,
+        0.02,
+        9,
+        0.5,
+        "copy",
+        ordinal,
+    )
+
+
+def history(points: list[PointRow], marks: list[StatusMark] | None = None, variant: str = "v1") -> History:
+    series = SeriesRow(1, "kernels", "kron", "n=1,f32,fwd", variant, "gpu", "GPU", "graph", "1", 1000, 8000)
+    return History(series, points, marks or [], {1: {"torch": "2.13", "driver": "1"}, 2: {"torch": "2.14", "driver": "1"}})
+
+
+def lines(figure: dict[str, Any]) -> list[dict[str, Any]]:
+    return [trace for trace in figure["data"] if trace["mode"] == "lines+markers"]
+
+
+def accepted(figure: dict[str, Any]) -> None:
+    """Plotly's own schema knows every attribute, and the figure survives JSON."""
+    plotly.Figure(json.loads(json.dumps(figure)))
+
+
+def test_every_status_has_a_symbol_and_a_name() -> None:
+    assert set(SYMBOLS) == set(STATUS_NAMES) == set(Status)
+    assert len({symbol for symbol, _ in SYMBOLS.values()}) == len(Status), "shapes tell statuses apart without colour"
+
+
+def test_environments_are_separate_lines_with_a_border_that_says_why() -> None:
+    figure = history_figure([history([point(1, 1e4), point(2, 1.1e4), point(5, 9e3, environment=2)])])
+    assert [trace["x"] for trace in lines(figure)] == [[0, 1], [2]]
+    assert [trace["y"] for trace in lines(figure)] == [[10.0, 11.0], [9.0]]
+    assert figure["layout"]["yaxis"]["title"]["text"] == "median, µs"
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [1.5]
+    assert figure["layout"]["annotations"][0]["text"] == "torch 2.14"
+    accepted(figure)
+
+
+def test_a_click_leads_to_the_commit_and_subjects_are_no_markup() -> None:
+    trace = lines(history_figure([history([point(3, 1e4, subject="Use <b> & <a href='x'>")])]))[0]
+    assert trace["customdata"][0][0] == f"/commits/{3:040x}?repository=kernels"
+    assert trace["customdata"][0][2] == "Use &lt;b&gt; &amp; &lt;a href=&#x27;x&#x27;&gt;"
+
+
+def test_commits_without_a_time_are_marked_in_a_strip() -> None:
+    marks = [StatusMark(f"{2:040x}", 2, "check", "wrong", "y is wrong"), StatusMark(f"{2:040x}", 2, "bench", "crashed", "it fell")]
+    figure = history_figure([history([point(1, 1e4), point(3, 1e4)], marks)])
+    strip = {trace["name"]: trace for trace in figure["data"] if trace.get("yaxis") == "y2"}
+    assert strip["wrong"]["x"] == strip["crashed"]["x"] == [1]
+    assert figure["layout"]["yaxis2"]["ticktext"] == ["bench", "check"]
+    assert strip["wrong"]["y"] == [1]
+    assert figure["layout"]["yaxis"]["domain"][0] > figure["layout"]["yaxis2"]["domain"][1]
+    accepted(figure)
+
+
+def test_several_variants_are_named_and_share_the_commits() -> None:
+    both = [history([point(1, 1e4), point(2, 1e4)]), history([point(2, 2e4)], variant="v2")]
+    figure = history_figure(both, log_scale=True)
+    assert [(trace["name"], trace["showlegend"]) for trace in lines(figure)] == [("v1", True), ("v2", True)]
+    assert lines(figure)[1]["x"] == [1]
+    assert figure["layout"]["yaxis"]["type"] == "log"
+    accepted(figure)
+
+
+def test_nothing_measured_is_still_a_figure() -> None:
+    accepted(history_figure([history([])]))
+    accepted(roofline_figure([], {}))
+
+
+def test_rounds_are_joined_in_pairs() -> None:
+    series = RegressionSeriesRow(1, "n=1", "v1", "graph", "confirmed", 1.2, 1.2, 1.1, 1.3, [1e4, 1.1e4], [1.2e4, 1.3e4])
+    figure = rounds_figure(series)
+    joined, base, head = figure["data"]
+    assert joined["x"] == [1, 1, 1, 2, 2, 2]
+    assert joined["y"] == [10.0, 12.0, None, 11.0, 13.0, None]
+    assert (base["y"], head["y"]) == ([10.0, 11.0], [12.0, 13.0])
+    accepted(figure)
+
+
+def test_the_roofline_bends_at_the_ridge() -> None:
+    points = [
+        RooflinePoint("v1", "n=1", 1_000_000, 10_000, 1000.0, "/history/1"),
+        RooflinePoint("v1", "n=2", 0, 10, 1.0, "/history/2"),
+    ]
+    figure = roofline_figure(points, {"copy": 1e12, "f32": 5e13})
+    ceiling, measured = figure["data"]
+    assert ceiling["x"] == [25.0, 50.0, 400.0]
+    assert ceiling["y"] == [25e12, 50e12, 50e12]
+    assert (measured["x"], measured["y"]) == ([100.0], [1e12])
+    accepted(figure)
+
+
+def test_the_table_compares_within_an_environment_only() -> None:
+    marks = [StatusMark(f"{2:040x}", 2, "check", "wrong", ""), StatusMark(f"{4:040x}", 4, "bench", "crashed", "")]
+    found = table_rows(
+        [history([point(1, 100.0), point(2, 110.0), point(3, 50.0, environment=2), point(5, 55.0, environment=2)], marks)]
+    )
+    assert [row.commit_sha[-1] for row in found] == ["5", "4", "3", "2", "1"]
+    assert [row.change and round(row.change, 3) for row in found] == [1.1, None, None, 1.1, None]
+    assert [len(row.marks) for row in found] == [0, 1, 0, 1, 0]
+    assert found[1].point is None
+
+
+def test_only_what_differs_tells_environments_apart() -> None:
+    one = history([point(1, 1.0), point(2, 1.0, environment=2)])
+    assert environment_facts([one]) == {1: [("torch", "2.13")], 2: [("torch", "2.14")]}
+    assert [row.ordinal for row in only_environment(one, 2).points] == [2]

@@ -1,0 +1,70 @@
+"""Numbers, times and names as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from server import formats
+from server.formats import NOTABLE_CHANGE
+
+
+def plain(text: str) -> str:
+    return text.replace("\u2009", " ").replace("\u2212", "-")
+
+
+@pytest.mark.parametrize(("ns", "digits", "text"), [
+    (None, 3, "–"), (0, 3, "0 ns"), (842, 3, "842 ns"), (1000, 3, "1.00 µs"), (12_345, 3, "12.3 µs"), (12_345, 4, "12.35 µs"),
+    (999_900, 3, "1.00 ms"), (1_234_567, 4, "1.235 ms"), (6.3e9, 2, "6.3 s"), (120e9, 3, "120 s"),
+])  # fmt: skip
+def test_durations_have_the_unit_that_fits(ns: float | None, digits: int, text: str) -> None:
+    assert plain(formats.duration(ns, digits)) == text
+
+
+@pytest.mark.parametrize(("ratio", "text"), [
+    (None, ""), (1.0, "±0.0 %"), (1.0004, "±0.0 %"), (1.17, "+17.0 %"), (0.9, "-10.0 %"), (0.25, "-75.0 %"), (6.0, "×6.00"),
+])  # fmt: skip
+def test_changes_are_signed(ratio: float | None, text: str) -> None:
+    assert plain(formats.change(ratio)) == text
+
+
+def test_a_change_within_the_noise_has_no_direction() -> None:
+    assert formats.direction(1 + NOTABLE_CHANGE / 2) == "same"
+    assert formats.direction(1.10, noise=0.02) == "slower"
+    assert formats.direction(1.10, noise=0.08) == "same"
+    assert formats.direction(0.80, noise=0.02) == "faster"
+    assert formats.direction(None) == "same"
+
+
+def test_small_shares_do_not_look_like_nothing() -> None:
+    assert plain(formats.share(0.004)) == "0.4 %"
+    assert plain(formats.share(0.61)) == "61 %"
+    assert formats.share(None) == "–"
+
+
+def test_quantities_and_sizes() -> None:
+    assert plain(formats.quantity(268_435_456, "FLOP")) == "268 MFLOP"
+    assert plain(formats.quantity(3.0e12, "B/s")) == "3.00 TB/s"
+    assert plain(formats.quantity(12)) == "12"
+    assert plain(formats.size(33_554_432)) == "32.0 MiB"
+    assert plain(formats.size(17)) == "17 B"
+
+
+def test_ages_are_short_and_old_ones_are_days() -> None:
+    now = datetime(2026, 3, 10, 12, tzinfo=UTC)
+    assert formats.ago(now - timedelta(seconds=20), now) == "just now"
+    assert plain(formats.ago(now - timedelta(minutes=61), now)) == "1 h ago"
+    assert plain(formats.ago(now - timedelta(days=3), now)) == "3 d ago"
+    assert formats.ago(now - timedelta(days=80), now) == "2025-12-20"
+
+
+def test_the_line_that_says_most() -> None:
+    assert formats.headline("Traceback (most recent call last):\n  File\nValueError: no") == "ValueError: no"
+    assert formats.headline("y is wrong\nreplay with --seed 7") == "y is wrong"
+    assert formats.headline("") == ""
+
+
+def test_names_are_sorted_as_people_do() -> None:
+    assert sorted(["cublas", "v10", "v2", "triton"], key=formats.variant_order) == ["v2", "v10", "cublas", "triton"]
+    assert sorted(["n=128,f32", "n=16,f32", "3x3"], key=formats.natural) == ["3x3", "n=16,f32", "n=128,f32"]

@@ -1,0 +1,118 @@
+"""Pages of a service that has nothing yet, or whose database is away."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from db import registry
+from db.database import Database
+from server.app import create_app
+from server.pages.render import WEB
+from warpwatch.settings import Settings
+
+ADDRESS = "http://127.0.0.1:8321"
+
+
+@pytest.fixture
+def client(tmp_path: Path, database_url: str, database: Database) -> Iterator[TestClient]:
+    app = create_app(Settings(home=tmp_path, database_url=database_url), database, judge=False)
+    with TestClient(app, base_url=ADDRESS, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/", "/commits", "/compare", "/regressions", "/submissions/new"])
+def test_without_a_repository_pages_say_how_to_register_one(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert "warpwatch repository add mine" in answer.text
+
+
+@pytest.mark.parametrize(("path", "command"), [
+    ("/", "warpwatch worker --device cpu"),
+    ("/commits", "warpwatch submit --repository mine --commit HEAD --wait"),
+    ("/regressions", "warpwatch submit --repository mine --commit HEAD~20..HEAD --wait"),
+    ("/submissions", "warpwatch submit --commit HEAD --wait"),
+    ("/jobs", "warpwatch submit --commit HEAD --wait"),
+    ("/devices", "warpwatch worker --device cpu"),
+])  # fmt: skip
+def test_an_empty_page_names_the_command_that_fills_it(client: TestClient, database: Database, path: str, command: str) -> None:
+    with database.session() as s:
+        registry.ensure_repository(s, "mine", "/srv/mine")
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert command in html.unescape(answer.text)
+
+
+def test_a_measured_device_without_results_says_so(client: TestClient, database: Database) -> None:
+    with database.session() as s:
+        registry.ensure_repository(s, "mine", "/srv/mine")
+        registry.ensure_device(s, "some-cpu", "cpu", "Some CPU")
+    assert "Nothing measured here yet" in client.get("/").text
+    assert "no worker" in client.get("/devices").text
+
+
+def test_example_data_is_labelled_and_is_not_what_one_sees_first(client: TestClient, database: Database) -> None:
+    with database.session() as s:
+        registry.ensure_repository(s, "mine", "/srv/mine")
+        registry.ensure_repository(s, "example-h100", "/srv/mine")
+    assert "Example data." not in client.get("/commits").text
+    shown = client.get("/commits?repository=example-h100").text
+    assert "Example data." in shown
+    assert re.search(r"<option selected>\s*example-h100", shown)
+    assert 'href="/jobs?repository=example-h100"' in shown
+
+
+def test_a_database_that_is_away_is_explained(tmp_path: Path) -> None:
+    away = Database("postgresql://nobody@127.0.0.1:9/none")
+    app = create_app(Settings(home=tmp_path), away, judge=False)
+    answer = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False).get("/jobs")
+    assert answer.status_code == 503
+    assert "The database cannot be used" in answer.text
+    assert "Nothing is lost" in answer.text
+    assert answer.headers["retry-after"]
+
+
+def test_a_surprise_is_a_page_without_its_insides(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr("server.pages.devices.list_devices", fail)
+    answer = client.get("/devices")
+    assert answer.status_code == 500
+    assert "Something went wrong" in answer.text
+    assert "secret detail" not in answer.text
+
+
+def test_what_people_write_is_text(client: TestClient, database: Database) -> None:
+    with database.session() as s:
+        registry.ensure_repository(s, "<script>alert(1)</script>", "/srv/mine")
+    assert "<script>alert" not in client.get("/commits").text
+
+
+def test_scripts_come_from_our_own_files_only(client: TestClient) -> None:
+    policy = client.get("/devices").headers["content-security-policy"]
+    assert "script-src" not in policy
+    assert policy.startswith("default-src 'self'")
+    for template in WEB.rglob("*.html"):
+        for opening in re.findall(r"<script[^>]*>", template.read_text()):
+            assert 'src="' in opening or 'type="application/json"' in opening, template
+        assert not re.search(r"\son[a-z]+=|style=|https?://", template.read_text()), template
+
+
+def test_templates_stay_small() -> None:
+    long = {path.name: count for path in WEB.rglob("*.html") if (count := len(path.read_text().splitlines())) > 150}
+    assert long == {}
+
+
+def test_vendored_files_are_the_published_ones() -> None:
+    import hashlib
+
+    folder = WEB / "static" / "vendor"
+    noted = dict(re.findall(r"^\| `([^`]+)` .* `([0-9a-f]{64})` \|$", (folder / "README.md").read_text(), re.MULTILINE))
+    assert noted == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.js")}
