@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+ISOLATIONS = ("auto", "user", "network", "none")
+"""The first is the default: the strongest that the host allows."""
+
 
 class SettingError(ValueError):
     """A setting in the environment cannot be used; the message names the variable and the remedy."""
@@ -25,6 +28,7 @@ class Settings:
     case_timeout_seconds: how long one variant may take for one case (WARPWATCH_CASE_TIMEOUT).
     build_timeout_seconds: how long one library may take to build (WARPWATCH_BUILD_TIMEOUT).
     memory_bytes: memory a child may take (WARPWATCH_MEMORY_GB); None means three quarters of the machine's.
+    isolation: how kernel code is shut in (WARPWATCH_ISOLATION), one of ISOLATIONS; see worker.sandbox.
     """
 
     home: Path
@@ -37,6 +41,7 @@ class Settings:
     case_timeout_seconds: float = 120.0
     build_timeout_seconds: float = 600.0
     memory_bytes: int | None = None
+    isolation: str = "auto"
 
 
 def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -55,7 +60,15 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         case_timeout_seconds=_number(environ, "WARPWATCH_CASE_TIMEOUT", 120, low=0.1, high=86400),
         build_timeout_seconds=_number(environ, "WARPWATCH_BUILD_TIMEOUT", 600, low=0.1, high=86400),
         memory_bytes=int(memory * 2**30) or None,
+        isolation=_choice(environ, "WARPWATCH_ISOLATION", ISOLATIONS),
     )
+
+
+def _choice(environ: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    value = environ.get(name) or choices[0]
+    if value not in choices:
+        raise SettingError(f"{name}={value!r} is none of {', '.join(choices)}; set it to one of them or unset it")
+    return value
 
 
 def _number(environ: Mapping[str, str], name: str, default: float, *, low: float, high: float) -> float:

@@ -44,6 +44,10 @@ class Host:
     def home(self) -> Path:
         return self.settings.home
 
+    def confinement(self) -> sandbox.Confinement:
+        """How this worker's children are shut in."""
+        return sandbox.confinement(self.home, self.settings.memory_bytes, self.hidden, self.settings.isolation)
+
     def start_child(self, root: Path, project: Project, reporter: Reporter) -> Child:
         """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when told to stop."""
         cache = self.home / "builds"
@@ -52,9 +56,9 @@ class Host:
             root, self.device, cache, THREADS,
             project.operators, project.native, project.interpreter, self.bootstrap,
         )  # fmt: skip
-        confinement = sandbox.confinement(self.home, self.settings.memory_bytes, self.hidden)
+        confinement = self.confinement()
         if not confinement.network_closed:
-            reporter.log("this host allows no network namespace: kernel code can reach the network")
+            reporter.log("without a network namespace, kernel code can reach the network")
         child = Child(spec, confinement, reporter)
         try:
             child.wait_ready()

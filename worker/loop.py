@@ -93,7 +93,7 @@ class _Worker:
         environment, peaks = self._tools.identify(_StartReporter(asked))
         self.device_key = environment.device_key
         self._database = Database(database_url, pool_size=2)
-        facts = {"device": device, "isolation": sandbox.confinement(settings.home, None).isolation}
+        facts = {"device": device, "isolation": host.confinement().isolation}
         with self._database.session() as s:
             registry.ensure_environment(s, environment_row(environment, peaks))
             device_id = registry.ensure_device(s, environment.device_key, environment.device_kind, environment.device_name)

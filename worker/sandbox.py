@@ -63,13 +63,14 @@ class Confinement:
         return [sys.executable, "-I", "-S", str(CONFINE), json.dumps(plan), *command]
 
 
-def confinement(home: Path, memory_bytes: int | None, hidden: tuple[Path, ...] = ()) -> Confinement:
-    """The strongest confinement that this host allows and that still lets a child reach `home` and its interpreter."""
-    return Confinement(_isolation(home), memory_bytes or usable_memory() * 3 // 4, hidden)
+def confinement(home: Path, memory_bytes: int | None, hidden: tuple[Path, ...] = (), isolation: str = "auto") -> Confinement:
+    """The confinement asked for; "auto" is the strongest that this host allows and that still lets a child reach what it needs."""
+    chosen = strongest_isolation(home) if isolation == "auto" else isolation
+    return Confinement(chosen, memory_bytes or usable_memory() * 3 // 4, hidden)
 
 
 @cache
-def _isolation(home: Path) -> str:
+def strongest_isolation(home: Path) -> str:
     if not sys.platform.startswith("linux"):
         return "none"
     home.mkdir(parents=True, exist_ok=True)
@@ -111,6 +112,8 @@ def environment(temp: Path, build_cache: Path, environ: Mapping[str, str] = os.e
         **passed,
         "PYTHONUSERBASE": user_base,
         "PYTHONUNBUFFERED": "1",
+        # The profiler would announce each of its starts and stops in the log.
+        "KINETO_LOG_LEVEL": "99",
         "PYTHONFAULTHANDLER": "1",
         "PYTHONNOUSERSITE": environ.get("PYTHONNOUSERSITE", ""),
         "HOME": str(temp),

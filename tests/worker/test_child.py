@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import SCRIPTED, Diary, processes_with
+from warpwatch.settings import SettingError, load_settings
 from worker import sandbox
 from worker.child import Child, ChildFailure, ChildSpec
 from worker.protocol import Status
@@ -150,6 +151,18 @@ def test_the_network_is_out_of_reach(tmp_path: Path, diary: Diary) -> None:
         message = ask(child, diary, "network", seed=server.getsockname()[1])["message"]
         child.close()
     assert "unreachable" in str(message)
+
+
+def test_isolation_can_be_chosen(tmp_path: Path, diary: Diary) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        spec = ChildSpec(tmp_path, "cpu", tmp_path, 1, bootstrap=SCRIPTED)
+        child = Child(spec, sandbox.confinement(tmp_path, GIB, isolation="none"), diary)
+        child.wait_ready()
+        message = ask(child, diary, "network", seed=server.getsockname()[1])["message"]
+        child.close()
+    assert message == "connected"
+    with pytest.raises(SettingError, match="WARPWATCH_ISOLATION"):
+        load_settings({"WARPWATCH_ISOLATION": "total"})
 
 
 def test_hidden_folders_look_empty(tmp_path: Path, diary: Diary) -> None:
