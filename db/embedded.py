@@ -94,6 +94,12 @@ def data_folder(home: Path) -> Path:
     return home.absolute() / "postgres"
 
 
+def folders(home: Path) -> tuple[Path, ...]:
+    """Every folder of the embedded server of `home`: its data, and its socket where that lies elsewhere. Nobody else should see them."""
+    data = data_folder(home)
+    return data, _socket_folder(data)
+
+
 def _url(home: Path, database: str) -> str:
     return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(data_folder(home))), safe='')}"
 

@@ -87,7 +87,7 @@ class _Worker:
     """One device, one thread. Known to the database from its making to `close`."""
 
     def __init__(self, settings: Settings, database_url: str, device: str, asked: threading.Event) -> None:
-        host = Host(settings, device, (embedded.data_folder(settings.home), *sandbox.SOCKET_FOLDERS))
+        host = Host(settings, device, (*embedded.folders(settings.home), *sandbox.SOCKET_FOLDERS))
         self.name = f"{socket.gethostname()}-{os.getpid()}-{device.replace(':', '')}"
         self._tools = Tools(host)
         environment, peaks = self._tools.identify(_StartReporter(asked))
