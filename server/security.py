@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.problems import Problem, json_problem, surprise
@@ -71,7 +72,10 @@ class Guard:
         send = _with_security_headers(scope["path"], send)
         problem = self._refuse(scope, headers)
         if problem is not None:
-            await json_problem(problem, scope["path"])(scope, receive, send)
+            # Who opens a page in a browser is shown where to log in.
+            is_visitor = problem.status == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+            answer: Response = RedirectResponse("/login", 303) if is_visitor else json_problem(problem, scope["path"])
+            await answer(scope, receive, send)
             return
         await self._answer(scope, receive, send)
 

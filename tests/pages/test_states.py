@@ -116,3 +116,17 @@ def test_vendored_files_are_the_published_ones() -> None:
     folder = WEB / "static" / "vendor"
     noted = dict(re.findall(r"^\| `([^`]+)` .* `([0-9a-f]{64})` \|$", (folder / "README.md").read_text(), re.MULTILINE))
     assert noted == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.js")}
+
+
+def test_a_visitor_without_a_token_is_shown_where_to_log_in(tmp_path: Path, database_url: str, database: Database) -> None:
+    settings = Settings(home=tmp_path, database_url=database_url, host="0.0.0.0", token="t" * 24)
+    visitor = TestClient(create_app(settings, database, judge=False), base_url=ADDRESS, headers={"Accept": "text/html"})
+    answer = visitor.get("/jobs")
+    assert answer.url.path == "/login"
+    assert "Token" in answer.text
+    assert 'aria-label="Main"' not in answer.text, "links that nobody may follow yet"
+    refused = visitor.post("/login", data={"token": "wrong"})
+    assert refused.status_code == 401
+    assert "This is not the token." in refused.text
+    assert visitor.post("/login", data={"token": "t" * 24}).url.path == "/"
+    assert visitor.get("/jobs").url.path == "/jobs"
