@@ -96,7 +96,7 @@ def repository(tmp_path: Path) -> Repository:
 
 def identify(home: Path) -> Environment:
     """The fingerprint of this machine's CPU, with ceilings laid into `home`: they take seconds to measure and are tested elsewhere."""
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     child = Host(Settings(home), "cpu").start_child(home, Project(), Diary())
     try:
         environment = child.ask(Environment, "environment", 60, Diary())

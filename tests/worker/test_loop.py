@@ -21,6 +21,7 @@ from db.database import Database
 from db.models import Job, Result, Run, RunLog
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.worker.conftest import Repository, identify, processes_with
+from worker import sandbox
 
 LEASE = "3"
 OPERATOR = """
@@ -36,6 +37,17 @@ operator = Operator(
 
 @operator.variant("prompt", idea="at once")
 def prompt(x):
+    return x.clone()
+
+
+@operator.variant("spy", idea="looks for the database")
+def spy(x):
+    for path in ("/proc/%d/environ" % os.getppid(), "{data}/postmaster.pid", "{data}/.s.PGSQL.5432"):
+        try:
+            found = len(open(path, "rb").read(10)) > 0
+        except OSError:
+            found = os.path.exists(path) and "SQL" in path
+        print("spy:", os.path.basename(path), found, flush=True)
     return x.clone()
 
 
@@ -59,7 +71,9 @@ class Fleet:
         self.workers: list[subprocess.Popen[bytes]] = []
         environment = identify(self.home)
         self.repository = Repository(folder / "repository")
-        self.repository.commit("good", {"kernels/patient.py": OPERATOR.format(hold=self.hold)})
+        self.repository.commit(
+            "good", {"kernels/patient.py": OPERATOR.format(hold=self.hold, data=embedded.data_folder(folder / "home"))}
+        )
         sha = self.repository.head()
         with self.database.session() as s:
             self.repository_id = registry.ensure_repository(s, "patient", self.repository.url)
@@ -126,7 +140,7 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
-    with embedded.running(folder / "postgres", options=FAST_AND_FORGETFUL) as url:
+    with embedded.running(folder / "home", options=FAST_AND_FORGETFUL) as url:
         migrate.upgrade(url)
         fleet = Fleet(folder, url)
         fleet.start()
@@ -136,7 +150,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             worker.kill()
             worker.wait()
         fleet.database.close()
-    shutil.rmtree(embedded.data_folder(folder / "postgres"), ignore_errors=True)
+    shutil.rmtree(embedded.data_folder(folder / "home"), ignore_errors=True)
 
 
 def test_a_job_is_done_with_its_log_and_results(fleet: Fleet) -> None:
@@ -155,6 +169,15 @@ def test_a_job_that_cannot_run_fails_and_says_why(fleet: Fleet) -> None:
     fleet.until(lambda: fleet.job(job).state == "failed")
     assert "none of the variants" in fleet.job(job).message
     assert fleet.results(job) == []
+
+
+def test_kernel_code_finds_no_way_to_the_database(fleet: Fleet) -> None:
+    if sandbox.strongest_isolation(fleet.home) != "user":
+        pytest.skip("this host allows no user namespace")
+    job = fleet.submit("spy")
+    fleet.until(lambda: fleet.job(job).state == "done")
+    found = {line for line in fleet.log(job).splitlines() if line.startswith("spy:")}
+    assert found == {"spy: environ False", "spy: postmaster.pid False", "spy: .s.PGSQL.5432 False"}
 
 
 def test_a_running_job_is_cancelled_within_two_seconds(fleet: Fleet) -> None:
@@ -195,10 +218,10 @@ def test_a_job_outlives_an_outage_of_the_database(fleet: Fleet) -> None:
     fleet.hold.touch()
     job = fleet.submit("held")
     fleet.until_held(job)
-    embedded.stop(fleet.folder / "postgres")
+    embedded.stop(fleet.home)
     fleet.hold.unlink()
     time.sleep(float(LEASE) + 1)
-    embedded.start(fleet.folder / "postgres", options=FAST_AND_FORGETFUL)
+    embedded.start(fleet.home, options=FAST_AND_FORGETFUL)
     fleet.until(lambda: fleet.job(job).state == "done")
     assert fleet.results(job) == [(1, "ok")]
     assert all(worker.poll() is None for worker in fleet.workers)
