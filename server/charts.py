@@ -172,6 +172,7 @@ def _status_strip(histories: Sequence[History], commits: dict[str, int]) -> tupl
                     "mode": "markers",
                     "name": STATUS_NAMES[status],
                     "yaxis": "y2",
+                    "legendgroup": status,
                     "hovertemplate": _HOVER,
                     "x": [commits[mark.commit_sha] for _, mark in own],
                     "y": [rows.index(name(history, mark)) for history, mark in own],

@@ -18,14 +18,15 @@ commits.id, sha, parent_sha, ordinal, author, authored_at, subject,
 coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) AS broken
 """
 
-# Only the newest result per operator, variant, case, kind and device counts.
+# Only the newest result per operator, variant, case, kind and device counts; what fails to check and to bench is broken once.
 _COMMIT_COUNTS = """
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE kind = 'bench' AND status = 'ok') AS points,
-           count(*) FILTER (WHERE status = 'wrong') AS wrong,
-           count(*) FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS broken
+           count(DISTINCT (variant_id, case_id, device_id)) FILTER (WHERE status = 'wrong') AS wrong,
+           count(DISTINCT (variant_id, case_id, device_id))
+               FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS broken
     FROM (
-        SELECT DISTINCT ON (operator_id, variant_id, case_id, kind, device_id) kind, status
+        SELECT DISTINCT ON (operator_id, variant_id, case_id, kind, device_id) kind, status, variant_id, case_id, device_id
         FROM results WHERE commit_id = commits.id
         ORDER BY operator_id, variant_id, case_id, kind, device_id, id DESC
     ) AS newest

@@ -130,3 +130,12 @@ def test_a_visitor_without_a_token_is_shown_where_to_log_in(tmp_path: Path, data
     assert "This is not the token." in refused.text
     assert visitor.post("/login", data={"token": "t" * 24}).url.path == "/"
     assert visitor.get("/jobs").url.path == "/jobs"
+
+
+def test_static_files_are_small_and_kept(client: TestClient) -> None:
+    address = re.search(r'src="(/static/theme.js[^"]+)"', client.get("/devices").text)
+    assert address
+    kept = client.get(address[1])
+    assert "immutable" in kept.headers["cache-control"]
+    assert kept.headers["content-encoding"] == "gzip"
+    assert "cache-control" not in client.get("/static/theme.js").headers

@@ -17,7 +17,7 @@ class RepositoryRow:
 
 @dataclass(frozen=True, slots=True)
 class CommitRow:
-    """points, wrong, broken: how many were measured, wrong, and ended in another status than ok, wrong, unsupported or skipped."""
+    """points: timings. wrong, broken: variants on a case and device that were wrong, or ended in another status than ok, wrong, unsupported or skipped."""
 
     id: int
     sha: str
