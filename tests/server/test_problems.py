@@ -12,7 +12,9 @@ from fastapi.testclient import TestClient
 from db import migrate
 from db.database import Database
 from db.errors import DatabaseFullError, SchemaTooNewError
+from db.models import Repository
 from server.app import create_app
+from server.service import Db
 from tests.server.test_code import problem
 from warpwatch.settings import Settings
 
@@ -90,6 +92,15 @@ def test_a_surprise_tells_nothing_of_the_inside(app: FastAPI, client: TestClient
 
     app.add_api_route("/api/v1/failing", fail)
     assert "hunter2" not in str(problem(client.get("/api/v1/failing"), 500))
+
+
+def test_what_cannot_be_committed_is_not_answered_as_done(app: FastAPI, client: TestClient) -> None:
+    def forget_the_name(session: Db) -> str:
+        session.add(Repository(url="/nowhere"))
+        return "done"
+
+    app.add_api_route("/api/v1/failing", forget_the_name)
+    problem(client.get("/api/v1/failing"), 500)
 
 
 def test_health(client: TestClient) -> None:

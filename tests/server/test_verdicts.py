@@ -26,8 +26,20 @@ def timing(median_ns: float, spread: float = 0.002) -> Timing:
         (timing(10_000, 0.06), timing(11_500, 0.06), None),
         (timing(10_000, 0.03), timing(11_100, 0.03), None),
         (timing(10_000, 0.001), timing(10_600, 0.001), "slower"),
+        (timing(10_000), Timing(40_000, 9_000, 40_000), None),
     ],
-    ids=["30 %", "back", "4.5 %", "−4.3 %", "7.5 % but 150 ns", "50 %", "intervals touch", "within 3 × noise", "6 % without noise"],
+    ids=[
+        "30 %",
+        "back",
+        "4.5 %",
+        "−4.3 %",
+        "7.5 % but 150 ns",
+        "50 %",
+        "intervals touch",
+        "within 3 × noise",
+        "6 % without noise",
+        "a long tail",
+    ],
 )
 def test_suspect(base: Timing, head: Timing, expected: str | None) -> None:
     assert suspect(base, head) == expected
