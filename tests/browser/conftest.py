@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from playwright.sync_api import Page, Request
+from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 from db import migrate, registry
 from db.database import Database
@@ -90,7 +90,7 @@ class Visit:
 
     def open(self, path: str) -> Page:
         """Go there and wait until every chart is drawn."""
-        answer = self.page.goto(self.server + path)
+        answer = self.page.goto(self.server + path, wait_until="domcontentloaded")
         assert answer is not None
         assert answer.status == 200, (path, answer.status)
         self.wait_for_charts()
@@ -123,9 +123,27 @@ class Visit:
             self._note(f"outside: {request.url}")
 
 
+@pytest.fixture(scope="session")
+def shared_context(browser: Browser) -> Iterator[BrowserContext]:
+    """One browser profile for pages that are only looked at, so that scripts are fetched once."""
+    context = browser.new_context()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def glance(shared_context: BrowserContext, server: str) -> Iterator[Visit]:
+    """A page to look at; the test fails when anything on it complained."""
+    found = Visit(shared_context.new_page(), server)
+    found.watch()
+    yield found
+    found.page.close()
+    assert found.complaints == []
+
+
 @pytest.fixture
 def visit(page: Page, server: str) -> Iterator[Visit]:
-    """A fresh page; the test fails when anything on it complained."""
+    """A fresh page in a fresh profile; the test fails when anything on it complained."""
     page.set_default_timeout(15_000)
     found = Visit(page, server)
     found.watch()

@@ -54,9 +54,9 @@ def address(world: World, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_and_fits(visit: Visit, world: World, name: str) -> None:
-    visit.page.set_viewport_size({"width": 390, "height": 844})
-    page = visit.open(address(world, name))
+def test_a_page_is_whole_and_fits(glance: Visit, world: World, name: str) -> None:
+    glance.page.set_viewport_size({"width": 390, "height": 844})
+    page = glance.open(address(world, name))
     assert page.locator("h1").count() == 1
     assert page.title().endswith("Warpwatch")
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -67,7 +67,7 @@ def test_a_page_is_whole_and_fits(visit: Visit, world: World, name: str) -> None
     assert page.evaluate(unnamed) == 0, "a control has no label"
     assert page.locator("thead th:not([scope])").count() == 0
     for sibling in page.locator("link[type='application/json']").all():
-        found = httpx.get(visit.server + str(sibling.get_attribute("href")))
+        found = httpx.get(glance.server + str(sibling.get_attribute("href")))
         assert found.status_code == 200
         assert found.json()
 

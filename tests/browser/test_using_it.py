@@ -200,6 +200,14 @@ def test_a_job_is_followed_live(visit: Visit, world: World) -> None:
     assert page.locator("[data-log]").inner_text().count("v1: 13.4 µs") == 1
 
 
+def test_a_log_that_the_server_tells_again_is_not_written_twice(visit: Visit, world: World) -> None:
+    page = visit.open(f"/jobs/{world.ids['running_job']}")
+    with world.database.session() as s:
+        runs.append_log(s, world.ids["running_run"], "v2 n=512x512,f32,fwd: 86.6 µs\n")
+    expect(page.locator("[data-log]")).to_contain_text("86.6 µs")
+    assert page.locator("[data-log]").inner_text().count("building square") == 1
+
+
 def test_a_job_can_be_cancelled_and_run_again(visit: Visit, world: World) -> None:
     job = submit(world, "check", 4, "kron", GPU.device_key)[0]
     page = visit.open(f"/jobs/{job}")
@@ -218,6 +226,14 @@ def test_the_queue_follows_by_itself(visit: Visit, world: World) -> None:
     job = submit(world, "check", 6, "kron", GPU.device_key)[0]
     expect(page.get_by_role("link", name=f"#{job}", exact=True).first).to_be_visible()
     expect(page.locator("tbody tr").first).to_contain_text("before it")
+
+
+def test_a_table_that_is_fetched_anew_stays_where_it_was_moved(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 844})
+    page = visit.open("/jobs")
+    page.locator(".scroll").evaluate("table => { table.scrollLeft = 120; table.dataset.old = 'yes'; }")
+    expect(page.locator(".scroll[data-old]")).to_have_count(0)
+    page.wait_for_function("document.querySelector('.scroll').scrollLeft === 120")
 
 
 # --- regressions and traces -----------------------------------------------------------------------------------

@@ -32,6 +32,15 @@ addEventListener("DOMContentLoaded", () => {
   }
 });
 
+// A table that is fetched anew stays where the reader moved it.
+let places = [];
+document.addEventListener("htmx:beforeSwap", () => {
+  places = [...document.querySelectorAll(".scroll")].map((table) => table.scrollLeft);
+});
+document.addEventListener("htmx:afterSettle", () => {
+  document.querySelectorAll(".scroll").forEach((table, index) => { table.scrollLeft = places[index] ?? 0; });
+});
+
 // The clipboard needs a secure context; a service on another machine of the office often has none.
 async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
