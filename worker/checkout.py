@@ -50,6 +50,10 @@ class Host:
 
     def start_child(self, root: Path, project: Project, reporter: Reporter) -> Child:
         """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when told to stop."""
+        return greeted(self.launch_child(root, project, reporter))
+
+    def launch_child(self, root: Path, project: Project, reporter: Reporter) -> Child:
+        """A child that is still starting; it must be `greeted` before it is asked anything."""
         cache = self.home / "builds"
         cache.mkdir(parents=True, exist_ok=True)
         spec = ChildSpec(
@@ -59,13 +63,17 @@ class Host:
         confinement = self.confinement()
         if not confinement.network_closed:
             reporter.log("without a network namespace, kernel code can reach the network")
-        child = Child(spec, confinement, reporter)
-        try:
-            child.wait_ready()
-        except (CannotRunError, Stopped):
-            child.close()
-            raise
-        return child
+        return Child(spec, confinement, reporter)
+
+
+def greeted(child: Child) -> Child:
+    """The child once it has greeted; where it does not, nothing of it is left."""
+    try:
+        child.wait_ready()
+    except (CannotRunError, Stopped):
+        child.close()
+        raise
+    return child
 
 
 class Checkout:
@@ -78,6 +86,7 @@ class Checkout:
         self._environment: Environment | None = None
         self._catalogues: dict[str | None, Catalogue] = {}
         self._child: Child | None = None
+        self._starting: Child | None = None
         self._load_together = True
         self._ran: set[str] = set()
         self._stack = ExitStack()
@@ -127,10 +136,16 @@ class Checkout:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environment
 
+    def renew_child(self, reporter: Reporter) -> None:
+        """Replaces the child by a fresh one, without waiting for it, so that several commits' children can start at once."""
+        self.drop_child()
+        self._starting = self.host.launch_child(self.root, self.project, reporter)
+
     def drop_child(self) -> None:
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        for child in (self._child, self._starting):
+            if child is not None:
+                child.close()
+        self._child = self._starting = None
         self._ran.clear()
 
     def close(self) -> None:
@@ -142,7 +157,8 @@ class Checkout:
         if self._child is not None and not self._child.alive:
             self.drop_child()
         if self._child is None:
-            self._child = self.host.start_child(self.root, self.project, reporter)
+            starting, self._starting = self._starting, None
+            self._child = greeted(starting) if starting else self.host.start_child(self.root, self.project, reporter)
         return self._child
 
     def _catalogue(self, operator: str | None, reporter: Reporter) -> Catalogue:

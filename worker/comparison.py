@@ -1,10 +1,10 @@
-"""Compares two commits on one device: both children are alive at once and measured in turn, so that drift hits both alike."""
+"""Compares two commits on one device, in rounds of fresh children that are alive at once and measured in turn."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from worker.checkout import Checkout, Tools
 from worker.child import ChildFailure
@@ -86,62 +86,74 @@ class _Side:
 
 
 class _Rounds:
+    """Rounds of every pair. Each round starts both children anew, because where memory and code came to lie, and which of two
+    speeds a process settles on, stays the same for a process's life: more slices of the same two processes would only make a
+    difference between the processes look certain.
+    """
+
     def __init__(self, order: Order, base: _Side, head: _Side, reporter: BoundedReporter) -> None:
-        self._order = order
         self._base = base
         self._head = head
         self._reporter = reporter
         self._rounds = max(MIN_ROUNDS, int(order.spec.get("rounds") or MIN_ROUNDS))
         self._budget_ns = int(order.spec.get("budget_ns") or BUDGET_NS)
+        metric = METRICS[head.checkout.host.kind][0]
+        self._found = {
+            (variant, case): Comparison(variant, case, metric, PROTOCOL, Status.OK, "") for variant, case in order.spec["pairs"]
+        }
 
     def run(self, outcome: Outcome) -> Outcome:
-        pairs = self._order.spec["pairs"]
-        comparisons: list[Comparison] = []
+        for index in range(self._rounds):
+            self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
+            for side in (self._base, self._head):
+                side.checkout.renew_child(self._reporter)
+            for pair, found in self._found.items():
+                if found.status is Status.OK:
+                    self._found[pair] = self._round(found, index)
         profiles: dict[str, list[Finding]] = {"base": [], "head": []}
-        for done, (variant, case) in enumerate(pairs):
-            self._reporter.progress(done, len(pairs), f"{variant} {case}")
-            comparison = self._pair(variant, case)
-            self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
-            comparisons.append(comparison)
-            for side in (self._base, self._head) if comparison.status is Status.OK else ():
+        for (variant, case), found in self._found.items():
+            self._reporter.log(f"compare {variant} {case} {found.status} {found.message}".rstrip())
+            for side in (self._base, self._head) if found.status is Status.OK else ():
                 finding = side.measurer.measure("profile", variant, case)
                 self._reporter.log(f"{side.name}: {describe('profile', finding)}")
                 profiles[side.name].append(finding)
-        self._reporter.progress(len(pairs), len(pairs), "")
-        return replace(outcome, comparisons=comparisons, findings=profiles["head"], base_findings=profiles["base"])
+        self._reporter.progress(self._rounds, self._rounds, "")
+        return replace(outcome, comparisons=list(self._found.values()), findings=profiles["head"], base_findings=profiles["base"])
 
-    def _pair(self, variant: str, case: str) -> Comparison:
-        """Prepared on both sides, sampled in turn, finished on both sides; the first thing to go wrong is the comparison's end."""
-        metric = METRICS[self._head.checkout.host.kind][0]
+    def _round(self, found: Comparison, index: int) -> Comparison:
+        """One more round of a pair; the first thing to go wrong is the comparison's end."""
         metrics: dict[str, str] = {}
-        medians: dict[str, list[float]] = {"base": [], "head": []}
-        trouble = None
-        for verb, side in self._steps():
-            reply = side.ask(verb, variant, case, self._budget_ns, self._rounds)
+        samples: dict[str, list[float]] = {"base": [], "head": []}
+        for verb, side in self._steps(index):
+            reply = side.ask(verb, found.variant, found.case, self._budget_ns, self._rounds)
             if reply.status is not Status.OK:
-                trouble = reply.status, f"{side.name}: {reply.message}"
-            elif verb == "prepare":
-                metrics[side.name] = reply.metric or metric
-                if len(set(metrics.values())) > 1:
-                    trouble = Status.UNSUPPORTED, f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
-            elif verb == "sample":
-                medians[side.name].append(median(reply.samples_ns))
-            if trouble is not None:
-                self._free(variant, case)
-                return Comparison(variant, case, metrics.get("head", metric), PROTOCOL, *trouble)
-        return Comparison(variant, case, metrics["head"], PROTOCOL, Status.OK, "", medians["base"], medians["head"])
+                return self._end(found, reply.status, f"{side.name}: {reply.message}")
+            if verb == "prepare":
+                metrics[side.name] = reply.metric or found.metric
+            if len(set(metrics.values())) > 1:
+                message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
+                return self._end(found, Status.UNSUPPORTED, message)
+            if verb == "sample":
+                samples[side.name].append(median(reply.samples_ns))
+        return replace(
+            found,
+            metric=metrics["head"],
+            base_ns=[*found.base_ns, mean(samples["base"])],
+            head_ns=[*found.head_ns, mean(samples["head"])],
+        )
 
-    def _steps(self) -> list[tuple[str, _Side]]:
-        """prepare both, then base head, head base, base head …: whoever goes second in one round goes first in the next.
+    def _steps(self, index: int) -> list[tuple[str, _Side]]:
+        """prepare both, sample A B B A, finish both: a steady drift cancels, and A is the base in every second round.
 
-        `finish` comes last: it verifies what was computed while it was timed.
+        `finish` verifies what was computed while it was timed.
         """
-        pair = [self._base, self._head]
-        rounds = [("sample", side) for index in range(self._rounds) for side in (pair if index % 2 == 0 else pair[::-1])]
-        return [("prepare", side) for side in pair] + rounds + [("finish", side) for side in pair]
+        first, second = (self._base, self._head) if index % 2 == 0 else (self._head, self._base)
+        samples = [("sample", side) for side in (first, second, second, first)]
+        return [("prepare", first), ("prepare", second), *samples, ("finish", first), ("finish", second)]
 
-    def _free(self, variant: str, case: str) -> None:
-        """Gives back what `prepare` laid out, where its child still lives."""
+    def _end(self, found: Comparison, status: Status, message: str) -> Comparison:
+        """The comparison without its rounds; what `prepare` laid out is given back where its child still lives."""
         for side in (self._base, self._head):
             if side.checkout.running:
-                side.ask("finish", variant, case, self._budget_ns, self._rounds)
+                side.ask("finish", found.variant, found.case, self._budget_ns, self._rounds)
+        return replace(found, status=status, message=message, base_ns=[], head_ns=[])
