@@ -78,7 +78,7 @@ async def _serve(worker: _Worker, database_url: str, asked: threading.Event, ben
 
 
 def _keep_secrets() -> None:
-    """Kernel code runs as the same user as the worker; without this it could read the database's address from /proc."""
+    """Where kernel code has no user namespace of its own, it could else read the database's address from /proc."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
