@@ -11,13 +11,14 @@ import pytest
 from db.reads.work import list_submissions
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
-from tests.browser.world import COMMITS, CRASHED, GPU, SLOWER, WRONG, World
+from tests.browser.world import COMMITS, CPU, CRASHED, GPU, SLOWER, WRONG, World
 
 pytestmark = pytest.mark.browser
 CASE = quote(OPERATORS[0].cases[1][0])
 
 PAGES = {
     "overview": "/",
+    "overview of a suite": f"/?device={CPU.device_key}&suite=quick",
     "operator": "/operators/kron",
     "history": f"/history?operator=kron&case={CASE}&variant=v3&device={GPU.device_key}",
     "histories": "/history?operator=kron&scale=log",
