@@ -21,8 +21,8 @@ _TITLES = {
 }
 _HINTS = {
     404: ("It may never have been measured. Ask for a commit and it will be:", "warpwatch submit --commit HEAD --wait"),
-    500: ("Nothing was half-written. See whether the service is well:", "curl http://127.0.0.1:8321/api/v1/health"),
-    503: ("Nothing is lost; this page comes back when the database does. See how it fares:", "warpwatch database status"),
+    500: ("Nothing was half-written. See whether the service is well:", "curl {address}api/v1/health"),
+    503: ("Nothing is lost; this page comes back when the database does. See how it fares:", "curl {address}api/v1/health"),
 }
 
 
@@ -31,5 +31,6 @@ def problem_page(request: Request, problem: Problem) -> Response:
     # An address that leads nowhere is no question of measuring.
     is_thing = problem.status != 404 or problem.detail.startswith("there is no ")
     text, command = _HINTS.get(problem.status, ("", None)) if is_thing else ("", None)
+    command = command and command.format(address=request.base_url)
     title = _TITLES.get(problem.status, problem.title)
     return render(request, "error.html", status=problem.status, problem=problem, title=title, hint=text, command=command)

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.main
 from fastapi.testclient import TestClient
 
 from db import registry
 from db.database import Database
 from server.app import create_app
 from server.pages.render import WEB
+from warpwatch.cli import app
 from warpwatch.settings import Settings
 
 ADDRESS = "http://127.0.0.1:8321"
@@ -75,6 +77,7 @@ def test_a_database_that_is_away_is_explained(tmp_path: Path) -> None:
     assert answer.status_code == 503
     assert "The database cannot be used" in answer.text
     assert "Nothing is lost" in answer.text
+    assert "curl http://127.0.0.1:8321/api/v1/health" in answer.text
     assert answer.headers["retry-after"]
 
 
@@ -139,3 +142,13 @@ def test_static_files_are_small_and_kept(client: TestClient) -> None:
     assert "immutable" in kept.headers["cache-control"]
     assert kept.headers["content-encoding"] == "gzip"
     assert "cache-control" not in client.get("/static/theme.js").headers
+
+
+def test_every_command_that_a_page_names_exists() -> None:
+    named = {
+        words
+        for path in [*WEB.rglob("*.html"), WEB.parent / "server/pages/errors.py"]
+        for words in re.findall(r"\"warpwatch ([a-z]+)", path.read_text())
+    }
+    commands = set(getattr(typer.main.get_command(app), "commands"))  # noqa: B009 - a group, which its type does not say.
+    assert {"submit", "worker"} <= named <= commands
