@@ -170,16 +170,15 @@ def cublas(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tenso
     return x.view(shape)
 
 
-def own_f32_unsupported(case: Case, _device: DeviceKind) -> str | None:
-    """Our CUDA-core kernels have one arithmetic per dtype."""
+def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
     return "computes in f32: see the f32 case" if case.precision == "tf32" else None
 
 
 @operator.variant(
     "v3",
-    idea="C++ on the CPU, a batch row stays in cache through both layers; on CUDA one tiled product per factor, any size",
+    idea="C++ on the CPU, a batch row stays in cache through both layers; on CUDA one launch per layer, the state in shared memory",
     native=True,
-    unsupported=own_f32_unsupported,
+    unsupported=full_precision_only,
 )
 def v3(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return _native(x, w1, w2, factors, LAYER)

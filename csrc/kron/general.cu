@@ -106,20 +106,20 @@ constexpr int kSumElements = 32, kSumLanes = 8;
 
 // 32 neighbouring elements per block; eight lanes each add up every eighth part of an element, and then the eight in order.
 template <class T>
-__global__ __launch_bounds__(kSumElements* kSumLanes) void add_parts(const T* partial, int64_t stride, int parts, int64_t elements,
-                                                                       T* out) {
-  __shared__ T sums[kSumLanes][kSumElements];
+__global__ __launch_bounds__(kSumElements* kSumLanes) void add_parts(const __grid_constant__ kron::Sums<T> sums) {
+  __shared__ T lanes[kSumLanes][kSumElements];
   const int64_t e = int64_t{blockIdx.x} * kSumElements + threadIdx.x;
+  const T* partial = sums.partial + int64_t{blockIdx.y} * sums.parts * sums.elements + e;
   T sum{0};
-  if (e < elements) {
+  if (e < sums.elements) {
 #pragma unroll 4
-    for (int part = threadIdx.y; part < parts; part += kSumLanes) sum += partial[part * stride + e];
+    for (int part = threadIdx.y; part < sums.parts; part += kSumLanes) sum += partial[part * sums.elements];
   }
-  sums[threadIdx.y][threadIdx.x] = sum;
+  lanes[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || e >= elements) return;
-  for (int lane = 1; lane < kSumLanes; ++lane) sum += sums[lane][threadIdx.x];
-  out[e] = sum;
+  if (threadIdx.y != 0 || e >= sums.elements) return;
+  for (int lane = 1; lane < kSumLanes; ++lane) sum += lanes[lane][threadIdx.x];
+  sums.out[blockIdx.y][e] = sum;
 }
 
 unsigned tiles(int64_t count) { return static_cast<unsigned>(ceil_div(count, kTile)); }
@@ -158,9 +158,9 @@ void stage_weight(const Stage& s, const T* gradient, const T* in, T* partial, cu
 }
 
 template <class T>
-void sum_parts(const T* partial, int64_t stride, int parts, int64_t elements, T* out, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(ceil_div(elements, kSumElements));
-  add_parts<<<blocks, dim3(kSumElements, kSumLanes), 0, stream>>>(partial, stride, parts, elements, out);
+void sum_parts(const Sums<T>& sums, cudaStream_t stream) {
+  const dim3 blocks(static_cast<unsigned>(ceil_div(sums.elements, kSumElements)), static_cast<unsigned>(sums.stages));
+  add_parts<<<blocks, dim3(kSumElements, kSumLanes), 0, stream>>>(sums);
 }
 
 template void stage_forward(const Stage&, const float*, const float*, float*, cudaStream_t);
@@ -169,7 +169,7 @@ template void stage_backward(const Stage&, const float*, const float*, float*, c
 template void stage_backward(const Stage&, const double*, const double*, double*, cudaStream_t);
 template void stage_weight(const Stage&, const float*, const float*, float*, cudaStream_t);
 template void stage_weight(const Stage&, const double*, const double*, double*, cudaStream_t);
-template void sum_parts(const float*, int64_t, int, int64_t, float*, cudaStream_t);
-template void sum_parts(const double*, int64_t, int, int64_t, double*, cudaStream_t);
+template void sum_parts(const Sums<float>&, cudaStream_t);
+template void sum_parts(const Sums<double>&, cudaStream_t);
 
 }  // namespace kron

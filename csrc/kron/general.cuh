@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kron/kron.h"
+
 namespace kron {
 
 // One stage: `rows` = N / f of each of `batch` states.
@@ -29,8 +31,18 @@ int weight_parts(const Stage& stage);
 template <class T>
 void stage_weight(const Stage& stage, const T* gradient, const T* in, T* partial, cudaStream_t stream);
 
-// out[e] = sum over parts of partial[part * stride + e], always in the same order.
+// Partial sums of several weight gradients of equal size, (stages, parts, elements), and where each gradient belongs.
 template <class T>
-void sum_parts(const T* partial, int64_t stride, int parts, int64_t elements, T* out, cudaStream_t stream);
+struct Sums {
+  const T* partial;
+  T* out[kMostStages];
+  int stages;
+  int parts;
+  int64_t elements;
+};
+
+// out[stage][e] = sum over parts of partial[stage, part, e], always in the same order.
+template <class T>
+void sum_parts(const Sums<T>& sums, cudaStream_t stream);
 
 }  // namespace kron
