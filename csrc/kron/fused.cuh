@@ -42,6 +42,7 @@ void with_plan(int log_factor, int log_plan, const Run& run) {
   using Kernels = Fused<T, OnTensorCores>;
   with_factor<Kernels>(log_factor, [&]<int Log>() {
     if (log_plan == Kernels::kLargestPlan) run.template operator()<Plan<T, Log, Kernels::kLargestPlan, 256, OnTensorCores>>();
+    if (log_plan == Kernels::kMiddlePlan) run.template operator()<Plan<T, Log, Kernels::kMiddlePlan, 256, OnTensorCores>>();
     if constexpr (Kernels::kSmallestPlan - Log >= log2_of(Kernels::kFewestRows)) {
       if (log_plan == Kernels::kSmallestPlan) run.template operator()<Plan<T, Log, Kernels::kSmallestPlan, 64, OnTensorCores>>();
     }

@@ -36,8 +36,8 @@ struct Weights {
 
 template <class T, bool OnTensorCores>
 struct Fused {
-  static constexpr int kLargestPlan = 12, kSmallestPlan = 10;
-  static constexpr int kPlans[2] = {kLargestPlan, kSmallestPlan};  // Elements of a block, as logarithms.
+  static constexpr int kLargestPlan = sizeof(T) == 4 ? 14 : 13, kMiddlePlan = 12, kSmallestPlan = 10;
+  static constexpr int kPlans[3] = {kLargestPlan, kMiddlePlan, kSmallestPlan};  // Elements of a block, as logarithms.
   static constexpr int kSmallestLog = OnTensorCores ? 4 : 3, kLargestLog = 7;   // Of a factor.
   static constexpr int kFewestRows = 16;  // A block must have as many.
 
