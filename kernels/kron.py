@@ -184,6 +184,17 @@ def v3(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return _native(x, w1, w2, factors, LAYER)
 
 
+@operator.variant(
+    "v4",
+    idea="both layers in one launch: the state leaves shared memory once",
+    native=True,
+    devices=("cuda",),
+    unsupported=full_precision_only,
+)
+def v4(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
+    return _native(x, w1, w2, factors, BOTH)
+
+
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)
 def compiled_v1(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return _compiled()(x, w1, w2, factors)

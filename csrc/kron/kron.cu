@@ -111,6 +111,72 @@ void forward_fused(const Shape& shape, Version version, const Forward<T>& call, 
   }
 }
 
+// How the sum of a weight's gradient is cut into parts.
+struct Parts {
+  int count;
+  int64_t rows;
+};
+
+template <class Kernels>
+Parts parts_of(const Shape& shape, int factor) {
+  const auto stages = std::count(shape.factor, shape.factor + shape.stages, factor);
+  const int64_t depth = Kernels::weight_depth(log_of(factor)), chunks = ceil_div(shape.batch * (shape.size / factor), depth);
+  // Two blocks for every multiprocessor, unless their share would be too short to pay for the final sum.
+  const int64_t wanted = std::max<int64_t>(1, 2 * device_attribute(cudaDevAttrMultiProcessorCount) / stages);
+  const int64_t each = std::max<int64_t>(std::min<int64_t>(4, chunks), ceil_div(chunks, wanted));
+  return {static_cast<int>(ceil_div(chunks, each)), each * depth};
+}
+
+template <class Kernels>
+int64_t partial_elements(const Shape& shape) {
+  int64_t most = 0;
+  for (int s = 0; s < shape.stages; ++s) {
+    const auto stages = std::count(shape.factor, shape.factor + shape.stages, shape.factor[s]);
+    most = std::max(most, stages * parts_of<Kernels>(shape, shape.factor[s]).count * shape.factor[s] * shape.factor[s]);
+  }
+  return most;
+}
+
+// Gradients of all weights; `gradients` holds those of every stage's output but the last, one after the other.
+template <class Kernels, class T>
+void weights_fused(const Shape& shape, const Backward<T>& call, const T* gradients, T* partial, cudaStream_t stream) {
+  const int64_t elements = shape.batch * shape.size;
+  for (int factor = 1 << Kernels::kSmallestLog; factor <= 1 << Kernels::kLargestLog; factor *= 2) {
+    if (std::count(shape.factor, shape.factor + shape.stages, factor) == 0) continue;
+    const Parts parts = parts_of<Kernels>(shape, factor);
+    kron::Weights<T> weights{};
+    kron::Sums<T> sums{partial, {}, 0, parts.count, int64_t{factor} * factor};
+    for (int s = 0; s < shape.stages; ++s) {
+      if (shape.factor[s] != factor) continue;
+      weights.in[sums.stages] = s == 0 ? call.x : call.states + (s - 1) * elements;
+      weights.gradient[sums.stages] = s + 1 == shape.stages ? call.gradient : gradients + s * elements;
+      sums.out[sums.stages++] = weight_gradient_of(shape, call, s);
+    }
+    weights.partial = partial;
+    weights.log_size = log_of(shape.size);
+    weights.rows = elements / factor;
+    weights.rows_of_part = parts.rows;
+    Kernels::weights(weights, log_of(factor), parts.count, sums.stages, stream);
+    kron::sum_parts(sums, stream);
+  }
+}
+
+template <class Kernels, class T>
+void backward_fused(const Shape& shape, Version version, const Backward<T>& call, cudaStream_t stream) {
+  const auto [log_plan, span] = launches_of<Kernels>(shape, version);
+  const int64_t elements = shape.batch * shape.size;
+  T* gradients = call.scratch;
+  for (int end = shape.stages; end > 0; end -= span) {
+    const int begin = end - span;
+    Chain<T> chain = chain_of(shape, call.w, begin, end, log_plan);
+    chain.in = end == shape.stages ? call.gradient : gradients + (end - 1) * elements;
+    chain.out = begin == 0 ? call.x_gradient : gradients + (begin - 1) * elements;
+    chain.kept = gradients + begin * elements;
+    Kernels::backward(chain, log_of(shape.factor[begin]), log_plan, stream);
+  }
+  weights_fused<Kernels>(shape, call, gradients, gradients + (shape.stages - 1) * elements, stream);
+}
+
 // One launch per stage; states go to the caller's memory or to and fro between two halves of the scratch.
 template <class T>
 void forward_general(const Shape& shape, const Forward<T>& call, cudaStream_t stream) {
@@ -165,26 +231,35 @@ const char* forward(const Shape& shape, Version version, const Forward<T>& call,
 }
 
 template <class T>
-const char* backward(const Shape& shape, const Backward<T>& call, cudaStream_t stream) {
+const char* backward(const Shape& shape, Version version, const Backward<T>& call, cudaStream_t stream) {
   if (too_large(shape)) return kTooLarge;
-  backward_general(shape, call, stream);
+  const bool fused =
+      aligned({call.x, call.gradient, call.states, call.w[0], call.w[1], call.x_gradient, call.scratch}) &&
+      with_fused<T>(shape, [&]<class Kernels>() { backward_fused<Kernels>(shape, version, call, stream); });
+  if (!fused) backward_general(shape, call, stream);
   return warpwatch::launch_error();
 }
 
-int64_t scratch_of_backward(const Shape& shape) {
-  int64_t partial = 0;
+template <class T>
+int64_t scratch_of_backward(const Shape& shape, Version version) {
+  int64_t partial = 0, fused_partial = 0;
   for (int s = 0; s < shape.stages; ++s) {
     const Stage stage = stage_of(shape, s);
     partial = std::max(partial, int64_t{kron::weight_parts(stage)} * stage.factor * stage.factor);
   }
-  return 2 * shape.batch * shape.size + partial;
+  // Which path it will be depends on the operands' alignment as well, so there is room for either.
+  const bool fused = with_fused<T>(shape, [&]<class Kernels>() { fused_partial = partial_elements<Kernels>(shape); });
+  const int64_t elements = shape.batch * shape.size, general = 2 * elements + partial;
+  return fused ? std::max(general, (shape.stages - 1) * elements + fused_partial) : general;
 }
 
 }  // namespace
 
 int64_t kron::forward_scratch(const Shape& shape, Version, bool keep, int) { return keep ? 0 : 2 * shape.batch * shape.size; }
 
-int64_t kron::backward_scratch(const Shape& shape, Version, int) { return scratch_of_backward(shape); }
+int64_t kron::backward_scratch(const Shape& shape, Version version, int element_bytes) {
+  return element_bytes == 4 ? scratch_of_backward<float>(shape, version) : scratch_of_backward<double>(shape, version);
+}
 
 const char* kron::forward_on(const Shape& shape, Version version, const Forward<float>& call, void* stream) {
   return forward(shape, version, call, warpwatch::as_stream(stream));
@@ -194,10 +269,10 @@ const char* kron::forward_on(const Shape& shape, Version version, const Forward<
   return forward(shape, version, call, warpwatch::as_stream(stream));
 }
 
-const char* kron::backward_on(const Shape& shape, Version, const Backward<float>& call, void* stream) {
-  return backward(shape, call, warpwatch::as_stream(stream));
+const char* kron::backward_on(const Shape& shape, Version version, const Backward<float>& call, void* stream) {
+  return backward(shape, version, call, warpwatch::as_stream(stream));
 }
 
-const char* kron::backward_on(const Shape& shape, Version, const Backward<double>& call, void* stream) {
-  return backward(shape, call, warpwatch::as_stream(stream));
+const char* kron::backward_on(const Shape& shape, Version version, const Backward<double>& call, void* stream) {
+  return backward(shape, version, call, warpwatch::as_stream(stream));
 }
