@@ -19,6 +19,7 @@ from warpwatch import git
 from warpwatch.cli import app
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.services import Service, StartError, check_port, running_database, running_services
+from warpwatch.project import FILE_NAME, ProjectError, parse_project
 from warpwatch.settings import SettingError, Settings, load_settings
 
 console = Console()
@@ -48,6 +49,8 @@ def up(
     example: bool = typer.Option(True, help="Import the H100 history shipped with Warpwatch, labelled as an example."),
 ) -> None:
     """Start database, server and one worker per device; measure this checkout's newest commits."""
+    from db.errors import EngineError
+
     try:
         settings = load_settings()
         check_port(settings)
@@ -55,7 +58,7 @@ def up(
             raise typer.Exit(_run(settings, once, commits, suite, example))
     except InterruptedByUser:
         console.print("stopped; the data is kept for the next start")
-    except (StartError, SettingError, ApiError, git.GitError) as error:
+    except (StartError, SettingError, ApiError, ProjectError, git.GitError, EngineError) as error:
         console.print(f"[red]{error}[/red]", highlight=False)
         raise typer.Exit(2) from None
 
@@ -71,10 +74,12 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool
             highlight=False,
         )
         client = Client(settings.server_url)
+        # The checkout comes before the example, because pages show the repository that was registered first.
+        checkout, name = _register_checkout(client)
         if example:
             _import_example(database_url)
         _wait_for_workers(client, services, len(devices))
-        submitted = _submit_checkout(client, commits, suite)
+        submitted = _submit(client, checkout, name, commits, suite)
         counts = _follow(client, submitted, services)
         verdict = _summarise(client, submitted, counts)
         if not once:
@@ -99,15 +104,18 @@ def _wait_for_workers(client: Client, services: list[Service], expected: int) ->
             time.sleep(0.2)
 
 
-def _submit_checkout(client: Client, count: int, suite: str) -> list[Submitted]:
-    """check + bench + profile for the newest commits of the checkout we stand in; asking again for one is harmless."""
+def _register_checkout(client: Client) -> tuple[Path, str]:
+    """The root of the checkout we stand in, and the name it is registered under."""
     root = Path(git.git("rev-parse", "--show-toplevel").strip())
-    name = root.name
-    if name not in {repository["name"] for repository in client.get("/repositories")["items"]}:
-        client.post("/repositories", {"name": name, "url": str(root)})
+    client.post("/repositories", {"name": root.name, "url": str(root)})
+    return root, root.name
+
+
+def _submit(client: Client, root: Path, name: str, count: int, suite: str) -> list[Submitted]:
+    """check + bench + profile for the newest commits that have operators; asking again for one is harmless."""
     submitted = []
     for sha in git.last_commits(root, "HEAD", count):
-        if not git.operator_names(root, sha, "kernels"):
+        if not git.operator_names(root, sha, parse_project(git.read_file(root, sha, FILE_NAME)).operators):
             continue
         request = {"repository": name, "commits": sha, "kinds": ["check", "bench", "profile"], "suite": suite, "device": "all"}
         answer = client.post("/submissions", request, idempotency_key=f"up:{name}:{sha}:{suite}")
