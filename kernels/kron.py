@@ -195,6 +195,17 @@ def v4(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return _native(x, w1, w2, factors, BOTH)
 
 
+def tf32_only(case: Case, _device: DeviceKind) -> str | None:
+    if case.precision != "tf32":
+        return "its tensor cores round to tf32: see the tf32 case"
+    return None if all(f in (16, 32, 64, 128) for f in case["factors"]) else "takes factors of 16, 32, 64 and 128 alone"
+
+
+@operator.variant("v5", idea="v4 on tensor cores, in tf32", native=True, devices=("cuda",), unsupported=tf32_only)
+def v5(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
+    return _native(x, w1, w2, factors, TENSOR)
+
+
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)
 def compiled_v1(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return _compiled()(x, w1, w2, factors)

@@ -208,24 +208,33 @@ void backward_general(const Shape& shape, const Backward<T>& call, cudaStream_t 
 
 // run.template operator()<Kernels>() with the fused kernels that take this call; false when there are none.
 template <class T, class Run>
-bool with_fused(const Shape& shape, const Run& run) {
-  if constexpr (sizeof(T) == 4) {
-    if (!fuses<Fused<float, false>>(shape)) return false;
-    run.template operator()<Fused<float, false>>();
+bool with_fused(const Shape& shape, Version version, const Run& run) {
+  using CudaCores = Fused<float, false>;
+  using TensorCores = Fused<T, true>;
+  if (sizeof(T) == 4 && version != Version::tensor) {
+    if constexpr (sizeof(T) == 4) {
+      if (!fuses<CudaCores>(shape)) return false;
+      run.template operator()<CudaCores>();
+    }
     return true;
   }
-  return false;
+  if (!fuses<TensorCores>(shape)) return false;
+  run.template operator()<TensorCores>();
+  return true;
 }
 
 bool aligned(std::initializer_list<const void*> pointers) {
   return std::all_of(pointers.begin(), pointers.end(), warpwatch::aligned16);
 }
 
+constexpr const char* kNoTensorCores = "version 5 needs a Hopper GPU and factors of 16, 32, 64 or 128";
+
 template <class T>
 const char* forward(const Shape& shape, Version version, const Forward<T>& call, cudaStream_t stream) {
   if (too_large(shape)) return kTooLarge;
   const bool fused = aligned({call.x, call.w[0], call.w[1], call.y, call.states, call.scratch}) &&
-                     with_fused<T>(shape, [&]<class Kernels>() { forward_fused<Kernels>(shape, version, call, stream); });
+                     with_fused<T>(shape, version, [&]<class Kernels>() { forward_fused<Kernels>(shape, version, call, stream); });
+  if (!fused && version == Version::tensor) return kNoTensorCores;
   if (!fused) forward_general(shape, call, stream);
   return warpwatch::launch_error();
 }
@@ -235,7 +244,8 @@ const char* backward(const Shape& shape, Version version, const Backward<T>& cal
   if (too_large(shape)) return kTooLarge;
   const bool fused =
       aligned({call.x, call.gradient, call.states, call.w[0], call.w[1], call.x_gradient, call.scratch}) &&
-      with_fused<T>(shape, [&]<class Kernels>() { backward_fused<Kernels>(shape, version, call, stream); });
+      with_fused<T>(shape, version, [&]<class Kernels>() { backward_fused<Kernels>(shape, version, call, stream); });
+  if (!fused && version == Version::tensor) return kNoTensorCores;
   if (!fused) backward_general(shape, call, stream);
   return warpwatch::launch_error();
 }
@@ -248,7 +258,7 @@ int64_t scratch_of_backward(const Shape& shape, Version version) {
     partial = std::max(partial, int64_t{kron::weight_parts(stage)} * stage.factor * stage.factor);
   }
   // Which path it will be depends on the operands' alignment as well, so there is room for either.
-  const bool fused = with_fused<T>(shape, [&]<class Kernels>() { fused_partial = partial_elements<Kernels>(shape); });
+  const bool fused = with_fused<T>(shape, version, [&]<class Kernels>() { fused_partial = partial_elements<Kernels>(shape); });
   const int64_t elements = shape.batch * shape.size, general = 2 * elements + partial;
   return fused ? std::max(general, (shape.stages - 1) * elements + fused_partial) : general;
 }
