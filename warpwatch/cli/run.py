@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import tempfile
@@ -57,9 +58,7 @@ def run(
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
     variants: str | None = typer.Option(None, help="Variants, separated by commas; all by default."),
     cases: str | None = typer.Option(None, help="Case keys, separated by blanks; overrides the suite."),
-    traces: int = typer.Option(
-        1000, min=0, help="Keep at most so many traces. Profiles take the first case unless --cases says more."
-    ),
+    traces: int = typer.Option(1000, min=0, help="Keep at most so many traces. Profiles take the first case that was chosen."),
 ) -> None:
     """Measure commits here and now: needs git, torch and a compiler, but no server, database or network."""
     from worker.devices import choose_device
@@ -87,7 +86,11 @@ def _run(settings: Settings, wish: Wish, device: str, repository: str, commits: 
     tools = Tools(Host(settings, device))
     console.print(f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}", highlight=False)
     try:
-        with BundleWriter(output, name, url, infos, __version__) as bundle, _progress() as progress, _interruptible(progress):
+        with (
+            BundleWriter(output, name, _address(url), infos, __version__) as bundle,
+            _progress() as progress,
+            _interruptible(progress),
+        ):
             tally = _measure(wish, mirror, url, shas, tools, bundle, progress)
     finally:
         tools.close()
@@ -96,10 +99,24 @@ def _run(settings: Settings, wish: Wish, device: str, repository: str, commits: 
 
 def _find_commits(settings: Settings, repository: str, commits: str) -> tuple[str, list[str]]:
     """The repository's address and the commits. In a checkout the words mean what they mean there, HEAD above all."""
-    if not Path(repository).is_dir():
-        return repository, git.resolve_range(git.update_mirror(repository, settings.home), commits)
-    root = Path(git.git("rev-parse", "--show-toplevel", cwd=Path(repository)).strip())
-    return str(root), git.resolve_range(root, commits)
+    if Path(repository).is_dir():
+        root = Path(git.git("rev-parse", "--show-toplevel", cwd=Path(repository)).strip())
+        url = str(root)
+    else:
+        root, url = git.update_mirror(repository, settings.home), repository
+    shas = [sha for text in commits.split(",") for sha in git.resolve_range(root, text.strip())]
+    return url, list(dict.fromkeys(shas))
+
+
+def _address(url: str) -> str:
+    """Where others find the repository: a checkout's origin, without any password in it, else what was given."""
+    if not Path(url).is_dir():
+        return url
+    try:
+        origin = git.git("config", "--get", "remote.origin.url", cwd=Path(url)).strip()
+    except git.GitError:
+        return url
+    return re.sub(r"//[^/@]*@", "//", origin)
 
 
 @dataclass(slots=True)
@@ -157,7 +174,7 @@ def _orders(wish: Wish, mirror: Path, url: str, sha: str, tally: Tally) -> Itera
     for operator in git.operator_names(mirror, sha, project.operators):
         if wish.operators is None or operator in wish.operators:
             for kind in wish.kinds:
-                limit = {"case_limit": 1} if kind == "profile" and wish.cases is None else {}
+                limit = {"case_limit": 1} if kind == "profile" else {}
                 yield Order(kind, url, sha, operator, spec | limit)
 
 
