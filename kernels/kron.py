@@ -93,10 +93,14 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
     x, w1, w2, ctx.factors, ctx.version, _ = inputs
     states = output[1]
     ctx.mark_non_differentiable(states)
+    # Otherwise autograd fills a tensor as large as all states with zeros, as the gradient of what has none.
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, states, w1, w2)
 
 
-def _backward(ctx: Any, gradient: Tensor, _states: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, gradient: Tensor | None, _states: None) -> tuple[Tensor | None, ...]:
+    if gradient is None:
+        return (None,) * 6
     x, states, w1, w2 = ctx.saved_tensors
     if states.shape[0] == 0:
         # The forward call was not asked to keep what the gradients need.

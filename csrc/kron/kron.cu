@@ -121,9 +121,9 @@ template <class Kernels>
 Parts parts_of(const Shape& shape, int factor) {
   const auto stages = std::count(shape.factor, shape.factor + shape.stages, factor);
   const int64_t depth = Kernels::weight_depth(log_of(factor)), chunks = ceil_div(shape.batch * (shape.size / factor), depth);
-  // Two blocks for every multiprocessor, unless their share would be too short to pay for the final sum.
+  // Two blocks for every multiprocessor, unless they would add up fewer rows than the sum has.
   const int64_t wanted = std::max<int64_t>(1, 2 * device_attribute(cudaDevAttrMultiProcessorCount) / stages);
-  const int64_t each = std::max<int64_t>(std::min<int64_t>(4, chunks), ceil_div(chunks, wanted));
+  const int64_t each = std::max(std::min(ceil_div(factor, depth), chunks), ceil_div(chunks, wanted));
   return {static_cast<int>(ceil_div(chunks, each)), each * depth};
 }
 
