@@ -1,8 +1,12 @@
 // Several stages in one launch: the state stays in shared memory from the first to the last and goes through each of them in place.
 //
-// A block holds kElements of the state: several batch rows, or one, or an equal share of one, whose blocks then form a cluster and
-// write what they compute into each other's shared memory. Weights stream through a ring of chunks, loaded ahead across stages.
-// All stages of a launch have the same factor, a power of two from 8 to 128.
+// A block holds kElements of the state: several batch rows, or one, or an equal share of one, whose blocks then form a cluster.
+// Weights stream through a ring of chunks, loaded ahead across stages. All stages of a launch have the same factor, a power of two
+// from 8 to 128.
+//
+// In a cluster each block has the elements in whose index a certain field of bits, at `split`, equals its rank. A stage moves all axes
+// by one place, and the field with them. As long as the field lies outside the axis that is summed over, a block needs nobody else's
+// elements; before it does, the blocks exchange theirs through each other's shared memory and begin with the field in another place.
 #pragma once
 
 #include "kron/fused.h"
@@ -16,7 +20,6 @@
 
 namespace kron {
 
-constexpr int kRing = 3;
 
 
 // How a block is cut up for a factor of 1 << LogFactor. A thread computes 64, 32 or 16 elements of every stage.
@@ -29,7 +32,9 @@ struct Plan {
   // A state that is small enough is kept twice, which saves the barrier between reading and writing it.
   static constexpr int kStates = kElements * sizeof(T) <= 32768 ? 2 : 1;
   static constexpr int kDepth = smaller(F, 128 / sizeof(T));  // Steps along k of a chunk of weights.
-  static constexpr int kSharedBytes = kStates * kElements * sizeof(T) + kRing * kDepth * F * sizeof(T);
+  // Small blocks are there for small batches, where nothing but chunks under way hides the time that they take.
+  static constexpr int kRing = kStates == 1 ? 3 : 8;
+  static constexpr int kSharedBytes = (kStates * kElements + kRing * kDepth * F) * static_cast<int>(sizeof(T));
   static constexpr int kEach = kElements / kThreads, kWide = kEach >= 32 ? 8 : 4, kNarrow = kEach / kWide;
   static constexpr int kWarp = kEach * 32;  // Elements of a warp.
   static constexpr int kWarpO = kWarp >= 2048 ? 64 : 32;  // Of these, along the factor's axis on tensor cores.
@@ -75,7 +80,7 @@ struct WeightRing {
   int stage, part = 0, slot = 0;
 
   __device__ WeightRing(const Chain<T>& c, T* memory) : chain(c), base(memory), stage(Turned ? c.stages - 1 : 0) {
-    for (int i = 0; i + 1 < kRing; ++i) load(i);
+    for (int i = 0; i + 1 < Plan::kRing; ++i) load(i);
   }
 
   __device__ T* at(int index) const { return base + index * (Plan::kDepth * Plan::F); }
@@ -99,11 +104,11 @@ struct WeightRing {
 
   // The next chunk, once it has arrived for all threads. Everything a thread wrote to shared memory before is seen by all after.
   __device__ const T* next() {
-    await_copies<kRing - 2>();
+    await_copies<Plan::kRing - 2>();
     __syncthreads();
     const T* chunk = at(slot);
-    load(slot == 0 ? kRing - 1 : slot - 1);
-    slot = slot + 1 == kRing ? 0 : slot + 1;
+    load(slot == 0 ? Plan::kRing - 1 : slot - 1);
+    slot = slot + 1 == Plan::kRing ? 0 : slot + 1;
     return chunk;
   }
 };
@@ -112,62 +117,66 @@ struct WeightRing {
 template <class Plan>
 struct Worker {
   using T = typename Plan::T;
-  static constexpr int V = Plan::V, kLogV = Plan::kLogV;
+  static constexpr int V = Plan::V, kLogV = Plan::kLogV, kLogF = Plan::kLogF;
   const Chain<T>& chain;
   T* states;
   int current = 0;
-  int64_t first;  // Where the block's share of the whole batch begins; blocks of one batch row follow each other.
-  int rank;
+  int64_t first;  // Where the block's batch row, or its several, begin in the whole batch.
+  int rank, split = 0;
+  bool met = false;  // The blocks of the cluster have waited for each other since they last read the other state.
 
   __device__ explicit Worker(const Chain<T>& c)
-      : chain(c), states(shared_memory<T>()), first(int64_t{blockIdx.x} << Plan::kLog), rank(blockIdx.x & ((1 << c.log_blocks) - 1)) {}
+      : chain(c), states(shared_memory<T>()), rank(blockIdx.x & ((1 << c.log_blocks) - 1)) {
+    first = int64_t{blockIdx.x} << Plan::kLog;
+    if (c.log_blocks > 0) first = first >> c.log_size << c.log_size;
+  }
 
   __device__ T* ring_memory() const { return states + Plan::kStates * Plan::kElements; }
   __device__ T* state() const { return states + current * Plan::kElements; }
   __device__ T* next_state() const { return Plan::kStates == 2 ? states + (1 - current) * Plan::kElements : states; }
-  __device__ bool clustered() const { return chain.log_blocks > 0 && chain.stages > 1; }
+  __device__ int log_rows() const { return chain.log_size - kLogF; }  // Of a batch row.
+  __device__ int log_row() const { return smaller(chain.log_size, Plan::kLog) - kLogF; }  // Of a batch row in this block.
 
-  __device__ void barrier() const {
-    if (clustered()) {
-      cluster_arrive();
-      cluster_await();
-    } else {
-      __syncthreads();
-    }
+  // The index with this block's rank put in at bit `at`, and an index with that field taken out.
+  __device__ int with_rank(int index, int at) const {
+    return (index >> at << (at + chain.log_blocks)) | (rank << at) | (index & ((1 << at) - 1));
+  }
+  __device__ int without_rank(int index, int at) const {
+    return (index >> (at + chain.log_blocks) << at) | (index & ((1 << at) - 1));
   }
 
-  // Before a stage's results are written: nobody reads their place any more.
-  __device__ void before_writing(bool first_stage) const {
-    if (Plan::kStates == 1 || (first_stage && clustered())) barrier();
+  // Weights may lie in memory that no cache holds. All blocks together fetch all of them at once, not chunk after chunk.
+  __device__ void prefetch_weights() const {
+    constexpr int line = 128 / sizeof(T), lines = Plan::F * Plan::F / line;
+    for (int64_t i = int64_t{blockIdx.x} * Plan::kThreads + threadIdx.x; i < chain.stages * lines;
+         i += int64_t{gridDim.x} * Plan::kThreads)
+      prefetch(chain.weight[i / lines] + i % lines * line);
   }
 
-  // After: the other blocks' results are here. Within a block the ring's own barrier sees to that.
-  __device__ void after_writing() {
-    if (clustered()) barrier();
-    if (Plan::kStates == 2) current = 1 - current;
-  }
-
-  __device__ int log_rows() const { return chain.log_size - Plan::kLogF; }  // Rows of the whole batch row.
-  __device__ int log_row() const { return smaller(chain.log_size, Plan::kLog) - Plan::kLogF; }  // Its rows in this block.
-  __device__ int64_t batch_row() const { return chain.log_blocks > 0 ? first >> chain.log_size << chain.log_size : first; }
-
-  __device__ void load_rows() {
+  // Starts copying the state in, its units at the places that key(unit) says.
+  template <class Key>
+  __device__ void load(const Key& key) {
     for (int u = threadIdx.x; u < Plan::kElements / V; u += Plan::kThreads) {
-      const int key = Plan::p_key(u >> (Plan::kLogF - kLogV));
-      const int64_t from = first + u * V;
-      copy16(state() + (u ^ key) * V, chain.in + from, from < chain.elements);
+      const int64_t from = first + with_rank(u * V, split);
+      copy16(state() + (u ^ key(u)) * V, chain.in + from, from < chain.elements);
     }
     close_copies();
+  }
+
+  __device__ void load_rows() {
+    split = chain.log_size - chain.log_blocks;
+    load([](int unit) { return Plan::p_key(unit >> (kLogF - kLogV)); });
+  }
+
+  // Backward, the field begins low, so that it is long on its way, but not so low that rows in memory are cut into small pieces.
+  __device__ int lowest_split() const {
+    const int high = log_rows() - chain.log_blocks;
+    return chain.stages == 1 ? high : smaller(2 * kLogF - chain.log_blocks, high);
   }
 
   __device__ void load_turned() {
-    const int row = log_row();
-    for (int u = threadIdx.x; u < Plan::kElements / V; u += Plan::kThreads) {
-      const int e = u * V, o = e >> row, r = e & ((1 << row) - 1);
-      const int64_t from = batch_row() + (chain.log_blocks > 0 ? (o << log_rows()) + (rank << row) + r : e);
-      copy16(state() + (u ^ Plan::turned_key(u, row)) * V, chain.in + from, from < chain.elements);
-    }
-    close_copies();
+    split = lowest_split();
+    load([&](int unit) { return Plan::turned_key(unit, log_row()); });
   }
 
   // out[o, r] = sum over i of in[r, i] * w[i, o]: P is the state, Q is w.
@@ -176,18 +185,30 @@ struct Worker {
     Product product(threadIdx.x);
     for (int k = 0; k < Plan::F; k += Plan::kDepth) {
       const T* w = ring.next();
-      product.template add<Plan::kDepth>(TileP<Product, Plan::kLogF - kLogV>{state(), k}, TileQ<Product, Plan::kLogF - kLogV>{w});
+      product.template add<Plan::kDepth>(TileP<Product, kLogF - kLogV>{state(), k}, TileQ<Product, kLogF - kLogV>{w});
     }
     const bool last = s + 1 == chain.stages;
-    if (!last) before_writing(s == 0);
-    const int rows = log_rows(), rows_mask = (1 << rows) - 1, r0 = rank * Plan::kRows;
-    const auto index = [&](int o, int m) { return (m >> rows << chain.log_size) + (o << rows) + ((r0 + m) & rows_mask); };
-    store_global(product, last ? chain.out : chain.kept ? chain.kept + s * chain.elements : nullptr, batch_row(), index);
+    const int rows = log_rows(), row = log_row(), at = split - kLogF;
+    const auto index = [&](int o, int m) {
+      return (m >> rows << chain.log_size) + (o << rows) + (with_rank(m, at) & ((1 << rows) - 1));
+    };
+    store_global(product, last ? chain.out : chain.kept ? chain.kept + s * chain.elements : nullptr, index);
     if (last) return;
-    store_state(product, index, [](int n) {
-      const int local = n & (Plan::kElements - 1), unit = local / V;
-      return Place{(unit ^ Plan::p_key(unit >> (Plan::kLogF - kLogV))) * V + local % V, n >> Plan::kLog};
-    });
+    const auto place = [](int local) {
+      const int unit = local / V;
+      return (unit ^ Plan::p_key(unit >> (kLogF - kLogV))) * V + local % V;
+    };
+    // The next stage must find its own axis whole, and the vectors of r that it writes as well.
+    if (chain.log_blocks > 0 && at < kLogF + kLogV) {
+      exchange(product, [&](int o, int m) {
+        const int n = index(o, m);
+        return Place{place(n & (Plan::kElements - 1)), n >> Plan::kLog};
+      });
+      split = chain.log_size - chain.log_blocks;
+    } else {
+      store_state(product, [&](int o, int m) { return place((m >> row << (row + kLogF)) + (o << row) + (m & ((1 << row) - 1))); });
+      split = at;
+    }
   }
 
   // in_gradient[r, i] = sum over o of gradient[o, r] * w[i, o]: P is w, Q is the state.
@@ -196,20 +217,61 @@ struct Worker {
     Product product(threadIdx.x);
     for (int k = 0; k < Plan::F; k += Plan::kDepth) {
       const T* w = ring.next();
+      if (k == 0 && chain.kept && s + 1 < chain.stages) copy_state(chain.kept + s * chain.elements);
       product.template add<Plan::kDepth>(TileP<Product, log2_of(Plan::kDepth) - kLogV>{w}, Turned{state(), k, log_row()});
     }
-    const bool last = s == 0;
-    if (!last) before_writing(s + 1 == chain.stages);
-    const auto index = [](int m, int i) { return m * Plan::F + i; };
-    store_global(product, last ? chain.out : chain.kept ? chain.kept + (s - 1) * chain.elements : nullptr, first, index);
-    if (last) return;
-    const int row = log_row(), rows = log_rows(), before = rank << Plan::kLog;
-    store_state(product, index, [&](int e) {
-      // In a cluster, each block has its share of r for all of o.
-      const int n = before + e, r = n & ((1 << rows) - 1);
-      const int local = clustered() ? (n >> rows << row) + (r & ((1 << row) - 1)) : e, unit = local / V;
-      return Place{(unit ^ Plan::turned_key(unit, row)) * V + local % V, r >> row};
+    const auto index = [&](int m, int i) { return (with_rank(m, split) << kLogF) + i; };
+    const auto place = [&](int local) {
+      const int unit = local / V;
+      return (unit ^ Plan::turned_key(unit, log_row())) * V + local % V;
+    };
+    const auto place_here = [&](int m, int i) { return place(m * Plan::F + i); };
+    if (s == 0 && kLogF > 4) return store_global(product, chain.out, index);
+    if (s > 0 && chain.log_blocks > 0 && split + kLogF + chain.log_blocks > log_rows()) {
+      const int next_split = lowest_split();
+      exchange(product, [&](int m, int i) {
+        const int n = index(m, i);
+        return Place{place(without_rank(n, next_split)), n >> next_split & ((1 << chain.log_blocks) - 1)};
+      });
+      split = next_split;
+    } else {
+      store_state(product, place_here);
+      split += kLogF;
+    }
+    if (s > 0) return;
+    // Rows this short would be stored in pieces of 16 or 32 bytes each from registers.
+    __syncthreads();
+    copy_state(chain.out);
+  }
+
+  template <class Product, class Index>
+  __device__ void store_global(const Product& product, T* to, const Index& index) const {
+    if (to == nullptr) return;
+    const int inside = static_cast<int>(chain.elements - first < (1 << 30) ? chain.elements - first : 1 << 30);
+    product.each([&](int q, int p, auto pack) {
+      const int n = index(q, p);
+      if (n < inside) *reinterpret_cast<decltype(pack)*>(to + first + n) = pack;
     });
+  }
+
+  // The whole state from shared to global memory, backward only.
+  __device__ void copy_state(T* to) const {
+    const auto* units = reinterpret_cast<const Pack<T, V>*>(state());
+#pragma unroll 4
+    for (int u = threadIdx.x; u < Plan::kElements / V; u += Plan::kThreads) {
+      const int64_t n = first + with_rank(u * V, split);
+      if (n < chain.elements) *reinterpret_cast<Pack<T, V>*>(to + n) = units[u ^ Plan::turned_key(u, log_row())];
+    }
+  }
+
+  // A stage's results become this block's next state, which the ring's barrier makes visible to all threads.
+  template <class Product, class Find>
+  __device__ void store_state(const Product& product, const Find& find) {
+    if (Plan::kStates == 1) __syncthreads();
+    T* next = next_state();
+    product.each([&](int q, int p, auto pack) { *reinterpret_cast<decltype(pack)*>(next + find(q, p)) = pack; });
+    if (Plan::kStates == 2) current = 1 - current;
+    met = false;
   }
 
   // Where an element of the next state lies: its place in the state of a block of the cluster.
@@ -217,28 +279,23 @@ struct Worker {
     int at, block;
   };
 
-  template <class Product, class Index>
-  __device__ void store_global(const Product& product, T* to, int64_t base, const Index& index) const {
-    if (to == nullptr) return;
-    const int inside = static_cast<int>(chain.elements - base < (1 << 30) ? chain.elements - base : 1 << 30);
+  // A stage's results become the next state of whichever block needs them.
+  template <class Product, class Find>
+  __device__ void exchange(const Product& product, const Find& find) {
+    if (Plan::kStates == 1 || !met) cluster_barrier();
+    T* next = next_state();
     product.each([&](int q, int p, auto pack) {
-      const int n = index(q, p);
-      if (n < inside) *reinterpret_cast<decltype(pack)*>(to + base + n) = pack;
+      const Place place = find(q, p);
+      *reinterpret_cast<decltype(pack)*>(of_block(next + place.at, place.block)) = pack;
     });
+    cluster_barrier();
+    if (Plan::kStates == 2) current = 1 - current;
+    met = true;
   }
 
-  template <class Product, class Index, class Find>
-  __device__ void store_state(const Product& product, const Index& index, const Find& find) {
-    T* next = next_state();
-    if (clustered()) {
-      product.each([&](int q, int p, auto pack) {
-        const Place place = find(index(q, p));
-        *reinterpret_cast<decltype(pack)*>(of_block(next + place.at, place.block)) = pack;
-      });
-    } else {
-      product.each([&](int q, int p, auto pack) { *reinterpret_cast<decltype(pack)*>(next + find(index(q, p)).at) = pack; });
-    }
-    after_writing();
+  __device__ void cluster_barrier() const {
+    cluster_arrive();
+    cluster_await();
   }
 
   // The state read as Q: row k is o, columns are the block's rows r, batch row by batch row.
@@ -265,6 +322,7 @@ __global__ __launch_bounds__(Plan::kThreads, 2) void forward_chain(const __grid_
   Worker<Plan> worker(chain);
   worker.load_rows();
   WeightRing<Plan, false> ring(chain, worker.ring_memory());
+  worker.prefetch_weights();
   for (int s = 0; s < chain.stages; ++s) worker.forward(s, ring);
 #endif
 }
@@ -275,6 +333,7 @@ __global__ __launch_bounds__(Plan::kThreads, 2) void backward_chain(const __grid
   Worker<Plan> worker(chain);
   worker.load_turned();
   WeightRing<Plan, true> ring(chain, worker.ring_memory());
+  worker.prefetch_weights();
   for (int s = chain.stages - 1; s >= 0; --s) worker.backward(s, ring);
 #endif
 }

@@ -5,6 +5,15 @@
 
 namespace kron {
 
+constexpr int kMoreThanHalf = 116 * 1024;  // Of a multiprocessor's shared memory.
+
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
 template <class Kernel, class Call>
 void launch_kernel(Kernel* kernel, const Call& call, dim3 blocks, int threads, int shared_bytes, int cluster, cudaStream_t stream) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -53,7 +62,10 @@ template <class Plan, class Kernel>
 void launch_chain(Kernel* kernel, const Chain<typename Plan::T>& chain, cudaStream_t stream) {
   const int64_t blocks = (chain.elements + Plan::kElements - 1) / Plan::kElements;
   const int cluster = chain.stages > 1 ? 1 << chain.log_blocks : 1;
-  launch_kernel(kernel, chain, dim3(static_cast<unsigned>(blocks)), Plan::kThreads, Plan::kSharedBytes, cluster, stream);
+  // The scheduler puts two blocks of a cluster on one multiprocessor while others idle, unless they are too large for that.
+  const bool alone = cluster > 1 && blocks <= multiprocessors();
+  const int shared_bytes = alone && Plan::kSharedBytes < kMoreThanHalf ? kMoreThanHalf : Plan::kSharedBytes;
+  launch_kernel(kernel, chain, dim3(static_cast<unsigned>(blocks)), Plan::kThreads, shared_bytes, cluster, stream);
 }
 
 template <class T, bool OnTensorCores>

@@ -8,6 +8,7 @@
 
 namespace kron {
 
+constexpr int kRing = 3;
 constexpr int kChunkBytes = 16384;  // Of each operand in the ring.
 
 template <class Element, int LogFactor, bool OnTensorCores>
