@@ -32,9 +32,9 @@ from warpwatch import git
 from warpwatch.settings import Settings
 
 POLL_SECONDS = 1.0
-CONFIRM_PRIORITY = 20
-"""Above what people may ask for: an open suspicion is worth more than one more point."""
-MAX_PAIRS = 24
+CONFIRM_PRIORITY = 0
+"""That of ordinary work: confirming neither waits for ever nor keeps new commits waiting."""
+MAX_PAIRS = 6
 """Series that one comparison measures; the most changed ones come first."""
 AUTHOR = "warpwatch"
 _log = logging.getLogger(__name__)
