@@ -48,7 +48,7 @@ _SUBJECTS = (
     "kron: Swap the factor loops, so that stores are coalesced", "Raise the alignment of packed weights to 16 bytes",
     "square: Drop the bounds check for multiples of the tile", "kron: Fold the closing transpose into the last product",
 )  # fmt: skip
-_AUTHORS = ("Mira Keller", "Tomás Ferreira", "Ayşe Demir", "Jonas Lind")
+_AUTHORS = ("First Author", "Second Author", "Third Author", "Fourth Author")
 
 
 @dataclass
@@ -266,8 +266,8 @@ def _judge(world: World, trace: TraceRow) -> None:
     world.ids["suspected"] = _change(world, "vector_add", "v2", COMMITS - 1, 1.06, None, trace)
     with world.database.session() as s:
         note = "The second buffer halves the occupancy. A smaller tile follows.\nUntil then v2 serves."
-        regressions.set_triage(s, world.ids["slower"], Triage.ACKNOWLEDGED, "Mira Keller", note)
-        regressions.set_triage(s, world.ids["slower"], Triage.NEW, "Tomás Ferreira", "Open again: it also hits the backward pass.")
+        regressions.set_triage(s, world.ids["slower"], Triage.ACKNOWLEDGED, "First Author", note)
+        regressions.set_triage(s, world.ids["slower"], Triage.NEW, "Second Author", "Open again: it also hits the backward pass.")
 
 
 def _change(world: World, operator: str, variant: str, number: int, ratio: float, verdict: Verdict | None, trace: TraceRow) -> int:
