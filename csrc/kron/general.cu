@@ -16,8 +16,8 @@ constexpr int kDepth = 16;      // Steps along k between two barriers.
 constexpr int kSide = 16;
 constexpr int kThreads = kSide * kSide;
 constexpr int kEach = kTile / kSide;
-constexpr int kMostParts = 64;
-constexpr int kRowsOfPart = 256;  // A part shorter than this costs more in the final sum than it gains in parallelism.
+constexpr int kMostParts = 256;
+constexpr int kRowsOfPart = 64;  // A part shorter than this costs more in the final sum than it gains in parallelism.
 
 // Where (row m, column c) of a state lies that is read as (batch, f, rows): c is the slow axis.
 __device__ int64_t turned(const Stage& s, uint32_t m, uint32_t c) {
@@ -76,15 +76,28 @@ __global__ __launch_bounds__(kThreads) void multiply(const Product product) {
   const uint32_t p0 = blockIdx.x * kTile, q0 = blockIdx.y * kTile;
   const int column = threadIdx.x % kSide, row = threadIdx.x / kSide;
   const uint32_t p_count = product.p_count(), q_count = product.q_count(), k_end = product.k_end();
+  // The next tiles are on their way in registers while these are multiplied.
+  T p_next[kEach], q_next[kEach];
+  const auto load = [&](uint32_t k0) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = threadIdx.x + i * kThreads;
+      const uint32_t p = p0 + e / kDepth, pk = k0 + e % kDepth, q = q0 + e % kTile, qk = k0 + e / kTile;
+      p_next[i] = p < p_count && pk < k_end ? product.p_at(p, pk) : T{0};
+      q_next[i] = q < q_count && qk < k_end ? product.q_at(qk, q) : T{0};
+    }
+  };
   T sum[kEach][kEach] = {};
+  load(product.k_begin());
   for (uint32_t k0 = product.k_begin(); k0 < k_end; k0 += kDepth) {
-    for (int e = threadIdx.x; e < kTile * kDepth; e += kThreads) {
-      const uint32_t p = p0 + e / kDepth, pk = k0 + e % kDepth;
-      p_tile[e % kDepth][e / kDepth] = p < p_count && pk < k_end ? product.p_at(p, pk) : T{0};
-      const uint32_t q = q0 + e % kTile, qk = k0 + e / kTile;
-      q_tile[e / kTile][e % kTile] = q < q_count && qk < k_end ? product.q_at(qk, q) : T{0};
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = threadIdx.x + i * kThreads;
+      p_tile[e % kDepth][e / kDepth] = p_next[i];
+      q_tile[e / kTile][e % kTile] = q_next[i];
     }
     __syncthreads();
+    load(k0 + kDepth);
 #pragma unroll
     for (int k = 0; k < kDepth; ++k)
 #pragma unroll

@@ -8,6 +8,7 @@
 #include "common/launch.cuh"
 #include "kron/fused.h"
 #include "kron/general.cuh"
+#include "kron/rows.cuh"
 
 namespace {
 
@@ -94,6 +95,14 @@ Chain<T> chain_of(const Shape& shape, const T* const (&w)[2], int begin, int end
   return chain;
 }
 
+// Where the state behind stage s goes: to the caller, who may keep it, or to and fro between scratch and y, such that the last of the
+// launches, of which `left` are still to come, ends in y.
+template <class T>
+T* state_behind(const Shape& shape, const Forward<T>& call, int s, int left) {
+  if (left > 0 && call.states) return call.states + s * shape.batch * shape.size;
+  return left % 2 == 0 ? call.y : call.scratch;
+}
+
 template <class Kernels, class T>
 void forward_fused(const Shape& shape, Version version, const Forward<T>& call, cudaStream_t stream) {
   const auto [log_plan, span] = launches_of<Kernels>(shape, version);
@@ -104,8 +113,7 @@ void forward_fused(const Shape& shape, Version version, const Forward<T>& call, 
     Chain<T> chain = chain_of(shape, call.w, begin, end, log_plan);
     chain.in = in;
     chain.kept = call.states ? call.states + begin * elements : nullptr;
-    T* between = call.states ? call.states + (end - 1) * elements : call.scratch + (begin / span % 2) * elements;
-    chain.out = end == shape.stages ? call.y : between;
+    chain.out = state_behind(shape, call, end - 1, (shape.stages - end) / span);
     Kernels::forward(chain, log_of(shape.factor[begin]), log_plan, stream);
     in = chain.out;
   }
@@ -177,14 +185,12 @@ void backward_fused(const Shape& shape, Version version, const Backward<T>& call
   weights_fused<Kernels>(shape, call, gradients, gradients + (shape.stages - 1) * elements, stream);
 }
 
-// One launch per stage; states go to the caller's memory or to and fro between two halves of the scratch.
+// One launch per stage.
 template <class T>
 void forward_general(const Shape& shape, const Forward<T>& call, cudaStream_t stream) {
-  const int64_t elements = shape.batch * shape.size;
   const T* in = call.x;
   for (int s = 0; s < shape.stages; ++s) {
-    T* kept = call.states ? call.states + s * elements : call.scratch + (s % 2) * elements;
-    T* out = s + 1 == shape.stages ? call.y : kept;
+    T* out = state_behind(shape, call, s, shape.stages - 1 - s);
     kron::stage_forward(stage_of(shape, s), in, weight_of(shape, call.w, s), out, stream);
     in = out;
   }
@@ -204,6 +210,13 @@ void backward_general(const Shape& shape, const Backward<T>& call, cudaStream_t 
     kron::stage_backward(stage, incoming, weight_of(shape, call.w, s), outgoing, stream);
     incoming = outgoing;
   }
+}
+
+template <class T>
+void backward_rows(const Shape& shape, const Backward<T>& call, cudaStream_t stream) {
+  kron::rows_backward(shape, call, call.scratch, stream);
+  kron::sum_parts(kron::Sums<T>{call.scratch, {call.w_gradient[0], call.w_gradient[1]}, 2, kron::rows_parts(shape), shape.weights},
+                  stream);
 }
 
 // run.template operator()<Kernels>() with the fused kernels that take this call; false when there are none.
@@ -227,6 +240,12 @@ bool aligned(std::initializer_list<const void*> pointers) {
   return std::all_of(pointers.begin(), pointers.end(), warpwatch::aligned16);
 }
 
+// Only version 4 stands for as few launches as possible.
+template <class T>
+bool takes_rows(const Shape& shape, Version version) {
+  return version == Version::both && kron::rows_take(shape, sizeof(T));
+}
+
 constexpr const char* kNoTensorCores = "version 5 needs a Hopper GPU and factors of 16, 32, 64 or 128";
 
 template <class T>
@@ -235,7 +254,11 @@ const char* forward(const Shape& shape, Version version, const Forward<T>& call,
   const bool fused = aligned({call.x, call.w[0], call.w[1], call.y, call.states, call.scratch}) &&
                      with_fused<T>(shape, version, [&]<class Kernels>() { forward_fused<Kernels>(shape, version, call, stream); });
   if (!fused && version == Version::tensor) return kNoTensorCores;
-  if (!fused) forward_general(shape, call, stream);
+  if (!fused && takes_rows<T>(shape, version)) {
+    kron::rows_forward(shape, call, stream);
+  } else if (!fused) {
+    forward_general(shape, call, stream);
+  }
   return warpwatch::launch_error();
 }
 
@@ -246,26 +269,32 @@ const char* backward(const Shape& shape, Version version, const Backward<T>& cal
       aligned({call.x, call.gradient, call.states, call.w[0], call.w[1], call.x_gradient, call.scratch}) &&
       with_fused<T>(shape, version, [&]<class Kernels>() { backward_fused<Kernels>(shape, version, call, stream); });
   if (!fused && version == Version::tensor) return kNoTensorCores;
-  if (!fused) backward_general(shape, call, stream);
+  if (!fused && takes_rows<T>(shape, version)) {
+    backward_rows(shape, call, stream);
+  } else if (!fused) {
+    backward_general(shape, call, stream);
+  }
   return warpwatch::launch_error();
 }
 
+// Which path it will be depends on the operands' alignment as well, so there is room for any.
 template <class T>
 int64_t scratch_of_backward(const Shape& shape, Version version) {
-  int64_t partial = 0, fused_partial = 0;
+  const int64_t elements = shape.batch * shape.size;
+  int64_t partial = 0, most = 0;
   for (int s = 0; s < shape.stages; ++s) {
     const Stage stage = stage_of(shape, s);
     partial = std::max(partial, int64_t{kron::weight_parts(stage)} * stage.factor * stage.factor);
   }
-  // Which path it will be depends on the operands' alignment as well, so there is room for either.
-  const bool fused = with_fused<T>(shape, version, [&]<class Kernels>() { fused_partial = partial_elements<Kernels>(shape); });
-  const int64_t elements = shape.batch * shape.size, general = 2 * elements + partial;
-  return fused ? std::max(general, (shape.stages - 1) * elements + fused_partial) : general;
+  with_fused<T>(shape, version,
+                [&]<class Kernels>() { most = (shape.stages - 1) * elements + partial_elements<Kernels>(shape); });
+  if (takes_rows<T>(shape, version)) most = std::max(most, 2 * kron::rows_parts(shape) * shape.weights);
+  return std::max(most, 2 * elements + partial);
 }
 
 }  // namespace
 
-int64_t kron::forward_scratch(const Shape& shape, Version, bool keep, int) { return keep ? 0 : 2 * shape.batch * shape.size; }
+int64_t kron::forward_scratch(const Shape& shape, Version, bool keep, int) { return keep ? 0 : shape.batch * shape.size; }
 
 int64_t kron::backward_scratch(const Shape& shape, Version version, int element_bytes) {
   return element_bytes == 4 ? scratch_of_backward<float>(shape, version) : scratch_of_backward<double>(shape, version);
