@@ -37,7 +37,10 @@ def main() -> None:
         for folder in sorted(path for path in (ROOT / "csrc").iterdir() if path.is_dir() and path.name != "common"):
             cold = seconds_of(folder.name)
             warm = [seconds_of(folder.name) * 1e3 for _ in range(repeats)]
-            print(f"{folder.name:<14} cold {cold:6.1f} s   no change {statistics.median(warm):6.1f} ms ({min(warm):.1f} … {max(warm):.1f})", flush=True)
+            print(
+                f"{folder.name:<14} cold {cold:6.1f} s   no change {statistics.median(warm):6.1f} ms ({min(warm):.1f} … {max(warm):.1f})",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def _change(pair: Neighbours) -> tuple[Range, Change] | None:
     base, head = other, new
     if pair.other_ordinal > pair.ordinal:
         base, head, commits = new, other, commits[::-1]
-    direction = verdicts.suspect(base, head)
+    direction = verdicts.suspect(base, head, pair.device_kind)
     if direction is None:
         return None
     return Range(*commits, direction), Change(pair.series_id, pair.variant, pair.case, head.median_ns / base.median_ns)

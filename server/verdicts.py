@@ -15,8 +15,9 @@ from typing import Literal
 Direction = Literal["slower", "faster"]
 Decision = Literal["confirmed", "dismissed", "unsure"]
 
-SUSPECT_RATIO = 1.05
-"""Least change between two points of a history that is worth a comparison."""
+SUSPECT_RATIO = {"cuda": 1.05, "cpu": 1.10}
+"""Least change between two points of a history that is worth a comparison, per device kind: runs of identical code on cores that
+other programs use too differ by more than on a GPU."""
 SUSPECT_NOISE = 3.0
 """How many times the uncertainty of both medians a change must exceed."""
 SUSPECT_NS = 200.0
@@ -50,10 +51,10 @@ class Decided:
     high: float | None = None
 
 
-def suspect(base: Timing, head: Timing) -> Direction | None:
-    """The direction of a change that is worth a comparison; None when noise may explain it."""
+def suspect(base: Timing, head: Timing, device_kind: str) -> Direction | None:
+    """The direction of a change that is worth a comparison; None when noise may explain it. device_kind: cuda | cpu."""
     slower, faster = max(base.median_ns, head.median_ns), min(base.median_ns, head.median_ns)
-    threshold = max(log(SUSPECT_RATIO), SUSPECT_NOISE * hypot(base.uncertainty, head.uncertainty))
+    threshold = max(log(SUSPECT_RATIO[device_kind]), SUSPECT_NOISE * hypot(base.uncertainty, head.uncertainty))
     intervals_touch = base.low_ns <= head.high_ns and head.low_ns <= base.high_ns
     if slower - faster < SUSPECT_NS or log(slower / faster) < threshold or intervals_touch:
         return None

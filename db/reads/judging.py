@@ -15,6 +15,7 @@ class Neighbours:
     """A new point and an older or newer one of its series, taken in the same environment. Durations in nanoseconds."""
 
     series_id: int
+    device_kind: str
     variant: str
     case: str
     commit_id: int
@@ -75,7 +76,7 @@ def _side(comparison: str, order: str) -> str:
 
 
 _NEIGHBOURS = f"""
-SELECT new.series_id, variants.name AS variant, cases.key AS case, new.commit_id, commits.sha, new.ordinal,
+SELECT new.series_id, device.kind AS device_kind, variants.name AS variant, cases.key AS case, new.commit_id, commits.sha, new.ordinal,
        new.median_ns, new.low_ns, new.high_ns,
        other.commit_id AS other_commit_id, other.sha AS other_sha, other.ordinal AS other_ordinal,
        other.median_ns AS other_median_ns, other.low_ns AS other_low_ns, other.high_ns AS other_high_ns

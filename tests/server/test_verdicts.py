@@ -42,7 +42,13 @@ def timing(median_ns: float, spread: float = 0.002) -> Timing:
     ],
 )
 def test_suspect(base: Timing, head: Timing, expected: str | None) -> None:
-    assert suspect(base, head) == expected
+    assert suspect(base, head, "cuda") == expected
+
+
+def test_shared_cores_must_change_by_more_than_a_gpu() -> None:
+    base, head = Timing(10_000, 9_990, 10_010), Timing(10_800, 10_790, 10_810)
+    assert suspect(base, head, "cuda") == "slower"
+    assert suspect(base, head, "cpu") is None
 
 
 def test_the_interval_of_a_median_is_between_order_statistics() -> None:
