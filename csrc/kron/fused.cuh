@@ -1,6 +1,7 @@
 // The bodies of Fused's launchers. Each .cu that instantiates Fused compiles on its own.
 #pragma once
 
+#include "kron/slices.cuh"
 #include "kron/weights.cuh"
 
 namespace kron {
@@ -76,6 +77,24 @@ void Fused<T, OnTensorCores>::forward(const Chain<T>& chain, int log_factor, int
 template <class T, bool OnTensorCores>
 void Fused<T, OnTensorCores>::backward(const Chain<T>& chain, int log_factor, int log_plan, cudaStream_t stream) {
   with_plan<T, OnTensorCores>(log_factor, log_plan, [&]<class P>() { launch_chain<P>(backward_chain<P>, chain, stream); });
+}
+
+template <class Plan, class Kernel>
+void launch_slices(Kernel* kernel, const Chain<typename Plan::T>& chain, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(chain.elements / Plan::kElements);
+  launch_kernel(kernel, chain, dim3(blocks), Plan::kThreads, Plan::kSharedBytes, 1, stream);
+}
+
+template <class T, bool OnTensorCores>
+void Fused<T, OnTensorCores>::forward_slices(const Chain<T>& chain, cudaStream_t stream) {
+  using P = SlicePlan<T, OnTensorCores>;
+  launch_slices<P>(kron::forward_slices<P>, chain, stream);
+}
+
+template <class T, bool OnTensorCores>
+void Fused<T, OnTensorCores>::backward_slices(const Chain<T>& chain, cudaStream_t stream) {
+  using P = SlicePlan<T, OnTensorCores>;
+  launch_slices<P>(kron::backward_slices<P>, chain, stream);
 }
 
 template <class T, bool OnTensorCores>

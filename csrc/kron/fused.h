@@ -46,6 +46,9 @@ struct Fused {
 
   static void forward(const Chain<T>& chain, int log_factor, int log_plan, cudaStream_t stream);
   static void backward(const Chain<T>& chain, int log_factor, int log_plan, cudaStream_t stream);
+  // A layer of two factors of 128, four blocks to a batch row.
+  static void forward_slices(const Chain<T>& chain, cudaStream_t stream);
+  static void backward_slices(const Chain<T>& chain, cudaStream_t stream);
   static void weights(const Weights<T>& call, int log_factor, int parts, int stages, cudaStream_t stream);
 };
 

@@ -62,22 +62,26 @@ bool fuses(const Shape& shape) {
   });
 }
 
-// How the stages are spread over launches: `span` stages each, blocks of 1 << log_plan elements.
+// How the stages are spread over launches: `span` stages each, blocks of 1 << log_plan elements, or slices.
 struct Launches {
   int log_plan, span;
+  bool slices = false;
 };
 
-// The largest blocks that keep every multiprocessor busy, else the smallest that can hold a batch row in one cluster. Where no
-// cluster can, or factors differ, every stage has a launch of its own.
+// The largest blocks that keep every multiprocessor busy, else smaller ones. Cutting a batch row into pieces for that only pays
+// where there is much to compute for each element. Where not even a cluster can hold a row, or factors differ, every stage has a launch
+// of its own.
 template <class Kernels>
 Launches launches_of(const Shape& shape, Version version) {
   const int log_size = log_of(shape.size), span = version == Version::layer ? shape.stages / 2 : shape.stages;
   const auto [least, most] = std::minmax_element(shape.factor, shape.factor + shape.stages);
   if (*least != *most || log_size - Kernels::kLargestPlan > kLogLargestCluster) return {Kernels::kLargestPlan, 1};
   const int64_t elements = shape.batch * shape.size, busy = device_attribute(cudaDevAttrMultiProcessorCount);
+  if (*most == 128 && shape.stages == 4 && shape.batch < busy) return {Kernels::kMiddlePlan, 2, true};
   int chosen = Kernels::kLargestPlan;
   for (int log_plan : Kernels::kPlans) {
-    if (log_size - log_plan > kLogLargestCluster || 1 << log_plan < *most * Kernels::kFewestRows) break;
+    const int log_blocks = log_size - log_plan;
+    if (log_blocks > kLogLargestCluster || (log_blocks > 0 && *most < 32) || 1 << log_plan < *most * Kernels::kFewestRows) break;
     chosen = log_plan;
     if (ceil_div(elements, int64_t{1} << log_plan) >= busy) break;
   }
@@ -105,7 +109,7 @@ T* state_behind(const Shape& shape, const Forward<T>& call, int s, int left) {
 
 template <class Kernels, class T>
 void forward_fused(const Shape& shape, Version version, const Forward<T>& call, cudaStream_t stream) {
-  const auto [log_plan, span] = launches_of<Kernels>(shape, version);
+  const auto [log_plan, span, slices] = launches_of<Kernels>(shape, version);
   const int64_t elements = shape.batch * shape.size;
   const T* in = call.x;
   for (int begin = 0; begin < shape.stages; begin += span) {
@@ -114,7 +118,11 @@ void forward_fused(const Shape& shape, Version version, const Forward<T>& call, 
     chain.in = in;
     chain.kept = call.states ? call.states + begin * elements : nullptr;
     chain.out = state_behind(shape, call, end - 1, (shape.stages - end) / span);
-    Kernels::forward(chain, log_of(shape.factor[begin]), log_plan, stream);
+    if (slices) {
+      Kernels::forward_slices(chain, stream);
+    } else {
+      Kernels::forward(chain, log_of(shape.factor[begin]), log_plan, stream);
+    }
     in = chain.out;
   }
 }
@@ -171,7 +179,7 @@ void weights_fused(const Shape& shape, const Backward<T>& call, const T* gradien
 
 template <class Kernels, class T>
 void backward_fused(const Shape& shape, Version version, const Backward<T>& call, cudaStream_t stream) {
-  const auto [log_plan, span] = launches_of<Kernels>(shape, version);
+  const auto [log_plan, span, slices] = launches_of<Kernels>(shape, version);
   const int64_t elements = shape.batch * shape.size;
   T* gradients = call.scratch;
   for (int end = shape.stages; end > 0; end -= span) {
@@ -180,7 +188,11 @@ void backward_fused(const Shape& shape, Version version, const Backward<T>& call
     chain.in = end == shape.stages ? call.gradient : gradients + (end - 1) * elements;
     chain.out = begin == 0 ? call.x_gradient : gradients + (begin - 1) * elements;
     chain.kept = gradients + begin * elements;
-    Kernels::backward(chain, log_of(shape.factor[begin]), log_plan, stream);
+    if (slices) {
+      Kernels::backward_slices(chain, stream);
+    } else {
+      Kernels::backward(chain, log_of(shape.factor[begin]), log_plan, stream);
+    }
   }
   weights_fused<Kernels>(shape, call, gradients, gradients + (shape.stages - 1) * elements, stream);
 }

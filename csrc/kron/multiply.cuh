@@ -20,12 +20,13 @@ __host__ __device__ constexpr int log2_of(int value) { return value <= 1 ? 0 : 1
 __host__ __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 // On CUDA cores. Each thread computes TQ x TP elements of D, in which every operand it loads is used TQ or TP times. When D is too
-// small for all threads, they form teams that each add up every Teams-th vector of k; `settle` adds the teams' sums.
+// small for all threads, they form teams that each add up every Teams-th vector of k; `each_settled` adds the teams' sums.
 template <class Element, int QN, int PN, int Threads, int TQ, int TP>
 struct CudaCores {
   using T = Element;
   static constexpr int V = kVector<T>;
   static constexpr int kWidth = V;  // Elements of a pack.
+  static constexpr int kSize = QN * PN, kRow = PN;
   static constexpr int kPs = PN / TP, kQs = QN / TQ;  // Threads of a team along p and q.
   static constexpr int kTeam = kPs * kQs, kTeams = Threads / kTeam;
   // A warp is at most 8 x 4 threads, the shape with the fewest different rows.
@@ -100,6 +101,7 @@ struct TensorCores {
   using T = Element;
   static constexpr int V = kVector<T>;
   static constexpr int kWidth = 2;
+  static constexpr int kSize = QN * PN, kRow = PN;
   static constexpr int kPs = PN / WP, kQs = QN / WQ;
   static constexpr int kTeam = kPs * kQs * 32, kTeams = Threads / kTeam;
   static_assert(kTeam * kTeams == Threads && WQ % 16 == 0 && WP % 8 == 0);
@@ -156,6 +158,35 @@ struct TensorCores {
   }
 };
 
+// Elements of shared memory that each_settled needs.
+template <class Product>
+constexpr int kSettling = Product::kTeams == 1 ? 0 : Product::kTeams * Product::kSize;
+
+// take(q, p, pack) for all elements of D, the teams' sums added up through `memory`, which nobody may be using any more.
+template <class Product, class Take>
+__device__ void each_settled(const Product& product, typename Product::T* memory, const Take& take) {
+  using T = typename Product::T;
+  if constexpr (Product::kTeams == 1) {
+    product.each(take);
+  } else {
+    constexpr int W = Product::kWidth;
+    product.each([&](int q, int p, auto pack) {
+      *reinterpret_cast<Pack<T, W>*>(memory + product.team * Product::kSize + q * Product::kRow + p) = pack;
+    });
+    __syncthreads();
+    for (int e = threadIdx.x * W; e < Product::kSize; e += Product::kTeam * Product::kTeams * W) {
+      Pack<T, W> sum{};
+#pragma unroll 4
+      for (int team = 0; team < Product::kTeams; ++team) {
+        const auto pack = *reinterpret_cast<const Pack<T, W>*>(memory + team * Product::kSize + e);
+#pragma unroll
+        for (int j = 0; j < W; ++j) sum.at[j] += pack.at[j];
+      }
+      take(e / Product::kRow, e % Product::kRow, sum);
+    }
+  }
+}
+
 // Place of an element whose column is a multiple of four plus t.
 template <class T, int Log>
 __device__ T element_at(const T* base, int row, int column, int t, int key) {
@@ -163,7 +194,7 @@ __device__ T element_at(const T* base, int row, int column, int t, int key) {
   return base[place<Log>(row, column / V + t / V, key) * V + t % V];
 }
 
-// Tiles in shared memory with 1 << Log units per row, read as P, from column `first` on, or as Q of product C.
+// Tiles in shared memory with 1 << Log units per row, read as P or as Q of product C, from column `first` on.
 template <class C, int Log>
 struct TileP {
   using T = typename C::T;
@@ -185,16 +216,17 @@ template <class C, int Log>
 struct TileQ {
   using T = typename C::T;
   const T* base;
+  int first = 0;
 
   __device__ Pack<T, kVector<T>> unit(int u, int j, int column) const {
     const auto* units = reinterpret_cast<const Pack<T, kVector<T>>*>(base);
-    const int row = u * kVector<T>, at = column / kVector<T>, key = C::q_key(row);
+    const int row = u * kVector<T>, at = (column + first) / kVector<T>, key = C::q_key(row);
     if constexpr (Log >= 3) return units[place<Log>(row, at, key) + (j << Log)];
     return units[place<Log>(row + j, at, key)];
   }
   __device__ T element(int k, int t, int column, int g) const {
     constexpr int V = kVector<T>;
-    return base[place<Log>(k + t, column / V + g / V, C::q_key(t)) * V + g % V];
+    return base[place<Log>(k + t, (column + first) / V + g / V, C::q_key(t)) * V + g % V];
   }
 };
 

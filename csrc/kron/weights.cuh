@@ -30,7 +30,7 @@ struct WeightPlan {
   using Product = std::remove_pointer_t<decltype(product())>;
 
   static constexpr int kRingBytes = kRing * 2 * kChunk * static_cast<int>(sizeof(T));
-  static constexpr int kSumBytes = Product::kTeams > 1 ? Product::kTeams * F * F * static_cast<int>(sizeof(T)) : 0;
+  static constexpr int kSumBytes = kSettling<Product> * static_cast<int>(sizeof(T));
   static constexpr int kSharedBytes = kRingBytes > kSumBytes ? kRingBytes : kSumBytes;
   static constexpr int kBlocks = sizeof(T) == 4 && kSharedBytes <= 113 * 1024 ? 2 : 1;  // Per multiprocessor.
 };
@@ -66,25 +66,13 @@ struct WeightWorker {
     close_copies();
   }
 
-  // The teams' sums are added in shared memory, team by team.
   template <class Product>
   __device__ void store(const Product& product) const {
-    constexpr int F = Plan::F;
-    T* out = call.partial + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * (F * F);
-    T* sums = Product::kTeams > 1 ? shared_memory<T>() + product.team * F * F : out;
-    if (Product::kTeams > 1) {
-      await_copies<0>();
-      __syncthreads();
-    }
-    product.each([&](int i, int o, auto pack) { *reinterpret_cast<decltype(pack)*>(sums + i * F + o) = pack; });
-    if (Product::kTeams == 1) return;
+    T* out = call.partial + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * (Plan::F * Plan::F);
+    await_copies<0>();
     __syncthreads();
-    for (int e = threadIdx.x; e < F * F; e += Plan::kThreads) {
-      T sum{0};
-#pragma unroll 4
-      for (int team = 0; team < Product::kTeams; ++team) sum += shared_memory<T>()[team * F * F + e];
-      out[e] = sum;
-    }
+    each_settled(product, shared_memory<T>(),
+                 [&](int i, int o, auto pack) { *reinterpret_cast<decltype(pack)*>(out + i * Plan::F + o) = pack; });
   }
 };
 
