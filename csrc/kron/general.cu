@@ -12,10 +12,11 @@ using kron::Stage;
 using warpwatch::ceil_div;
 
 constexpr int kTile = 64;       // Elements of D along p and q that one block computes: 4 x 4 for each of 256 threads.
-constexpr int kDepth = 16;      // Steps along k between two barriers.
+constexpr int kDepth = 32;      // Steps along k between two barriers.
 constexpr int kSide = 16;
 constexpr int kThreads = kSide * kSide;
 constexpr int kEach = kTile / kSide;
+constexpr int kLoads = kTile * kDepth / kThreads;
 constexpr int kMostParts = 256;
 constexpr int kRowsOfPart = 64;  // A part shorter than this costs more in the final sum than it gains in parallelism.
 
@@ -77,10 +78,10 @@ __global__ __launch_bounds__(kThreads) void multiply(const Product product) {
   const int column = threadIdx.x % kSide, row = threadIdx.x / kSide;
   const uint32_t p_count = product.p_count(), q_count = product.q_count(), k_end = product.k_end();
   // The next tiles are on their way in registers while these are multiplied.
-  T p_next[kEach], q_next[kEach];
+  T p_next[kLoads], q_next[kLoads];
   const auto load = [&](uint32_t k0) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kLoads; ++i) {
       const int e = threadIdx.x + i * kThreads;
       const uint32_t p = p0 + e / kDepth, pk = k0 + e % kDepth, q = q0 + e % kTile, qk = k0 + e / kTile;
       p_next[i] = p < p_count && pk < k_end ? product.p_at(p, pk) : T{0};
@@ -91,7 +92,7 @@ __global__ __launch_bounds__(kThreads) void multiply(const Product product) {
   load(product.k_begin());
   for (uint32_t k0 = product.k_begin(); k0 < k_end; k0 += kDepth) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
+    for (int i = 0; i < kLoads; ++i) {
       const int e = threadIdx.x + i * kThreads;
       p_tile[e % kDepth][e / kDepth] = p_next[i];
       q_tile[e / kTile][e % kTile] = q_next[i];

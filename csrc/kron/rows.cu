@@ -16,6 +16,7 @@ using warpwatch::ceil_div;
 constexpr int kThreads = 256;
 constexpr int kMostBlocks = 264;     // Two for each multiprocessor of an H100.
 constexpr int kMostRows = 8;         // Of a block, one after the other; beyond, one launch per stage is faster.
+constexpr int kLargestFactor = 32;   // Beyond, the tiles of one launch per stage use what they load more often.
 constexpr int kSharedBytes = 220 * 1024;
 
 __host__ __device__ constexpr int padded(int f) { return (f + 3) / 4 * 4; }
@@ -184,6 +185,7 @@ namespace kron {
 
 bool rows_take(const Shape& shape, int element_bytes) {
   const Sizes sizes = sizes_of(shape);
+  if (*std::max_element(shape.factor, shape.factor + shape.stages) > kLargestFactor) return false;
   if ((3 * int64_t{sizes.state} + sizes.weights) * element_bytes > kSharedBytes) return false;
   if (ceil_div(shape.batch, kMostBlocks) > kMostRows) return false;
   int device = 0, available = 0;
