@@ -35,6 +35,9 @@ struct Plan {
   // Small blocks are there for small batches, where nothing but chunks under way hides the time that they take.
   static constexpr int kRing = kStates == 1 ? 3 : 8;
   static constexpr int kSharedBytes = (kStates * kElements + kRing * kDepth * F) * static_cast<int>(sizeof(T));
+  // Backward has 4 x 4 sums of weight gradients in each thread besides, and adds those of the teams up behind the ring.
+  static constexpr bool kSumsWeights = Fused<T, OnTensorCores>::sums_weights(kLogF);
+  static constexpr int kBackwardBytes = kSharedBytes + (kSumsWeights ? Threads * 16 * static_cast<int>(sizeof(T)) : 0);
   static constexpr int kEach = kElements / kThreads, kWide = kEach >= 32 ? 8 : 4, kNarrow = kEach / kWide;
   static constexpr int kWarp = kEach * 32;  // Elements of a warp.
   static constexpr int kWarpO = kWarp >= 2048 ? 64 : 32;  // Of these, along the factor's axis on tensor cores.
@@ -57,8 +60,13 @@ struct Plan {
     }
   }
 
+  static auto weight_product() {
+    if constexpr (kSumsWeights) return static_cast<CudaCores<T, F, F, Threads, 4, 4>*>(nullptr);
+  }
+
   using ForwardProduct = std::remove_pointer_t<decltype(forward_product())>;
   using BackwardProduct = std::remove_pointer_t<decltype(backward_product())>;
+  using WeightProduct = std::remove_pointer_t<decltype(weight_product())>;
 
   static __device__ int p_key(int row) { return OnTensorCores ? (sizeof(T) == 4 ? row & 7 : (row & 3) << 1) : (row / V) & 7; }
   static __device__ int q_key(int k) { return OnTensorCores ? (k & 3) << 1 : (k / V) & 7; }
@@ -217,7 +225,7 @@ struct Worker {
     Product product(threadIdx.x);
     for (int k = 0; k < Plan::F; k += Plan::kDepth) {
       const T* w = ring.next();
-      if (k == 0 && chain.kept && s + 1 < chain.stages) copy_state(chain.kept + s * chain.elements);
+      if (k == 0) before_stage(s);
       product.template add<Plan::kDepth>(TileP<Product, log2_of(Plan::kDepth) - kLogV>{w}, Turned{state(), k, log_row()});
     }
     const auto index = [&](int m, int i) { return (with_rank(m, split) << kLogF) + i; };
@@ -242,6 +250,25 @@ struct Worker {
     // Rows this short would be stored in pieces of 16 or 32 bytes each from registers.
     __syncthreads();
     copy_state(chain.out);
+  }
+
+  // What has to happen to the gradient of a stage's output while it is the state.
+  __device__ void before_stage(int s) const {
+    if constexpr (Plan::kSumsWeights) {
+      if (chain.partial) return sum_weights(s);
+    }
+    if (chain.kept && s + 1 < chain.stages) copy_state(chain.kept + s * chain.elements);
+  }
+
+  // dW[i, o] = sum over r of in[r, i] * gradient[o, r], over this block's rows: P is the state, Q is in global memory.
+  __device__ void sum_weights(int s) const {
+    using Product = typename Plan::WeightProduct;
+    Product product(threadIdx.x);
+    const T* in = s == 0 ? chain.first_in : chain.later_in + (s - 1) * chain.elements;
+    product.template add<Plan::kRows>(TurnedP{{state(), 0, log_row()}}, Inputs{*this, in});
+    T* out = chain.partial + (int64_t{s} * gridDim.x + blockIdx.x) * (Plan::F * Plan::F);
+    each_settled(product, ring_memory() + Plan::kRing * Plan::kDepth * Plan::F,
+                 [&](int i, int o, auto pack) { *reinterpret_cast<decltype(pack)*>(out + i * Plan::F + o) = pack; });
   }
 
   template <class Product, class Index>
@@ -312,6 +339,25 @@ struct Worker {
     }
     __device__ T element(int k, int t, int q, int g) const {
       return base[(index(k + t, q) / V + g / V ^ Plan::q_key(t)) * V + g % V];
+    }
+  };
+
+  // The same state read as P: rows are o, columns are the block's rows r.
+  struct TurnedP {
+    Turned turned;
+    __device__ Pack<T, V> unit(int o, int j, int u) const {
+      const int at = turned.index(o + j, u * V) / V;
+      return reinterpret_cast<const Pack<T, V>*>(turned.base)[at ^ Plan::turned_key(at, turned.log_row)];
+    }
+  };
+
+  // What the stage had as its input, read as Q: row k is r, columns are i. Rows past the end of the batch are zero.
+  struct Inputs {
+    const Worker& worker;
+    const T* in;
+    __device__ Pack<T, V> unit(int u, int j, int i) const {
+      const int64_t at = worker.first + (worker.with_rank(u * V, worker.split) + j) * Plan::F + i;
+      return at < worker.chain.elements ? *reinterpret_cast<const Pack<T, V>*>(in + at) : Pack<T, V>{};
     }
   };
 };

@@ -60,23 +60,23 @@ void with_plan(int log_factor, int log_plan, const Run& run) {
 }
 
 template <class Plan, class Kernel>
-void launch_chain(Kernel* kernel, const Chain<typename Plan::T>& chain, cudaStream_t stream) {
+void launch_chain(Kernel* kernel, const Chain<typename Plan::T>& chain, int bytes, cudaStream_t stream) {
   const int64_t blocks = (chain.elements + Plan::kElements - 1) / Plan::kElements;
   const int cluster = chain.stages > 1 ? 1 << chain.log_blocks : 1;
   // The scheduler puts two blocks of a cluster on one multiprocessor while others idle, unless they are too large for that.
   const bool alone = cluster > 1 && blocks <= multiprocessors();
-  const int shared_bytes = alone && Plan::kSharedBytes < kMoreThanHalf ? kMoreThanHalf : Plan::kSharedBytes;
+  const int shared_bytes = alone && bytes < kMoreThanHalf ? kMoreThanHalf : bytes;
   launch_kernel(kernel, chain, dim3(static_cast<unsigned>(blocks)), Plan::kThreads, shared_bytes, cluster, stream);
 }
 
 template <class T, bool OnTensorCores>
 void Fused<T, OnTensorCores>::forward(const Chain<T>& chain, int log_factor, int log_plan, cudaStream_t stream) {
-  with_plan<T, OnTensorCores>(log_factor, log_plan, [&]<class P>() { launch_chain<P>(forward_chain<P>, chain, stream); });
+  with_plan<T, OnTensorCores>(log_factor, log_plan, [&]<class P>() { launch_chain<P>(forward_chain<P>, chain, P::kSharedBytes, stream); });
 }
 
 template <class T, bool OnTensorCores>
 void Fused<T, OnTensorCores>::backward(const Chain<T>& chain, int log_factor, int log_plan, cudaStream_t stream) {
-  with_plan<T, OnTensorCores>(log_factor, log_plan, [&]<class P>() { launch_chain<P>(backward_chain<P>, chain, stream); });
+  with_plan<T, OnTensorCores>(log_factor, log_plan, [&]<class P>() { launch_chain<P>(backward_chain<P>, chain, P::kBackwardBytes, stream); });
 }
 
 template <class Plan, class Kernel>

@@ -21,6 +21,12 @@ struct Chain {
   int log_size;    // N
   int log_blocks;  // Blocks that share one batch row.
   int64_t elements;  // batch * N
+
+  // Backward with short factors also sums the weight gradients, for which it needs what every stage had as its input: the first of
+  // them, and the later ones, `elements` apart. Each block writes its own parts, (stages, blocks, f, f).
+  const T* first_in;
+  const T* later_in;
+  T* partial;  // Null where weight gradients are summed by `weights` below.
 };
 
 // Weight gradients of several stages with the same factor; the sum over the rows of the whole batch is cut into parts.
@@ -40,6 +46,9 @@ struct Fused {
   static constexpr int kPlans[3] = {kLargestPlan, kMiddlePlan, kSmallestPlan};  // Elements of a block, as logarithms.
   static constexpr int kSmallestLog = OnTensorCores ? 4 : 3, kLargestLog = 7;   // Of a factor.
   static constexpr int kFewestRows = 16;  // A block must have as many.
+
+  // Factors so short that a chain sums their weight gradients itself: the sums are small, and memory is what limits the rest.
+  static constexpr bool sums_weights(int log_factor) { return !OnTensorCores && log_factor <= 5; }
 
   // Rows that a block of `weights` adds up at a time.
   static constexpr int weight_depth(int log_factor) { return 16384 / static_cast<int>(sizeof(T)) >> log_factor; }

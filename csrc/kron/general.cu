@@ -116,9 +116,9 @@ __global__ __launch_bounds__(kThreads) void multiply(const Product product) {
     }
 }
 
-constexpr int kSumElements = 32, kSumLanes = 8;
+constexpr int kSumElements = 32, kSumLanes = 32;
 
-// 32 neighbouring elements per block; eight lanes each add up every eighth part of an element, and then the eight in order.
+// 32 neighbouring elements per block; 32 lanes each add up every 32nd part of an element, and then their sums in order.
 template <class T>
 __global__ __launch_bounds__(kSumElements* kSumLanes) void add_parts(const __grid_constant__ kron::Sums<T> sums) {
   __shared__ T lanes[kSumLanes][kSumElements];
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(kSumElements* kSumLanes) void add_parts(const __gri
   const T* partial = sums.partial + int64_t{blockIdx.y} * sums.parts * sums.elements + e;
   T sum{0};
   if (e < sums.elements) {
-#pragma unroll 4
+#pragma unroll 8
     for (int part = threadIdx.y; part < sums.parts; part += kSumLanes) sum += partial[part * sums.elements];
   }
   lanes[threadIdx.y][threadIdx.x] = sum;

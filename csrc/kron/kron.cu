@@ -143,16 +143,6 @@ Parts parts_of(const Shape& shape, int factor) {
   return {static_cast<int>(ceil_div(chunks, each)), each * depth};
 }
 
-template <class Kernels>
-int64_t partial_elements(const Shape& shape) {
-  int64_t most = 0;
-  for (int s = 0; s < shape.stages; ++s) {
-    const auto stages = std::count(shape.factor, shape.factor + shape.stages, shape.factor[s]);
-    most = std::max(most, stages * parts_of<Kernels>(shape, shape.factor[s]).count * shape.factor[s] * shape.factor[s]);
-  }
-  return most;
-}
-
 // Gradients of all weights; `gradients` holds those of every stage's output but the last, one after the other.
 template <class Kernels, class T>
 void weights_fused(const Shape& shape, const Backward<T>& call, const T* gradients, T* partial, cudaStream_t stream) {
@@ -177,24 +167,61 @@ void weights_fused(const Shape& shape, const Backward<T>& call, const T* gradien
   }
 }
 
+// Whether the chain sums all weight gradients on its way.
+template <class Kernels>
+bool sums_weights(const Shape& shape) {
+  return std::all_of(shape.factor, shape.factor + shape.stages,
+                     [&](int f) { return f == shape.factor[0] && Kernels::sums_weights(log_of(f)); });
+}
+
+// Blocks of a chain's launch.
+int64_t blocks_of(const Shape& shape, int log_plan) { return ceil_div(shape.batch * shape.size, int64_t{1} << log_plan); }
+
 template <class Kernels, class T>
 void backward_fused(const Shape& shape, Version version, const Backward<T>& call, cudaStream_t stream) {
   const auto [log_plan, span, slices] = launches_of<Kernels>(shape, version);
-  const int64_t elements = shape.batch * shape.size;
+  const int64_t elements = shape.batch * shape.size, square = int64_t{shape.factor[0]} * shape.factor[0];
+  const bool sums = sums_weights<Kernels>(shape);
+  // Gradients of states that some other launch needs: all of them, or those between two chains.
+  const int unit = sums ? span : 1;
   T* gradients = call.scratch;
+  T* partial = gradients + (shape.stages / unit - 1) * elements;
   for (int end = shape.stages; end > 0; end -= span) {
     const int begin = end - span;
     Chain<T> chain = chain_of(shape, call.w, begin, end, log_plan);
-    chain.in = end == shape.stages ? call.gradient : gradients + (end - 1) * elements;
-    chain.out = begin == 0 ? call.x_gradient : gradients + (begin - 1) * elements;
-    chain.kept = gradients + begin * elements;
+    chain.in = end == shape.stages ? call.gradient : gradients + (end / unit - 1) * elements;
+    chain.out = begin == 0 ? call.x_gradient : gradients + (begin / unit - 1) * elements;
+    chain.kept = sums ? nullptr : gradients + begin * elements;
+    chain.first_in = begin == 0 ? call.x : call.states + (begin - 1) * elements;
+    chain.later_in = call.states + begin * elements;
+    chain.partial = sums ? partial + begin * blocks_of(shape, log_plan) * square : nullptr;
     if (slices) {
       Kernels::backward_slices(chain, stream);
     } else {
       Kernels::backward(chain, log_of(shape.factor[begin]), log_plan, stream);
     }
   }
-  weights_fused<Kernels>(shape, call, gradients, gradients + (shape.stages - 1) * elements, stream);
+  if (!sums) return weights_fused<Kernels>(shape, call, gradients, partial, stream);
+  kron::Sums<T> all{partial, {}, shape.stages, static_cast<int>(blocks_of(shape, log_plan)), square};
+  for (int s = 0; s < shape.stages; ++s) all.out[s] = weight_gradient_of(shape, call, s);
+  kron::sum_parts(all, stream);
+}
+
+// Elements of scratch that backward_fused needs.
+template <class Kernels>
+int64_t scratch_of_fused(const Shape& shape, Version version) {
+  const int64_t elements = shape.batch * shape.size;
+  const auto launches = launches_of<Kernels>(shape, version);
+  if (sums_weights<Kernels>(shape)) {
+    const int64_t partial = blocks_of(shape, launches.log_plan) * shape.factor[0] * shape.factor[0];
+    return (shape.stages / launches.span - 1) * elements + shape.stages * partial;
+  }
+  int64_t partial = 0;
+  for (int s = 0; s < shape.stages; ++s) {
+    const auto stages = std::count(shape.factor, shape.factor + shape.stages, shape.factor[s]);
+    partial = std::max(partial, stages * parts_of<Kernels>(shape, shape.factor[s]).count * shape.factor[s] * shape.factor[s]);
+  }
+  return (shape.stages - 1) * elements + partial;
 }
 
 // One launch per stage.
@@ -298,8 +325,7 @@ int64_t scratch_of_backward(const Shape& shape, Version version) {
     const Stage stage = stage_of(shape, s);
     partial = std::max(partial, int64_t{kron::weight_parts(stage)} * stage.factor * stage.factor);
   }
-  with_fused<T>(shape, version,
-                [&]<class Kernels>() { most = (shape.stages - 1) * elements + partial_elements<Kernels>(shape); });
+  with_fused<T>(shape, version, [&]<class Kernels>() { most = scratch_of_fused<Kernels>(shape, version); });
   if (takes_rows<T>(shape, version)) most = std::max(most, 2 * kron::rows_parts(shape) * shape.weights);
   return std::max(most, 2 * elements + partial);
 }
