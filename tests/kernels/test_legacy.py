@@ -78,7 +78,8 @@ def test_bench_prints_size_intensity_and_a_table(checkout: Path) -> None:
     assert any(re.fullmatch(r"\[-+ benchmark -+\]", line) for line in table)
     assert any(re.fullmatch(r" +\| +v1 +\| +v2 *", line) for line in table)
     assert any(re.fullmatch(r" +4 x 8 x 8 \(4\.096e\+03\) +\| +[\d.]+ +\| +[\d.]+ *", line) for line in table)
-    assert "Times are in microseconds (us)." in table
+    # torch chooses the unit by the fastest time, and a busy machine is slow.
+    assert {"Times are in microseconds (us).", "Times are in milliseconds (ms)."} & set(table)
 
 
 def test_profile_writes_a_chrome_trace(checkout: Path) -> None:
