@@ -5,16 +5,19 @@ BIN    := $(VENV)/bin
 # uv reads no pip configuration, so a local folder of wheels is passed on by hand.
 UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 
-.PHONY: help up test lint types migrations build check format browser clean
+.PHONY: help up test e2e lint types migrations build check format browser clean
 
 help:           ## List what can be made.
-	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 up: $(VENV)/.serve  ## Start database, server and workers, measure the last five commits; ONCE=1 exits when they are done.
 	@$(BIN)/warpwatch up $(if $(ONCE),--once)
 
-test: $(VENV)/.develop browser  ## Run every test, headless browser included.
-	$(BIN)/pytest $(ARGS)
+test: $(VENV)/.develop browser  ## Run the tests, headless browser included.
+	$(BIN)/pytest --ignore tests/e2e $(ARGS)
+
+e2e: $(VENV)/.develop browser  ## Measure ten commits of known fate through the whole service; needs ten quiet minutes.
+	$(BIN)/pytest tests/e2e $(ARGS)
 
 check: lint types migrations build  ## Everything but the tests.
 
