@@ -36,7 +36,7 @@ struct Plan {
   static constexpr int kRing = kStates == 1 ? 3 : 8;
   static constexpr int kSharedBytes = (kStates * kElements + kRing * kDepth * F) * static_cast<int>(sizeof(T));
   // Backward has 4 x 4 sums of weight gradients in each thread besides, and adds those of the teams up behind the ring.
-  static constexpr bool kSumsWeights = Fused<T, OnTensorCores>::sums_weights(kLogF);
+  static constexpr bool kSumsWeights = Fused<T, OnTensorCores>::sums_weights(kLogF, kLog);
   static constexpr int kBackwardBytes = kSharedBytes + (kSumsWeights ? Threads * 16 * static_cast<int>(sizeof(T)) : 0);
   static constexpr int kEach = kElements / kThreads, kWide = kEach >= 32 ? 8 : 4, kNarrow = kEach / kWide;
   static constexpr int kWarp = kEach * 32;  // Elements of a warp.
@@ -78,16 +78,23 @@ struct Plan {
   }
 };
 
-// The ring of weight chunks. `Turned` chunks are columns of W, for the backward pass, others rows.
-template <class Plan, bool Turned>
+struct AllWeights {
+  __device__ bool operator()(int, int, int) const { return true; }
+};
+
+// The ring of weight chunks. `Turned` chunks are columns of W, for the backward pass, others rows. Of a stage's W, only what
+// needs(stage, row, column) says is loaded.
+template <class Plan, bool Turned, class Needs = AllWeights>
 struct WeightRing {
   using T = typename Plan::T;
   static constexpr int kLogRow = Turned ? log2_of(Plan::kDepth) : Plan::kLogF;  // Of a chunk.
   const Chain<T>& chain;
   T* base;
   int stage, part = 0, slot = 0;
+  Needs needs;
 
-  __device__ WeightRing(const Chain<T>& c, T* memory) : chain(c), base(memory), stage(Turned ? c.stages - 1 : 0) {
+  __device__ WeightRing(const Chain<T>& c, T* memory, Needs n = {})
+      : chain(c), base(memory), stage(Turned ? c.stages - 1 : 0), needs(n) {
     for (int i = 0; i + 1 < Plan::kRing; ++i) load(i);
   }
 
@@ -100,7 +107,7 @@ struct WeightRing {
       for (int u = threadIdx.x; u < Plan::kDepth * Plan::F / Plan::V; u += Plan::kThreads) {
         const int row = u >> (kLogRow - Plan::kLogV), column = (u * Plan::V) & ((1 << kLogRow) - 1);
         const int key = Turned ? Plan::p_key(row) : Plan::q_key(row);
-        copy16(at(into) + (u ^ key) * Plan::V, w + row * Plan::F + column, true);
+        if (needs(stage, row, column)) copy16(at(into) + (u ^ key) * Plan::V, w + row * Plan::F + column, true);
       }
       if (++part == Plan::F / Plan::kDepth) {
         part = 0;

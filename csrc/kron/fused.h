@@ -47,8 +47,10 @@ struct Fused {
   static constexpr int kSmallestLog = OnTensorCores ? 4 : 3, kLargestLog = 7;   // Of a factor.
   static constexpr int kFewestRows = 16;  // A block must have as many.
 
-  // Factors so short that a chain sums their weight gradients itself: the sums are small, and memory is what limits the rest.
-  static constexpr bool sums_weights(int log_factor) { return !OnTensorCores && log_factor <= 5; }
+  // Whether a chain sums weight gradients itself: where factors are short the sums are small, and memory is what limits the rest.
+  static constexpr bool sums_weights(int log_factor, int log_plan) {
+    return !OnTensorCores && log_factor <= 4 && log_plan == kLargestPlan;
+  }
 
   // Rows that a block of `weights` adds up at a time.
   static constexpr int weight_depth(int log_factor) { return 16384 / static_cast<int>(sizeof(T)) >> log_factor; }

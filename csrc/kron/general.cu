@@ -116,23 +116,24 @@ __global__ __launch_bounds__(kThreads) void multiply(const Product product) {
     }
 }
 
-constexpr int kSumElements = 32, kSumLanes = 32;
+constexpr int kSumElements = 32, kMostLanes = 32, kFewLanes = 8;
+constexpr int kManyParts = 256;
 
-// 32 neighbouring elements per block; 32 lanes each add up every 32nd part of an element, and then their sums in order.
+// 32 neighbouring elements per block; each of blockDim.y lanes adds up its share of an element's parts, and then their sums in order.
 template <class T>
-__global__ __launch_bounds__(kSumElements* kSumLanes) void add_parts(const __grid_constant__ kron::Sums<T> sums) {
-  __shared__ T lanes[kSumLanes][kSumElements];
+__global__ __launch_bounds__(kSumElements* kMostLanes) void add_parts(const __grid_constant__ kron::Sums<T> sums) {
+  __shared__ T lanes[kMostLanes][kSumElements];
   const int64_t e = int64_t{blockIdx.x} * kSumElements + threadIdx.x;
   const T* partial = sums.partial + int64_t{blockIdx.y} * sums.parts * sums.elements + e;
   T sum{0};
   if (e < sums.elements) {
 #pragma unroll 8
-    for (int part = threadIdx.y; part < sums.parts; part += kSumLanes) sum += partial[part * sums.elements];
+    for (int part = threadIdx.y; part < sums.parts; part += blockDim.y) sum += partial[part * sums.elements];
   }
   lanes[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || e >= sums.elements) return;
-  for (int lane = 1; lane < kSumLanes; ++lane) sum += lanes[lane][threadIdx.x];
+  for (unsigned lane = 1; lane < blockDim.y; ++lane) sum += lanes[lane][threadIdx.x];
   sums.out[blockIdx.y][e] = sum;
 }
 
@@ -174,7 +175,8 @@ void stage_weight(const Stage& s, const T* gradient, const T* in, T* partial, cu
 template <class T>
 void sum_parts(const Sums<T>& sums, cudaStream_t stream) {
   const dim3 blocks(static_cast<unsigned>(ceil_div(sums.elements, kSumElements)), static_cast<unsigned>(sums.stages));
-  add_parts<<<blocks, dim3(kSumElements, kSumLanes), 0, stream>>>(sums);
+  const int lanes = sums.parts >= kManyParts ? kMostLanes : kFewLanes;
+  add_parts<<<blocks, dim3(kSumElements, lanes), 0, stream>>>(sums);
 }
 
 template void stage_forward(const Stage&, const float*, const float*, float*, cudaStream_t);

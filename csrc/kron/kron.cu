@@ -169,9 +169,9 @@ void weights_fused(const Shape& shape, const Backward<T>& call, const T* gradien
 
 // Whether the chain sums all weight gradients on its way.
 template <class Kernels>
-bool sums_weights(const Shape& shape) {
+bool sums_weights(const Shape& shape, int log_plan) {
   return std::all_of(shape.factor, shape.factor + shape.stages,
-                     [&](int f) { return f == shape.factor[0] && Kernels::sums_weights(log_of(f)); });
+                     [&](int f) { return f == shape.factor[0] && Kernels::sums_weights(log_of(f), log_plan); });
 }
 
 // Blocks of a chain's launch.
@@ -181,7 +181,7 @@ template <class Kernels, class T>
 void backward_fused(const Shape& shape, Version version, const Backward<T>& call, cudaStream_t stream) {
   const auto [log_plan, span, slices] = launches_of<Kernels>(shape, version);
   const int64_t elements = shape.batch * shape.size, square = int64_t{shape.factor[0]} * shape.factor[0];
-  const bool sums = sums_weights<Kernels>(shape);
+  const bool sums = sums_weights<Kernels>(shape, log_plan);
   // Gradients of states that some other launch needs: all of them, or those between two chains.
   const int unit = sums ? span : 1;
   T* gradients = call.scratch;
@@ -212,7 +212,7 @@ template <class Kernels>
 int64_t scratch_of_fused(const Shape& shape, Version version) {
   const int64_t elements = shape.batch * shape.size;
   const auto launches = launches_of<Kernels>(shape, version);
-  if (sums_weights<Kernels>(shape)) {
+  if (sums_weights<Kernels>(shape, launches.log_plan)) {
     const int64_t partial = blocks_of(shape, launches.log_plan) * shape.factor[0] * shape.factor[0];
     return (shape.stages / launches.span - 1) * elements + shape.stages * partial;
   }

@@ -62,7 +62,20 @@ struct SliceWorker {
     return product;
   }
 
-  __device__ void forward(WeightRing<Plan, false>& ring) const {
+  // The slice's own columns of the first stage's W, or rows of the second's, where backward begins.
+  struct ForwardNeeds {
+    int before;
+    __device__ bool operator()(int stage, int, int column) const {
+      return stage == 1 || (column >= before && column < before + Plan::kSlice);
+    }
+  };
+  struct BackwardNeeds {
+    int before;
+    __device__ bool operator()(int stage, int row, int) const { return stage == 0 || (row >= before && row < before + Plan::kSlice); }
+  };
+
+  __device__ void forward() const {
+    WeightRing<Plan, false, ForwardNeeds> ring(chain, ring_memory, {before});
     using Narrow = typename Plan::Narrow;
     using Wide = typename Plan::Wide;
     constexpr int log = kLogF - kLogV;
@@ -80,7 +93,8 @@ struct SliceWorker {
     each_settled(wide, row, [&](int o, int r, auto pack) { store(chain.out, (o << kLogF) + before + r, pack); });
   }
 
-  __device__ void backward(WeightRing<Plan, true>& ring) const {
+  __device__ void backward() const {
+    WeightRing<Plan, true, BackwardNeeds> ring(chain, ring_memory, {before});
     using Narrow = typename Plan::Narrow;
     using Wide = typename Plan::Wide;
     using Turned = typename Worker<Plan>::Turned;
@@ -110,8 +124,7 @@ __global__ __launch_bounds__(Plan::kThreads, 1) void forward_slices(const __grid
 #if KRON_FUSED_HERE
   const SliceWorker<Plan> worker(chain);
   worker.load_row([](int unit) { return Plan::p_key(unit >> (Plan::kLogF - Plan::kLogV)); });
-  WeightRing<Plan, false> ring(chain, worker.ring_memory);
-  worker.forward(ring);
+  worker.forward();
 #endif
 }
 
@@ -120,8 +133,7 @@ __global__ __launch_bounds__(Plan::kThreads, 1) void backward_slices(const __gri
 #if KRON_FUSED_HERE
   const SliceWorker<Plan> worker(chain);
   worker.load_row([](int unit) { return Plan::turned_key(unit, Plan::kLogF); });
-  WeightRing<Plan, true> ring(chain, worker.ring_memory);
-  worker.backward(ring);
+  worker.backward();
 #endif
 }
 
