@@ -16,7 +16,7 @@ from warpwatch.operator import Case, Operator, both_directions, case
 from worker.harness.inputs import SeededMaker
 from worker.protocol import Status
 
-from .conftest import check_variant, ready, runnable
+from .conftest import DEVICES, check_variant, ready, runnable
 
 EDGES = both_directions(
     case("f32", batch=2, factors=(127, 31)),
@@ -25,6 +25,19 @@ EDGES = both_directions(
     case("f64", batch=5, factors=(16, 8, 9)),
     case("f32", batch=2, factors=(128, 128)),
 )
+
+# One of everything that CUDA does differently: plans of each size, clusters, slices, mixed factors, incomplete blocks, rows, tiles.
+CUDA_PATHS = both_directions(
+    *(case("f32", batch=b, factors=f) for b, f in ((3, (8, 8)), (5, (8,) * 4), (300, (8,) * 4), (2, (8,) * 5), (1, (16,) * 4))),
+    *(case("f32", batch=b, factors=f) for b, f in ((2, (32,) * 3), (300, (32, 32)), (3, (64, 64)), (600, (64, 64)))),
+    *(case("f32", batch=b, factors=f) for b, f in ((2, (128, 128)), (140, (128, 128)), (1, (128, 128, 16)), (3, (16, 32)))),
+    *(case("f32", batch=b, factors=f) for b, f in ((3000, (3, 5)), (3, (128,)), (2, (61, 67)), (1, (31, 33, 35)))),
+    *(case("f64", batch=b, factors=f) for b, f in ((2, (32,) * 3), (2, (128, 128)), (140, (128, 128)), (3, (16, 64)), (2, (8, 8)))),
+    *(case("tf32", batch=b, factors=f) for b, f in ((2, (32,) * 3), (2, (128, 128)), (140, (128, 128)), (600, (64, 64)))),
+)
+ON_CUDA = [
+    entry for entry in runnable(kron.operator, CUDA_PATHS) if entry.values[2] == "cuda" and entry.values[0] in ("v3", "v4", "v5")
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,6 +69,13 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
     assert [t.name for t in reply.tensors] == (["y"] if case.direction == "fwd" else ["grad x", "grad w1", "grad w2"])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "case", "device"), ON_CUDA)
+def test_every_cuda_path_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
+    reply = check_variant(operator, name, case, device)
+    assert (reply.status, reply.message) == (Status.OK, "")
+
+
 @pytest.mark.parametrize(("name", "case", "device"), runnable(kron.operator, both_directions(kron.QUICK[4]), compiled=True))
 def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     assert check_variant(operator, name, case, device).status is Status.OK
@@ -67,16 +87,34 @@ def test_native_gradients_pass_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda x, w1, w2: kron.v3(x, w1, w2, given["factors"]), leaves)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("precision", ["f32", "f64"])
-def test_opcheck(precision: str, keep: bool) -> None:
+def test_the_torch_operators_keep_torchs_rules(precision: str, keep: bool, device: str) -> None:
     given = data(batch=3, factors=(5, 4), precision=precision)
-    leaves = [given[name].requires_grad_() for name in ("x", "w1", "w2")]
+    leaves = [given[name].to(device).requires_grad_() for name in ("x", "w1", "w2")]
     torch.library.opcheck(torch.ops.warpwatch.kron.default, (*leaves, [5, 4], kron.LAYER, keep))
-    with torch.no_grad():
-        _, states = torch.ops.warpwatch.kron(*leaves, [5, 4], kron.LAYER, True)
-    operands = (torch.randn_like(given["x"]), given["x"].detach(), states, given["w1"].detach(), given["w2"].detach(), [5, 4])
-    torch.library.opcheck(torch.ops.warpwatch.kron_backward.default, operands)
+    x, w1, w2 = (leaf.detach() for leaf in leaves)
+    states = torch.ops.warpwatch.kron(x, w1, w2, [5, 4], kron.LAYER, True)[1]
+    torch.library.opcheck(torch.ops.warpwatch.kron_backward.default, (torch.randn_like(x), x, states, w1, w2, [5, 4]))
+
+
+def test_states_are_kept_only_for_gradients() -> None:
+    given = data(batch=3, factors=(5, 4))
+    x, w1, w2 = given["x"], given["w1"], given["w2"].requires_grad_()
+    assert torch.ops.warpwatch.kron(x, w1, w2, [5, 4], kron.LAYER, False)[1].shape == (0, 3, 4, 5)
+    states = torch.ops.warpwatch.kron(x, w1, w2, [5, 4], kron.LAYER, True)[1]
+    assert states.shape == (3, 3, 4, 5)
+    assert not states.requires_grad
+
+
+def test_gradients_come_without_kept_states() -> None:
+    given = data(batch=3, factors=(5, 4))
+    leaves = [given[name].requires_grad_() for name in ("x", "w1", "w2")]
+    gradient = torch.randn_like(given["x"])
+    without = torch.autograd.grad(torch.ops.warpwatch.kron(*leaves, [5, 4], kron.LAYER, False)[0], leaves, gradient)
+    for got, expected in zip(without, torch.autograd.grad(kron.reference(**given), leaves, gradient), strict=True):
+        torch.testing.assert_close(got, expected)
 
 
 def test_native_takes_views_that_are_not_contiguous() -> None:
