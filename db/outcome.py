@@ -49,12 +49,17 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """A gzip'ed Chrome trace on disk, stored in chunks with bounded memory. size is its uncompressed length in bytes."""
+    """A gzip'ed Chrome trace on disk, stored in chunks with bounded memory. size is its uncompressed length in bytes.
+
+    summary: see worker.protocol.ProfileReply. report: Nsight Compute's file.
+    """
 
     path: Path
     size: int
     kernels: list[KernelRow]
     runtime_calls: dict[str, float]
+    summary: dict[str, Any] = field(default_factory=dict)
+    report: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +77,16 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class BuildRow:
+    """See worker.protocol.BuildReply."""
+
     status: str
     key: str
     cached: bool
     seconds: float
     log: str
     resources: list[dict[str, Any]]
+    compile_seconds: float | None = None
+    code_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)

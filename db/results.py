@@ -195,14 +195,16 @@ def _record_build(s: Session, job: Job, environment_id: int, build: BuildRow) ->
         "seconds": build.seconds,
         "log": storable(build.log),
         "resources": build.resources,
+        "compile_seconds": build.compile_seconds,
+        "code_hash": build.code_hash,
     }
     statement = upsert_into(Build).values(row)
     new = statement.excluded
-    tells_more = or_(new.cached.is_(False), Build.status != new.status, Build.key != new.key)
+    tells_more = or_(new.cached.is_(False), Build.status != new.status, Build.key != new.key, Build.code_hash != new.code_hash)
     s.execute(
         statement.on_conflict_do_update(
             index_elements=["commit_id", "operator_id", "environment_id"],
-            set_={column: new[column] for column in ("status", "key", "cached", "seconds", "log", "resources")},
+            set_={column: new[column] for column in row if column not in ("commit_id", "operator_id", "environment_id")},
             where=tells_more,
         )
     )

@@ -32,6 +32,8 @@ def store_trace(s: Session, result_id: int, trace: TraceRow) -> int:
                 compressed_size=file.tell(),
                 sha256=digest,
                 runtime_calls=dict(trace.runtime_calls),
+                summary=trace.summary,
+                report=trace.report,
             )
             s.add(row)
             s.flush()

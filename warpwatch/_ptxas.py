@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from warpwatch._fingerprint import Code, KernelCode
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>\S+)' for '(?P<arch>\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -15,29 +18,38 @@ _NOISE = re.compile(r"^(ptxas info\s*:|\s+\d+ bytes stack frame)")
 
 
 class Resources(NamedTuple):
-    """Static facts of one kernel on one architecture ("sm_90"); spill_bytes are spill stores plus loads."""
+    """Static facts of one kernel on one architecture ("sm_90"); spill_bytes are spill stores plus loads.
+
+    code_bytes and code_hash: length and fingerprint of its machine code; 0 and "" where that could not be read.
+    Code for the CPU has one entry per source file ("square.cpp", "x86-64"), whose registers and shared memory nobody counts.
+    """
 
     name: str
     arch: str
-    registers: int
-    shared_bytes: int
-    spill_bytes: int
+    registers: int = 0
+    shared_bytes: int = 0
+    spill_bytes: int = 0
+    code_bytes: int = 0
+    code_hash: str = ""
 
 
-def parse(log: str) -> list[Resources]:
-    """The kernels that `log` reports on, in its order."""
+def parse(log: str, codes: Mapping[KernelCode, Code] | None = None) -> list[Resources]:
+    """The kernels that `log` reports on, in its order, with what is known of their machine code."""
     found: list[Resources] = []
-    name = arch = ""
+    codes = codes or {}
+    symbol = arch = ""
     spills = 0
     for line in log.splitlines():
         if entry := _ENTRY.search(line):
-            name, arch, spills = short_name(entry["name"]), entry["arch"], 0
+            symbol, arch, spills = entry["name"], entry["arch"], 0
         elif match := _SPILLS.search(line):
             spills = int(match[1]) + int(match[2])
-        elif name and (used := _USED.search(line)):
+        elif symbol and (used := _USED.search(line)):
             shared = _SHARED.search(line)
-            found.append(Resources(name, arch, int(used[1]), int(shared[1]) if shared else 0, spills))
-            name = ""
+            # Code that uses what only one architecture has is built for "sm_90a"; the fat binary says 90.
+            code = codes.get(KernelCode(symbol, arch.rstrip("af")), Code(0, ""))
+            found.append(Resources(short_name(symbol), arch, int(used[1]), int(shared[1]) if shared else 0, spills, *code))
+            symbol = ""
     return found
 
 

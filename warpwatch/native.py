@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from warpwatch import _ptxas, _toolchain
+from warpwatch import _fingerprint, _ptxas, _toolchain
 from warpwatch._ptxas import Resources
 from warpwatch._toolchain import Compiler, ToolMissingError, Torch
 
@@ -33,7 +33,10 @@ TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 
 # -std=c++20 alone would turn fused multiply-add off.
 CXX_FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", TARGET]
-NVCC_FLAGS = ["-O3", "-std=c++20", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
+# Compressed machine code could not be fingerprinted, and small kernels hardly shrink.
+NVCC_FLAGS = ["-O3", "-std=c++20", "-lineinfo", "-no-compress", "-Xptxas", "-v", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
+# Error messages carry line numbers into the machine code, so that a comment would change it: fingerprints are taken without.
+PRINT_FLAGS = ["-w", "-D__LINE__=0", '-D__DATE__=""', '-D__TIME__=""', '-D__TIMESTAMP__=""']
 TORCH_LIBRARIES = ["-ltorch_cpu", "-lc10", "-ltorch"]
 
 HOST_SUFFIXES = {".cpp", ".h", ".hpp"}
@@ -57,7 +60,8 @@ class Built:
 
     status: "ok", "build_failed" (log says why) or "skipped" (nothing to build here; log says why).
     path: the library when ok. cached: it was there before. seconds: what this call took.
-    log: what the compilers said. resources: one entry per CUDA kernel and architecture.
+    log: what the compilers said. resources: one entry per CUDA kernel and architecture, and one per source file for the CPU.
+    compile_seconds: what compilers and linker took when the library was built, this time or before.
     """
 
     status: str
@@ -67,6 +71,14 @@ class Built:
     seconds: float = 0.0
     log: str = ""
     resources: list[Resources] = field(default_factory=list)
+    compile_seconds: float = 0.0
+
+    @property
+    def code_hash(self) -> str:
+        """Fingerprint of all machine code in the library, the same for sources that differ in comments; "" when unknown."""
+        if not self.resources or not all(entry.code_hash for entry in self.resources):
+            return ""
+        return _fingerprint.digest(sorted(self.resources))
 
 
 @dataclass(slots=True)
@@ -114,12 +126,20 @@ class _Plan:
             libraries = f"-L{Path(self.nvcc.path).parent.parent / 'lib'}"
             linker = [*cuda, "-shared", libraries, "-Xlinker", "-z,defs,--no-as-needed"]
         lines += _rule("link", linker, "$in -o $out", f"-L{self.torch.libraries}", *TORCH_LIBRARIES)
+        lines += _rule("print", [*host, *PRINT_FLAGS], "-c $in -o $out")
         objects = []
-        for name in self.files:
-            if name.endswith((".cpp", ".cu")) and not name.startswith("common/"):
-                objects.append(_escaped(f"{name}.o"))
-                lines.append(f"build {objects[-1]}: {'cxx' if name.endswith('.cpp') else 'nvcc'} {_escaped(f'csrc/{name}')}")
+        for name in self.units:
+            source = _escaped(f"csrc/{name}")
+            objects.append(_escaped(f"{name}.o"))
+            lines.append(f"build {objects[-1]}: {'cxx' if name.endswith('.cpp') else 'nvcc'} {source}")
+            if name.endswith(".cpp"):
+                lines.append(f"build {_escaped(f'{name}.print.o')}: print {source}")
         return "\n".join([*lines, f"build library.so: link {' '.join(objects)}", ""])
+
+    @property
+    def units(self) -> list[str]:
+        """The sources that become an object file each."""
+        return [name for name in self.files if name.endswith((".cpp", ".cu")) and not name.startswith("common/")]
 
 
 _state: _State | None = None
@@ -211,7 +231,8 @@ def _stored(folder: Path, started: float) -> Built | None:
     except FileNotFoundError:
         return None
     resources = [Resources(*entry) for entry in record["resources"]]
-    return Built("ok", folder.name, folder / "library.so", True, time.perf_counter() - started, record["log"], resources)
+    took = time.perf_counter() - started
+    return Built("ok", folder.name, folder / "library.so", True, took, record["log"], resources, record["seconds"])
 
 
 def _compile(plan: _Plan, folder: Path, started: float) -> Built:
@@ -226,17 +247,45 @@ def _compile(plan: _Plan, folder: Path, started: float) -> Built:
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(content)
     (unfinished / "build.ninja").write_text(plan.ninja_file(), encoding="utf-8")
-    command = [plan.ninja, "--quiet", "-k", "0"]
-    result = subprocess.run(command, cwd=unfinished, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    output = result.stdout.decode(errors="replace")
-    log, resources = _ptxas.without_report(output), _ptxas.parse(output)
-    if result.returncode != 0:
+    begun = time.perf_counter()
+    code, output = _ninja(plan, unfinished, ["library.so"])
+    seconds = time.perf_counter() - begun
+    log = _ptxas.without_report(output)
+    if code != 0:
         shutil.rmtree(unfinished, ignore_errors=True)
-        return Built("build_failed", folder.name, None, False, time.perf_counter() - started, log, resources)
+        return Built("build_failed", folder.name, None, False, time.perf_counter() - started, log, _ptxas.parse(output))
+    _ninja(plan, unfinished, [f"{name}.print.o" for name in plan.units if name.endswith(".cpp")])
+    resources = _resources(unfinished, plan.units, output)
     (unfinished / "build.log").write_text(output, encoding="utf-8")
-    (unfinished / "record.json").write_text(json.dumps({"log": log, "resources": resources}), encoding="utf-8")
+    record = {"log": log, "resources": resources, "seconds": seconds}
+    (unfinished / "record.json").write_text(json.dumps(record), encoding="utf-8")
     unfinished.rename(folder)
-    return Built("ok", folder.name, folder / "library.so", False, time.perf_counter() - started, log, resources)
+    return Built("ok", folder.name, folder / "library.so", False, time.perf_counter() - started, log, resources, seconds)
+
+
+def _ninja(plan: _Plan, folder: Path, targets: Sequence[str]) -> tuple[int, str]:
+    """(exit status, what was printed) of building the targets as far as they can be built."""
+    command = [plan.ninja, "--quiet", "-k", "0", *targets]
+    result = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return result.returncode, result.stdout.decode(errors="replace")
+
+
+def _resources(folder: Path, units: Sequence[str], output: str) -> list[Resources]:
+    """What is known of the machine code of every kernel and of every source file's code for the CPU."""
+    codes: dict[_fingerprint.KernelCode, _fingerprint.Code] = {}
+    host: list[Resources] = []
+    for name in units:
+        source, whole, without_lines = Path(name).name, folder / f"{name}.o", folder / f"{name}.print.o"
+        try:
+            # A source may make names of line numbers, and then compiles with them only.
+            arch, code = _fingerprint.host_code(without_lines if without_lines.exists() else whole)
+            host.append(Resources(source, arch, code_bytes=code.bytes, code_hash=code.hash))
+            if name.endswith(".cu"):
+                codes.update(_fingerprint.device_code(whole))
+        except (OSError, ValueError):
+            # A library without a fingerprint works all the same; an entry without a hash says that nothing is known.
+            host.append(Resources(source, "unknown"))
+    return _ptxas.parse(output, codes) + host
 
 
 @contextmanager

@@ -38,6 +38,20 @@ METRICS = {"cuda": ("graph", "cold", "call"), "cpu": ("hot", "cold")}
 
 
 @dataclass(frozen=True, slots=True)
+class ProfilePlan:
+    """How a profile is taken: calls that are skipped, run to warm up and recorded, and how often that is repeated.
+
+    The trace is that of the last repetition. counters: ask Nsight Compute for hardware counters as well.
+    """
+
+    wait: int = 1
+    warm_up: int = 1
+    active: int = 2
+    repeat: int = 1
+    counters: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request.
 
@@ -56,6 +70,7 @@ class Request:
     budget_ns: int = 1_000_000_000
     rounds: int = 1
     output: str | None = None
+    profile: ProfilePlan = ProfilePlan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +129,27 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """Static facts of one compiled kernel, from the compiler's own report."""
+    """Static facts of one compiled kernel, from the compiler's own report, and the fingerprint of its machine code.
+
+    Code for the CPU has one entry per source file ("square.cpp", "x86-64") without registers. code_hash is "" where it is unknown.
+    """
 
     name: str
     arch: str
     registers: int
     shared_bytes: int
     spill_bytes: int
+    code_bytes: int = 0
+    code_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReply:
-    """status is ok, build_failed or skipped (the operator has no native sources)."""
+    """status is ok, build_failed or skipped (the operator has no native sources).
+
+    seconds: what this took; compile_seconds: what compilers and linker took when the library was built, which may have been before.
+    code_hash: fingerprint of all machine code in the library, "" where it is unknown.
+    """
 
     status: Status
     message: str = ""
@@ -134,6 +158,8 @@ class BuildReply:
     seconds: float = 0.0
     log: str = ""
     resources: list[KernelResources] = field(default_factory=list)
+    compile_seconds: float = 0.0
+    code_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +185,27 @@ class TensorError:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """One further question of a check, asked after the plain runs were right.
+
+    name: "guard bands", "strided inputs", "offset inputs", "special values", "opcheck", "graph capture".
+    status: ok | wrong | refuses (an error that names contiguity, alignment or strides: no wrong answer) | skipped (message says why).
+    """
+
+    name: str
+    status: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckReply:
+    """status is wrong when a plain run or any probe is; message then begins with what found it."""
+
     status: Status
     message: str = ""
     seed: int = 0
     tensors: list[TensorError] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +266,10 @@ class TraceKernel:
 
 @dataclass(frozen=True, slots=True)
 class ProfileReply:
-    """path: the gzip'ed Chrome trace. size: its uncompressed length. runtime_calls: CUDA runtime call name to count per step."""
+    """path: the gzip'ed Chrome trace. size: its uncompressed length. runtime_calls: CUDA runtime call name to count per step.
+
+    summary: what else the trace says, as worker/harness/profile_summary.py lays it out. report: Nsight Compute's file in base64.
+    """
 
     status: Status
     message: str = ""
@@ -232,6 +277,8 @@ class ProfileReply:
     size: int = 0
     kernels: list[TraceKernel] = field(default_factory=list)
     runtime_calls: dict[str, float] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    report: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

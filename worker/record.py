@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from dataclasses import asdict
 from pathlib import Path
 
@@ -76,12 +77,15 @@ def _trace(profile: ProfileReply) -> TraceRow | None:
     if profile.path is None:
         return None
     kernels = [KernelRow(k.name, k.calls, k.total_ns, k.mean_ns, k.share, k.details) for k in profile.kernels]
-    return TraceRow(Path(profile.path), profile.size, kernels, profile.runtime_calls)
+    report = b64decode(profile.report) if profile.report else None
+    return TraceRow(Path(profile.path), profile.size, kernels, profile.runtime_calls, profile.summary, report)
 
 
 def _build(build: BuildReply) -> BuildRow:
     resources = [asdict(kernel) for kernel in build.resources]
-    return BuildRow(build.status, build.key, build.cached, build.seconds, build.log or build.message, resources)
+    log = build.log or build.message
+    took = build.compile_seconds or None
+    return BuildRow(build.status, build.key, build.cached, build.seconds, log, resources, took, build.code_hash)
 
 
 def _comparison(c: Comparison) -> ComparisonRow:

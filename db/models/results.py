@@ -104,6 +104,10 @@ class Trace(Base):
     compressed_size: Mapped[int]
     sha256: Mapped[str]
     runtime_calls: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    summary: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    """What else the trace says: launches, gaps, memory, operators with their kernels, the order of kernels."""
+    report: Mapped[bytes | None] = mapped_column(deferred=True)
+    """Nsight Compute's file, where counters were asked for and permitted."""
     created_at: Mapped[datetime] = created()
 
 
@@ -142,6 +146,10 @@ class Build(Base):
     seconds: Mapped[float]
     log: Mapped[str]
     resources: Mapped[list[Any]]
+    compile_seconds: Mapped[float | None]
+    """What compilers and linker took when the library was built, for this commit or for an earlier one with the same sources."""
+    code_hash: Mapped[str] = mapped_column(server_default="")
+    """Fingerprint of all machine code in the library; empty where it is unknown."""
 
 
 class Bundle(Base):

@@ -73,7 +73,7 @@ def _builds_table(builds: list[tuple[str, str, Built]]) -> Table:
     table = Table("operator", "target", "status", "cached", title="Builds")
     table.add_column("seconds", justify="right")
     for operator, target, built in builds:
-        archs = list(dict.fromkeys(kernel.arch for kernel in built.resources))
+        archs = list(dict.fromkeys(kernel.arch for kernel in built.resources if kernel.registers))
         status = f"[{COLOURS[built.status]}]{built.status}[/]"
         table.add_row(operator, " ".join([target, *archs]), status, "yes" if built.cached else "no", f"{built.seconds:.3f}")
     return table
@@ -83,10 +83,11 @@ def _kernels_table(builds: list[tuple[str, str, Built]]) -> Table:
     from rich.table import Table
 
     table = Table("operator", "kernel", "arch", title="Kernels")
-    for heading in ("registers", "shared bytes", "spilled bytes"):
+    for heading in ("registers", "shared bytes", "spilled bytes", "code bytes"):
         table.add_column(heading, justify="right")
+    table.add_column("machine code")
     for operator, _, built in builds:
         for kernel in built.resources:
-            numbers = (kernel.registers, kernel.shared_bytes, kernel.spill_bytes)
-            table.add_row(operator, kernel.name, kernel.arch, *map(str, numbers))
+            numbers = (kernel.registers, kernel.shared_bytes, kernel.spill_bytes) if kernel.registers else ("–", "–", "–")
+            table.add_row(operator, kernel.name, kernel.arch, *map(str, numbers), str(kernel.code_bytes), kernel.code_hash)
     return table

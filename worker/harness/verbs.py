@@ -30,9 +30,11 @@ from .ceilings import measure_ceilings
 from .check import check
 from .environment import read_environment
 from .failures import Refusal
+from .integrity import Seal, watch
 from .loader import Loader, find
 from .problem import Problem
 from .profiling import profile_problem
+from .scene import Memory
 
 LOG_LINES = 30
 """Last lines of a compiler's output that a message quotes; the whole log is in the build's own reply."""
@@ -58,9 +60,12 @@ class Verbs:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._loader = Loader(setting.root, setting.operators)
+        # Made before any code of the commit is imported.
+        self._seal = Seal()
+        self._loader = Loader(setting.root, setting.operators, self._seal)
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
+        self._opchecked: Memory = set()
         native.configure(setting.root / setting.native, setting.cache, setting.device.type)
 
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
@@ -77,29 +82,41 @@ class Verbs:
         built = native.build(_named(request.operator, "operator"))
         resources = [KernelResources(*kernel) for kernel in built.resources]
         message = "" if built.status == "ok" else last_lines(built.log)
-        return BuildReply(Status(built.status), message, built.key, built.cached, built.seconds, built.log, resources)
+        return BuildReply(
+            Status(built.status), message, built.key, built.cached, built.seconds, built.log, resources,
+            built.compile_seconds, built.code_hash,
+        )  # fmt: skip
 
     def check(self, request: Request, progress: Progress) -> CheckReply:
-        return check(self._problem(request), request.seed, progress)
+        problem = self._problem(request)
+        with watch(self._seal):
+            return check(problem, request.seed, self._opchecked, progress)
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
-        return bench(self._problem(request), request.seed, request.budget_ns, progress)
+        problem = self._problem(request)
+        with watch(self._seal):
+            return bench(problem, request.seed, request.budget_ns, self._seal, progress)
 
     def profile(self, request: Request, _progress: Progress) -> ProfileReply:
         return profile_problem(self._problem(request), request.seed, Path(_named(request.output, "output")))
 
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
-        self._prepared = Prepared(self._problem(request), request.seed, request.budget_ns // max(1, request.rounds))
+        problem = self._problem(request)
+        with watch(self._seal):
+            self._prepared = Prepared(problem, request.seed, request.budget_ns // max(1, request.rounds))
         return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric)
 
     def sample(self, _request: Request, _progress: Progress) -> SampleReply:
-        return self._require_prepared().sample()
+        prepared = self._require_prepared()
+        with watch(self._seal):
+            return prepared.sample()
 
     def finish(self, _request: Request, _progress: Progress) -> SampleReply:
         prepared = self._require_prepared()
         self._prepared = None
-        reply = prepared.finish()
+        with watch(self._seal):
+            reply = prepared.finish()
         del prepared
         if self._setting.device.type == "cuda":
             torch.cuda.empty_cache()

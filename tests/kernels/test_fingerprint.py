@@ -1,0 +1,127 @@
+"""Fingerprints of machine code: the same for what runs the same, another for anything that does not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from warpwatch import _fingerprint, native
+
+pytestmark = pytest.mark.usefixtures("_fresh_native")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+
+HOST = """#include <cmath>
+#include <cstdio>
+#define CHECK(x) do { if (!(x)) std::printf("%s:%d: %s\\n", __FILE__, __LINE__, #x); } while (0)
+namespace { double scaled(double x) { return 3.0 * x; } }
+extern "C" __attribute__((visibility("default"))) double answer(double x) {
+  CHECK(x > 0);
+  return std::sin(scaled(x));
+}
+"""
+DEVICE = """#include <cuda_runtime.h>
+namespace {
+template <int N> __global__ void staged(float* y) {
+  __shared__ float tile[N];
+  tile[threadIdx.x] = y[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = 2.0f * tile[N - 1 - threadIdx.x];
+}
+__global__ void plain(float* y) { y[threadIdx.x] += 1.0f; }
+}
+const char* launch(float* y) {
+  staged<64><<<1, 64>>>(y);
+  plain<<<1, 32>>>(y);
+  return cudaGetErrorString(cudaGetLastError());
+}
+"""
+NOTHING_CHANGED = {
+    "a comment": ("#include <c", "// why\n\n/* and\nhow */ #include <c"),
+    "a message": ('"%s:%d: %s', '"%s, line %d: it failed: %s'),
+    "a name": ("scaled", "tripled"),
+}
+SOMETHING_CHANGED = {
+    "a constant in memory": ("3.0", "3.5"),
+    "what is called": ("std::sin", "std::cos"),
+    "an instruction": ("x > 0", "x >= 0"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def build(folder: Path, name: str, host: str, device: str | None = None) -> native.Built:
+    """A library of these sources, from a checkout called `name`."""
+    root = folder / name / "csrc" / "good"
+    root.mkdir(parents=True)
+    (root / "good.cpp").write_text(host)
+    if device is not None:
+        (root / "good.cu").write_text(device)
+    native.configure(root.parent, folder / f"cache of {name}", "cpu" if device is None else "cuda")
+    built = native.build("good")
+    assert built.status == "ok", built.log
+    return built
+
+
+@pytest.mark.parametrize(("old", "new"), NOTHING_CHANGED.values(), ids=NOTHING_CHANGED.keys())
+def test_what_runs_the_same_has_the_same_fingerprint(folder: Path, old: str, new: str) -> None:
+    first, second = build(folder, "one", HOST), build(folder, "another checkout", HOST.replace(old, new))
+    assert first.key != second.key
+    assert first.code_hash
+    assert first.code_hash == second.code_hash
+
+
+@pytest.mark.parametrize(("old", "new"), SOMETHING_CHANGED.values(), ids=SOMETHING_CHANGED.keys())
+def test_what_runs_differently_has_another(folder: Path, old: str, new: str) -> None:
+    assert build(folder, "one", HOST).code_hash != build(folder, "two", HOST.replace(old, new)).code_hash
+
+
+def test_it_is_kept_with_the_library(folder: Path) -> None:
+    first = build(folder, "one", HOST)
+    again = native.build("good")
+    assert again.cached
+    assert (again.code_hash, again.compile_seconds) == (first.code_hash, first.compile_seconds)
+    assert first.compile_seconds > 0
+    (entry,) = first.resources
+    assert (entry.name, entry.registers) == ("good.cpp", 0)
+    assert entry.code_bytes > 50
+
+
+def test_a_source_that_names_things_by_line_is_fingerprinted_with_its_lines(folder: Path) -> None:
+    named = HOST + "#define GLUE(a, b) a##b\n#define NAME(line) GLUE(unique_, line)\nint NAME(__LINE__);\nint NAME(__LINE__);\n"
+    first, moved = build(folder, "one", named), build(folder, "two", "\n" + named)
+    assert first.code_hash
+    assert first.code_hash != moved.code_hash
+
+
+@needs_nvcc
+def test_kernels_are_fingerprinted_one_by_one(folder: Path) -> None:
+    first = build(folder, "one", HOST, DEVICE)
+    commented = build(folder, "another checkout", HOST, DEVICE.replace("template", "// staged in shared memory\ntemplate"))
+    assert commented.code_hash == first.code_hash
+    changed = build(folder, "two", HOST, DEVICE.replace("2.0f", "3.0f"))
+    codes = [{(r.name, r.arch): r.code_hash for r in built.resources} for built in (first, changed)]
+    assert {place for place in codes[0] if codes[0][place] != codes[1][place]} == {
+        ("staged<64>", arch) for arch in ("sm_80", "sm_90", "sm_100")
+    }
+    assert all(r.code_hash and r.code_bytes > 0 for r in first.resources)
+    assert {r.name for r in first.resources} == {"staged<64>", "plain", "good.cpp", "good.cu"}
+
+
+@needs_nvcc
+def test_another_launch_is_another_code_for_the_cpu(folder: Path) -> None:
+    first, wider = build(folder, "one", HOST, DEVICE), build(folder, "two", HOST, DEVICE.replace("<<<1, 64>>>", "<<<2, 64>>>"))
+    different = {(a.name, a.arch) for a, b in zip(first.resources, wider.resources, strict=True) if a.code_hash != b.code_hash}
+    assert different == {("good.cu", next(r.arch for r in first.resources if r.name == "good.cu"))}
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF\x02\x01 cut off", b"no object file at all" * 9])
+def test_what_is_no_object_file_is_refused(folder: Path, data: bytes) -> None:
+    path = folder / "broken.o"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="object file"):
+        _fingerprint.host_code(path)
