@@ -47,9 +47,9 @@ def history_figure(histories: Sequence[History], *, log_scale: bool = False) -> 
         traces += _lines(history, commits, size, PALETTE[index % len(PALETTE)], several=len(histories) > 1)
     strip, rows = _status_strip(histories, commits)
     floor = 0.07 * len(rows) + 0.04 if rows else 0.0
-    layout = _layout()
+    layout = plain_layout()
     layout["yaxis"] |= {"title": {"text": f"median, {unit}"}, "domain": [floor, 1], "type": "log" if log_scale else "linear"}
-    layout["xaxis"] |= _commit_axis(commits)
+    layout["xaxis"] |= commit_axis(commits)
     layout["shapes"], layout["annotations"] = _environment_borders(histories, commits)
     if rows:
         layout["yaxis2"] = {
@@ -66,7 +66,7 @@ def rounds_figure(series: RegressionSeriesRow) -> Figure:
     rounds = list(range(1, len(series.base_ns) + 1))
     base, head = ([value / size for value in side] for side in (series.base_ns, series.head_ns))
     joined = [value for pair in zip(base, head, strict=True) for value in (*pair, None)]
-    layout = _layout()
+    layout = plain_layout()
     layout["xaxis"] |= {"title": {"text": "round"}, "dtick": max(1, len(rounds) // 12), "zeroline": False}
     layout["yaxis"] |= {"title": {"text": f"median of the round, {unit}"}}
     traces = [
@@ -112,7 +112,7 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
                 "hovertemplate": "<b>%{fullData.name}</b> %{customdata[1]}<br>%{y:.3s}FLOP/s, %{customdata[2]}<extra></extra>",
             }
         )
-    layout = _layout()
+    layout = plain_layout()
     layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}, "dtick": 1}
     layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI", "dtick": 1}
     return {"data": traces, "layout": layout}
@@ -222,7 +222,8 @@ def _what_changed(history: History, before: PointRow, after: PointRow) -> str:
     return _shortened(", ".join(changed[:2]), 48) or f"environment {after.environment_id}"
 
 
-def _commit_axis(commits: dict[str, int]) -> Figure:
+def commit_axis(commits: dict[str, int]) -> Figure:
+    """An axis on which every commit stands at its place; at most eight of them are named."""
     places = {place: sha for sha, place in commits.items()}
     step = max(1, -(-len(places) // _MAX_TICKS))
     ticks = [place for place in places if (len(places) - 1 - place) % step == 0]
@@ -237,7 +238,8 @@ def _commit_address(history: History, sha: str) -> str:
 # --- parts ----------------------------------------------------------------------------------------------------
 
 
-def _layout() -> Figure:
+def plain_layout() -> Figure:
+    """What all figures have in common."""
     return {
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",

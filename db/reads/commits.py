@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from db.reads.builds import read_builds
 from db.reads.code import find_commit
 from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
-from db.reads.rows import BuildView, CommitCell, CommitDetail, CommitRow, ComparedRow
+from db.reads.rows import CommitCell, CommitDetail, CommitRow, ComparedRow
 
 _CELLS = f"""
 WITH newest AS (
@@ -45,12 +46,6 @@ LEFT JOIN LATERAL (
 ORDER BY operators.name, cells.case_id, cells.variant_id, device.key
 """
 
-_BUILDS = """
-SELECT operators.name AS operator, status, cached, seconds, log, resources
-FROM builds JOIN operators ON operators.id = builds.operator_id
-WHERE commit_id = :commit_id ORDER BY operators.name, builds.id
-"""
-
 
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
     """Every variant and case tried at a commit, given by its id or a unique beginning of it; None when it is unknown."""
@@ -59,7 +54,7 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
         return None
     repository = fetch_scalar(session, "SELECT name FROM repositories WHERE id = :id", id=repository_id)
     cells = fetch(session, CommitCell, _CELLS, commit_id=commit.id)
-    return CommitDetail(commit, repository, cells, fetch(session, BuildView, _BUILDS, commit_id=commit.id))
+    return CommitDetail(commit, repository, cells, read_builds(session, commit))
 
 
 class _Side(NamedTuple):

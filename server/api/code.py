@@ -5,20 +5,32 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from db.reads.builds import read_code_history
 from db.reads.code import list_cases, list_commits, list_operators, list_repositories
 from db.reads.commits import read_commit
-from db.reads.rows import CaseRow, CommitCell, CommitDetail, CommitRow, OperatorRow, Page, RepositoryRow
+from db.reads.rows import CaseRow, CodeHistory, CommitCell, CommitDetail, CommitRow, OperatorRow, Page, RepositoryRow
 from db.registry import ensure_repository
 from server.problems import FieldError, Problem, documented, not_found
-from server.service import Before, Config, Db, Limit, database_of, operator_or_404, repository_or_404, require_schema
+from server.service import (
+    Before,
+    Config,
+    Db,
+    Limit,
+    database_of,
+    device_or_404,
+    operator_or_404,
+    repository_or_404,
+    require_schema,
+)
 from server.tables import CSV_ANSWER, csv_response
 from warpwatch.git import GitError, update_mirror
 
 router = APIRouter()
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+DeviceKey = Annotated[str, Query(max_length=200, description="Key of a device, such as nvidia-h100-80gb-hbm3.")]
 RepositoryName = Annotated[str, Field(max_length=100, description="Name of a registered repository.")]
 Sha = Annotated[str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", description="A commit's id, or a unique beginning.")]
 
@@ -79,6 +91,15 @@ def get_cases(session: Db, name: str, repository: RepositoryName) -> Page[CaseRo
     """Every case of an operator, with its sizes and cost."""
     found = operator_or_404(session, repository_or_404(session, repository), name)
     return Page(list_cases(session, found.id), None)
+
+
+@router.get("/operators/{name}/code", tags=["code"], responses=documented(404, 422))
+def get_code_history(
+    session: Db, name: str, repository: RepositoryName, device: DeviceKey, arch: Annotated[str | None, Query(max_length=40)] = None
+) -> CodeHistory:
+    """Registers, shared memory, spills, size and fingerprint of every kernel's machine code over the commits that were built."""
+    found = operator_or_404(session, repository_or_404(session, repository), name)
+    return read_code_history(session, found.id, name, device_or_404(session, device).key, arch)
 
 
 @router.get("/commits", tags=["code"], responses=documented(404, 422))

@@ -12,7 +12,7 @@ from db.reads.history import MAX_POINTS, list_series, read_history, read_samples
 from db.reads.overview import read_overview
 from db.reads.query import METRICS, Session
 from db.reads.rows import Cell, CommitRow, ComparedRow, DeviceRow, History, Page, PointRow, PointSamples, RepositoryRow, SeriesRow
-from server.api.code import RepositoryName
+from server.api.code import DeviceKey, RepositoryName
 from server.problems import FieldError, Problem, documented, not_found
 from server.service import Before, Db, Limit, device_or_404, repository_or_404
 from server.tables import CSV_ANSWER, csv_response
@@ -20,7 +20,6 @@ from server.tables import CSV_ANSWER, csv_response
 router = APIRouter(tags=["results"])
 Id = Annotated[int, Query(ge=1)]
 Ordinal = Annotated[int | None, Query(ge=0, le=2**62, description="Bound of history: a commit's ordinal.")]
-DeviceKey = Annotated[str, Query(max_length=200, description="Key of a device, such as nvidia-h100-80gb-hbm3.")]
 Metric = Annotated[str | None, Query(max_length=20, description="By default the one that verdicts are made from: graph or hot.")]
 Text = Annotated[str | None, Query(max_length=500)]
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from db.reads.builds import read_code_history
 from db.reads.code import find_operator, list_cases, list_suites, read_operator_entry
 from db.reads.devices import list_environments
 from db.reads.overview import read_overview
-from db.reads.rows import CaseRow, Cell
+from db.reads.rows import CaseRow, Cell, CodeHistory, OperatorRow
 from server.charts import RooflinePoint, roofline_figure
+from server.code_charts import QUANTITIES, code_figure
 from server.formats import variant_order
-from server.pages.choices import Text, choose_bench
+from server.pages.choices import Bench, Text, choose_bench
 from server.pages.overview import grids
 from server.pages.render import Page, query
 from server.problems import not_found
@@ -31,9 +33,23 @@ class HeatCell:
     best: bool
 
 
+@dataclass(frozen=True, slots=True)
+class CodeView:
+    """The chart of machine code: what is drawn, what else there is to draw, and where its JSON lies."""
+
+    history: CodeHistory
+    figure: dict[str, Any]
+    left_out: int
+    quantity: str
+    quantities: list[tuple[str, str]]
+    json: str
+
+
 @router.get("/operators/{name}")
-def operator(page: Page, name: str, device: Text = None, metric: Text = None, suite: Text = None) -> Response:
-    """Speed-up of every variant over the baseline variant, case by case."""
+def operator(
+    page: Page, name: str, device: Text = None, metric: Text = None, suite: Text = None, arch: Text = None, code: Text = None
+) -> Response:
+    """Speed-up of every variant over the baseline variant, case by case; `code` is what is drawn of its machine code."""
     found = find_operator(page.session, page.repository.id, name) if page.repository else None
     if page.repository is None or found is None:
         raise not_found("operator", name)
@@ -59,6 +75,7 @@ def operator(page: Page, name: str, device: Text = None, metric: Text = None, su
         entries={variant["name"]: variant for variant in entry["variants"]},
         peaks=peaks,
         roofline=_roofline(cells, cases, peaks),
+        code=_code(page, found, bench, arch, code) if bench else None,
     )
 
 
@@ -89,6 +106,23 @@ def heat_of(speedup: float | None) -> int:
     factor = max(speedup, 1 / speedup)
     steps = sum(factor >= border for border in (1.05, 1.2, 1.5, 2.5))
     return steps if speedup > 1 else -steps
+
+
+def _code(page: Page, operator: OperatorRow, bench: Bench, arch: str | None, quantity: str | None) -> CodeView | None:
+    """The history of the operator's machine code; None where no library of it was built on the device."""
+    history = read_code_history(page.session, operator.id, operator.name, bench.device.key, arch)
+    if not history.commits or page.repository is None:
+        return None
+    known = [name for name in QUANTITIES if name in ("code_bytes", "compile_seconds") or (history.arch or "").startswith("sm_")]
+    chosen = quantity if quantity in known else known[0]
+    figure, left_out = code_figure(history, chosen, page.repository.name)
+    json = query(
+        f"/api/v1/operators/{operator.name}/code",
+        repository=page.repository.name,
+        device=bench.device.key,
+        arch=history.arch,
+    )
+    return CodeView(history, figure, left_out, chosen, [(name, QUANTITIES[name]) for name in known], json)
 
 
 def _peaks(page: Page, device_id: int) -> dict[str, float]:

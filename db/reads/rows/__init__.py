@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
 from db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow
 from db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
 from db.reads.rows.timings import (
-    BuildView,
     Cell,
     CommitCell,
     CommitDetail,
@@ -37,6 +37,10 @@ __all__ = [
     "BuildView",
     "CaseRow",
     "Cell",
+    "CodeChange",
+    "CodeCommit",
+    "CodeHistory",
+    "CodeSeries",
     "CommitCell",
     "CommitDetail",
     "CommitRow",
@@ -47,6 +51,7 @@ __all__ = [
     "History",
     "JobDetail",
     "JobRow",
+    "KernelCode",
     "KernelView",
     "LogLine",
     "NoteRow",

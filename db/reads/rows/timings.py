@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from db.reads.rows.builds import BuildView
 from db.reads.rows.code import CommitRow
 
 
@@ -128,16 +129,6 @@ class CommitCell:
     high_ns: float | None
     change: float | None
     trace_id: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class BuildView:
-    operator: str
-    status: str
-    cached: bool
-    seconds: float
-    log: str
-    resources: list[Any]
 
 
 @dataclass(frozen=True, slots=True)

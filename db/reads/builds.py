@@ -1,0 +1,176 @@
+"""Reads builds: what compilers made of each commit, and since when machine code is what it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+from db.reads.query import Session, fetch, fetch_one, fetch_scalar
+from db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
+from db.reads.rows.code import CommitRow
+
+_FIELDS = tuple(field.name for field in fields(KernelCode))
+Place = tuple[str, str, int]
+"""Name and architecture of a kernel, and which of several of that name it is."""
+
+_BUILDS = """
+SELECT builds.operator_id, builds.environment_id, operators.name AS operator, devices.key AS device_key,
+       status, cached, seconds, compile_seconds, log, code_hash, resources
+FROM builds
+JOIN operators ON operators.id = builds.operator_id
+JOIN environments ON environments.id = builds.environment_id
+JOIN devices ON devices.id = environments.device_id
+WHERE commit_id = :commit_id ORDER BY operators.name, devices.key, builds.id
+"""
+
+_BEFORE = """
+SELECT commits.sha, resources, compile_seconds
+FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments ON environments.id = builds.environment_id
+WHERE operator_id = :operator_id AND status = 'ok' AND commits.ordinal < :ordinal
+  AND device_id = (SELECT device_id FROM environments WHERE id = :environment_id)
+ORDER BY commits.ordinal DESC, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
+"""
+
+# Machine code depends on the compiler and, for a CPU, on the machine, so commits are only held together within an environment.
+_UNCHANGED_SINCE = """
+WITH known AS (
+    SELECT commits.id, commits.ordinal, code_hash FROM builds JOIN commits ON commits.id = builds.commit_id
+    WHERE operator_id = :operator_id AND environment_id = :environment_id
+), own AS (SELECT ordinal, code_hash FROM known WHERE id = :commit_id AND code_hash <> '')
+SELECT commits.sha FROM own
+JOIN known ON known.code_hash = own.code_hash AND known.ordinal <= own.ordinal
+JOIN commits ON commits.id = known.id
+WHERE NOT EXISTS (
+    SELECT FROM known AS between
+    WHERE between.code_hash <> own.code_hash AND between.ordinal BETWEEN known.ordinal AND own.ordinal)
+ORDER BY known.ordinal LIMIT 1
+"""
+
+
+class _Found(NamedTuple):
+    operator_id: int
+    environment_id: int
+    view: BuildView
+
+
+class _Before(NamedTuple):
+    sha: str
+    resources: list[Any]
+    compile_seconds: float | None
+
+
+def read_builds(session: Session, commit: CommitRow) -> list[BuildView]:
+    """Every build of a commit, with what changed in its machine code since the nearest earlier commit that was built."""
+
+    def found(operator_id: int, environment_id: int, resources: list[Any], **columns: Any) -> _Found:
+        return _Found(operator_id, environment_id, BuildView(resources=kernel_codes(resources), **columns))
+
+    return [_compared(session, commit, build) for build in fetch(session, found, _BUILDS, commit_id=commit.id)]
+
+
+def read_unchanged_since(session: Session, operator_id: int, commit_id: int, environment_id: int) -> str | None:
+    """The id of the first commit since which all machine code of the operator's library is what it is at `commit_id`.
+
+    The commit itself when its code is new; None when nothing is known of its code. Only commits that were built in the environment
+    count. Says nothing about the operator's Python file, nor about variants that are not native.
+    """
+    found: str | None = fetch_scalar(
+        session, _UNCHANGED_SINCE, operator_id=operator_id, commit_id=commit_id, environment_id=environment_id
+    )
+    return found
+
+
+def read_code_history(
+    session: Session, operator_id: int, operator: str, device_key: str, arch: str | None = None, limit: int = 200
+) -> CodeHistory:
+    """The machine code of the newest `limit` commits that were built on a device, for one architecture: the device's own by default."""
+    sql = """
+    SELECT DISTINCT ON (commits.ordinal, commits.id) commits.sha, commits.ordinal, subject, code_hash, compile_seconds, resources
+    FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments ON environments.id = builds.environment_id
+    JOIN devices ON devices.id = environments.device_id
+    WHERE operator_id = :operator_id AND devices.key = :device_key AND status = 'ok'
+    ORDER BY commits.ordinal DESC, commits.id DESC, environment_id DESC LIMIT :limit
+    """
+
+    def row(resources: list[Any], **columns: Any) -> tuple[CodeCommit, list[KernelCode]]:
+        return CodeCommit(**columns), kernel_codes(resources)
+
+    found = fetch(session, row, sql, operator_id=operator_id, device_key=device_key, limit=limit)[::-1]
+    archs = list(dict.fromkeys(code.arch for _, codes in reversed(found) for code in codes))
+    chosen = arch if arch in archs else _own_arch(session, device_key, archs)
+    places = [dict(_placed(code for code in codes if code.arch == chosen)) for _, codes in found]
+    names = dict.fromkeys(place for one in places for place in one)
+    kernels = [CodeSeries(_written(place), [one.get(place) for one in places]) for place in names]
+    return CodeHistory(operator, device_key, chosen, archs, [commit for commit, _ in found], kernels)
+
+
+def code_changes(before: list[KernelCode], after: list[KernelCode]) -> list[CodeChange]:
+    """Kernels whose machine code differs, in the order of `after`, and then those that went."""
+    old, new = dict(_placed(before)), dict(_placed(after))
+    changes = []
+    for place in dict.fromkeys([*new, *old]):
+        one, other = old.get(place), new.get(place)
+        state = _state(one, other)
+        if state != "same":
+            changes.append(CodeChange(_written(place), place[1], state, one, other))
+    return changes
+
+
+def kernel_codes(resources: list[Any]) -> list[KernelCode]:
+    """A build's resources as rows; fields that an earlier version did not record stay at their defaults."""
+    return [KernelCode(**{"arch": "", **{name: entry[name] for name in _FIELDS if name in entry}}) for entry in resources]
+
+
+def _compared(session: Session, commit: CommitRow, found: _Found) -> BuildView:
+    of = {"operator_id": found.operator_id, "environment_id": found.environment_id}
+    before = fetch_one(session, _Before, _BEFORE, ordinal=commit.ordinal, **of)
+    if before is None or found.view.status != "ok":
+        return found.view
+    return replace(
+        found.view,
+        base_sha=before.sha,
+        base_compile_seconds=before.compile_seconds,
+        changes=code_changes(kernel_codes(before.resources), found.view.resources),
+        unchanged_since=read_unchanged_since(session, commit_id=commit.id, **of),
+    )
+
+
+def _own_arch(session: Session, device_key: str, archs: list[str]) -> str | None:
+    """The architecture of the device itself, by its compute capability; for a CPU the only one there is."""
+    sql = """
+    SELECT facts ->> 'capability' FROM environments JOIN devices ON devices.id = environments.device_id
+    WHERE devices.key = :device_key ORDER BY environments.id DESC LIMIT 1
+    """
+    capability = fetch_scalar(session, sql, device_key=device_key)
+    own = f"sm_{str(capability).replace('.', '')}"
+    return own if own in archs else next(iter(archs), None)
+
+
+def _placed(codes: Iterable[KernelCode]) -> list[tuple[Place, KernelCode]]:
+    seen: Counter[tuple[str, str]] = Counter()
+    placed = []
+    for code in codes:
+        placed.append(((code.name, code.arch, seen[code.name, code.arch]), code))
+        seen[code.name, code.arch] += 1
+    return placed
+
+
+def _written(place: Place) -> str:
+    """Overloads share a short name; the second is `name (2)`."""
+    name, _, number = place
+    return f"{name} ({number + 1})" if number else name
+
+
+def _state(before: KernelCode | None, after: KernelCode | None) -> str:
+    if before is None or after is None:
+        return "added" if before is None else "removed"
+    if before.code_hash and after.code_hash:
+        return "same" if before == after else "changed"
+    # Without a fingerprint, equal registers prove nothing; different ones prove that the code is another.
+    return "unknown" if _facts(before) == _facts(after) else "changed"
+
+
+def _facts(code: KernelCode) -> tuple[int, int, int]:
+    return code.registers, code.shared_bytes, code.spill_bytes
