@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from ..protocol import METRICS, BenchReply, Measurement, SampleReply, Status
 from . import timer_cpu, timer_cuda
 from .health import Health
+from .honesty import expect_honest
+from .integrity import Seal, watch
 from .problem import Problem
 from .rotation import no_collection
 from .summary import FEWEST, is_narrow, summarize
@@ -36,17 +38,18 @@ class Timer(Protocol):
     def verify(self) -> None: ...
 
 
-def bench(problem: Problem, seed: int, budget_ns: int, progress: Progress) -> BenchReply:
+def bench(problem: Problem, seed: int, budget_ns: int, seal: Seal, progress: Progress) -> BenchReply:
     """Every metric measured, and what was computed meanwhile verified: a wrong result raises WrongResultError."""
     cost = problem.operator.cost(problem.case)
     health = Health(problem.device)
     facts: dict[str, Any] = {"before": health.read()}
     measurements, notes = [], []
     metrics = METRICS[problem.device.type]
-    with problem.modes(), no_collection():
+    with problem.modes(), watch(seal), no_collection():
+        expect_honest(problem)
         for done, metric in enumerate(metrics):
             progress(done, len(metrics), metric)
-            measurement, note = _measure(problem, seed, metric, _budget(metrics, metric, budget_ns), health)
+            measurement, note = _measure(problem, seed, metric, _budget(metrics, metric, budget_ns), health, seal)
             if measurement is not None:
                 measurements.append(measurement)
             notes += [note] if note else []
@@ -60,12 +63,13 @@ class Prepared:
     metric: what is measured; `cold` where a GPU variant cannot be captured in a graph.
     """
 
-    def __init__(self, problem: Problem, seed: int, slice_ns: int) -> None:
+    def __init__(self, problem: Problem, seed: int, slice_ns: int, seal: Seal) -> None:
         self._problem = problem
+        self._seal = seal
         self._slice_ns = min(slice_ns, _SLICE_NS)
         self.metric = METRICS[problem.device.type][0]
         self.note = ""
-        with problem.modes():
+        with problem.modes(), watch(seal):
             try:
                 self._timer = _open(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
             except timer_cuda.CaptureError as error:
@@ -75,7 +79,7 @@ class Prepared:
     def sample(self) -> SampleReply:
         """One slice: each placement once, and again while the slice's time is not over."""
         samples: list[float] = []
-        with self._problem.modes(), no_collection():
+        with self._problem.modes(), watch(self._seal), no_collection():
             end = perf_counter_ns() + self._slice_ns
             while True:
                 for _ in range(self._timer.placements):
@@ -85,25 +89,27 @@ class Prepared:
 
     def finish(self) -> SampleReply:
         """Verifies one more slice, on numbers never seen; WrongResultError when it is wrong."""
-        with self._problem.modes():
+        with self._problem.modes(), watch(self._seal):
             self._timer.verify()
         return SampleReply(Status.OK, self.note, [], self.metric)
 
 
-def _measure(problem: Problem, seed: int, metric: str, budget_ns: int, health: Health) -> tuple[Measurement | None, str]:
+def _measure(
+    problem: Problem, seed: int, metric: str, budget_ns: int, health: Health, seal: Seal
+) -> tuple[Measurement | None, str]:
     """(one metric, a note), without the metric where it cannot be measured."""
     try:
         timer = _open(problem, seed, metric, budget_ns, PLACEMENTS)
     except timer_cuda.CaptureError as error:
         return None, f"no metric graph: the variant cannot be captured in a CUDA graph ({error})"
-    samples, dropped, reasons = _sample(timer, budget_ns, health)
+    samples, dropped, reasons = _sample(timer, budget_ns, health, seal)
     timer.verify()
     if not samples:
         return None, f"no metric {metric}: the device was held back all the time ({reasons})"
     return summarize(metric, samples, dropped, reasons), ""
 
 
-def _sample(timer: Timer, budget_ns: int, health: Health) -> tuple[list[float], int, str]:
+def _sample(timer: Timer, budget_ns: int, health: Health, seal: Seal) -> tuple[list[float], int, str]:
     """(samples kept, samples dropped because the device was held back, the reasons)."""
     samples: list[float] = []
     dropped, reasons = 0, dict[str, None]()
@@ -111,6 +117,7 @@ def _sample(timer: Timer, budget_ns: int, health: Health) -> tuple[list[float], 
     while True:
         for _ in range(timer.placements):
             taken = timer.take()
+            seal.expect_clockwork()
             reason = health.held_back()
             if reason:
                 dropped += len(taken)

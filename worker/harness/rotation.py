@@ -9,21 +9,25 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .check import first_wrong, judge
 from .failures import WrongResultError
+from .inputs import map_tensors, named_tensors
 from .problem import Data, Problem
+from .suspicion import Decoys, explain
+from .truth import Truth, explain_first
 
 _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003
 _VERIFIED = 3
 _PADDING_UNIT = 512
 _LARGEST_PADDING = 4096
+_POISON = 77
 
 
 class Rotation:
@@ -35,6 +39,8 @@ class Rotation:
         self._padding: list[Tensor] = []
         self._seeds = [seed + _SET_SEEDS * (index + 1) for index in range(count)]
         self._numbers = list(self._seeds)
+        self._before: dict[int, int] = {}
+        self._decoys = Decoys(problem)
         self._probes = _spread(list(range(count)), _VERIFIED)
         for set_seed in self._seeds:
             self.sets.append(problem.data(set_seed))
@@ -70,7 +76,22 @@ class Rotation:
             target, source = self._moving(self.sets[index]), self._moving(self.problem.data(seed))
             if target.fits(source):
                 target.overwrite(source)
-                self._numbers[index] = seed
+                self._before[index], self._numbers[index] = self._numbers[index], seed
+
+    def spoil(self, result: Any) -> Any:
+        """A copy of what a call returned. The original is wiped, so that memory handed out again holds no right answer."""
+        copy = map_tensors(lambda tensor: tensor.detach().clone(), result)
+        self.wipe(result)
+        return copy
+
+    def wipe(self, result: Any) -> None:
+        """Fills what a call returned with NaN, unless it is a view of an input."""
+        inputs = {tensor.untyped_storage().data_ptr() for data in self.sets for _, tensor in data.tensors()}
+        for _, tensor in named_tensors(result):
+            if tensor.untyped_storage().data_ptr() not in inputs:
+                # An expanded tensor cannot be written to, and owns no memory of its size anyway.
+                with suppress(RuntimeError), torch.no_grad():
+                    tensor.fill_(float("nan") if tensor.dtype.is_floating_point else _POISON)
 
     def verify(self, results: dict[int, Any]) -> None:
         """Raises WrongResultError when a result kept from a timed call is wrong, or a call changed its inputs.
@@ -85,16 +106,25 @@ class Rotation:
             if changed is not None:
                 raise WrongResultError(f"it modifies its input while it is timed: {changed}")
             named = self.problem.results(result)
-            wrong = first_wrong(judge(self.problem, pristine, named), named)
+            wrong = explain_first(Truth(self.problem, pristine).judge(named), named)
             if wrong is not None:
-                raise WrongResultError(f"wrong inside the timed loop: {wrong}")
+                looks = explain(self.problem, partial(self._pristine, index), named, self._earlier(index), self._decoys)
+                raise WrongResultError(f"wrong inside the timed loop: {wrong}{looks}")
 
     def _moving(self, data: Data) -> Data:
         return Data({}, data.incoming) if self.problem.backward else data
 
+    def _earlier(self, index: int) -> list[Data]:
+        """Numbers that were in the buffers of set `index`, or were the first ones ever, before the present ones."""
+        seeds = dict.fromkeys([self._before.get(index), self._seeds[index], self._seeds[0]])
+        return [self._drawn(index, seed) for seed in seeds if seed is not None and seed != self._numbers[index]]
+
     def _pristine(self, index: int) -> Data:
         """What set `index` held when it was last called, drawn anew."""
-        moved = self.problem.data(self._numbers[index])
+        return self._drawn(index, self._numbers[index])
+
+    def _drawn(self, index: int, seed: int) -> Data:
+        moved = self.problem.data(seed)
         return Data(self.problem.data(self._seeds[index]).inputs, moved.incoming) if self.problem.backward else moved
 
 

@@ -43,6 +43,7 @@ class HotTimer:
         # Long budgets make samples longer rather than more, so that a result stays small.
         wanted = max(SAMPLE_NS, budget_ns / _MOST_SAMPLES)
         self._inner = max(1, math.ceil(wanted * len(calls) / max(elapsed, 1)))
+        self._last = 0
 
     def take(self) -> list[float]:
         """One slice: nanoseconds per call of up to 25 samples, fewer where 20 ms are over before. At least one."""
@@ -52,10 +53,10 @@ class HotTimer:
     def verify(self) -> None:
         """Raises WrongResultError when a slice like the others, on numbers never seen, computes something wrong."""
         self._rotation.renew()
-        self._slice()
+        self._slice(spoil=True)
         self._rotation.verify(self._kept)
 
-    def _slice(self) -> list[float]:
+    def _slice(self, *, spoil: bool = False) -> list[float]:
         # Results kept from before belong to other numbers.
         self._kept.clear()
         if self._inner > 1:
@@ -64,11 +65,14 @@ class HotTimer:
         end = perf_counter_ns() + SLICE_NS
         while len(samples) < SLICE_SAMPLES and (not samples or perf_counter_ns() < end):
             samples.append(self._sample())
+            if spoil:
+                self._kept[self._last] = self._rotation.spoil(self._kept[self._last])
         return samples
 
     def _sample(self) -> float:
         calls, last = self._rotation.batch(self._inner)
         elapsed, self._kept[last] = _time(calls)
+        self._last = last
         return elapsed / self._inner
 
 

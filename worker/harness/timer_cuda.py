@@ -13,11 +13,13 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
+from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
 import torch
 
+from .failures import WrongResultError
 from .problem import Problem
 from .rotation import Rotation, no_collection
 
@@ -32,8 +34,16 @@ _GRAPH_NS = 2_000_000
 _MOST_LAUNCHES = 200
 _EAGER_SAMPLES = 10
 _REPLAY_LAUNCH_NS = 30_000
+_IDLE_SYNC_NS = 50_000
+"""Waiting for a device that is idle takes less than this."""
+_BESIDE_SHARE = 0.2
+_UNJOINED = "unjoined work"
 _CYCLES_PER_NS = 2.0
 """No NVIDIA GPU clocks above 2 GHz by much, so a sleep lasts at least about as long as asked for."""
+
+
+_Event = torch.cuda.Event
+"""Bound before the commit's own code can put another class in its place."""
 
 
 class CaptureError(Exception):
@@ -67,6 +77,9 @@ class GraphTimer:
         """Raises WrongResultError when a replay like the others, on numbers never seen, leaves something wrong."""
         for graph in self._graphs:
             graph.rotation.renew()
+            # A graph that writes nothing must not find the answers of its last replay.
+            for result in graph.kept.values():
+                graph.rotation.wipe(result)
             graph.replay(1)
             graph.rotation.verify(graph.kept)
 
@@ -95,7 +108,7 @@ class _Placement:
     def replay(self, count: int) -> list[float]:
         """Nanoseconds per launch of `count` replays in a row."""
         events = [new_event() for _ in range(count + 1)]
-        _sleep(_REPLAY_LAUNCH_NS)
+        sleep(_REPLAY_LAUNCH_NS)
         events[0].record()
         for event in events[1:]:
             self._graph.replay()
@@ -115,6 +128,7 @@ class ColdTimer:
         size = _L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
         self._other = torch.empty(size, dtype=torch.uint8, device=problem.device)
         self._host_ns = _host_ns(self._rotation.calls)
+        self._beside: list[float] = []
 
     def take(self) -> list[float]:
         """One slice: nanoseconds of up to ten calls; fewer where 20 ms are over before."""
@@ -124,42 +138,51 @@ class ColdTimer:
     def verify(self) -> None:
         """Raises WrongResultError when a slice like the others, on numbers never seen, computes something wrong."""
         self._rotation.renew()
-        self._slice()
+        self._expect_nothing_beside(self._slice(spoil=True))
         self._rotation.verify(self._kept)
 
-    def _slice(self) -> list[float]:
+    def _slice(self, *, spoil: bool = False) -> list[float]:
         # Results kept from before belong to other numbers.
         self._kept.clear()
         samples: list[float] = []
         end = perf_counter_ns() + SLICE_NS
         while not samples or (len(samples) < _EAGER_SAMPLES and perf_counter_ns() < end):
-            samples.append(self._sample())
+            (call,), index = self._rotation.batch(1)
+            elapsed, result = self._sample(call)
+            samples.append(elapsed)
+            self._kept[index] = self._rotation.spoil(result) if spoil else result
         return samples
 
-    def _sample(self) -> float:
-        (call,), index = self._rotation.batch(1)
+    def _sample(self, call: Callable[[], Any]) -> tuple[float, Any]:
         start, end = new_event(), new_event()
         # While the device sleeps and flushes, the host queues the whole call, so that no gap between launches is timed.
-        _sleep(2 * self._host_ns)
+        sleep(2 * self._host_ns)
         self._other.zero_()
         start.record()
-        self._kept[index] = call()
+        result = call()
         end.record()
         end.synchronize()
-        return elapsed_ns(start, end)
+        done = perf_counter_ns()
+        torch.cuda.synchronize()
+        self._beside.append(perf_counter_ns() - done)
+        return elapsed_ns(start, end), result
+
+    def _expect_nothing_beside(self, samples: list[float]) -> None:
+        """Raises WrongResultError when the device works on after the call's own stream is done."""
+        if self._beside and median(self._beside) > max(_IDLE_SYNC_NS, _BESIDE_SHARE * median(samples)):
+            raise WrongResultError(
+                f"the device works {median(self._beside) / 1e3:.0f} µs longer than the stream that was timed: work runs on another stream"
+            )
 
 
 class CallTimer(ColdTimer):
     """Eager calls as a program sees them: from the call to the finished device, by the host's clock."""
 
-    def _sample(self) -> float:
-        (call,), index = self._rotation.batch(1)
+    def _sample(self, call: Callable[[], Any]) -> tuple[float, Any]:
         begin = perf_counter_ns()
         result = call()
         self._rotation.problem.synchronize()
-        elapsed = perf_counter_ns() - begin
-        self._kept[index] = result
-        return float(elapsed)
+        return float(perf_counter_ns() - begin), result
 
 
 def open_timer(problem: Problem, seed: int, metric: str, placements: int) -> GraphTimer | ColdTimer:
@@ -170,7 +193,7 @@ def open_timer(problem: Problem, seed: int, metric: str, placements: int) -> Gra
 
 
 def new_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return _Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
@@ -198,7 +221,12 @@ def _capture(launches: list[tuple[int, Callable[[], Any]]], kept: dict[int, Any]
         with suppress(RuntimeError):
             torch.cuda.synchronize()
         # Ending a broken capture fails too; what broke it is the error before.
-        raise CaptureError(str(error.__context__ or error).splitlines()[0]) from None
+        reason = str(error.__context__ or error).splitlines()[0]
+        if _UNJOINED in reason:
+            raise WrongResultError(
+                f"it leaves work on another stream that the call's own stream does not wait for ({reason})"
+            ) from None
+        raise CaptureError(reason) from None
     return graph
 
 
@@ -253,5 +281,5 @@ def _host_ns(calls: list[Callable[[], Any]]) -> int:
     return sorted(times)[len(times) // 2]
 
 
-def _sleep(nanoseconds: float) -> None:
+def sleep(nanoseconds: float) -> None:
     torch.cuda._sleep(int(nanoseconds * _CYCLES_PER_NS))  # type: ignore[no-untyped-call]

@@ -1,0 +1,115 @@
+"""Every deliberate way to look fast is caught and named, and their honest twins are left in peace."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.harness.child import ROOT, Harness
+from worker.harness import integrity
+from worker.harness.failures import WrongResultError
+from worker.protocol import BenchReply, Catalogue, CheckReply, SampleReply, Status
+
+CHEATERS = ROOT / "worker" / "adversaries" / "cheaters"
+CASE = "n=256,f32,fwd"
+BUDGET_NS = 40_000_000
+
+
+def caught_by(path: Path) -> dict[str, str]:
+    """The cheaters of one operator file, with the words that must name each."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "caught_by":
+            found: dict[str, str] = ast.literal_eval(node.value)
+            return found
+    raise AssertionError(f"{path.name} does not say what its variants are caught by")
+
+
+def variants() -> list[tuple[str, str, str | None]]:
+    """(operator, variant, words) of every variant that runs on a CPU; no words for honest ones."""
+    found = []
+    for path in sorted((CHEATERS / "kernels").glob("[a-z]*.py")):
+        guilty = caught_by(path)
+        for node in ast.parse(path.read_text()).body:
+            for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                text = ast.unparse(decorator)
+                if text.startswith("operator.variant(") and "'cuda'" not in text:
+                    name = text.split("'")[1]
+                    found.append((path.stem, name, guilty.get(name)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def cheaters(cache: Path) -> Iterator[Harness]:
+    child = Harness(CHEATERS, cache.parent / "cheaters")
+    yield child
+    assert child.stop() == 0, child.log.read_text()
+
+
+@pytest.mark.parametrize(("operator", "variant", "words"), variants(), ids=lambda value: None if value is None else value[:20])
+def test_every_cheater_is_named_and_no_honest_twin_is(cheaters: Harness, operator: str, variant: str, words: str | None) -> None:
+    reply = cheaters.ask(BenchReply, "bench", operator=operator, variant=variant, case=CASE, budget_ns=BUDGET_NS)
+    if words is None:
+        assert (reply.status, reply.message) == (Status.OK, "")
+        return
+    assert reply.status is Status.WRONG, reply.message
+    assert words in reply.message
+    assert reply.measurements == []
+
+
+def test_there_are_enough_of_them(cheaters: Harness) -> None:
+    assert sum(words is not None for _, _, words in variants()) >= 20
+    catalogue = cheaters.ask(Catalogue, "catalogue")
+    assert {entry.name for entry in catalogue.operators} == {path.stem for path in (CHEATERS / "kernels").glob("[a-z]*.py")}
+    assert [entry.error for entry in catalogue.operators if entry.error] == []
+
+
+def test_a_check_and_a_comparison_notice_replaced_functions_too(cheaters: Harness) -> None:
+    names = {"operator": "patches", "case": CASE}
+    checked = cheaters.ask(CheckReply, "check", variant="comparison", **names)
+    assert (checked.status, "torch.Tensor.double" in checked.message) == (Status.WRONG, True)
+    prepared = cheaters.ask(SampleReply, "prepare", variant="harness_code", **names)
+    assert (prepared.status, "harness.timer_cpu._time" in prepared.message) == (Status.WRONG, True)
+    # What was replaced is back in its place: the next variant is innocent.
+    assert cheaters.ask(BenchReply, "bench", variant="honest", budget_ns=BUDGET_NS, **names).status is Status.OK
+
+
+def test_a_file_that_patches_when_it_is_loaded_is_refused(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    text = (CHEATERS / "kernels" / "coarse.py").read_text().replace('make_operator("coarse"', 'make_operator("early"')
+    (tmp_path / "kernels" / "early.py").write_text(f"import time\ntime.perf_counter_ns = lambda: 0\n{text}")
+    (tmp_path / "kernels" / "_product.py").write_text((CHEATERS / "kernels" / "_product.py").read_text())
+    child = Harness(tmp_path, cache.parent / "early")
+    (entry,) = child.ask(Catalogue, "catalogue").operators
+    assert entry.error == "its file replaces what it is judged with: time.perf_counter_ns"
+    assert child.stop() == 0
+
+
+def test_what_was_replaced_is_put_back() -> None:
+    seal, double, equal = integrity.Seal(), torch.Tensor.double, torch.equal
+    torch.Tensor.double = lambda self: self  # type: ignore[method-assign,assignment,return-value]
+    torch.equal = lambda a, b: True
+    assert sorted(seal.mend()) == ["torch.Tensor.double", "torch.equal"]
+    assert (torch.Tensor.double, torch.equal, seal.mend()) == (double, equal, [])
+
+
+def test_settings_are_put_back_also_after_an_error() -> None:
+    seal, threads = integrity.Seal(), torch.get_num_threads()
+    with pytest.raises(KeyError), integrity.watch(seal):  # noqa: PT012 - both belong into the watch.
+        torch.set_num_threads(threads + 1)
+        raise KeyError
+    assert torch.get_num_threads() == threads
+    with pytest.raises(WrongResultError, match=f"from {threads} to {threads + 1}"), integrity.watch(seal):
+        torch.set_num_threads(threads + 1)
+    assert torch.get_num_threads() == threads
+
+
+def test_lazy_tensors_are_no_results() -> None:
+    integrity.expect_plain(torch.ones(2))
+    with pytest.raises(WrongResultError, match="lazy view"):
+        integrity.expect_plain(torch._neg_view(torch.ones(2)))
+    with pytest.raises(WrongResultError, match="FakeTensor"), torch._subclasses.fake_tensor.FakeTensorMode():
+        integrity.expect_plain(torch.ones(2))

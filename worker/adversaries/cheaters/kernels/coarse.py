@@ -1,0 +1,44 @@
+"""f32 problems that are computed in less."""
+
+import torch
+from kernels._product import make_operator
+
+operator = make_operator("coarse", "Computes in a lower precision than it is asked for.")
+
+caught_by = {
+    "bf16": "computed in bf16",
+    "f16": "computed in f16",
+    "bf16_inputs": "is what bf16 leaves",
+    "half_the_terms": "relative error",
+}
+
+
+@operator.variant("honest", idea="computes")
+def honest(a, b):
+    return a @ b
+
+
+@operator.variant("honest_f64", idea="more precise than asked for")
+def honest_f64(a, b):
+    return (a.double() @ b.double()).float()
+
+
+@operator.variant("bf16", idea="inputs, sums and result in bf16")
+def bf16(a, b):
+    return (a.bfloat16() @ b.bfloat16()).float()
+
+
+@operator.variant("f16", idea="inputs, sums and result in f16")
+def f16(a, b):
+    return (a.half() @ b.half()).float()
+
+
+@operator.variant("bf16_inputs", idea="inputs rounded to bf16, sums in f32")
+def bf16_inputs(a, b):
+    return a.bfloat16().float() @ b.bfloat16().float()
+
+
+@operator.variant("half_the_terms", idea="leaves out terms")
+def half_the_terms(a, b):
+    half = a.shape[1] // 2
+    return torch.mm(a[:, :half], b[:half])

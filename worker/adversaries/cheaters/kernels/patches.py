@@ -1,0 +1,84 @@
+"""The clock, the events, the waiting, the comparison and the settings of the process, bent while a call runs."""
+
+import sys
+import time
+
+import torch
+from kernels._product import make_operator
+
+operator = make_operator("patches", "Replaces what it is measured and judged with.")
+
+caught_by = {
+    "timer": "time.perf_counter_ns",
+    "harness_timer": "harness.timer_cpu.perf_counter_ns",
+    "harness_code": "harness.timer_cpu._time",
+    "event": "torch.cuda.Event.elapsed_time",
+    "synchronize": "torch.cuda.synchronize",
+    "comparison": "torch.Tensor.double",
+    "more_threads": "the number of CPU threads",
+    "looser_precision": "float32 matmul precision",
+}
+
+REAL = time.perf_counter_ns
+MORE_THREADS = torch.get_num_threads() + 1
+
+
+def _slow_clock() -> int:
+    return REAL() // 10
+
+
+@operator.variant("honest", idea="computes")
+def honest(a, b):
+    return a @ b
+
+
+@operator.variant("timer", idea="a clock that runs ten times too slowly")
+def timer(a, b):
+    time.perf_counter_ns = _slow_clock
+    return a @ b
+
+
+@operator.variant("harness_timer", idea="the same clock, put where the harness keeps its own")
+def harness_timer(a, b):
+    for name, module in list(sys.modules.items()):
+        if name.endswith(("harness.timer_cpu", "harness.timer_cuda")):
+            module.perf_counter_ns = _slow_clock
+    return a @ b
+
+
+@operator.variant("harness_code", idea="another body for the harness's own function")
+def harness_code(a, b):
+    for name, module in list(sys.modules.items()):
+        if name.endswith("harness.timer_cpu"):
+            module._time.__code__ = (lambda calls: (1000, [call() for call in calls][-1])).__code__
+    return a @ b
+
+
+@operator.variant("event", idea="events that measure a tenth")
+def event(a, b):
+    torch.cuda.Event.elapsed_time = lambda start, end: 0.001
+    return a @ b
+
+
+@operator.variant("synchronize", idea="waiting that does not wait")
+def synchronize(a, b):
+    torch.cuda.synchronize = lambda device=None: None
+    return a @ b
+
+
+@operator.variant("comparison", idea="compares the result with itself")
+def comparison(a, b):
+    torch.Tensor.double = lambda self: torch.zeros(self.shape, dtype=torch.float64, device=self.device)
+    return torch.zeros_like(a)
+
+
+@operator.variant("more_threads", idea="more threads than the series is about")
+def more_threads(a, b):
+    torch.set_num_threads(MORE_THREADS)
+    return a @ b
+
+
+@operator.variant("looser_precision", idea="TF32 for itself, and for what it is compared with")
+def looser_precision(a, b):
+    torch.set_float32_matmul_precision("medium")
+    return a @ b

@@ -1,0 +1,61 @@
+"""Work on a GPU that is not on the stream that the call was made on."""
+
+import functools
+
+import torch
+from kernels._product import make_operator
+
+operator = make_operator("streams", "Hides work on another stream.")
+
+caught_by = {
+    "unjoined": "another stream",
+    "detached": "stream",
+    "tf32": "is what f16 leaves",
+}
+
+
+@functools.cache
+def _other():
+    return torch.cuda.Stream()
+
+
+@operator.variant("honest", idea="computes", devices=("cuda",))
+def honest(a, b):
+    return a @ b
+
+
+@operator.variant("honest_joined", idea="another stream, waited for on both ends", devices=("cuda",))
+def honest_joined(a, b):
+    y = torch.empty_like(a)
+    _other().wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(_other()):
+        torch.mm(a, b, out=y)
+    torch.cuda.current_stream().wait_stream(_other())
+    return y
+
+
+@operator.variant("unjoined", idea="another stream that nobody waits for", devices=("cuda",))
+def unjoined(a, b):
+    y = torch.empty_like(a)
+    _other().wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(_other()):
+        torch.mm(a, b, out=y)
+    return y
+
+
+@operator.variant("detached", idea="another stream that waits for nobody either", devices=("cuda",))
+def detached(a, b):
+    y = torch.empty_like(a)
+    with torch.cuda.stream(_other()):
+        torch.mm(a, b, out=y)
+    return y
+
+
+@operator.variant("tf32", idea="TF32 tensor cores for an f32 case", devices=("cuda",))
+def tf32(a, b):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        return a @ b
+    finally:
+        torch.set_float32_matmul_precision(before)

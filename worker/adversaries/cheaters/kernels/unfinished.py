@@ -1,0 +1,90 @@
+"""Work that is not done when the call returns: left to a thread, to whoever looks, or to nobody."""
+
+import threading
+from queue import SimpleQueue
+
+import torch
+from kernels._product import make_operator
+from torch.utils._pytree import tree_map
+
+operator = make_operator("unfinished", "Returns before the work is done.")
+
+caught_by = {
+    "thread": "that it started",
+    "worker_thread": "still changes after the call has returned",
+    "lazy": "no plain torch.Tensor",
+    "stale": "nothing was ever written there",
+}
+
+JOBS = SimpleQueue()
+WORKERS = []
+CALLS = {}
+
+
+@operator.variant("honest", idea="computes")
+def honest(a, b):
+    return a @ b
+
+
+@operator.variant("honest_thread", idea="computes in a thread, and waits for it")
+def honest_thread(a, b):
+    y = torch.empty_like(a)
+    thread = threading.Thread(target=_work_hard, args=(a, b, y))
+    thread.start()
+    thread.join()
+    return y
+
+
+@operator.variant("thread", idea="computes in a thread, and does not wait for it")
+def thread(a, b):
+    y = torch.empty_like(a)
+    threading.Thread(target=_work_hard, args=(a, b, y)).start()
+    return y
+
+
+@operator.variant("worker_thread", idea="a thread that lives on computes later")
+def worker_thread(a, b):
+    if not WORKERS:
+        WORKERS.append(threading.Thread(target=_work, daemon=True))
+        WORKERS[0].start()
+    y = torch.empty_like(a)
+    JOBS.put((a, b, y))
+    return y
+
+
+def _work_hard(a, b, y):
+    """Takes longer than a thread needs to start, even where both share one CPU."""
+    for _ in range(10):
+        torch.mm(a, b, out=y)
+
+
+def _work():
+    while True:
+        _work_hard(*JOBS.get())
+
+
+class Lazy(torch.Tensor):
+    """Computes when somebody looks."""
+
+    @staticmethod
+    def __new__(cls, a, b):
+        return torch.Tensor._make_wrapper_subclass(cls, a.shape, dtype=a.dtype, device=a.device)
+
+    def __init__(self, a, b):
+        self.operands = (a, b)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+        force = lambda x: x.operands[0] @ x.operands[1] if isinstance(x, Lazy) else x  # noqa: E731
+        return function(*tree_map(force, arguments), **tree_map(force, options or {}))
+
+
+@operator.variant("lazy", idea="a tensor that computes when it is looked at")
+def lazy(a, b):
+    return Lazy(a, b)
+
+
+@operator.variant("stale", idea="honest for a while, then memory in which an earlier answer may still lie")
+def stale(a, b):
+    CALLS["stale"] = CALLS.get("stale", 0) + 1
+    return a @ b if CALLS["stale"] < 40 else torch.empty_like(a)

@@ -1,0 +1,178 @@
+"""Asks a variant, outside its samples, whether it does its work at all and has done it when it returns.
+
+`expect_finished`: what a call returned must not change any more. `expect_recomputed`: a call on numbers that it has just seen must
+take as long as one on new numbers. Numbers are drawn from seeds that nobody can foretell.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .failures import WrongResultError
+from .problem import Data, Problem
+from .suspicion import explain
+from .timer_cuda import elapsed_ns, new_event, sleep
+from .truth import Truth, explain_first
+
+_PAIRS, _FEWEST_PAIRS = 5, 3
+_LONG_NS = 20_000_000
+"""A call, or the drawing of its numbers, that takes longer than this is asked three times instead of five."""
+_KEPT_SHARE = 0.5
+"""A repeated call that takes less than this part of a first one did not do the same work."""
+_NOTICEABLE_NS = 1_000
+_SCRAMBLED = 20_000
+_ROUNDS, _IN_A_ROW = 3, 3
+_SETTLE_SECONDS, _PATIENCE_SECONDS = 0.01, 0.3
+_STREAM_DELAY_NS = 2_000_000
+_SEED_BITS = 40
+_LATE = {"cpu": "", "cuda": "; does it wait for the stream that it is called on?"}
+
+
+def expect_honest(problem: Problem) -> None:
+    """Raises WrongResultError that names what the variant does instead of its work."""
+    seed = _seed()
+    live = problem.data(seed)
+    call = problem.call(live)
+    raw = call()
+    problem.synchronize()
+    problem.results(raw)
+    if _moving(problem, live).fits(_moving(problem, live)):
+        expect_finished(problem, seed, live, call)
+        expect_recomputed(problem, live, call)
+
+
+def expect_finished(problem: Problem, first: int, live: Data, call: Callable[[], Any]) -> None:
+    """`live` holds the numbers of the seed `first`. Raises WrongResultError when work goes on after a call has returned, or on a
+    GPU beside the stream it was called on.
+    """
+    threads = set(threading.enumerate())
+    for _ in range(_ROUNDS):
+        seed = _seed()
+        results, early = _run_unawaited(problem, live, problem.data(seed), call)
+        left = [thread.name for thread in threading.enumerate() if thread not in threads]
+        problem.synchronize()
+        time.sleep(_SETTLE_SECONDS)
+        _expect_unmoved(early, results, left)
+        if left:
+            raise WrongResultError(f"it returns while the thread {left[0]!r} that it started is still running")
+    wrong = explain_first(Truth(problem, _drawn(problem, live, seed)).judge(results), results)
+    if wrong is not None:
+        # Perhaps whoever has the work has not come to it yet.
+        time.sleep(_PATIENCE_SECONDS)
+        _expect_unmoved(early, results, [])
+        looks = explain(problem, partial(_drawn, problem, live, seed), results, [_drawn(problem, live, first)], None)
+        raise WrongResultError(f"wrong on numbers never seen: {wrong}{looks or _LATE[problem.device.type]}")
+
+
+def _expect_unmoved(early: dict[str, Tensor], results: dict[str, Tensor], left: list[str]) -> None:
+    """Raises WrongResultError unless `results` hold what they held when their call returned; left: threads that it started."""
+    moved = [name for name, tensor in results.items() if not _same_bits(early[name], tensor)]
+    if moved:
+        where = f"the thread {left[0]!r} that it started" if left else "another thread or stream"
+        raise WrongResultError(f"{moved[0]} still changes after the call has returned: the work is left to {where}")
+
+
+def _run_unawaited(
+    problem: Problem, live: Data, fresh: Data, call: Callable[[], Any]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(results of a call on the numbers of `fresh`, what they held when the call returned)."""
+    problem.synchronize()
+    if problem.device.type == "cuda":
+        # A kernel that does not wait for the current stream now finds the old numbers.
+        sleep(_STREAM_DELAY_NS)
+    _moving(problem, live).overwrite(_moving(problem, fresh))
+    # Several in a row: work that is put off piles up.
+    results = [problem.results(call()) for _ in range(_IN_A_ROW)][-1]
+    # Copied at once, and on a GPU in the order of the current stream: what is missing now was not done when it said so.
+    return results, {name: tensor.detach().clone() for name, tensor in results.items()}
+
+
+def expect_recomputed(problem: Problem, live: Data, call: Callable[[], Any]) -> None:
+    """Raises WrongResultError when a call is much faster on numbers that it has just seen: results are kept by value."""
+    target = _moving(problem, live)
+    firsts: list[float] = []
+    repeats: list[float] = []
+    pairs = _PAIRS
+    while len(firsts) < pairs:
+        began = time.perf_counter_ns()
+        fresh = _moving(problem, problem.data(_seed()))
+        if time.perf_counter_ns() - began > _LONG_NS:
+            pairs = _FEWEST_PAIRS
+        first, kept = _timed(problem, target, fresh, call)
+        # Drawn and thrown away, so that both calls come after the same work.
+        problem.data(_seed())
+        repeat, again = _timed(problem, target, fresh, call)
+        _expect_own_memory(problem, live, kept, again)
+        firsts.append(first)
+        repeats.append(repeat)
+        if first > _LONG_NS:
+            pairs = _FEWEST_PAIRS
+    suspicious = sum(repeat < _KEPT_SHARE * first for first, repeat in zip(firsts, repeats, strict=True))
+    share = median(repeats) / median(firsts)
+    if suspicious >= pairs - 1 and share < _KEPT_SHARE and median(firsts) - median(repeats) > _NOTICEABLE_NS:
+        raise WrongResultError(
+            f"a call on numbers that it has just seen takes {share:.0%} of one on new numbers: results are kept by value"
+        )
+
+
+def _timed(problem: Problem, target: Data, numbers: Data, call: Callable[[], Any]) -> tuple[float, Any]:
+    """(nanoseconds of one call after `numbers` were put into its buffers, what it returned)."""
+    target.overwrite(numbers)
+    # Neither caches nor the branch predictor may remember the call before: an honest sort would be faster the second time.
+    torch.sort(torch.rand(_SCRAMBLED))
+    problem.synchronize()
+    if problem.device.type == "cuda":
+        start, end = new_event(), new_event()
+        begin = time.perf_counter_ns()
+        start.record()
+        raw = call()
+        end.record()
+        problem.synchronize()
+        # The host's time matters too: a result kept on the host leaves the device nothing to do.
+        return max(elapsed_ns(start, end), float(time.perf_counter_ns() - begin)), raw
+    begin = time.perf_counter_ns()
+    raw = call()
+    return float(time.perf_counter_ns() - begin), raw
+
+
+def _expect_own_memory(problem: Problem, live: Data, kept: Any, again: Any) -> None:
+    """Two results alive at once in one place are one result, unless both are views of an input."""
+    inputs = {tensor.untyped_storage().data_ptr() for _, tensor in live.tensors()}
+    first, second = problem.results(kept), problem.results(again)
+    for name, tensor in second.items():
+        place = tensor.untyped_storage().data_ptr()
+        if tensor.numel() and place not in inputs and place == first[name].untyped_storage().data_ptr():
+            raise WrongResultError(f"{name} of two calls on the same numbers is one and the same memory: a result was kept")
+
+
+def _moving(problem: Problem, data: Data) -> Data:
+    """What may change between two calls: in a backward case the forward run behind it belongs to its inputs."""
+    return Data({}, data.incoming) if problem.backward else data
+
+
+def _drawn(problem: Problem, live: Data, seed: int) -> Data:
+    """What `live` holds after the numbers of `seed` were put into it."""
+    drawn = problem.data(seed)
+    return Data(live.inputs, drawn.incoming) if problem.backward else drawn
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(_bits(one), _bits(other))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.detach().contiguous().view(whole[tensor.element_size()])
+
+
+def _seed() -> int:
+    return secrets.randbits(_SEED_BITS)
