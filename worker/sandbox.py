@@ -118,6 +118,9 @@ def environment(temp: Path, build_cache: Path, environ: Mapping[str, str] = os.e
         "PYTHONNOUSERSITE": environ.get("PYTHONNOUSERSITE", ""),
         "HOME": str(temp),
         "TMPDIR": str(temp),
+        # A thread that spins at the end of a parallel loop keeps its core from the very thread it waits for as soon as anything else
+        # runs on the machine: calls of 20 µs then take a scheduler's quantum, milliseconds.
+        "OMP_WAIT_POLICY": "passive",
         "TRITON_CACHE_DIR": str(build_cache / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(build_cache / "inductor"),
     }

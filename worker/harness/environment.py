@@ -19,7 +19,7 @@ from ..protocol import PROTOCOL, Environment
 
 def read_environment(device: torch.device, threads: int, cores: int) -> Environment:
     """The environment of `device`; cores is how many CPUs this process was given, threads how many of them it uses."""
-    facts = _host_facts(threads, cores) | (_cuda_facts(device) if device.type == "cuda" else {})
+    facts = _host_facts(threads, cores) | (_cuda_facts(device) if device.type == "cuda" else _cpu_facts())
     name = facts["gpu"] if device.type == "cuda" else f"{facts['cpu']}, {cores} core{'s' if cores != 1 else ''}"
     canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return Environment(hashlib.sha256(canonical.encode()).hexdigest(), device.type, slug(name), name, facts)
@@ -43,6 +43,10 @@ def _host_facts(threads: int, cores: int) -> dict[str, Any]:
         "threads": threads,
         "compiler": _first_line(os.environ.get("CXX", "g++"), "--version"),
     }
+
+
+def _cpu_facts() -> dict[str, Any]:
+    return {"omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "")}
 
 
 def _cuda_facts(device: torch.device) -> dict[str, Any]:
