@@ -60,6 +60,9 @@ def up(
             raise typer.Exit(_run(settings, once, commits, suite, example))
     except InterruptedByUser:
         console.print("stopped; the data is kept for the next start")
+        if once:
+            # Whoever waits for a verdict must not take a run that was cut short for a good one.
+            raise typer.Exit(128 + signal.SIGINT) from None
     except (StartError, SettingError, ApiError, ProjectError, git.GitError, EngineError) as error:
         console.print(f"[red]{error}[/red]", highlight=False)
         raise typer.Exit(2) from None
