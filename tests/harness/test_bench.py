@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import statistics
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from tests.harness.child import Harness
 from warpwatch import Cost, Operator, case
 from worker.harness.failures import WrongResultError
 from worker.harness.problem import Problem
-from worker.harness.profiling import events_of, summarize_trace
 from worker.harness.summary import interval, is_narrow, summarize
 from worker.harness.timer_cpu import HotTimer
 from worker.protocol import BenchReply, CheckReply, ProfileReply, SampleReply, Status
@@ -115,52 +112,6 @@ def test_a_wrong_result_comes_out_at_the_finish(harness: Harness) -> None:
     reply = harness.ask(SampleReply, "finish", **names)
     assert reply.status is Status.WRONG
     assert "wrong inside the timed loop" in reply.message
-
-
-def test_profile_writes_a_trace_and_its_table(harness: Harness, tmp_path: Path) -> None:
-    output = tmp_path / "trace.json.gz"
-    reply = harness.ask(ProfileReply, "profile", operator="pair", variant="good", case="n=33,f32,bwd", output=str(output))
-    assert (reply.status, reply.message, reply.path) == (Status.OK, "", str(output))
-    text = gzip.decompress(output.read_bytes())
-    assert len(text) == reply.size
-    events = json.loads(text)["traceEvents"]
-    assert sum(event["name"] == "warpwatch call" and event.get("cat") == "user_annotation" for event in events) == 2
-    rows = {kernel.name: kernel for kernel in reply.kernels}
-    assert rows["aten::mm"].calls == 4
-    assert rows["aten::mm"].details["shapes"][0] == [33, 33]
-    assert rows["aten::mm"].mean_ns == pytest.approx(rows["aten::mm"].total_ns / 4)
-    assert sum(kernel.share for kernel in reply.kernels) == pytest.approx(1)
-    assert [kernel.total_ns for kernel in reply.kernels] == sorted((k.total_ns for k in reply.kernels), reverse=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
-
-
-def test_the_table_counts_no_time_twice(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    spans = [("outer", 1, 0, 10), ("inner", 1, 2, 3), ("inner", 1, 6, 1), ("outer", 1, 20, 5), ("elsewhere", 2, 3, 4)]
-    events = [{"cat": "cpu_op", "name": name, "tid": tid, "ts": ts, "dur": dur} for name, tid, ts, dur in spans]
-    path.write_text(json.dumps({"traceEvents": events}))
-    table, _ = summarize_trace(path, "cpu")
-    assert [(row.name, row.calls, row.total_ns) for row in table] == [("outer", 2, 11e3), ("inner", 2, 4e3), ("elsewhere", 1, 4e3)]
-
-
-def test_runtime_calls_outside_the_measured_calls_do_not_count(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    runtime = [("cudaLaunchKernel", 1), ("cudaDeviceSynchronize", 9), ("cudaLaunchKernel", 12), ("INVALID", 13)]
-    events = [{"cat": "cuda_runtime", "name": name, "ts": ts, "dur": 1} for name, ts in runtime]
-    events += [{"cat": "user_annotation", "name": "warpwatch call", "ts": ts, "dur": 5} for ts in (0, 10)]
-    kernel = {"cat": "kernel", "name": "k", "dur": 2, "args": {"grid": [1, 1, 1], "block": [32, 1, 1], "registers per thread": 8}}
-    path.write_text(json.dumps({"traceEvents": [*events, kernel, kernel]}))
-    table, calls = summarize_trace(path, "cuda")
-    assert calls == {"cudaLaunchKernel": 1.0, "unknown": 0.5}
-    assert [(row.calls, row.mean_ns, row.share, row.details["registers"]) for row in table] == [(2, 2000.0, 1.0, 8)]
-
-
-def test_traces_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.harness.profiling._CHUNK", 7)
-    path = tmp_path / "trace.json"
-    events = [{"name": f"é{i}", "args": {"Input Dims": [[i]]}} for i in range(20)]
-    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [{}], "traceEvents": events, "end": "[]"}))
-    assert list(events_of(path)) == events
 
 
 def test_median_interval_covers_as_often_as_it_says() -> None:

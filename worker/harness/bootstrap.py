@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 SERVICE = Path(__file__).resolve().parents[2]
 PRIVATE_NAME = "_warpwatch_worker"
@@ -30,6 +30,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:0 and so on")
     parser.add_argument("--cache", type=Path, required=True, help="folder that keeps builds")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 means one per core")
+    parser.add_argument("--count", nargs=4, metavar=("OPERATOR", "VARIANT", "CASE", "SEED"), help="call once for ncu, and exit")
     return parser.parse_args(words)
 
 
@@ -84,16 +85,23 @@ def pin(threads: int) -> tuple[int, int]:
     return threads or len(cpus), there
 
 
-def main() -> int:
-    arguments = parse_arguments(sys.argv[1:])
-    requests, replies = open_channels()
+def load_harness(arguments: argparse.Namespace) -> Any:
+    """The module `serve`, in a process that has its CPUs and threads."""
     arguments.threads, arguments.cores = pin(arguments.threads)
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(arguments.threads)
+    load_package("warpwatch", SERVICE / "warpwatch")
+    load_package(PRIVATE_NAME, SERVICE / "worker")
+    return importlib.import_module(f"{PRIVATE_NAME}.harness.serve")
+
+
+def main() -> int:
+    arguments = parse_arguments(sys.argv[1:])
+    if arguments.count:
+        load_harness(arguments).count_once(arguments)
+        return 0
+    requests, replies = open_channels()
     try:
-        load_package("warpwatch", SERVICE / "warpwatch")
-        load_package(PRIVATE_NAME, SERVICE / "worker")
-        serve = importlib.import_module(f"{PRIVATE_NAME}.harness.serve")
-        server = serve.Server(arguments, requests, replies)
+        server = load_harness(arguments).Server(arguments, requests, replies)
     except Exception as error:  # noqa: BLE001 - whatever keeps the child from starting must reach the parent as one line
         message = f"{sys.executable}: {type(error).__name__}: {error}"
         replies.write(json.dumps({"event": "fatal", "message": message}) + "\n")

@@ -1,4 +1,4 @@
-"""Profiles one variant on one case: a Chrome trace, and the table of what ran in it.
+"""Profiles one variant on one case: a Chrome trace, and what can be read from it.
 
 The trace may be long, so it is compressed and read back piece by piece and is never in memory as a whole.
 """
@@ -6,164 +6,137 @@ The trace may be long, so it is compressed and read back piece by piece and is n
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from ..protocol import ProfileReply, Status, TraceKernel
+from ..protocol import ProfilePlan, ProfileReply, Request, Status
+from .counters import count_hardware
 from .problem import Problem
+from .profile_summary import launch_sentence, summarize
 from .rotation import Rotation
+from .trace_events import CALL, read_recording
+from .trace_tables import kernel_table, runtime_calls
 
-WAIT, WARM_UP, ACTIVE = 1, 1, 2
-"""Calls that are skipped, run to warm up, and recorded."""
-_CALL = "warpwatch call"
+LIMITS = {"wait": (0, 100), "warm_up": (0, 100), "active": (1, 100), "repeat": (1, 10)}
 _CHUNK = 2**20
-_DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-_RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver")
-_RUNTIME_NAMES = {"INVALID": "unknown"}
-"""What the profiler calls functions that are newer than itself."""
-_KERNEL_FACTS = {
-    "grid": "grid",
-    "block": "block",
-    "registers per thread": "registers",
-    "shared memory": "shared_bytes",
-    "est. achieved occupancy %": "occupancy_percent",
-    "bytes": "bytes",
-}
+_TABLE_LIMIT = 16 * 2**20
+"""Bytes of a trace beyond which torch takes seconds to make its table."""
+_TABLE_ROWS = 10
+_HOST_CALLS, _HOST_NS = 20, 500_000_000
 
 
-@dataclass(slots=True)
-class _Row:
-    calls: int = 0
-    total_ns: float = 0.0
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-def profile_problem(problem: Problem, seed: int, output: Path) -> ProfileReply:
-    """Two recorded calls on two input sets; the compressed trace goes to `output`."""
-    plain = output.with_name(output.name + ".plain")
+def profile_problem(problem: Problem, request: Request, output: Path) -> ProfileReply:
+    """The calls that the request's plan records, on two input sets in turn; the compressed trace goes to `output`."""
+    plan = request.profile
+    check_plan(plan)
+    plain, kind = output.with_name(output.name + ".plain"), problem.device.type
     try:
         with problem.modes():
-            _record(problem, Rotation(problem, seed, 2), plain)
+            rotation = Rotation(problem, request.seed, 2)
+            # Compilation and lazy set-up would drown the calls themselves.
+            for call in rotation.calls:
+                call()
+            problem.synchronize()
+            timed = host_timer(problem, rotation) if kind == "cuda" else None
+            recorded = _record(problem, rotation, plain, plan)
         size = plain.stat().st_size
         with plain.open("rb") as source, gzip.open(output, "wb", compresslevel=6) as target:
             shutil.copyfileobj(source, target, _CHUNK)
-        kernels, runtime_calls = summarize_trace(plain, problem.device.type)
+        recording = read_recording(plain)
+        summary = summarize(recording, kind) | recorded | {"plan": _plain(plan)}
+        if timed is not None:
+            summary["host_timer"] = timed
+            if "launch" in summary:
+                bound, text = launch_sentence(summary["launch"], timed["issue_ns"])
+                summary["launch"] |= {"bound": bound, "sentence": text}
+        table = kernel_table(recording, kind)
+        calls = runtime_calls(recording)
     finally:
         plain.unlink(missing_ok=True)
-    return ProfileReply(Status.OK, "", str(output), size, kernels, runtime_calls)
+    counted = count_hardware(request, problem.device, output.parent) if plan.counters else None
+    if counted is not None:
+        summary["counters"] = {"message": counted.message, "rows": counted.rows}
+    return ProfileReply(Status.OK, "", str(output), size, table, calls, summary, counted.report if counted else None)
 
 
-def summarize_trace(path: Path, device_kind: str) -> tuple[list[TraceKernel], dict[str, float]]:
-    """(kernel table by total time, CUDA runtime calls per recorded call) of an uncompressed Chrome trace."""
-    rows: dict[str, _Row] = {}
-    runtime: list[tuple[str, float]] = []
-    windows: list[tuple[float, float]] = []
-    operations = []
-    for event in events_of(path):
-        category = event.get("cat")
-        if category in _DEVICE_CATEGORIES:
-            _add(rows, event["name"], float(event["dur"]) * 1e3, _facts(event.get("args", {})))
-        elif category in _RUNTIME_CATEGORIES:
-            runtime.append((_RUNTIME_NAMES.get(event["name"], event["name"]), float(event["ts"])))
-        elif category == "user_annotation" and event["name"] == _CALL:
-            windows.append((float(event["ts"]), float(event["ts"]) + float(event["dur"])))
-        elif category == "cpu_op" and device_kind == "cpu":
-            operations.append((event["tid"], float(event["ts"]), float(event["dur"]), event["name"], event.get("args", {})))
-    for name, self_us, arguments in _self_times(operations):
-        shapes = arguments.get("Input Dims")
-        _add(rows, name, self_us * 1e3, {"shapes": shapes} if shapes else {})
-    total = sum(row.total_ns for row in rows.values()) or 1.0
-    table = [
-        TraceKernel(name, row.calls, row.total_ns, row.total_ns / row.calls, row.total_ns / total, row.details)
-        for name, row in sorted(rows.items(), key=lambda item: -item[1].total_ns)
-    ]
-    # Outside the calls there is only the harness, waiting for the device.
-    counts = Counter(name for name, at in runtime if any(start <= at <= end for start, end in windows))
-    return table, {name: count / len(windows) for name, count in sorted(counts.items())}
+def check_plan(plan: ProfilePlan) -> None:
+    """ValueError for numbers of calls that cannot be, or that would make a trace nobody can open."""
+    for name, (low, high) in LIMITS.items():
+        value = getattr(plan, name)
+        if not low <= value <= high:
+            raise ValueError(f"a profile's {name} is {low} to {high}, not {value}")
 
 
-def events_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Every trace event of a Chrome trace, read in pieces of 1 MiB."""
-    decoder = json.JSONDecoder()
-    with path.open(encoding="utf-8", errors="replace") as file:
-        text = _skip_to_events(file.read(_CHUNK), file)
-        while True:
-            text = text.lstrip(" \n\r\t,")
-            if text.startswith("]"):
-                return
-            try:
-                event, end = decoder.raw_decode(text)
-            except json.JSONDecodeError:
-                more = file.read(_CHUNK)
-                if not more:
-                    return
-                text += more
-                continue
-            yield event
-            text = text[end:]
+def host_timer(problem: Problem, rotation: Rotation) -> dict[str, Any]:
+    """{"issue_ns", "call_ns", "count"}: the host's clock stopped when a call returns, and when the device is done.
 
-
-def _record(problem: Problem, rotation: Rotation, plain: Path) -> None:
-    activities = [ProfilerActivity.CPU]
-    if problem.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    steps = schedule(wait=WAIT, warmup=WARM_UP, active=ACTIVE, repeat=1)
-    # Compilation and lazy set-up would drown the calls themselves.
-    for call in rotation.calls:
+    On a GPU the first is the time to issue the work, which many take for the time of the call.
+    """
+    issued: list[int] = []
+    done: list[int] = []
+    begun = perf_counter_ns()
+    while len(issued) < _HOST_CALLS and perf_counter_ns() - begun < _HOST_NS:
+        (call,), _ = rotation.batch(1)
+        problem.synchronize()
+        start = perf_counter_ns()
         call()
-    problem.synchronize()
+        issued.append(perf_counter_ns() - start)
+        problem.synchronize()
+        done.append(perf_counter_ns() - start)
+    return {"issue_ns": float(median(issued)), "call_ns": float(median(done)), "count": len(issued)}
+
+
+def _record(problem: Problem, rotation: Rotation, plain: Path, plan: ProfilePlan) -> dict[str, Any]:
+    """Writes the trace; returns torch's own table, and the total time of each repetition when there are several."""
+    kind = problem.device.type
+    cycles: list[float] = []
+
+    def keep(profiler: Any) -> None:
+        profiler.export_chrome_trace(str(plain))
+        if plan.repeat > 1:
+            rows = kernel_table(read_recording(plain), kind)
+            cycles.append(sum(row.total_ns for row in rows) / plan.active)
+
+    scheduled = plan.wait or plan.warm_up or plan.repeat > 1
+    steps = schedule(wait=plan.wait, warmup=plan.warm_up, active=plan.active, repeat=plan.repeat) if scheduled else None
     with profile(
-        activities=activities,
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if kind == "cuda" else [])],
         schedule=steps,
         record_shapes=True,
+        profile_memory=True,
         acc_events=True,
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(plain)),
+        on_trace_ready=keep,
     ) as profiler:
-        for _ in range(WAIT + WARM_UP + ACTIVE):
+        for _ in range(plan.repeat * (plan.wait + plan.warm_up + plan.active)):
             (call,), _ = rotation.batch(1)
-            with torch.profiler.record_function(_CALL):
+            with _marked(problem):
                 call()
             problem.synchronize()
             profiler.step()
+    found: dict[str, Any] = {"cycles": cycles} if cycles else {}
+    if plain.stat().st_size <= _TABLE_LIMIT:
+        by = "self_device_time_total" if kind == "cuda" else "self_cpu_time_total"
+        averages = profiler.key_averages()
+        found["table"] = averages.table(sort_by=by, row_limit=_TABLE_ROWS, max_name_column_width=60)
+    return found
 
 
-def _skip_to_events(text: str, file: Any) -> str:
-    while (start := text.find('"traceEvents"')) < 0:
-        more = file.read(_CHUNK)
-        if not more:
-            return "]"
-        text += more
-    return text[text.index("[", start) + 1 :]
+@contextmanager
+def _marked(problem: Problem) -> Iterator[None]:
+    """A call marked in the trace, and on a GPU as an NVTX range for Nsight Systems and Compute."""
+    name = f"{problem.operator.name}/{problem.variant.name}/{problem.case.key}"
+    nvtx = torch.cuda.nvtx.range(name) if problem.device.type == "cuda" else nullcontext()
+    with torch.profiler.record_function(CALL), nvtx:
+        yield
 
 
-def _add(rows: dict[str, _Row], name: str, nanoseconds: float, details: dict[str, Any]) -> None:
-    row = rows.setdefault(name, _Row(details=details))
-    row.calls += 1
-    row.total_ns += nanoseconds
-
-
-def _facts(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {ours: arguments[theirs] for theirs, ours in _KERNEL_FACTS.items() if theirs in arguments}
-
-
-def _self_times(operations: list[tuple[Any, float, float, str, dict[str, Any]]]) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """(name, microseconds without the operations inside, arguments) of every torch operation, thread by thread."""
-    open_ones: list[list[Any]] = []
-    thread = None
-    for tid, start, duration, name, arguments in sorted(operations, key=lambda o: (str(o[0]), o[1], -o[2])):
-        while open_ones and (tid != thread or start >= open_ones[-1][0]):
-            yield tuple(open_ones.pop()[1:])
-        if open_ones:
-            open_ones[-1][2] -= duration
-        open_ones.append([start + duration, name, duration, arguments])
-        thread = tid
-    while open_ones:
-        yield tuple(open_ones.pop()[1:])
+def _plain(plan: ProfilePlan) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in (*LIMITS, "counters")}

@@ -59,17 +59,7 @@ class Server:
         torch.set_num_threads(arguments.threads)
         faulthandler.enable()
         _flush_every_line()
-        self._verbs = Verbs(
-            Setting(
-                arguments.root,
-                arguments.operators,
-                arguments.native,
-                self._device,
-                arguments.cache,
-                arguments.threads,
-                arguments.cores,
-            )
-        )
+        self._verbs = Verbs(_setting(arguments, self._device))
 
     def run(self) -> int:
         """Serves; returns the exit status."""
@@ -107,6 +97,19 @@ class Server:
     def _write(self, message: dict[str, Any]) -> None:
         self._replies.write(json.dumps(message, allow_nan=False) + "\n")
         self._replies.flush()
+
+
+def count_once(arguments: argparse.Namespace) -> None:
+    """One call of the operator, variant and case in `arguments.count`, for Nsight Compute to look at."""
+    operator, variant, case, seed = arguments.count
+    torch.set_num_threads(arguments.threads)
+    verbs = Verbs(_setting(arguments, _open_device(arguments.device)))
+    verbs.count(Request(0, "count", operator, variant, case, int(seed)))
+
+
+def _setting(arguments: argparse.Namespace, device: torch.device) -> Setting:
+    a = arguments
+    return Setting(a.root, a.operators, a.native, device, a.cache, a.threads, a.cores)
 
 
 def _open_device(name: str) -> torch.device:

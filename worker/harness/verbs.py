@@ -28,6 +28,7 @@ from ..protocol import (
 from .bench import Prepared, bench
 from .ceilings import measure_ceilings
 from .check import check
+from .counters import run_counted
 from .environment import read_environment
 from .failures import Refusal
 from .integrity import Seal, watch
@@ -93,30 +94,28 @@ class Verbs:
             return check(problem, request.seed, self._opchecked, progress)
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
-        problem = self._problem(request)
-        with watch(self._seal):
-            return bench(problem, request.seed, request.budget_ns, self._seal, progress)
+        return bench(self._problem(request), request.seed, request.budget_ns, self._seal, progress)
 
     def profile(self, request: Request, _progress: Progress) -> ProfileReply:
-        return profile_problem(self._problem(request), request.seed, Path(_named(request.output, "output")))
+        return profile_problem(self._problem(request), request, Path(_named(request.output, "output")))
+
+    def count(self, request: Request) -> None:
+        """One call for Nsight Compute to look at; no verb of the protocol, as it runs in a process that `ncu` started."""
+        run_counted(self._problem(request), request.seed)
 
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
-        problem = self._problem(request)
-        with watch(self._seal):
-            self._prepared = Prepared(problem, request.seed, request.budget_ns // max(1, request.rounds))
+        slice_ns = request.budget_ns // max(1, request.rounds)
+        self._prepared = Prepared(self._problem(request), request.seed, slice_ns, self._seal)
         return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric)
 
     def sample(self, _request: Request, _progress: Progress) -> SampleReply:
-        prepared = self._require_prepared()
-        with watch(self._seal):
-            return prepared.sample()
+        return self._require_prepared().sample()
 
     def finish(self, _request: Request, _progress: Progress) -> SampleReply:
         prepared = self._require_prepared()
         self._prepared = None
-        with watch(self._seal):
-            reply = prepared.finish()
+        reply = prepared.finish()
         del prepared
         if self._setting.device.type == "cuda":
             torch.cuda.empty_cache()

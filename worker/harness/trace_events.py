@@ -1,0 +1,153 @@
+"""Reads a Chrome trace of torch.profiler piece by piece, and keeps what the tables are made of. Durations are nanoseconds.
+
+Everything is held against the calls that were recorded, each inside an annotation of its own: outside them there is only the
+harness, which waits for the device.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CALL = "warpwatch call"
+"""Name of the annotation around each recorded call."""
+DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver")
+_RUNTIME_NAMES = {"INVALID": "unknown"}
+"""What the profiler calls functions that are newer than itself."""
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that took time. call: index of the recorded call that it is part of, None outside all of them."""
+
+    name: str
+    start: float
+    duration: float
+    call: int | None
+    arguments: dict[str, Any]
+    thread: Any = None
+
+    @property
+    def end(self) -> float:
+        return self.start + self.duration
+
+
+@dataclass(slots=True)
+class Recording:
+    """What a trace holds. work: kernels, copies and fills on the device, by start; operations: torch operators on the host.
+
+    memory: (time, bytes allocated then, bytes that came or went, device type and index) of every event of an allocator.
+    """
+
+    device: dict[str, Any] = field(default_factory=dict)
+    calls: list[Span] = field(default_factory=list)
+    work: list[Span] = field(default_factory=list)
+    runtime: list[Span] = field(default_factory=list)
+    operations: list[Span] = field(default_factory=list)
+    memory: list[tuple[float, int, int, tuple[int, int]]] = field(default_factory=list)
+
+    def of_call(self, spans: list[Span], call: int) -> list[Span]:
+        return [span for span in spans if span.call == call]
+
+
+def read_recording(path: Path) -> Recording:
+    """The recording in an uncompressed Chrome trace."""
+    raw: dict[str, list[dict[str, Any]]] = {"call": [], "work": [], "runtime": [], "operation": [], "memory": []}
+    for event in events_of(path):
+        category = event.get("cat")
+        if category in DEVICE_CATEGORIES:
+            raw["work"].append(event)
+        elif category in RUNTIME_CATEGORIES:
+            raw["runtime"].append(event)
+        elif category == "cpu_op":
+            raw["operation"].append(event)
+        elif category == "user_annotation" and event["name"] == CALL:
+            raw["call"].append(event)
+        elif event.get("name") == "[memory]":
+            raw["memory"].append(event)
+    calls = sorted((_span(event, index) for index, event in enumerate(raw["call"])), key=lambda call: call.start)
+    within = _Within(calls)
+    runtime = [_span(event, within.at(_ns(event["ts"]))) for event in raw["runtime"]]
+    launched = {span.arguments.get("correlation"): span.call for span in runtime}
+    # What the device does belongs to the call that launched it, however much later it comes.
+    work = [_span(event, launched.get(event.get("args", {}).get("correlation"))) for event in raw["work"]]
+    operations = [_span(event, within.at(_ns(event["ts"]))) for event in raw["operation"]]
+    memory = sorted((_memory(event) for event in raw["memory"]), key=lambda entry: entry[0])
+    return Recording(_device(path), calls, sorted(work, key=lambda span: span.start), runtime, operations, memory)
+
+
+def events_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Every trace event of a Chrome trace, read in pieces of 1 MiB."""
+    decoder = json.JSONDecoder()
+    with path.open(encoding="utf-8", errors="replace") as file:
+        text = _skip_to_events(file.read(_CHUNK), file)
+        while True:
+            text = text.lstrip(" \n\r\t,")
+            if text.startswith("]"):
+                return
+            try:
+                event, end = decoder.raw_decode(text)
+            except json.JSONDecodeError:
+                more = file.read(_CHUNK)
+                if not more:
+                    return
+                text += more
+                continue
+            yield event
+            text = text[end:]
+
+
+class _Within:
+    """Finds the call during which something happened; calls do not overlap."""
+
+    def __init__(self, calls: list[Span]) -> None:
+        self._calls = calls
+        self._starts = [call.start for call in calls]
+
+    def at(self, when: float) -> int | None:
+        index = bisect_right(self._starts, when) - 1
+        return index if index >= 0 and when <= self._calls[index].end else None
+
+
+def _span(event: dict[str, Any], call: int | None) -> Span:
+    name = _RUNTIME_NAMES.get(event["name"], event["name"])
+    return Span(name, _ns(event["ts"]), _ns(event["dur"]), call, event.get("args", {}), event.get("tid"))
+
+
+def _memory(event: dict[str, Any]) -> tuple[float, int, int, tuple[int, int]]:
+    arguments = event["args"]
+    where = (int(arguments["Device Type"]), int(arguments["Device Id"]))
+    return _ns(event["ts"]), int(arguments["Total Allocated"]), int(arguments["Bytes"]), where
+
+
+def _ns(microseconds: Any) -> float:
+    return float(microseconds) * 1e3
+
+
+def _device(path: Path) -> dict[str, Any]:
+    """The first of the devices that the trace's head describes; empty without one."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(_CHUNK)
+    start = head.find('"deviceProperties"')
+    if start < 0:
+        return {}
+    try:
+        devices, _ = json.JSONDecoder().raw_decode(head, head.index("[", start))
+    except ValueError:
+        return {}
+    return dict(devices[0]) if devices else {}
+
+
+def _skip_to_events(text: str, file: Any) -> str:
+    while (start := text.find('"traceEvents"')) < 0:
+        more = file.read(_CHUNK)
+        if not more:
+            return "]"
+        text += more
+    return text[text.index("[", start) + 1 :]
