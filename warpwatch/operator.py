@@ -122,8 +122,10 @@ class Operator:
         and differentiates it; it is the oracle, so it is written for clarity alone.
     cost(case) -> Cost of that case, in its own direction.
     depth(case) -> length of the longest sum behind one output element; tolerances grow with it.
-    cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where it says so.
+    cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where it says so. Cases of the suite "edge"
+        (length 1, empty, odd, tile ± 1) are checked along with either of them and never timed.
     native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
+    no_special_values -> why NaN, infinities and denormals among the inputs mean nothing here; empty where they do.
     """
 
     name: str
@@ -135,6 +137,7 @@ class Operator:
     gradients: tuple[str, ...] = ()
     depth: Callable[[Case], int] = lambda case: 1
     native: Callable[[], None] | None = None
+    no_special_values: str = ""
     variants: dict[str, Variant] = field(default_factory=dict)
 
     def variant(self, name: str, *, idea: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -80,6 +80,7 @@ class Child:
         self._reporter = reporter
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._requests = 0
+        self._doing = ""
         self._temp = sandbox.make_temp()
         reply_end, child_reply = os.pipe()
         log_end, child_log = os.pipe()
@@ -118,6 +119,7 @@ class Child:
         self._requests += 1
         self._read_output()
         self._tail.clear()
+        self._doing = ""
         line = json.dumps(to_json(Request(self._requests, verb, **fields))) + "\n"
         # A child that died between requests is noticed below, where its exit is explained.
         with contextlib.suppress(BrokenPipeError):
@@ -126,8 +128,9 @@ class Child:
         deadline = time.monotonic() + seconds
         while True:
             message = self._next_message(deadline, seconds)
-            # Events before the reply say how far one case is, which is finer than a job's progress.
+            # Events before the reply say how far one case is, which is finer than a job's progress; after a crash it tells where.
             if message.get("id") != self._requests or "event" in message:
+                self._doing = str(message.get("text", ""))[:100]
                 continue
             reply = message.get("reply")
             if not isinstance(reply, dict):
@@ -204,6 +207,10 @@ class Child:
         return ChildFailure(Status.CRASHED, f"the child exited with status {code}{words}")
 
     def _last_words(self) -> str:
+        doing = f", last seen at {self._doing!r}" if self._doing else ""
+        return doing + self._printed()
+
+    def _printed(self) -> str:
         return "; its last words:\n" + "\n".join(self._tail) if self._tail else ""
 
 

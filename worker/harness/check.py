@@ -2,6 +2,7 @@
 
 Three runs in the same buffers: two with different numbers, so that a result kept from an earlier call is caught, and one with
 the first numbers again, which shows whether the variant is repeatable to the last bit. After each, the inputs must be what they were.
+A variant that is right so far is then probed further: see probes.py.
 """
 
 from __future__ import annotations
@@ -12,63 +13,65 @@ import torch
 from torch import Tensor
 
 from ..protocol import CheckReply, Status, TensorError
-from .compare import compare, expect_alike, explain
 from .failures import WrongResultError
+from .probes import run_probes
 from .problem import Data, Problem
+from .scene import Memory, Scene
+from .truth import Truth, explain_first
 
 _OTHER_NUMBERS = 1_000_003
 
 Progress = Callable[[int, int, str], None]
 
 
-def check(problem: Problem, seed: int, progress: Progress) -> CheckReply:
-    """How the variant fares; a wrong result is a reply and not an exception."""
+def check(problem: Problem, seed: int, memory: Memory, progress: Progress) -> CheckReply:
+    """How the variant fares; a wrong result is a reply and not an exception. `memory` is the child's own."""
     with problem.modes():
         live = problem.data(seed)
-        first, judged = _run_and_judge(problem, live)
+        first, judged, truth = _run_and_judge(problem, live)
         kept = {name: tensor.clone() for name, tensor in first.items()}
         if any(not error.right for error in judged):
             return _reply(judged, first, seed)
         progress(1, 3, "first numbers right")
+        # Two oracles at once may not fit beside a large case.
+        del truth
         live = _renumber(live, problem.data(seed + _OTHER_NUMBERS))
-        second, judged_again = _run_and_judge(problem, live)
+        second, judged_again, truth = _run_and_judge(problem, live)
         if any(not error.right for error in judged_again):
             return _reply(judged_again, second, seed, " (second call, other numbers: does it keep earlier results?)")
         _expect_kept(first, kept, live)
         progress(2, 3, "other numbers right")
+        del second
         live = _renumber(live, problem.data(seed))
         third = problem.run(live)
-    return CheckReply(Status.OK, _repeatability(kept, third), seed, judged)
+        note = _repeatability(kept, third)
+        del first, third, kept, live
+        probes = run_probes(Scene(problem, seed, problem.data(seed + _OTHER_NUMBERS), truth, memory), progress)
+    wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
+    if wrong:
+        return CheckReply(Status.WRONG, "\n".join(wrong), seed, judged, probes)
+    return CheckReply(Status.OK, note, seed, judged, probes)
 
 
 def judge(problem: Problem, data: Data, results: dict[str, Tensor]) -> list[TensorError]:
     """Every tensor of `results` against the oracle for `data`; WrongResultError for one of wrong shape, dtype or device."""
-    oracle = problem.oracle(data)
-    if results.keys() != oracle.keys():
-        raise WrongResultError(f"it returned {len(results)} tensors and not {len(oracle)}")
-    by_torch = problem.own_precision(data)
-    depth = problem.operator.depth(problem.case)
-    errors = []
-    for name, result in results.items():
-        expect_alike(name, result, oracle[name].shape, _expected_dtype(problem, data, name), problem.device)
-        own = None if by_torch is None else by_torch[name]
-        errors.append(compare(name, result.detach(), oracle[name], own, problem.case.precision, depth))
-    return errors
+    return Truth(problem, data).judge(results)
 
 
 def first_wrong(errors: list[TensorError], results: dict[str, Tensor]) -> str | None:
     """What is wrong with the first wrong tensor, None when all are right."""
-    return next((explain(error, results[error.name].detach()) for error in errors if not error.right), None)
+    return explain_first(errors, results)
 
 
-def _run_and_judge(problem: Problem, live: Data) -> tuple[dict[str, Tensor], list[TensorError]]:
+def _run_and_judge(problem: Problem, live: Data) -> tuple[dict[str, Tensor], list[TensorError], Truth]:
     pristine = live.clone()
     _poison(problem)
     results = problem.run(live)
     changed = live.changed_since(pristine)
     if changed is not None:
         raise WrongResultError(f"it modifies its input: {changed}")
-    return results, judge(problem, pristine, results)
+    truth = Truth(problem, pristine)
+    return results, truth.judge(results), truth
 
 
 def _renumber(live: Data, other: Data) -> Data:
@@ -86,14 +89,6 @@ def _poison(problem: Problem) -> None:
         fill = float("nan") if dtype.is_floating_point else 77
         poisoned.append(torch.full(shape, fill, dtype=dtype, device=problem.device))
     del poisoned
-
-
-def _expected_dtype(problem: Problem, data: Data, name: str) -> torch.dtype:
-    """Outputs have the dtype of the reference's; a gradient that of its input."""
-    if problem.backward:
-        return dict(data.tensors())[name.removeprefix("grad ")].dtype
-    index = int(name[2:-1]) if name != "y" else 0
-    return problem.expected[index][1]
 
 
 def _expect_kept(first: dict[str, Tensor], kept: dict[str, Tensor], live: Data) -> None:

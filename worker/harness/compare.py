@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -46,25 +47,48 @@ def expect_alike(name: str, result: Tensor, shape: Sequence[int], dtype: torch.d
         raise WrongResultError(f"{name} is on {result.device} and not on {device}")
 
 
-def compare(name: str, result: Tensor, oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) -> TensorError:
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one tensor must be: the float64 oracle, its norm, and the relative error that is allowed around it."""
+
+    oracle: Tensor
+    scale: float
+    torch_relative: float | None
+    allowed: float
+    precision: str
+
+
+def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) -> Expected:
+    """`by_torch` is the reference in the case's own precision, None where torch cannot run it."""
+    scale = _norm(oracle.double())
+    if not math.isfinite(scale):
+        scale = _norm(oracle.double().masked_fill(~oracle.isfinite(), 0.0))
+    torch_relative = None if by_torch is None else _relative(_difference(by_torch, oracle), scale)
+    return Expected(oracle, scale, torch_relative, tolerance(precision, depth, torch_relative), precision)
+
+
+def compare(name: str, result: Tensor, expected: Expected) -> TensorError:
     """Every error measure of `result`; numbers that are not finite are given as the largest float, since JSON has none."""
-    torch_relative = None if by_torch is None else _relative(_difference(by_torch, oracle), oracle)
-    allowed = tolerance(precision, depth, torch_relative)
-    difference = _difference(result, oracle)
-    relative = _relative(difference, oracle)
+    difference = _difference(result, expected.oracle)
+    relative = _relative(difference, expected.scale)
     absolute, worst = _worst(difference)
     return TensorError(
         name=name,
-        right=relative <= allowed,
+        right=relative <= expected.allowed,
         norm=_finite(_norm(result.double())),
-        oracle_norm=_finite(_norm(oracle.double())),
+        oracle_norm=_finite(_norm(expected.oracle.double())),
         relative=_finite(relative),
         absolute=_finite(absolute),
-        ulp=_finite(_ulp(difference, oracle, precision)),
-        torch_relative=None if torch_relative is None else _finite(torch_relative),
-        tolerance=allowed,
+        ulp=_finite(_ulp(difference, expected.oracle, expected.precision)),
+        torch_relative=None if expected.torch_relative is None else _finite(expected.torch_relative),
+        tolerance=expected.allowed,
         worst_index=worst,
     )
+
+
+def is_right(result: Tensor, expected: Expected) -> bool:
+    """Whether `compare` would call it right, without the measures that take longer to compute."""
+    return _relative(_difference(result, expected.oracle), expected.scale) <= expected.allowed
 
 
 def explain(error: TensorError, result: Tensor) -> str:
@@ -83,17 +107,17 @@ def _difference(result: Tensor, oracle: Tensor) -> Tensor:
     if not result.dtype.is_floating_point:
         return (result.long() - oracle.long()).abs().double()
     wide = result.detach().double()
+    difference = (wide - oracle).abs_()
+    if math.isfinite(float(difference.sum())):
+        return difference
     same = (wide == oracle) | (wide.isnan() & oracle.isnan())
-    difference = (wide - oracle).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
-    return difference.masked_fill_(same, 0.0)
+    return difference.nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(same, 0.0)
 
 
-def _relative(difference: Tensor, oracle: Tensor) -> float:
+def _relative(difference: Tensor, scale: float) -> float:
     error = _norm(difference)
     if error == 0.0:
         return 0.0
-    wide = oracle.double()
-    scale = _norm(wide.masked_fill(~wide.isfinite(), 0.0))
     return error / scale if scale else math.inf
 
 

@@ -46,22 +46,22 @@ class Failure:
 
 def describe(error: BaseException, device: torch.device) -> Failure:
     """The status and message that `error` counts as, with its tensors freed."""
-    message, status = _message(error), _status(error)
+    message, status = _message(error), status_of(error)
     if isinstance(error, Refusal):
         return Failure(status, message)
     # Frames of the traceback hold the tensors that did not fit; without this the next variant would run out of memory too.
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = None
     gc.collect()
-    if device.type != "cuda":
-        return Failure(status, message)
-    if not _device_works(device):
+    if not device_works(device):
         return Failure(Status.CRASHED, f"{message}\nThe CUDA context is lost, so this process ends.", poisoned=True)
-    torch.cuda.empty_cache()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     return Failure(status, message)
 
 
-def _status(error: BaseException) -> Status:
+def status_of(error: BaseException) -> Status:
+    """The status that an exception of kernel code counts as."""
     if isinstance(error, Refusal):
         return error.status
     if isinstance(error, WrongResultError):
@@ -80,8 +80,10 @@ def _message(error: BaseException) -> str:
     return text if len(text) <= MESSAGE_LIMIT else f"…{text[-MESSAGE_LIMIT:]}"
 
 
-def _device_works(device: torch.device) -> bool:
-    """Whether the context still answers; after an illegal access every call fails, however innocent."""
+def device_works(device: torch.device) -> bool:
+    """Whether the context still answers; after an illegal access every call fails, however innocent. Always so on a CPU."""
+    if device.type != "cuda":
+        return True
     try:
         torch.cuda.synchronize(device)
     except RuntimeError:

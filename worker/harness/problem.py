@@ -35,6 +35,11 @@ class Data:
     def clone(self) -> Data:
         return Data(map_tensors(lambda t: t.detach().clone(), self.inputs), tuple(t.clone() for t in self.incoming))
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> Data:
+        """The same call with function(tensor) for every tensor; what gradients are asked of stays so."""
+        inputs = map_tensors(lambda t: function(t).requires_grad_(t.requires_grad), self.inputs)
+        return Data(inputs, tuple(function(t) for t in self.incoming))
+
     @property
     def nbytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for _, tensor in self.tensors())
@@ -192,7 +197,11 @@ class Problem:
 
     def _inputs(self, seed: int) -> dict[str, Any]:
         # An operator file that draws its own random numbers is repeatable too.
-        torch.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.manual_seed(seed)
+        else:
+            # Without a GPU torch.manual_seed keeps a stack trace for each call, in case CUDA starts one day.
+            torch.default_generator.manual_seed(seed)
         return self.operator.inputs(self.case, SeededMaker(seed, self.device, self.case.precision))
 
 

@@ -4,7 +4,8 @@
 
 using torch::stable::Tensor;
 
-Tensor forward(const Tensor& x) {
+Tensor forward(const Tensor& given) {
+    const Tensor x = given.is_contiguous() ? given : torch::stable::contiguous(given);
     Tensor y = torch::stable::empty_like(x);
     const float* in = static_cast<const float*>(x.data_ptr());
     float* out = static_cast<float*>(y.data_ptr());

@@ -1,0 +1,29 @@
+"""What all probes of one check share, and how one says that it has nothing to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .problem import Data, Problem
+from .truth import Truth
+
+Memory = set[tuple[str, str, str]]
+"""(operator, variant, torch operator) that a child has put through opcheck: once is enough."""
+Calls = dict[Any, tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+class NotProbedError(Exception):
+    """A probe has nothing to look at; the message says why."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """seed: of the check. truth: for the numbers in `data`. calls: operators that the first probe saw called."""
+
+    problem: Problem
+    seed: int
+    data: Data
+    truth: Truth
+    memory: Memory
+    calls: Calls = field(default_factory=dict)
