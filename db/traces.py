@@ -66,6 +66,11 @@ def iter_trace(s: Session, trace_id: int) -> Iterator[bytes]:
     return _chunks(s, trace_id)
 
 
+def read_report(s: Session, trace_id: int) -> bytes | None:
+    """Nsight Compute's file that was taken along with a trace; None where there is none."""
+    return s.scalar(select(Trace.report).where(Trace.id == trace_id))
+
+
 def iter_trace_json(s: Session, trace_id: int) -> Iterator[bytes]:
     """The trace as plain JSON, in pieces of at most one chunk; NotFoundError before the first when there is no such trace."""
     return _inflated(iter_trace(s, trace_id))

@@ -26,6 +26,17 @@ ORDER: tuple[Kind, ...] = ("check", "bench", "profile", "compare")
 MAX_JOBS = 20_000
 
 
+class ProfileOptions(BaseModel):
+    """How profiles are taken: calls that are skipped, run to warm up and recorded, and how often; held to the harness's limits by a test."""
+
+    model_config = ConfigDict(extra="forbid")
+    wait: int = Field(default=1, ge=0, le=100)
+    warm_up: int = Field(default=1, ge=0, le=100)
+    active: int = Field(default=2, ge=1, le=100)
+    repeat: int = Field(default=1, ge=1, le=10, description="The trace kept is the last repetition's.")
+    counters: bool = Field(default=False, description="Ask Nsight Compute for hardware counters too, where it is permitted.")
+
+
 class SubmissionRequest(BaseModel):
     """What to measure: commits × kinds × operators × devices. Empty operators, variants or cases mean all of them."""
 
@@ -44,6 +55,7 @@ class SubmissionRequest(BaseModel):
     priority: int = Field(default=0, ge=-10, le=10, description="Higher runs earlier.")
     seed: int = Field(default=0, ge=0, lt=2**31)
     budget_ms: int | None = Field(default=None, ge=1, le=600_000, description="Time to spend on timing one variant on one case.")
+    profile: ProfileOptions = ProfileOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +169,8 @@ def _spec(choice: Choice, request: SubmissionRequest, kind: Kind, operator: str,
     known = choice.known(operator, device.kind)
     if known is not None:
         spec["known"] = {"variants": known.variants, "cases": known.cases}
+    if kind in ("profile", "compare") and request.profile != ProfileOptions():
+        spec["profile"] = request.profile.model_dump()
     if kind == "compare" and known is not None:
         spec["pairs"] = [[variant, case] for case in known.cases for variant in known.variants]
     return spec

@@ -11,7 +11,18 @@ from typing import Any
 from worker.checkout import Checkout
 from worker.child import ChildFailure
 from worker.outcome import Finding, Order
-from worker.protocol import BenchReply, BuildReply, CaseEntry, CheckReply, OperatorEntry, ProfileReply, Status, VariantEntry
+from worker.protocol import (
+    BenchReply,
+    BuildReply,
+    CaseEntry,
+    CheckReply,
+    OperatorEntry,
+    ProfilePlan,
+    ProfileReply,
+    Status,
+    VariantEntry,
+    from_json,
+)
 from worker.reporter import Reporter
 
 TRACE_LIMIT = 512 * 2**20
@@ -93,7 +104,10 @@ class Measurer:
                 bench = self._checkout.ask(BenchReply, kind, seconds + budget / 1e9, self._reporter, budget_ns=budget, **names)
                 return Finding(variant, case, bench.status, bench.message, bench=bench)
             output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
-            profile = self._checkout.ask(ProfileReply, "profile", seconds, self._reporter, output=str(output), **names)
+            plan = from_json(ProfilePlan, spec.get("profile") or {})
+            profile = self._checkout.ask(
+                ProfileReply, "profile", seconds, self._reporter, output=str(output), profile=plan, **names
+            )
             return _with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
         except ChildFailure as failure:
             return Finding(variant, case, failure.status, failure.message)

@@ -68,11 +68,15 @@ class _Side(NamedTuple):
     median_ns: float | None
     low_ns: float | None
     high_ns: float | None
+    trace_id: int | None
 
 
 _SIDE = """
 SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, newest.status,
-       point.series_id, point.median_ns, point.low_ns, point.high_ns
+       point.series_id, point.median_ns, point.low_ns, point.high_ns,
+       (SELECT max(traces.id) FROM traces JOIN results AS profiled ON profiled.id = traces.result_id
+        WHERE profiled.commit_id = :commit_id AND profiled.device_id = :device_id AND profiled.operator_id = newest.operator_id
+          AND profiled.variant_id = newest.variant_id AND profiled.case_id = newest.case_id) AS trace_id
 FROM (
     SELECT DISTINCT ON (operator_id, variant_id, case_id) id, operator_id, variant_id, case_id, status
     FROM results WHERE commit_id = :commit_id AND device_id = :device_id AND kind = 'bench'
@@ -137,6 +141,8 @@ def _compared(left: _Side | None, right: _Side | None, left_variant: str = "", r
         separated=_separated(left, right),
         left_series_id=left.series_id if left else None,
         right_series_id=right.series_id if right else None,
+        left_trace_id=left.trace_id if left else None,
+        right_trace_id=right.trace_id if right else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from typing import Any
 
 
 def submit_command(
@@ -17,6 +18,7 @@ def submit_command(
     variants: Iterable[str] = (),
     cases: Iterable[str] = (),
     suite: str | None = None,
+    profile: dict[str, Any] | None = None,
 ) -> str:
     """The `warpwatch submit` line for one operator at one commit, ready for a shell."""
     words = ["warpwatch", "submit", "--repository", repository, "--commit", commit, "--kinds", kind, "--operators", operator]
@@ -28,4 +30,7 @@ def submit_command(
         words += ["--variants", variant]
     for case in cases:
         words += ["--cases", case]
+    if profile:
+        words += ["--profile", ",".join(str(profile[name]) for name in ("wait", "warm_up", "active", "repeat"))]
+        words += ["--counters"] if profile["counters"] else []
     return shlex.join([*words, "--device", device_key, "--wait"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import text
 
 from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
 from db.reads.replay import submit_command
-from db.reads.rows import JobDetail, JobRow, LogLine, Page, PulseRow, ResultView, RunRow, SubmissionRow
+from db.reads.rows import JobDetail, JobRow, LogLine, Measured, Page, PulseRow, ResultView, RunRow, SubmissionRow
 
 _SUBMISSIONS = """
 SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,
@@ -102,7 +104,12 @@ SELECT results.id, variants.name AS variant, cases.key AS case, results.kind, re
        (SELECT median_ns FROM points JOIN series ON series.id = points.series_id
         WHERE points.result_id = results.id AND series.metric = {PRIMARY_METRIC}
         LIMIT 1) AS median_ns,
-       (SELECT max(id) FROM traces WHERE result_id = results.id) AS trace_id
+       (SELECT max(id) FROM traces WHERE result_id = results.id) AS trace_id,
+       (SELECT coalesce(jsonb_agg(jsonb_build_object(
+            'point_id', points.id, 'series_id', series_id, 'metric', metric, 'median_ns', median_ns, 'low_ns', low_ns,
+            'high_ns', high_ns, 'noise', noise, 'count', count, 'dropped', dropped, 'roofline_share', roofline_share,
+            'bound', bound, 'distribution', details -> 'distributions' -> metric) ORDER BY points.id), '[]')
+        FROM points JOIN series ON series.id = points.series_id WHERE points.result_id = results.id) AS measured
 FROM results
 JOIN variants ON variants.id = results.variant_id
 JOIN cases ON cases.id = results.case_id
@@ -126,16 +133,20 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
     replay = submit_command(
         repository, job.commit_sha, job.kind, job.operator, job.device_key, base=job.base_sha,
         variants=spec.get("variants") or (), cases=spec.get("cases") or (),
-        suite=None if spec.get("cases") else spec.get("suite"),
+        suite=None if spec.get("cases") else spec.get("suite"), profile=spec.get("profile"),
     )  # fmt: skip
     return JobDetail(
         job=job,
         repository=repository,
         spec=spec,
         runs=fetch(session, RunRow, _RUNS, job_id=job_id),
-        results=fetch(session, ResultView, _RESULTS, job_id=job_id),
+        results=fetch(session, _result_view, _RESULTS, job_id=job_id),
         replay=replay,
     )
+
+
+def _result_view(measured: list[dict[str, Any]], **fields: Any) -> ResultView:
+    return ResultView(measured=[Measured(**metric) for metric in measured], **fields)
 
 
 def read_log(session: Session, run_id: int, after_id: int = 0, limit: int = 1000) -> list[LogLine]:

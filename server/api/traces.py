@@ -3,23 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from db.reads.rows import KernelView, TraceDetail
 from db.reads.traces import read_trace
-from db.traces import iter_trace, iter_trace_json
+from db.traces import iter_trace, iter_trace_json, read_report
+from server.alignment import AlignedRow, Alignment, align_traces
 from server.problems import documented, not_found
 from server.service import Db, database_of
 from server.tables import CSV_ANSWER, csv_response
 
 router = APIRouter(tags=["traces"])
 JSON_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "A Chrome trace.", "content": {"application/json": {}}}}
+BINARY_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A report of Nsight Compute.", "content": {"application/octet-stream": {}}}
+}
+TraceId = Annotated[int, Query(ge=1, le=2**62)]
 GZIP_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"description": "A gzip'ed Chrome trace.", "content": {"application/gzip": {}}}
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHead:
+    """What a trace is of."""
+
+    id: int
+    operator: str
+    variant: str
+    case: str
+    commit_sha: str
+    device_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceComparison:
+    """Two traces and how they align; differences are b less a."""
+
+    a: TraceHead
+    b: TraceHead
+    alignment: Alignment
+
+
+@router.get("/traces/compare", responses=documented(404, 422))
+def compare_traces(session: Db, a: TraceId, b: TraceId) -> TraceComparison:
+    """Two traces aligned: kernels (on a CPU torch operators) added, removed, slower, faster and the same, per call."""
+    left, right = get_trace(session, a), get_trace(session, b)
+    return TraceComparison(_head(left), _head(right), align_traces(left, right))
+
+
+@router.get("/traces/compare.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def compare_traces_csv(session: Db, a: TraceId, b: TraceId) -> Response:
+    """The aligned kernels as CSV."""
+    return csv_response(AlignedRow, compare_traces(session, a, b).alignment.rows, f"traces-{a}-{b}")
 
 
 @router.get("/traces/{trace_id}", responses=documented(404, 422))
@@ -37,23 +77,37 @@ def get_kernels_csv(session: Db, trace_id: int) -> Response:
     return csv_response(KernelView, get_trace(session, trace_id).kernels, f"trace-{trace_id}-kernels")
 
 
+@router.get("/traces/{trace_id}/report.ncu-rep", responses=documented(404, 422) | BINARY_ANSWER, response_class=Response)
+def download_report(session: Db, trace_id: int) -> Response:
+    """Nsight Compute's own file, for its user interface."""
+    name, data = _file_name(get_trace(session, trace_id)), read_report(session, trace_id)
+    if data is None:
+        raise not_found("report of trace", trace_id, "profile with hardware counters on a GPU where they are permitted")
+    headers = {"Content-Disposition": f'attachment; filename="{name}.ncu-rep"'}
+    return Response(data, media_type="application/octet-stream", headers=headers)
+
+
 @router.get("/traces/{trace_id}/download.json", responses=documented(404, 422) | JSON_ANSWER, response_class=Response)
 def download_json(request: Request, session: Db, trace_id: int) -> StreamingResponse:
     """The trace as plain JSON, unpacked while it is sent."""
     name = _file_name(get_trace(session, trace_id))
-    headers = {"Content-Disposition": f'attachment; filename="{name}.json"'}
+    headers = {"Content-Disposition": f'attachment; filename="{name}.pt.trace.json"'}
     return StreamingResponse(_stream(request, trace_id, is_plain=True), media_type="application/json", headers=headers)
 
 
 @router.get("/traces/{trace_id}/download.json.gz", responses=documented(404, 422) | GZIP_ANSWER, response_class=Response)
 def download_gzip(request: Request, session: Db, trace_id: int) -> StreamingResponse:
-    """The trace as it is stored; Perfetto and chrome://tracing open it as it is."""
+    """The trace as it is stored: Perfetto and chrome://tracing open it as it is, TensorBoard by the end of its name."""
     found = get_trace(session, trace_id)
     headers = {
-        "Content-Disposition": f'attachment; filename="{_file_name(found)}.json.gz"',
+        "Content-Disposition": f'attachment; filename="{_file_name(found)}.pt.trace.json.gz"',
         "Content-Length": str(found.compressed_size),
     }
     return StreamingResponse(_stream(request, trace_id, is_plain=False), media_type="application/gzip", headers=headers)
+
+
+def _head(trace: TraceDetail) -> TraceHead:
+    return TraceHead(trace.id, trace.operator, trace.variant, trace.case, trace.commit_sha, trace.device_key)
 
 
 def _stream(request: Request, trace_id: int, *, is_plain: bool) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ from db.reads.code import list_repositories
 from db.reads.query import Session
 from db.reads.rows import RepositoryRow
 from server import formats
+from server.kernel_names import short_name
 from server.problems import not_found
 from server.service import Db
 from warpwatch import __version__
@@ -73,6 +74,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     jinja.filters |= {function.__name__: function for function in formats.FILTERS}
+    jinja.filters["kernel_name"] = short_name
     jinja.filters["row_option"] = lambda device: (device.key, device.name)
     jinja.globals |= {"link": link, "query": query, "asset": asset, "version": __version__}
     jinja.policies["json.dumps_kwargs"] = {"default": _plain, "separators": (",", ":")}

@@ -29,7 +29,10 @@ LISTS = ("variants", "cases")
 EMPTY: dict[str, Any] = {
     "commits": "", "base": "", "kinds": ["check", "bench"], "operators": [], "variants": "", "cases": "",
     "suite": "quick", "device": "all", "priority": "0",
+    "profile.wait": "1", "profile.warm_up": "1", "profile.active": "2", "profile.repeat": "1", "profile.counters": "",
 }  # fmt: skip
+PROFILE = "profile."
+"""What the names of the fields begin with that make up SubmissionRequest.profile."""
 
 
 @router.get("/submissions")
@@ -115,7 +118,8 @@ def read_form(form: FormData) -> dict[str, Any]:
             entered[name] = str(value).replace(";", " ").split()
         elif name not in CHOICES and str(value).strip():
             entered[name] = value
-    return {"kinds": [], **entered}
+    profile = {name.removeprefix(PROFILE): entered.pop(name) for name in list(entered) if name.startswith(PROFILE)}
+    return {"kinds": [], **entered, **({"profile": profile} if profile else {})}
 
 
 def form_values(form: FormData) -> dict[str, Any]:

@@ -1,25 +1,65 @@
-"""A trace: its kernel table, the trace itself in the embedded viewer, and the files."""
+"""A trace: what was read from it, the trace itself in the embedded viewer, the files; and two traces beside each other."""
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
-from db.reads.traces import read_trace
-from server.pages.render import Page
+from db.reads.rows import TraceDetail
+from db.reads.traces import list_related_traces, read_trace
+from server.alignment import align_traces
+from server.pages.render import Page, query
 from server.problems import not_found
+from server.trace_charts import memory_figure
 
 router = APIRouter()
+Chosen = Annotated[int | None, Query(ge=1, le=2**62)]
+
+
+@router.get("/traces/compare")
+def compare(page: Page, a: Chosen = None, b: Chosen = None) -> Response:
+    """What `b` does otherwise than `a`; without `b` the traces to choose from."""
+    left = _find(page, a) if a is not None else None
+    right = _find(page, b) if b is not None else None
+    known = left or right
+    if known is not None:
+        page.moved(known.repository)
+    address = query("/traces/compare", a=a, b=b)
+    return page.page(
+        "trace_compare.html",
+        json=address if left and right else None,
+        csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
+        a=left,
+        b=right,
+        others=list_related_traces(page.session, known.id) if known else [],
+        alignment=align_traces(left, right) if left and right else None,
+    )
 
 
 @router.get("/traces/{trace_id}")
 def trace(page: Page, trace_id: int) -> Response:
     """The viewer is loaded from our own host and given the trace's address, so nothing leaves the machine."""
-    found = read_trace(page.session, trace_id)
-    if found is None:
-        raise not_found("trace", trace_id)
+    found = _find(page, trace_id)
     page.moved(found.repository)
     file = f"{str(page.request.base_url).rstrip('/')}/api/v1/traces/{trace_id}/download.json.gz"
     viewer = f"/perfetto/#!/?mode=embedded&hideSidebar=true&url={quote(file, safe='')}"
-    return page.page("trace.html", json=f"/traces/{trace_id}", trace=found, viewer=viewer)
+    memory = found.summary.get("memory")
+    return page.page(
+        "trace.html",
+        json=f"/traces/{trace_id}",
+        trace=found,
+        summary=found.summary,
+        on_gpu=any("grid" in kernel.details for kernel in found.kernels),
+        viewer=viewer,
+        others=list_related_traces(page.session, trace_id),
+        memory=memory_figure(memory) if memory else None,
+    )
+
+
+def _find(page: Page, trace_id: int) -> TraceDetail:
+    found = read_trace(page.session, trace_id)
+    if found is None:
+        raise not_found("trace", trace_id)
+    return found

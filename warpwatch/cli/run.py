@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from warpwatch import __version__, git
-from warpwatch.cli import app
+from warpwatch.cli import app, plans
 from warpwatch.project import ProjectError
 from warpwatch.settings import SettingError, Settings, load_settings
 
@@ -45,6 +45,7 @@ class Wish:
     variants: list[str] | None
     cases: list[str] | None
     traces: int
+    profile: dict[str, int | bool]
 
 
 @app.command()
@@ -59,12 +60,17 @@ def run(
     variants: str | None = typer.Option(None, help="Variants, separated by commas; all by default."),
     cases: str | None = typer.Option(None, help="Case keys, separated by blanks; overrides the suite."),
     traces: int = typer.Option(1000, min=0, help="Keep at most so many traces. Profiles take the first case that was chosen."),
+    profile: str | None = typer.Option(None, help=plans.HELP),
+    counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
 ) -> None:
     """Measure commits here and now: needs git, torch and a compiler, but no server, database or network."""
     from worker.devices import choose_device
     from worker.reporter import CannotRunError
 
-    wish = Wish(_words(operators), _words(kinds) or list(KINDS), suite, _words(variants), cases.split() if cases else None, traces)
+    plan = plans.profile_plan(profile, counters)
+    wish = Wish(
+        _words(operators), _words(kinds) or list(KINDS), suite, _words(variants), cases.split() if cases else None, traces, plan
+    )
     try:
         unknown = [kind for kind in wish.kinds if kind not in KINDS]
         if unknown:
@@ -174,8 +180,8 @@ def _orders(wish: Wish, mirror: Path, url: str, sha: str, tally: Tally) -> Itera
     for operator in git.operator_names(mirror, sha, project.operators):
         if wish.operators is None or operator in wish.operators:
             for kind in wish.kinds:
-                limit = {"case_limit": 1} if kind == "profile" else {}
-                yield Order(kind, url, sha, operator, spec | limit)
+                own = {"case_limit": 1, "profile": wish.profile} if kind == "profile" else {}
+                yield Order(kind, url, sha, operator, spec | own)
 
 
 def _few_traces(outcome: Outcome, left: int) -> Outcome:

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from warpwatch import git
-from warpwatch.cli import app
+from warpwatch.cli import app, plans
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.settings import SettingError, load_settings
 
@@ -61,6 +61,8 @@ def submit(
     device: str = typer.Option("all", help="A device's key, or cpu, cuda or all."),
     priority: int = typer.Option(0, help="-10 to 10; higher runs earlier."),
     seed: int = typer.Option(0, help="Seed of the inputs."),
+    profile: str | None = typer.Option(None, help=plans.HELP),
+    counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     idempotency_key: str | None = typer.Option(None, help="The same key twice is one submission."),
     wait: bool = typer.Option(False, help="Follow it to its end; exit 0 fine, 1 wrong or slower, 2 could not run."),
     timeout: float | None = typer.Option(None, help="Seconds to wait at most."),
@@ -73,6 +75,7 @@ def submit(
             "repository": name, "commits": _resolve(here, commit), "base": _resolve(here, base) if base else None,
             "kinds": _split(kinds), "operators": _split(operators), "variants": _split(variants), "cases": cases,
             "suite": suite, "device": device, "priority": priority, "seed": seed,
+            "profile": plans.profile_plan(profile, counters),
         }  # fmt: skip
         answer = client.post("/submissions", request, idempotency_key)
         console.print(f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/submissions/{answer['id']}")

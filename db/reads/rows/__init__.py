@@ -14,13 +14,14 @@ from db.reads.rows.timings import (
     CommitDetail,
     ComparedRow,
     History,
+    Measured,
     PointRow,
     PointSamples,
     SeriesRow,
     StatusMark,
 )
 from db.reads.rows.verdicts import NoteRow, RegressionDetail, RegressionRow, RegressionSeriesRow, Verdicts
-from db.reads.rows.work import JobDetail, JobRow, KernelView, LogLine, ResultView, RunRow, SubmissionRow, TraceDetail
+from db.reads.rows.work import JobDetail, JobRow, KernelView, LogLine, ResultView, RunRow, SubmissionRow, TraceDetail, TraceRow
 
 Item = TypeVar("Item")
 
@@ -54,6 +55,7 @@ __all__ = [
     "KernelCode",
     "KernelView",
     "LogLine",
+    "Measured",
     "NoteRow",
     "OperatorRow",
     "Page",
@@ -70,6 +72,7 @@ __all__ = [
     "StatusMark",
     "SubmissionRow",
     "TraceDetail",
+    "TraceRow",
     "Verdicts",
     "WorkerRow",
 ]

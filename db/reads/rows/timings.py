@@ -72,11 +72,31 @@ class PointRow:
     roofline_share: float | None
     bound: str | None
     result_id: int
+    distribution: dict[str, Any] | None = None
+    """worker.protocol.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One metric of one result. distribution: see PointRow."""
+
+    point_id: int
+    series_id: int
+    metric: str
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    noise: float
+    count: int
+    dropped: int
+    roofline_share: float | None
+    bound: str | None
+    distribution: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PointSamples:
-    """Every kept sample of one point, in the order they were taken, one call each."""
+    """Every kept sample of one point, in the order they were taken, one call each. distribution: see PointRow."""
 
     id: int
     series_id: int
@@ -86,6 +106,7 @@ class PointSamples:
     high_ns: float
     dropped: int
     samples_ns: list[float]
+    distribution: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +177,5 @@ class ComparedRow:
     """True when the two 95 % intervals do not touch."""
     left_series_id: int | None
     right_series_id: int | None
+    left_trace_id: int | None = None
+    right_trace_id: int | None = None

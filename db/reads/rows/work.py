@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from db.reads.rows.timings import Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class ResultView:
     details: dict[str, Any]
     median_ns: float | None
     trace_id: int | None
+    measured: list[Measured] = field(default_factory=list)
+    """Every metric of a bench, in the order they were taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +116,19 @@ class TraceDetail:
     runtime_calls: dict[str, float]
     created_at: datetime
     kernels: list[KernelView]
+    summary: dict[str, Any] = field(default_factory=dict)
+    """What else was read from it (worker/harness/profile_summary.py); empty for traces of earlier versions."""
+    has_report: bool = False
+    """Whether Nsight Compute's file is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """A trace that another can be compared with."""
+
+    id: int
+    variant: str
+    case: str
+    commit_sha: str
+    commit_subject: str
+    created_at: datetime

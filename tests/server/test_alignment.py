@@ -1,0 +1,162 @@
+"""Traces beside each other: what is matched, and what is called a change."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from db.models import Status
+from db.outcome import ResultRow
+from db.reads.rows import KernelView, TraceDetail
+from server.alignment import Step, align, align_traces
+from server.kernel_names import plain_name, short_name
+from tests.builders import CASES, Lab, trace
+
+
+def steps(*names: str, ns: float = 1000.0) -> list[Step]:
+    return [Step(name, 1, ns) for name in names]
+
+
+def told(a: list[Step], b: list[Step]) -> dict[str, str]:
+    return {str(row.b_name or row.a_name): row.state for row in align(a, b)}
+
+
+def detail(kernels: dict[str, tuple[int, float]], runtime: dict[str, float] | None = None, **summary: Any) -> TraceDetail:
+    rows = [KernelView(name, calls, total, total / calls, 0.1, {}) for name, (calls, total) in kernels.items()]
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return TraceDetail(1, "r", "kron", "v3", "n=1", "a" * 40, "gpu", 1, 1, "", runtime or {}, now, rows, summary)
+
+
+def test_every_step_is_counted_once() -> None:
+    a, b = steps("x", "y", "x", "z"), steps("x", "x", "w", "z", "x")
+    rows = align(a, b)
+    assert sum(row.a_count for row in rows) == len(a)
+    assert sum(row.b_count for row in rows) == len(b)
+    assert sum(row.difference_ns for row in rows) == pytest.approx(sum(s.ns for s in b) - sum(s.ns for s in a))
+    assert sum(abs(row.contribution) for row in rows) == pytest.approx(1)
+
+
+def test_added_and_removed() -> None:
+    assert told(steps("load", "mul"), steps("load", "store", "mul")) == {"store": "added", "load": "same", "mul": "same"}
+    assert told(steps("load", "copy", "mul"), steps("load", "mul")) == {"copy": "removed", "load": "same", "mul": "same"}
+
+
+def test_one_more_run_of_the_same_kernel_is_a_row_of_its_own() -> None:
+    extra, kept = align(steps("k", "k"), steps("k", "k", "k"))
+    assert (extra.state, extra.a_name, extra.b_count) == ("added", None, 1)
+    assert (kept.state, kept.a_count, kept.b_count) == ("same", 2, 2)
+
+
+def test_a_kernel_that_moved_is_still_the_same() -> None:
+    assert set(told(steps("a", "b", "c"), steps("c", "a", "b")).values()) == {"same"}
+
+
+def test_other_template_arguments_are_the_same_kernel() -> None:
+    (row,) = align(steps("void kron::fused<float, 32>(float*)"), steps("void kron::fused<float, 64>(float*)", ns=3000))
+    assert (row.state, row.a_name != row.b_name, row.difference_ns) == ("slower", True, 2000)
+    exact = align(steps("f<1>", "f<2>"), steps("f<2>"))
+    assert [(row.state, row.a_name) for row in exact] == [("removed", "f<1>"), ("same", "f<2>")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "state"),
+    [(10_000, 10_400, "same"), (10_000, 10_600, "slower"), (10_000, 9_000, "faster"), (500, 650, "same"), (500, 800, "slower")],
+)
+def test_a_change_is_relative_and_absolute(before: float, after: float, state: str) -> None:
+    assert told(steps("k", ns=before), steps("k", ns=after)) == {"k": state}
+
+
+def test_the_largest_contribution_comes_first() -> None:
+    a = [Step("small", 1, 1000), Step("large", 1, 9000), Step("gone", 1, 3000)]
+    b = [Step("small", 1, 1500), Step("large", 1, 4000)]
+    assert [(row.b_name or row.a_name, round(row.contribution, 3)) for row in align(a, b)] == [
+        ("large", -0.588), ("gone", -0.353), ("small", 0.059),
+    ]  # fmt: skip
+
+
+def test_traces_without_an_order_are_matched_by_their_tables() -> None:
+    old = detail({"k": (4, 8000.0)}, {"cudaLaunchKernel": 2.0, "cudaMemsetAsync": 1.0})
+    new = detail(
+        {"k": (2, 9000.0)}, {"cudaLaunchKernel": 1.0, "cudaMemsetAsync": 1.0}, calls=1, sequence=[["k", 4500.0], ["k", 4500.0]]
+    )
+    found = align_traces(old, new)
+    assert not found.ordered
+    assert (found.a_ns, found.b_ns) == (4000.0, 9000.0)
+    assert [(row.a_count, row.b_count, row.state) for row in found.rows] == [(2.0, 2.0, "slower")]
+    assert [(row.name, row.a, row.b) for row in found.runtime] == [("cudaLaunchKernel", 2.0, 1.0)]
+
+
+LAMBDA = "void at::native::elementwise_kernel<128, 2, at::native::copy(at::Iter&)::{lambda()#3}::operator()() const>(int, float*)"
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "short"),
+    [
+        ("void kron::fused<float, Plan<3, 4> >(Chain<float>)", "kron::fused<…>", "kron::fused<float, Plan<3, 4> >"),
+        ("sm80_xmma_gemm_f32", "sm80_xmma_gemm_f32", "sm80_xmma_gemm_f32"),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
+        (LAMBDA, "at::native::elementwise_kernel<…>", "at::native::elementwise_kernel<…>"),
+        ("aten::mm", "aten::mm", "aten::mm"),
+        ("(anonymous namespace)::f<1>(int)", "f<…>", "f<1>"),
+        ("broken<", "broken<…", "broken<"),
+        (">", ">", ">"),
+    ],
+)
+def test_names(name: str, plain: str, short: str) -> None:
+    assert (plain_name(name), short_name(name)) == (plain, short)
+
+
+def traced(client: TestClient, lab: Lab, index: int, summary: dict[str, Any], report: bytes | None = None) -> int:
+    job = lab.submit("profile", index)
+    row = replace(trace(lab.folder), summary=summary, report=report)
+    lab.finish(job, lab.outcome([ResultRow("v1", CASES[0], Status.OK, trace=row)]))
+    return int(client.get(f"/api/v1/jobs/{job}").json()["results"][0]["trace_id"])
+
+
+def test_page_json_and_csv(client: TestClient, lab: Lab) -> None:
+    a = traced(client, lab, 0, {"calls": 2, "sequence": [["kernel 0", 1000.0], ["kernel 1", 500.0]]})
+    b = traced(client, lab, 1, {"calls": 2, "sequence": [["kernel 0", 3000.0], ["kernel 2", 700.0]]})
+    query = {"a": a, "b": b}
+    found = client.get("/api/v1/traces/compare", params=query).json()
+    assert (found["a"]["commit_sha"], found["b"]["commit_sha"]) == (lab.shas[0], lab.shas[1])
+    assert [(row["state"], row["a_name"], row["b_name"]) for row in found["alignment"]["rows"]] == [
+        ("slower", "kernel 0", "kernel 0"), ("added", None, "kernel 2"), ("removed", "kernel 1", None),
+    ]  # fmt: skip
+    assert client.get("/api/v1/traces/compare.csv", params=query).text.count("\n") == 4
+    page = client.get("/traces/compare", params=query).text
+    assert "matched by name and order" in page
+    assert f"traces/{a}?" in page
+    alone = client.get("/traces/compare", params={"a": a}).text
+    assert f'value="{b}"' in alone, "the other trace can be chosen"
+    for path in ("/api/v1/traces/compare?a=1", f"/api/v1/traces/compare?a={a}&b=0"):
+        assert client.get(path).status_code == 422
+    for path in (f"/api/v1/traces/compare?a={a}&b=999", f"/traces/compare?a={a}&b=999"):
+        assert client.get(path).status_code == 404
+
+
+def test_two_commits_lead_to_their_traces(client: TestClient, lab: Lab) -> None:
+    a, b = (traced(client, lab, index, {}) for index in (0, 1))
+    for index in (0, 1):
+        lab.bench(index, {("v1", CASES[0]): 1000.0})
+    query = {"repository": "kernels", "device": "test-cpu", "left": lab.shas[0], "right": lab.shas[1]}
+    (row,) = client.get("/api/v1/compare", params=query).json()["items"]
+    assert (row["left_trace_id"], row["right_trace_id"]) == (a, b)
+    page = client.get(
+        "/compare", params={"repository": "kernels", "device": "test-cpu", "base": lab.shas[0], "head": lab.shas[1]}
+    ).text
+    assert f"a={a}&amp;b={b}" in page
+
+
+def test_the_counters_file_is_kept_as_it_is(client: TestClient, lab: Lab) -> None:
+    number = traced(client, lab, 0, {"calls": 2, "counters": {"message": "", "rows": []}}, b"\x00ncu report\xff")
+    assert client.get(f"/api/v1/traces/{number}").json()["has_report"]
+    answer = client.get(f"/api/v1/traces/{number}/report.ncu-rep")
+    assert (answer.content, answer.headers["content-type"]) == (b"\x00ncu report\xff", "application/octet-stream")
+    without = traced(client, lab, 1, {})
+    assert client.get(f"/api/v1/traces/{without}/report.ncu-rep").status_code == 404
+    assert gzip.decompress(client.get(f"/api/v1/traces/{without}/download.json.gz").content).startswith(b"{")
