@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from db.reads.rows import History, PointRow, RegressionSeriesRow, StatusMark
-from server.formats import STATUS_NAMES, absolute, duration, fact, headline, share, short, unit_of, variant_order
+from server.formats import STATUS_NAMES, absolute, duration, fact, headline, shape, share, short, unit_of, variant_order
 
 Figure = dict[str, Any]
 
@@ -150,6 +150,7 @@ def _hover(history: History, point: PointRow) -> list[str]:
     interval = f"{history.series.variant}, {duration(point.low_ns, 4)} to {duration(point.high_ns, 4)}"
     if point.roofline_share is not None:
         interval += f"<br>{share(point.roofline_share)} of {escape(point.bound or 'the roofline')}"
+    interval += "".join(f"<br>{escape(words)}" for words in shape(point.distribution))
     return [
         _commit_address(history, point.commit_sha), short(point.commit_sha), escape(_shortened(point.subject)),
         f"{escape(point.author)}, {absolute(point.authored_at)}", duration(point.median_ns, 4), interval,

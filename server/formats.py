@@ -15,6 +15,10 @@ _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 NOTABLE_CHANGE = 0.03
 """A change smaller than this, or than twice the noise, is written but not coloured."""
 
+SURE_OF_DRIFT = 0.01
+NOTABLE_DRIFT, NOTABLE_DEPENDENCE, NOTABLE_OUTLIERS = 0.005, 0.4, 0.05
+"""A drift, a correlation of neighbours and a share of outliers below these are not worth a word."""
+
 STATUS_NAMES = {
     "ok": "ok",
     "wrong": "wrong",
@@ -146,6 +150,23 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", _THIN)
 
 
+def shape(told: dict[str, Any] | None) -> list[str]:
+    """What is worth saying about a set of samples (worker.protocol.Distribution as JSON) besides its median; often nothing."""
+    if not told:
+        return []
+    found = []
+    if told["modes"]:
+        places = (f"{duration(mode['ns'])} ({share(mode['share'])})" for mode in told["modes"])
+        found.append(f"two modes: {' and '.join(places)}")
+    if told["drift_chance"] < SURE_OF_DRIFT and abs(told["drift"]) >= NOTABLE_DRIFT:
+        found.append(f"drifts {change(1 + told['drift'])} over the run")
+    if told["autocorrelation"] > NOTABLE_DEPENDENCE:
+        found.append(f"neighbours alike (ρ {told['autocorrelation']:.2f}): worth {told['effective']:.0f} independent samples")
+    if told["outliers"] > NOTABLE_OUTLIERS:
+        found.append(f"{share(told['outliers'])} outliers")
+    return found
+
+
 def fact(value: Any) -> str:
     """A value of an environment's facts as text."""
     if isinstance(value, list | tuple):
@@ -156,5 +177,5 @@ def fact(value: Any) -> str:
 
 
 FILTERS = (
-    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, status_name, headline, plural, fact,
+    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, status_name, headline, plural, shape, fact,
 )  # fmt: skip

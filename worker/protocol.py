@@ -33,8 +33,11 @@ class Status(StrEnum):
 PROTOCOL = "1"
 """Version of how timings are taken; part of the series key, so two protocols are never drawn as one line."""
 
-METRICS = {"cuda": ("graph", "cold", "call"), "cpu": ("hot", "cold")}
-"""Metrics per device kind, the one that verdicts are made from first."""
+METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
+"""Metrics per device kind, all of them nanoseconds, the one that verdicts are made from first."""
+
+SETUP = "setup"
+"""Metric of what a variant does once per set of numbers before it is called; measured where a variant says that it prepares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +212,37 @@ class CheckReply:
 
 
 @dataclass(frozen=True, slots=True)
+class Mode:
+    """One of two speeds that samples fall into: its median, and its share of them."""
+
+    ns: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What a set of samples looks like besides its median.
+
+    drift: change from the first sample to the last over the median; drift_chance: how likely such a trend is where there is none.
+    modes: both modes of a bimodal set, the larger first, else none. autocorrelation: of neighbours, by rank.
+    outliers: share of samples far from every mode. effective: number of independent samples that would know the median as well.
+    """
+
+    drift: float
+    drift_chance: float
+    modes: list[Mode]
+    autocorrelation: float
+    outliers: float
+    effective: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """One metric of one variant on one case.
 
-    samples_ns: every kept sample, one call each. median_ns, low_ns, high_ns: median and its 95 % interval.
-    noise: interquartile range over median. dropped: samples not kept, `dropped_reason` says why.
+    samples_ns: every kept sample, one call each, in the order they were taken. median_ns, low_ns, high_ns: median and its 95 %
+    interval, which is as wide as that many dependent samples leave it. noise: interquartile range over median.
+    dropped: samples not kept, `dropped_reason` says why. distribution: None for fewer than 20 samples.
     """
 
     metric: str
@@ -224,11 +253,28 @@ class Measurement:
     noise: float
     dropped: int = 0
     dropped_reason: str = ""
+    distribution: Distribution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Something counted per call instead of timed: median with its 95 % interval, in `unit`, over `count` calls."""
+
+    unit: str
+    median: float
+    low: float
+    high: float
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
 class BenchReply:
-    """flops and bytes are the case's cost; health holds clocks, temperature, power and throttle reasons where known."""
+    """flops and bytes are the case's cost.
+
+    health: "before", "after" (clocks, temperature, power and throttle reasons, or the load of a CPU), "empty_ns" (what a call that
+    does nothing takes by each metric), "notes" (what could not be measured, and why).
+    counters: "instructions", where the machine counts them. A variant that prepares has one more metric, `setup`.
+    """
 
     status: Status
     message: str = ""
@@ -236,6 +282,7 @@ class BenchReply:
     bytes: int = 0
     measurements: list[Measurement] = field(default_factory=list)
     health: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, Counter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,9 @@ def _result(finding: Finding, peaks: dict[str, float], precisions: dict[str, str
     if finding.bench is not None:
         bench, precision = finding.bench, precisions.get(finding.case)
         dropped = {m.metric: m.dropped_reason for m in bench.measurements if m.dropped_reason}
+        distributions = {m.metric: asdict(m.distribution) for m in bench.measurements if m.distribution is not None}
         details = {"flops": bench.flops, "bytes": bench.bytes, "health": bench.health, "dropped": dropped}
+        details |= {"distributions": distributions, "counters": {name: asdict(c) for name, c in bench.counters.items()}}
         measurements = [_measurement(bench, m, precision, peaks) for m in bench.measurements]
     trace = _trace(finding.profile) if finding.profile is not None else None
     return ResultRow(finding.variant, finding.case, KeptStatus(finding.status), finding.message, details, measurements, trace)

@@ -69,14 +69,16 @@ def read_series(session: Session, series_id: int) -> SeriesRow | None:
 
 
 _POINTS = """
-SELECT newest.id, commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, environment_id,
-       median_ns, low_ns, high_ns, noise, count, roofline_share, bound, result_id
+SELECT newest.id, commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, newest.environment_id,
+       median_ns, low_ns, high_ns, noise, count, roofline_share, bound, result_id,
+       results.details -> 'distributions' -> (SELECT metric FROM series WHERE id = :series_id) AS distribution
 FROM (
     SELECT DISTINCT ON (ordinal, commit_id) * FROM points
     WHERE series_id = :series_id AND ordinal BETWEEN :first AND :last
     ORDER BY ordinal DESC, commit_id DESC, id DESC LIMIT :limit
 ) AS newest
 JOIN commits ON commits.id = newest.commit_id
+JOIN results ON results.id = newest.result_id
 ORDER BY newest.ordinal, newest.commit_id
 """
 
@@ -119,8 +121,10 @@ def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
 def read_samples(session: Session, point_id: int) -> PointSamples | None:
     """Every kept sample of a point, in the order they were taken; None for an unknown point."""
     sql = """
-    SELECT points.id, series_id, commits.sha AS commit_sha, median_ns, low_ns, high_ns, dropped, samples.data
-    FROM points JOIN commits ON commits.id = points.commit_id LEFT JOIN samples ON samples.point_id = points.id
+    SELECT points.id, series_id, commits.sha AS commit_sha, median_ns, low_ns, high_ns, dropped, samples.data,
+           results.details -> 'distributions' -> series.metric AS distribution
+    FROM points JOIN commits ON commits.id = points.commit_id JOIN series ON series.id = points.series_id
+    JOIN results ON results.id = points.result_id LEFT JOIN samples ON samples.point_id = points.id
     WHERE points.id = :id
     """
     return fetch_one(session, _point_samples, sql, id=point_id)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 MAX_PAGE = 200
 """Rows that one page of a list may hold."""
 
-METRICS = {"cuda": ("graph", "cold", "call"), "cpu": ("hot", "cold")}
+METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
 """Metrics per kind of device, the one that verdicts are made from first; held equal to worker.protocol.METRICS by a test."""
 
 PRIMARY_METRIC = "CASE device.kind WHEN 'cuda' THEN 'graph' ELSE 'hot' END"

@@ -18,6 +18,7 @@ Texts = Annotated[list[str], Query(max_length=50)]
 
 METRIC_NAMES = {
     "graph": "graph (GPU, cold data)",
+    "kernel": "kernel (GPU, device time only)",
     "cold": "cold caches",
     "hot": "hot caches",
     "call": "call, host included",

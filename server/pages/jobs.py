@@ -10,6 +10,7 @@ from fastapi.responses import RedirectResponse
 from db.reads.devices import list_devices, list_workers
 from db.reads.work import list_jobs, read_job, read_log
 from db.submissions import cancel_job, retry_job
+from server.break_even import break_even
 from server.pages.choices import Text
 from server.pages.render import Page, query
 from server.problems import not_found
@@ -54,6 +55,7 @@ def job(page: Page, job_id: int, run: Annotated[int | None, Query()] = None) -> 
         "job.html",
         json=f"/jobs/{job_id}",
         detail=found,
+        break_even=break_even(found.results),
         job=found.job,
         shown=shown,
         log=log,

@@ -7,16 +7,21 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from ..protocol import METRICS, BenchReply, Measurement, SampleReply, Status
-from . import timer_cpu, timer_cuda
+from .extras import count, empty_ns, measure_setup, open_timer
 from .health import Health
 from .honesty import expect_honest
 from .integrity import Seal, watch
 from .problem import Problem
 from .rotation import no_collection
 from .summary import FEWEST, is_narrow, summarize
+from .timer_cuda import CaptureError, NoMetricError
 
-SHARES = {"graph": 0.5, "hot": 0.6}
-"""Parts of the budget that the first metric gets; the others share the rest."""
+SHARES = {
+    "cuda": {"graph": 0.15, "kernel": 0.05, "cold": 0.05, "hot": 0.05, "call": 0.05},
+    "cpu": {"hot": 0.6, "cold": 0.4},
+}
+"""Parts of the budget. With one second a GPU's first metric gets what triton's do_bench takes, 25 ms to warm up and 100 ms."""
+_SETUP_SHARE = 0.1
 PLACEMENTS = 6
 """Memory placements on a GPU; small kernels differ between them by more than their samples do within one."""
 _MOST_SAMPLES = 2000
@@ -42,19 +47,21 @@ def bench(problem: Problem, seed: int, budget_ns: int, seal: Seal, progress: Pro
     """Every metric measured, and what was computed meanwhile verified: a wrong result raises WrongResultError."""
     cost = problem.operator.cost(problem.case)
     health = Health(problem.device)
-    facts: dict[str, Any] = {"before": health.read()}
+    facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
     measurements, notes = [], []
-    metrics = METRICS[problem.device.type]
+    shares = SHARES[problem.device.type]
     with problem.modes(), watch(seal), no_collection():
         expect_honest(problem)
-        for done, metric in enumerate(metrics):
-            progress(done, len(metrics), metric)
-            measurement, note = _measure(problem, seed, metric, _budget(metrics, metric, budget_ns), health, seal)
-            if measurement is not None:
-                measurements.append(measurement)
+        for done, metric in enumerate(METRICS[problem.device.type]):
+            progress(done, len(shares), metric)
+            measurement, note = _measure(problem, seed, metric, int(budget_ns * shares[metric]), health, seal)
+            measurements += [measurement] if measurement is not None else []
             notes += [note] if note else []
-    facts["after"] = health.read()
-    return BenchReply(Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts)
+        setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
+        counters, uncounted = count(problem, seed)
+    measurements += [setup] if setup is not None else []
+    facts |= {"after": health.read(), "notes": [uncounted] if uncounted else []}
+    return BenchReply(Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counters)
 
 
 class Prepared:
@@ -71,10 +78,10 @@ class Prepared:
         self.note = ""
         with problem.modes(), watch(seal):
             try:
-                self._timer = _open(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
-            except timer_cuda.CaptureError as error:
+                self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
+            except CaptureError as error:
                 self.metric, self.note = "cold", f"no CUDA graph: {error}"
-                self._timer = _open(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
+                self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
 
     def sample(self) -> SampleReply:
         """One slice: each placement once, and again while the slice's time is not over."""
@@ -99,11 +106,13 @@ def _measure(
 ) -> tuple[Measurement | None, str]:
     """(one metric, a note), without the metric where it cannot be measured."""
     try:
-        timer = _open(problem, seed, metric, budget_ns, PLACEMENTS)
-    except timer_cuda.CaptureError as error:
-        return None, f"no metric graph: the variant cannot be captured in a CUDA graph ({error})"
-    samples, dropped, reasons = _sample(timer, budget_ns, health, seal)
-    timer.verify()
+        timer = open_timer(problem, seed, metric, budget_ns, PLACEMENTS)
+        samples, dropped, reasons = _sample(timer, budget_ns, health, seal)
+        timer.verify()
+    except CaptureError as error:
+        return None, f"no metric {metric}: the variant cannot be captured in a CUDA graph ({error})"
+    except NoMetricError as error:
+        return None, f"no metric {metric}: {error}"
     if not samples:
         return None, f"no metric {metric}: the device was held back all the time ({reasons})"
     return summarize(metric, samples, dropped, reasons), ""
@@ -124,7 +133,7 @@ def _sample(timer: Timer, budget_ns: int, health: Health, seal: Seal) -> tuple[l
                 reasons[reason] = None
             else:
                 samples += taken
-        if _is_enough(samples, (perf_counter_ns() - start) / budget_ns):
+        if _is_enough(samples, (perf_counter_ns() - start) / max(1, budget_ns)):
             return samples, dropped, "; ".join(reasons)
 
 
@@ -135,15 +144,3 @@ def _is_enough(samples: list[float], spent: float) -> bool:
     if spent >= 1:
         return len(samples) >= FEWEST
     return spent >= _SHORTEST and is_narrow(samples)
-
-
-def _open(problem: Problem, seed: int, metric: str, budget_ns: int, placements: int) -> Timer:
-    if problem.device.type == "cuda":
-        return timer_cuda.open_timer(problem, seed, metric, placements)
-    return timer_cpu.open_timer(problem, seed, metric, budget_ns)
-
-
-def _budget(metrics: tuple[str, ...], metric: str, budget_ns: int) -> int:
-    first = SHARES[metrics[0]]
-    share = first if metric == metrics[0] else (1 - first) / (len(metrics) - 1)
-    return max(1, int(budget_ns * share))

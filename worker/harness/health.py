@@ -1,4 +1,4 @@
-"""Clocks, temperature, power and throttling of the GPU around a measurement; nothing is ever set."""
+"""Clocks, temperature, power and throttling of the GPU around a measurement, or the load of a CPU; nothing is ever set."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from typing import Any
 
 import torch
 
+from .load import Load
+
 # Reasons that mean the card could not do what it can; the power cap of a busy card is how it always works and is reported only.
 _HELD_BACK = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "hardware power brake"}
 _REASONS = {0x1: "idle", 0x2: "application clocks", 0x4: "software power cap", 0x10: "sync boost", 0x100: "display", **_HELD_BACK}
 
 
 class Health:
-    """NVML's view of one device; without NVML, or on the CPU, it knows nothing and says so."""
+    """NVML's view of one GPU; without NVML it knows nothing and says so. On a CPU, how busy the machine is."""
 
     def __init__(self, device: torch.device) -> None:
         self._nvml: Any = None
         self._handle: Any = None
-        self._note = "" if device.type == "cuda" else "no sensors are read on this device"
+        self._note = ""
+        self._load = Load() if device.type == "cpu" else None
         if device.type == "cuda":
             self._connect(device)
 
@@ -35,7 +38,12 @@ class Health:
             self._note = f"NVML not available: {type(error).__name__}: {error}"
 
     def read(self) -> dict[str, Any]:
-        """Now: sm_mhz, memory_mhz, celsius, watts, throttle (list of reasons); what the card does not tell is left out."""
+        """Now: sm_mhz, memory_mhz, celsius, watts, throttle (list of reasons); what the card does not tell is left out.
+
+        On a CPU: see load.Load.
+        """
+        if self._load is not None:
+            return self._load.read()
         if self._nvml is None:
             return {"note": self._note}
         nvml, handle = self._nvml, self._handle

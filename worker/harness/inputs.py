@@ -56,7 +56,7 @@ def precision_switches(precision: str) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolution
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """`value` with every tensor in its lists, tuples and dicts replaced by function(tensor); the rest is kept."""
     if isinstance(value, Tensor):
         return function(value)

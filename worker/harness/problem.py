@@ -16,6 +16,7 @@ from warpwatch.operator import Case, DeviceKind, Operator, Variant
 from ..protocol import Status
 from .failures import Refusal, WrongResultError
 from .inputs import DTYPES, SeededMaker, map_tensors, named_tensors, precision_switches
+from .integrity import expect_plain
 
 _INCOMING_SEED = 0x5EED
 """Told apart from the inputs' seeds, so that an incoming gradient never equals an input."""
@@ -120,7 +121,26 @@ class Problem:
 
     def call(self, data: Data) -> Callable[[], Any]:
         """What is timed: the forward call, or the gradients alone with the forward run done here, once."""
-        return self._call(self.variant.function, data)
+        return self._call(partial(self.variant.function, **self.prepared(data)), data)
+
+    def prepared(self, data: Data) -> dict[str, Any]:
+        """What the variant makes of its inputs before it is called; empty for most."""
+        return {} if self.variant.prepare is None else self.variant.prepare(**data.inputs)
+
+    def refreshed(self, call: Callable[[], Any], data: Data) -> Callable[[], Any]:
+        """`call` after the numbers of `data` changed: what was prepared from them is made anew, in place where it fits.
+
+        Only a forward call for which other shapes or plain values were prepared is a new one.
+        """
+        if self.variant.prepare is None or self.backward:
+            return call
+        assert isinstance(call, partial)
+        fresh = self.prepared(data)
+        old = Data({name: call.keywords[name] for name in fresh})
+        if _plain(old.inputs) != _plain(fresh) or not old.fits(Data(fresh)):
+            return self._call(partial(self.variant.function, **fresh), data)
+        old.overwrite(Data(fresh))
+        return call
 
     def results(self, raw: Any) -> dict[str, Tensor]:
         """What a call returned, by name; WrongResultError for what is not there."""
@@ -230,11 +250,18 @@ def _widened(inputs: dict[str, Any]) -> dict[str, Any]:
     return widened
 
 
+def _plain(prepared: dict[str, Any]) -> Any:
+    """What was prepared, with every tensor replaced by its name."""
+    names = {id(tensor): name for name, tensor in named_tensors(prepared)}
+    return map_tensors(lambda tensor: names[id(tensor)], prepared)
+
+
 def _as_tensors(value: Any) -> tuple[Tensor, ...]:
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     for item in values:
         if not isinstance(item, Tensor):
             raise WrongResultError(f"it returned {type(item).__name__} where a tensor belongs")
+        expect_plain(item)
     return values
 
 

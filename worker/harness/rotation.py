@@ -68,6 +68,8 @@ class Rotation:
             for target, source in zip(moving, sources, strict=True):
                 target.overwrite(source)
             self._numbers = [*self._numbers[1:], self._numbers[0]]
+            for index in range(len(self.sets)):
+                self._refresh(index)
 
     def renew(self) -> None:
         """Puts numbers that no call has seen into the sets that `verify` looks at, since rolled ones come round again."""
@@ -77,6 +79,7 @@ class Rotation:
             if target.fits(source):
                 target.overwrite(source)
                 self._before[index], self._numbers[index] = self._numbers[index], seed
+                self._refresh(index)
 
     def spoil(self, result: Any) -> Any:
         """A copy of what a call returned. The original is wiped, so that memory handed out again holds no right answer."""
@@ -110,6 +113,9 @@ class Rotation:
             if wrong is not None:
                 looks = explain(self.problem, partial(self._pristine, index), named, self._earlier(index), self._decoys)
                 raise WrongResultError(f"wrong inside the timed loop: {wrong}{looks}")
+
+    def _refresh(self, index: int) -> None:
+        self.calls[index] = self.problem.refreshed(self.calls[index], self.sets[index])
 
     def _moving(self, data: Data) -> Data:
         return Data({}, data.incoming) if self.problem.backward else data

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..protocol import Measurement
+from .distribution import describe, effective_size
 
 NARROW_ENOUGH = 0.005
 """Half-width of the median's 95 % interval, relative to the median, at which sampling stops."""
@@ -14,10 +15,14 @@ FEWEST = 10
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """(median, low, high): the 95 % interval of the median from order statistics, which assumes no distribution."""
+    """(median, low, high): the 95 % interval of the median from order statistics, which assumes no distribution.
+
+    It is as wide as for so many independent samples as know the median equally well: samples that depend on their neighbours
+    say the same thing several times.
+    """
     ordered = sorted(samples)
     count = len(ordered)
-    half = 0.98 * math.sqrt(count)
+    half = 0.98 * math.sqrt(count) * math.sqrt(count / effective_size(samples))
     low = max(0, math.floor((count + 1) / 2 - half) - 1)
     return quantile(ordered, 0.5), ordered[low], ordered[count - 1 - low]
 
@@ -44,4 +49,4 @@ def summarize(metric: str, samples: Sequence[float], dropped: int = 0, reason: s
     ordered = sorted(samples)
     spread = quantile(ordered, 0.75) - quantile(ordered, 0.25)
     noise = spread / median if median else 0.0
-    return Measurement(metric, [round(s, 3) for s in samples], median, low, high, noise, dropped, reason)
+    return Measurement(metric, [round(s, 3) for s in samples], median, low, high, noise, dropped, reason, describe(samples))

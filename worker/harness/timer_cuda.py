@@ -2,7 +2,8 @@
 
 `graph`: CUDA graphs of launches that walk through input sets covering more than three times the L2, in several memory
 placements; replays follow each other without a gap, so launch cost is not in it and data is cold. `cold`: one eager call after
-the L2 was overwritten, queued behind a sleeping kernel so that the host is ahead. `call`: the host's time from calling to a
+the L2 was overwritten, queued behind a sleeping kernel so that the host is ahead. `hot`: a graph as before of launches on one and
+the same input set, which stays in the L2 if it fits. `call`: the host's time from calling to a
 finished device. Outputs of a graph stay in its own memory, so the last replay's can be verified.
 """
 
@@ -46,25 +47,30 @@ _Event = torch.cuda.Event
 """Bound before the commit's own code can put another class in its place."""
 
 
-class CaptureError(Exception):
+class NoMetricError(Exception):
+    """A metric cannot be had of this variant or on this machine; the message says why."""
+
+
+class CaptureError(NoMetricError):
     """A variant cannot be captured in a CUDA graph; the message is CUDA's."""
 
 
 class GraphTimer:
-    """Replays of CUDA graphs, one per memory placement, each slice on the next placement.
+    """Replays of CUDA graphs, one per memory placement, each slice on the next placement. `hot`: one graph over one input set.
 
     No host code runs in a replay, so nothing can be kept between two; the new numbers of `verify` are what a variant fails on
     that returned something kept when it was captured.
     """
 
-    def __init__(self, problem: Problem, seed: int, placements: int) -> None:
-        set_bytes, call_ns = _measure_set(problem, seed)
-        sets, self.placements = _plan(problem.device, set_bytes, placements)
+    def __init__(self, problem: Problem, seed: int, placements: int, *, hot: bool = False) -> None:
+        set_bytes, call_ns = measure_set(problem, seed)
+        sets, self.placements = (1, 1) if hot else plan_sets(problem.device, set_bytes, placements)
         launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
         scatter = random.Random(seed)
         self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
         self._turn = 0
-        replay_ns = self._warm_up() * launches
+        # The clocks have settled by the time that a second metric is taken.
+        replay_ns = self._warm_up(0 if hot else _WARM_UP_NS) * launches
         self._replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, replay_ns))))
 
     def take(self) -> list[float]:
@@ -76,17 +82,20 @@ class GraphTimer:
     def verify(self) -> None:
         """Raises WrongResultError when a replay like the others, on numbers never seen, leaves something wrong."""
         for graph in self._graphs:
+            captured = list(graph.rotation.calls)
             graph.rotation.renew()
+            if graph.rotation.calls != captured:
+                raise CaptureError("what it prepares takes another shape for other numbers")
             # A graph that writes nothing must not find the answers of its last replay.
             for result in graph.kept.values():
                 graph.rotation.wipe(result)
             graph.replay(1)
             graph.rotation.verify(graph.kept)
 
-    def _warm_up(self) -> float:
+    def _warm_up(self, budget_ns: int) -> float:
         """Replays until the clocks have settled; returns nanoseconds per launch."""
         per_launch = 0.0
-        end = perf_counter_ns() + _WARM_UP_NS
+        end = perf_counter_ns() + budget_ns
         while not per_launch or perf_counter_ns() < end:
             for graph in self._graphs:
                 (per_launch,) = graph.replay(1)
@@ -186,9 +195,9 @@ class CallTimer(ColdTimer):
 
 
 def open_timer(problem: Problem, seed: int, metric: str, placements: int) -> GraphTimer | ColdTimer:
-    """A warmed-up timer for one metric of worker.protocol.METRICS; CaptureError when the variant cannot be put into a graph."""
-    if metric == "graph":
-        return GraphTimer(problem, seed, placements)
+    """A warmed-up timer for `graph`, `hot`, `cold` or `call`; CaptureError when the variant cannot be put into a graph."""
+    if metric in ("graph", "hot"):
+        return GraphTimer(problem, seed, placements, hot=metric == "hot")
     return (ColdTimer if metric == "cold" else CallTimer)(problem, seed)
 
 
@@ -230,7 +239,7 @@ def _capture(launches: list[tuple[int, Callable[[], Any]]], kept: dict[int, Any]
     return graph
 
 
-def _measure_set(problem: Problem, seed: int) -> tuple[int, int]:
+def measure_set(problem: Problem, seed: int) -> tuple[int, int]:
     """(bytes that one set with its result takes, nanoseconds of one eager call, at least 1000)."""
     device = problem.device
     torch.cuda.synchronize(device)
@@ -250,7 +259,7 @@ def _measure_set(problem: Problem, seed: int) -> tuple[int, int]:
     return max(set_bytes, 1), max(min(times), 1000)
 
 
-def _plan(device: torch.device, set_bytes: int, placements: int) -> tuple[int, int]:
+def plan_sets(device: torch.device, set_bytes: int, placements: int) -> tuple[int, int]:
     """(sets per placement, placements): enough to leave the L2 behind, few enough to leave most of the memory free."""
     wanted = math.ceil(_L2_COVERED * torch.cuda.get_device_properties(device).L2_cache_size / set_bytes) + 1
     affordable = int(_free_bytes(device) * _MEMORY_SHARE / set_bytes)
@@ -259,7 +268,7 @@ def _plan(device: torch.device, set_bytes: int, placements: int) -> tuple[int, i
 
 
 def _eager_rotation(problem: Problem, seed: int) -> Rotation:
-    set_bytes, _ = _measure_set(problem, seed)
+    set_bytes, _ = measure_set(problem, seed)
     affordable = int(_free_bytes(problem.device) * _MEMORY_SHARE / set_bytes)
     return Rotation(problem, seed, max(1, min(_EAGER_SETS, affordable)))
 

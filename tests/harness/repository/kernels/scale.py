@@ -2,6 +2,7 @@
 
 import random
 import sys
+import time
 
 import torch
 from torch.autograd import Function
@@ -65,6 +66,27 @@ def good(x):
 @operator.variant("right_gradient", idea="an autograd function")
 def right_gradient(x):
     return make_function(lambda g: 3 * g).apply(x)
+
+
+def factors(x):
+    """Made from the numbers, so it is wrong once they change."""
+    return {"threes": torch.full_like(x, 3) + 0 * x, "x_again": x.clone()}
+
+
+@operator.variant("prepares", idea="half the work before it is called", prepare=factors)
+def prepares(x, threes, x_again):
+    return threes * x_again + 1
+
+
+def slow_factors(x):
+    time.sleep(0.002)
+    return {"count": len(x)}
+
+
+@operator.variant("prepares_slowly", idea="a plan that takes long", prepare=slow_factors)
+def prepares_slowly(x, count):
+    assert count == len(x)
+    return 3 * x + 1
 
 
 @operator.variant("gradient_is_incoming", idea="forgets the factor")

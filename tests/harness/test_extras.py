@@ -1,0 +1,83 @@
+"""What is measured beside the metrics: preparation, counters, empty calls, the load of the machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.harness.child import Harness
+from worker.harness import instructions
+from worker.harness.extras import empty_ns
+from worker.harness.instructions import Events, NotCountedError, count_calls
+from worker.harness.load import Load
+from worker.harness.timer_kernel import split
+from worker.protocol import BenchReply, CheckReply, SampleReply, Status
+
+SOFTWARE, TASK_CLOCK = 1, 1
+CASE = "n=1000,f32,fwd"
+
+
+def bench(harness: Harness, variant: str, case: str = CASE) -> BenchReply:
+    return harness.ask(BenchReply, "bench", operator="scale", variant=variant, case=case, budget_ns=60_000_000)
+
+
+@pytest.mark.parametrize("variant", ["prepares", "prepares_slowly"])
+def test_what_is_prepared_is_timed_apart_and_made_anew_for_new_numbers(harness: Harness, variant: str) -> None:
+    reply = bench(harness, variant)
+    assert (reply.status, reply.message) == (Status.OK, "")
+    measured = {m.metric: m for m in reply.measurements}
+    assert list(measured) == ["hot", "cold", "setup"]
+    assert len(measured["setup"].samples_ns) >= 3
+    if variant == "prepares_slowly":
+        assert measured["setup"].median_ns > 2_000_000 > measured["hot"].median_ns
+
+
+def test_check_backward_and_slices_prepare_too(harness: Harness) -> None:
+    names = {"operator": "scale", "variant": "prepares"}
+    assert harness.ask(CheckReply, "check", case=CASE, **names).status is Status.OK
+    assert bench(harness, "prepares_slowly", "n=1000,f32,bwd").status is Status.OK
+    assert harness.ask(SampleReply, "prepare", case=CASE, **names).status is Status.OK
+    assert harness.ask(SampleReply, "sample", case=CASE, **names).status is Status.OK
+    assert harness.ask(SampleReply, "finish", case=CASE, **names).status is Status.OK
+
+
+def test_events_are_read_where_the_kernel_gives_them() -> None:
+    try:
+        events = Events(SOFTWARE, TASK_CLOCK)
+    except NotCountedError as error:
+        pytest.skip(f"not even software events: {error}")
+    before = events.total()
+    sum(range(200_000))
+    assert events.total() > before
+    events.close()
+
+
+def test_calls_are_counted() -> None:
+    try:
+        counter = count_calls([lambda: sum(range(100_000)), lambda: sum(range(100_000))], SOFTWARE, TASK_CLOCK)
+    except NotCountedError as error:
+        pytest.skip(f"not even software events: {error}")
+    assert 0 < counter.low <= counter.median <= counter.high
+    assert (counter.unit, counter.count) == (instructions.UNIT, 10)
+
+
+def test_what_no_machine_counts_is_refused_with_a_reason() -> None:
+    with pytest.raises(NotCountedError, match="the kernel counts no instructions for this process"):
+        count_calls([int], 0, 9999)
+
+
+def test_an_empty_call_takes_less_by_the_loop_than_alone() -> None:
+    found = empty_ns(torch.device("cpu"))
+    assert set(found) == {"hot", "cold"}
+    assert 0 < found["hot"] < found["cold"]
+
+
+def test_load_is_told_in_shares() -> None:
+    load = Load().read()
+    assert load["cores"] >= 1
+    assert all(0 <= load[name] <= 1 for name in ("steal", "idle", "pressure") if name in load)
+
+
+def test_durations_of_kernels_fall_into_calls() -> None:
+    assert split([1, 10, 2, 20], 2) == [11.0, 22.0]
+    assert split([1, 10, 2, 20, 3], 2) == [18.0]

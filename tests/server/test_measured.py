@@ -1,0 +1,103 @@
+"""What a measurement says of itself, from the worker's reply to API and pages: modes, drift, counters, empty calls, set-up."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from server.break_even import calls_to_pay
+from server.formats import shape
+from tests.builders import CASES, Lab
+from worker.harness.summary import summarize
+from worker.outcome import Finding, Outcome
+from worker.protocol import BenchReply, Catalogue, Counter, Environment, Status, from_json
+from worker.record import run_outcome
+
+
+def two_speeds(slow: float) -> list[float]:
+    source = random.Random(3)
+    return [source.gauss(slow if source.random() < 0.3 else 1000.0, 5.0) for _ in range(200)]
+
+
+def bench_reply(hot: list[float], setup: list[float] | None = None) -> BenchReply:
+    measurements = [summarize("hot", hot)] + ([summarize("setup", setup)] if setup else [])
+    health = {"empty_ns": {"hot": 47.0}, "notes": ["nobody was asked for the time"]}
+    counters = {"instructions": Counter("instructions per call", 1.25e6, 1.24e6, 1.26e6, 10)}
+    return BenchReply(Status.OK, "", 1000, 8000, measurements, health, counters)
+
+
+def record(lab: Lab, replies: dict[str, BenchReply]) -> int:
+    """A bench job that found `replies`, by variant, on the first case; recorded as a worker records it."""
+    job = lab.submit("bench", 0)
+    e = lab.environment
+    environment = Environment(e.key, e.device_kind, e.device_key, e.device_name, e.facts)
+    findings = [Finding(variant, CASES[0], Status.OK, bench=reply) for variant, reply in replies.items()]
+    found: dict[str, Any] | None = lab.outcome([]).catalogue
+    lab.finish(job, run_outcome(Outcome(environment, None, from_json(Catalogue, found), findings=findings)))
+    return job
+
+
+def test_modes_reach_the_api_and_every_page_that_shows_the_measurement(client: TestClient, lab: Lab) -> None:
+    job = record(lab, {"v1": bench_reply(two_speeds(1300.0))})
+    (result,) = client.get(f"/api/v1/jobs/{job}").json()["results"]
+    (metric,) = result["measured"]
+    assert (metric["metric"], metric["count"]) == ("hot", 200)
+    modes = metric["distribution"]["modes"]
+    assert [round(mode["ns"], -1) for mode in modes] == [1000, 1300]
+    samples = client.get(f"/api/v1/points/{metric['point_id']}/samples").json()
+    (point,) = client.get(f"/api/v1/history/{metric['series_id']}").json()["points"]
+    assert samples["distribution"] == point["distribution"] == metric["distribution"]
+    page = client.get(f"/jobs/{job}").text
+    for words in (
+        "two modes in hot",
+        "two modes: 1.00",
+        "1.25 M",
+        "instructions per call",
+        "47.0 ns",
+        "nobody was asked for the time",
+    ):
+        assert words in page.replace("\u2009", " "), words
+    assert "two modes: 1.00" in client.get(f"/history/{metric['series_id']}").text
+
+
+def test_a_steady_measurement_says_so_and_one_without_a_distribution_says_nothing(client: TestClient, lab: Lab) -> None:
+    source = random.Random(5)
+    job = record(lab, {"v1": bench_reply([source.gauss(1000, 5) for _ in range(100)])})
+    assert "one mode, steady" in client.get(f"/jobs/{job}").text
+    old = lab.bench(1, {("v1", CASES[0]): 1000.0})
+    (result,) = client.get(f"/api/v1/jobs/{old}").json()["results"]
+    assert {metric["distribution"] for metric in result["measured"]} == {None}
+    assert "too few samples to tell" in client.get(f"/jobs/{old}").text
+
+
+def test_a_set_up_is_held_against_the_fastest_other_variant(client: TestClient, lab: Lab) -> None:
+    job = record(
+        lab,
+        {
+            "v1": bench_reply([1000.0] * 20),
+            "v2": bench_reply([900.0] * 20, setup=[10_000.0] * 20),
+            "v3": bench_reply([950.0] * 20),
+        },
+    )
+    assert "Its set-up takes 10.0 µs and pays after 200 calls, against v3." in client.get(f"/jobs/{job}").text.replace(
+        "\u2009", " "
+    )
+    assert calls_to_pay(100, 10, 10) is None
+    assert calls_to_pay(100, 9, 10) == 100
+    assert calls_to_pay(-5, 9, 10) == 1
+
+
+def test_only_what_is_notable_is_said() -> None:
+    quiet = summarize("hot", [1000.0 + index % 5 for index in range(100)]).distribution
+    assert quiet is not None
+    told = {"modes": [], "drift": 0.0, "drift_chance": 1.0, "autocorrelation": 0.0, "outliers": 0.0, "effective": 100.0}
+    assert shape(told) == []
+    assert shape(told | {"drift": 0.012, "drift_chance": 0.001}) == ["drifts +1.2\u2009% over the run"]
+    assert shape(told | {"drift": 0.012, "drift_chance": 0.2}) == []
+    assert shape(told | {"drift": -0.012, "drift_chance": 0.001}) == ["drifts \u22121.2\u2009% over the run"]
+    assert shape(told | {"autocorrelation": 0.8, "effective": 12.0})[0].endswith("worth 12 independent samples")
+    assert shape(told | {"outliers": 0.08}) == ["8.0\u2009% outliers"]
+    assert replace(quiet, drift=0.0).modes == []
