@@ -132,6 +132,12 @@ FULL = (
     # Its gradients' float64 oracle does not fit into 80 GB.
     case("f32", batch=320, factors=(128, 128, 128)),
 )
+EDGE = (
+    *both_directions(case("f32", batch=2, factors=(31, 33))),
+    case("f32", batch=1, factors=(1,)),
+    case("f32", batch=3, factors=(1, 17, 2)),
+    case("f32", batch=0, factors=(3, 5)),
+)
 
 operator = Operator(
     "kron",
@@ -139,7 +145,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
-    cases={"quick": QUICK, "full": FULL},
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     gradients=("x", "w1", "w2"),
     depth=depth,
     native=register_native,
@@ -159,8 +165,9 @@ def v2(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     shape = x.shape
     for w in (w1, w2):
         for weight in unpack(w, factors):
-            x = weight.t() @ x.reshape(-1, weight.shape[0]).t()
-        x = x.reshape(-1, shape[0]).t().contiguous()
+            f = weight.shape[0]
+            x = weight.t() @ x.reshape(x.numel() // f, f).t()
+        x = x.reshape(math.prod(shape[1:]), shape[0]).t().contiguous()
     return x.view(shape)
 
 
@@ -170,7 +177,7 @@ def cublas(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tenso
     for w in (w1, w2):
         for weight in unpack(w, factors):
             f = weight.shape[0]
-            x = torch.bmm(weight.t().expand(shape[0], f, f), x.reshape(shape[0], -1, f).transpose(1, 2))
+            x = torch.bmm(weight.t().expand(shape[0], f, f), x.reshape(shape[0], math.prod(shape[1:]) // f, f).transpose(1, 2))
     return x.view(shape)
 
 

@@ -64,6 +64,11 @@ FULL = (
         case("f64", size=(4096, 4096)),
     ),
 )
+EDGE = (
+    *both_directions(case("f32", size=(1, 1)), case("f32", size=(15, 17))),
+    case("f32", size=(0, 7)),
+    case("f32", size=(1, 4097)),
+)
 
 operator = Operator(
     "square",
@@ -71,7 +76,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
-    cases={"quick": QUICK, "full": FULL},
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     gradients=("a",),
     native=register_native,
 )

@@ -64,6 +64,7 @@ FULL = (
     case("i32", n=2**20 + 1),
     case("i32", n=2**24),
 )
+EDGE = (*(case("f32", n=n) for n in (0, 1, 255, 257, 1025)), case("f32", "bwd", n=1), case("i32", n=3))
 
 operator = Operator(
     "vector_add",
@@ -71,7 +72,7 @@ operator = Operator(
     inputs=inputs,
     reference=reference,
     cost=cost,
-    cases={"quick": QUICK, "full": FULL},
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     gradients=("a", "b"),
     native=register_native,
 )

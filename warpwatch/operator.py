@@ -125,7 +125,7 @@ class Operator:
     cost(case) -> Cost of that case, in its own direction.
     depth(case) -> length of the longest sum behind one output element; tolerances grow with it.
     cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where it says so. Cases of the suite "edge"
-        (length 1, empty, odd, tile ± 1) are checked along with either of them and never timed.
+        (length 1, empty, odd, tile ± 1) are checked along with either of them, and timed only where they are asked for by name.
     native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
     no_special_values -> why NaN, infinities and denormals among the inputs mean nothing here; empty where they do.
     """

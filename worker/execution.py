@@ -77,7 +77,7 @@ class _Job:
         return self._measure_all(outcome, entry)
 
     def _measure_all(self, outcome: Outcome, entry: OperatorEntry) -> Outcome:
-        variants, cases = choose_variants(entry, self._order.spec), choose_cases(entry, self._order.spec)
+        variants, cases = choose_variants(entry, self._order.spec), choose_cases(entry, self._order.spec, self._order.kind)
         if not variants or not cases:
             raise CannotRunError(f"commit {self._order.sha[:12]} has none of the variants and cases asked for")
         build = None

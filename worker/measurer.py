@@ -27,6 +27,7 @@ from worker.reporter import Reporter
 
 TRACE_LIMIT = 512 * 2**20
 """Bytes of one compressed trace; a longer one says nothing that a shorter one would not."""
+EDGE = "edge"
 BUDGET_NS = 1_000_000_000
 _STRIKES = {Status.CRASHED: 1, Status.TIMED_OUT: 2}
 _OUT = 2
@@ -38,10 +39,14 @@ def choose_variants(entry: OperatorEntry, spec: dict[str, Any]) -> list[VariantE
     return [variant for variant in entry.variants if variant.name in names]
 
 
-def choose_cases(entry: OperatorEntry, spec: dict[str, Any]) -> list[CaseEntry]:
-    """The cases asked for by name, whatever their suite; without names the first `case_limit` of the suite, all by default."""
+def choose_cases(entry: OperatorEntry, spec: dict[str, Any], kind: str) -> list[CaseEntry]:
+    """The cases asked for by name, whatever their suite; without names the first `case_limit` of the suite, all by default.
+
+    A check takes the suite "edge" along: sizes that are easy to get wrong, and that nobody needs the time of.
+    """
     if spec.get("cases") is None:
-        return [case for case in entry.cases if spec.get("suite", "quick") in case.suites][: spec.get("case_limit")]
+        suites = {spec.get("suite", "quick")} | ({EDGE} if kind == "check" else set())
+        return [case for case in entry.cases if not suites.isdisjoint(case.suites)][: spec.get("case_limit")]
     names = pick([case.key for case in entry.cases], spec["cases"])
     return [case for case in entry.cases if case.key in names]
 

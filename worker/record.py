@@ -58,7 +58,8 @@ def _result(finding: Finding, peaks: dict[str, float], precisions: dict[str, str
     details: dict[str, object] = {}
     measurements: list[MeasurementRow] = []
     if finding.check is not None:
-        details = {"seed": finding.check.seed, "tensors": [asdict(tensor) for tensor in finding.check.tensors]}
+        found = to_json(finding.check)
+        details = {name: found[name] for name in ("seed", "tensors", "probes")}
     if finding.bench is not None:
         bench, precision = finding.bench, precisions.get(finding.case)
         dropped = {m.metric: m.dropped_reason for m in bench.measurements if m.dropped_reason}

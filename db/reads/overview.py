@@ -9,7 +9,8 @@ from db.reads.rows import Cell
 _OVERVIEW = """
 WITH cells AS (
     SELECT operators.name AS operator, cases.key AS case_key, variants.name AS variant,
-           operators.id AS operator_id, cases.id AS case_id, variants.id AS variant_id, cases.flops, cases.bytes
+           operators.id AS operator_id, cases.id AS case_id, variants.id AS variant_id, cases.flops, cases.bytes,
+           cases.suites = '["edge"]' AS edge
     FROM operators
     JOIN cases ON cases.operator_id = operators.id
     JOIN variants ON variants.operator_id = operators.id
@@ -55,7 +56,9 @@ LEFT JOIN LATERAL (
       AND results.device_id = :device_id AND results.kind = 'bench' ORDER BY ordinal DESC, id DESC LIMIT 1
 ) AS benched ON true
 LEFT JOIN open_regressions ON open_regressions.series_id = series.id
-WHERE series.id IS NOT NULL OR checked.status IS NOT NULL OR benched.status IS NOT NULL
+WHERE (series.id IS NOT NULL OR checked.status IS NOT NULL OR benched.status IS NOT NULL)
+  -- Cases that are checked alone fill no rows, unless asked for, or unless one of them is not right.
+  AND (NOT cells.edge OR coalesce(CAST(:suite AS text), '') = 'edge' OR series.id IS NOT NULL OR checked.status NOT IN ('ok', 'unsupported', 'skipped'))
 ORDER BY cells.operator, cells.case_id, cells.variant_id
 """
 

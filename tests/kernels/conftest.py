@@ -60,7 +60,7 @@ def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) 
 def check_variant(operator: Operator, name: str, case: Case, device: str) -> CheckReply:
     """What the harness says of a variant that can run."""
     problem = Problem(operator, operator.variants[name], case, torch.device(device))
-    return check(problem, 7, lambda done, total, text: None)
+    return check(problem, 7, set(), lambda done, total, text: None)
 
 
 def sized(precision: Precision, direction: Direction, **sizes: int | tuple[int, ...]) -> Case:

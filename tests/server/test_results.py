@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from db.models import Status
+from db.outcome import ResultRow
 from db.reads.query import METRICS
 from tests.builders import CASES, CPU, GPU, Lab
 from tests.server.test_code import problem
@@ -78,6 +79,19 @@ def test_the_overview_is_of_one_device_metric_suite_and_operator(client: TestCli
     assert overview(client, operator="cube") == {}
     rows = list(csv.DictReader(io.StringIO(client.get("/api/v1/overview.csv", params=HERE).text)))
     assert [row["median_ns"] for row in rows if row["case"] == CASES[0]] == ["1000.0"]
+
+
+def test_cases_that_are_checked_alone_show_when_they_are_not_right(client: TestClient, lab: Lab) -> None:
+    edge = ("v1", "n=0,f32,fwd")
+    catalogue = lab.outcome([]).catalogue
+    assert catalogue is not None
+    cases = catalogue["operators"][0]["cases"]
+    cases.append(cases[0] | {"key": edge[1], "suites": ["edge"]})
+    for status, shown in ((Status.OK, set()), (Status.UNSUPPORTED, set()), (Status.WRONG, {edge})):
+        job = lab.submit("check", 0)
+        lab.finish(job, replace(lab.outcome([ResultRow(*edge, status)]), catalogue=catalogue))
+        assert set(overview(client)) == shown
+        assert set(overview(client, suite="edge")) == {edge}
 
 
 def test_the_overview_says_what_is_unknown(client: TestClient, lab: Lab) -> None:

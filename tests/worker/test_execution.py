@@ -16,8 +16,9 @@ from warpwatch.settings import Settings
 from worker import comparison
 from worker.checkout import Host, Tools
 from worker.execution import execute
+from worker.measurer import choose_cases
 from worker.outcome import Order, Outcome
-from worker.protocol import Status
+from worker.protocol import CaseEntry, OperatorEntry, Status
 from worker.reporter import CannotRunError, Stopped
 
 CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]
@@ -53,6 +54,19 @@ def good(repository: Repository) -> str:
 
 def order(repository: Repository, sha: str, kind: str = "check", **spec: object) -> Order:
     return Order(kind, repository.url, sha, "probe", {"suite": "quick", **spec})
+
+
+def test_edge_cases_are_checked_along_and_not_timed() -> None:
+    cases = [CaseEntry(name, {}, "f32", "fwd", "contiguous", [name], 1, 1) for name in ("quick", "full", "edge")]
+    entry = OperatorEntry("probe", "", [], cases)
+
+    def chosen(kind: str, **spec: object) -> list[str]:
+        return [case.key for case in choose_cases(entry, dict(spec), kind)]
+
+    assert chosen("check", suite="quick") == ["quick", "edge"]
+    assert chosen("check", suite="full") == ["full", "edge"]
+    assert chosen("bench", suite="full") == chosen("profile", suite="full") == ["full"]
+    assert chosen("check", suite="quick", cases=["full"]) == ["full"]
 
 
 def run(order: Order, tools: Tools, tmp_path: Path, diary: Diary | None = None) -> Outcome:
