@@ -81,6 +81,15 @@ def worker_heartbeat(s: Session, worker_id: int) -> None:
     s.execute(update(Worker).where(Worker.id == worker_id).values(heartbeat_at=func.now(), stopped_at=None))
 
 
+def set_trouble(s: Session, worker_id: int, trouble: str) -> None:
+    """Marks the worker's device as not fit to be measured on; an empty text takes the mark away."""
+    s.execute(
+        update(Worker)
+        .where(Worker.id == worker_id, func.coalesce(Worker.facts["trouble"].astext, "") != trouble)
+        .values(facts=Worker.facts.op("||")(func.jsonb_build_object("trouble", trouble)))
+    )
+
+
 def stop_worker(s: Session, worker_id: int) -> None:
     """Says that the worker ended as it should."""
     s.execute(update(Worker).where(Worker.id == worker_id).values(stopped_at=func.now()))

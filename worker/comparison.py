@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 from worker.checkout import Checkout, Tools
 from worker.child import ChildFailure
+from worker.gate import expect_healthy
 from worker.measurer import BUDGET_NS, Measurer, build_native, describe
 from worker.outcome import Comparison, Finding, Order, Outcome
 from worker.protocol import METRICS, PROTOCOL, Catalogue, SampleReply, Status
@@ -15,6 +16,9 @@ from worker.reporter import BoundedReporter, CannotRunError
 
 MIN_ROUNDS = 12
 """Fewer pairs than this cannot tell a change from noise."""
+TYPICAL = {"cuda": 0.5, "cpu": 0.1}
+"""The quantile that stands for a slice, per device kind. What else runs on a CPU only ever adds time, so that the fastest tenth of a
+slice says what the code takes; its median says as well how busy the machine was."""
 
 
 def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
@@ -28,6 +32,7 @@ def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path)
     if base.checkout.environment(reporter).key != environment.key:
         raise CannotRunError("the two commits ask for different interpreters, so a comparison would not be about their code")
     outcome = Outcome(environment, tools.peaks(head.checkout, reporter))
+    expect_healthy(head.checkout, head.checkout.host.device, outcome.peaks, reporter)
     base.load()
     head.load()
     return _Rounds(order, base, head, reporter).run(replace(outcome, catalogue=head.catalogue, base_catalogue=base.catalogue))
@@ -134,7 +139,7 @@ class _Rounds:
                 message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
                 return self._end(found, Status.UNSUPPORTED, message)
             if verb == "sample":
-                samples[side.name].append(median(reply.samples_ns))
+                samples[side.name].append(_typical(reply.samples_ns, side.checkout.host.kind))
         return replace(
             found,
             metric=metrics["head"],
@@ -157,3 +162,8 @@ class _Rounds:
             if side.checkout.running:
                 side.ask("finish", found.variant, found.case, self._budget_ns, self._rounds)
         return replace(found, status=status, message=message, base_ns=[], head_ns=[])
+
+
+def _typical(samples_ns: list[float], device_kind: str) -> float:
+    ordered = sorted(samples_ns)
+    return ordered[round(TYPICAL[device_kind] * (len(ordered) - 1))]

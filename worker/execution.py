@@ -14,6 +14,7 @@ from warpwatch.project import ProjectError
 from worker.checkout import Checkout, Tools
 from worker.child import ChildFailure
 from worker.comparison import compare
+from worker.gate import expect_healthy
 from worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
 from worker.outcome import Finding, Order, Outcome
 from worker.protocol import BuildReply, CaseEntry, OperatorEntry, Status, VariantEntry
@@ -64,6 +65,8 @@ class _Job:
     def run(self) -> Outcome:
         order, reporter = self._order, self._reporter
         outcome = Outcome(self._checkout.environment(reporter), self._tools.peaks(self._checkout, reporter))
+        if order.kind == "bench":
+            expect_healthy(self._checkout, self._checkout.host.device, outcome.peaks, reporter)
         try:
             catalogue, entry = self._checkout.catalogue(order.operator, reporter)
         except ChildFailure as failure:

@@ -20,6 +20,7 @@ from typing import TypeVar
 from db import embedded, queue, registry, runs
 from db.database import Database
 from db.errors import DatabaseDownError, DatabaseFullError, OutcomeError, StaleRunError
+from db.outcome import RunOutcome
 from db.reads.query import Session
 from db.runs import JobOrder
 from warpwatch import __version__
@@ -30,7 +31,7 @@ from worker.execution import execute
 from worker.guard import CANCELLED, LOST, STOPPING, Guard
 from worker.outcome import Order
 from worker.record import environment_row, run_outcome
-from worker.reporter import CannotRunError, Stopped
+from worker.reporter import CannotRunError, Stopped, UnhealthyError
 from worker.scribe import Scribe
 
 T = TypeVar("T")
@@ -129,6 +130,10 @@ class _Worker:
             rows = run_outcome(execute(wanted, self._tools, reporter, traces))
         except Stopped as stopped:
             return _ending_of_stopped(order.run_id, stopped.reason)
+        except UnhealthyError as error:
+            reporter.log(str(error))
+            unfit = str(error)
+            return lambda s: self._give_back(s, order.run_id, unfit)
         except CannotRunError as error:
             reporter.log(str(error))
             return _failure(order.run_id, str(error), retry=error.retry)
@@ -137,7 +142,17 @@ class _Worker:
             return _failure(order.run_id, f"internal error: {type(error).__name__}: {error}", retry=True)
         finally:
             reporter.close()
-        return lambda s: runs.finish_run(s, order.run_id, rows)
+        return lambda s: self._finish(s, order, rows)
+
+    def _give_back(self, s: Session, run_id: int, trouble: str) -> None:
+        """The job waits again, and the device is marked until a measurement on it succeeds."""
+        registry.set_trouble(s, self._id, trouble)
+        runs.fail_run(s, run_id, trouble, retry=True)
+
+    def _finish(self, s: Session, order: JobOrder, rows: RunOutcome) -> None:
+        if order.kind in ("bench", "compare"):
+            registry.set_trouble(s, self._id, "")
+        runs.finish_run(s, order.run_id, rows)
 
     def _end(self, order: JobOrder, ending: Ending | None) -> None:
         if ending is None:

@@ -58,7 +58,7 @@ class ProfilePlan:
 class Request:
     """One request.
 
-    verb: catalogue | build | check | bench | profile | prepare | sample | finish | ceilings | environment.
+    verb: catalogue | build | check | bench | profile | prepare | sample | finish | ceilings | canary | environment.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
     A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that is shorter;
     rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is written to.
@@ -335,6 +335,21 @@ class CeilingsReply:
     status: Status
     message: str = ""
     peaks: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReply:
+    """Whether a device is fit to be measured on, as it is now and before anything is.
+
+    troubles: what speaks against it (busy, held back, too hot); empty when nothing does. rates: short runs of what the ceilings are
+    made of, by the same names and units. facts: what was looked at; "note" says what could not be.
+    """
+
+    status: Status
+    message: str = ""
+    troubles: list[str] = field(default_factory=list)
+    rates: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def to_json(value: Any) -> dict[str, Any]:

@@ -24,6 +24,13 @@ class CannotRunError(RuntimeError):
         self.retry = retry
 
 
+class UnhealthyError(CannotRunError):
+    """The device is not fit to be measured on; the message says what is the matter with it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry=True)
+
+
 class Reporter(Protocol):
     """Where a job's log and progress go. `should_stop` is asked at least five times a second, so it must be quick."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
+from db import registry
 from server.break_even import calls_to_pay
 from server.formats import shape
 from tests.builders import CASES, Lab
@@ -101,3 +102,16 @@ def test_only_what_is_notable_is_said() -> None:
     assert shape(told | {"autocorrelation": 0.8, "effective": 12.0})[0].endswith("worth 12 independent samples")
     assert shape(told | {"outliers": 0.08}) == ["8.0\u2009% outliers"]
     assert replace(quiet, drift=0.0).modes == []
+
+
+def test_an_unfit_device_is_marked_where_devices_are_shown(client: TestClient, lab: Lab) -> None:
+    with lab.database.session() as session:
+        registry.set_trouble(session, lab.worker, "cuda:0 is not fit to be measured on: it is 91 °C hot")
+    (worker,) = client.get("/api/v1/workers").json()["items"]
+    assert worker["trouble"].endswith("91 °C hot")
+    page = client.get("/devices").text
+    assert "91 °C hot" in page
+    assert "unfit" in page
+    with lab.database.session() as session:
+        registry.set_trouble(session, lab.worker, "")
+    assert "unfit" not in client.get("/devices").text

@@ -31,7 +31,16 @@ def measure_ceilings(device: torch.device) -> CeilingsReply:
     return CeilingsReply(Status.OK, "", peaks)
 
 
-def _copy_bandwidth(device: torch.device) -> float:
+def measure_canary(device: torch.device) -> dict[str, float]:
+    """The copy and the f32 product once more, in a few milliseconds: by how much the device is not what it was."""
+    with torch.no_grad(), precision_switches("f32"):
+        rates = {"copy": _copy_bandwidth(device, 0), "f32": _matmul_rate(device, "f32", 0)}
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return rates
+
+
+def _copy_bandwidth(device: torch.device, budget_ns: int | None = None) -> float:
     """Bytes per second, read and written ones both counted, on buffers far larger than any cache."""
     size = _COPY_BYTES[device.type]
     if device.type == "cpu":
@@ -41,22 +50,23 @@ def _copy_bandwidth(device: torch.device) -> float:
     # Normal numbers and not zeros: memory never written may all be one page.
     source = torch.randn(size // 4, device=device)
     target = torch.empty_like(source).copy_(source)
-    return 2 * source.numel() * 4 / _best_seconds(device, lambda: target.copy_(source))
+    return 2 * source.numel() * 4 / _best_seconds(device, lambda: target.copy_(source), budget_ns)
 
 
-def _matmul_rate(device: torch.device, precision: str) -> float:
+def _matmul_rate(device: torch.device, precision: str, budget_ns: int | None = None) -> float:
     """Floating-point operations per second of a square matrix product of normal numbers."""
     n = _MATRIX[device.type]
     a = torch.randn(n, n, device=device).to(DTYPES[precision])
     b = torch.randn(n, n, device=device).to(DTYPES[precision])
     out = a @ b
-    return 2 * n**3 / _best_seconds(device, lambda: torch.mm(a, b, out=out))
+    return 2 * n**3 / _best_seconds(device, lambda: torch.mm(a, b, out=out), budget_ns)
 
 
-def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
+def _best_seconds(device: torch.device, call: Callable[[], object], budget_ns: int | None) -> float:
+    """The best of at least four calls, and of all within `budget_ns`."""
     once = _once_cuda if device.type == "cuda" else _once_cpu
     best = once(call)
-    end = perf_counter_ns() + _BUDGET_NS[device.type]
+    end = perf_counter_ns() + (_BUDGET_NS[device.type] if budget_ns is None else budget_ns)
     repetitions = 0
     while repetitions < _FEWEST or perf_counter_ns() < end:
         best = min(best, once(call))

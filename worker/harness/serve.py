@@ -16,6 +16,7 @@ from warpwatch.operator import CONTRACT
 from ..protocol import (
     BenchReply,
     BuildReply,
+    CanaryReply,
     CeilingsReply,
     CheckReply,
     ProfileReply,
@@ -39,6 +40,7 @@ FAILURE_REPLIES: dict[str, Any] = {
     "sample": SampleReply,
     "finish": SampleReply,
     "ceilings": CeilingsReply,
+    "canary": CanaryReply,
 }
 VERBS = (*FAILURE_REPLIES, "catalogue", "environment")
 

@@ -15,6 +15,7 @@ from warpwatch.operator import Operator
 from ..protocol import (
     BenchReply,
     BuildReply,
+    CanaryReply,
     Catalogue,
     CeilingsReply,
     CheckReply,
@@ -26,6 +27,7 @@ from ..protocol import (
     Status,
 )
 from .bench import Prepared, bench
+from .canary import look
 from .ceilings import measure_ceilings
 from .check import check
 from .counters import run_counted
@@ -78,6 +80,9 @@ class Verbs:
 
     def ceilings(self, _request: Request, _progress: Progress) -> CeilingsReply:
         return measure_ceilings(self._setting.device)
+
+    def canary(self, _request: Request, _progress: Progress) -> CanaryReply:
+        return look(self._setting.device)
 
     def build(self, request: Request, _progress: Progress) -> BuildReply:
         built = native.build(_named(request.operator, "operator"))

@@ -32,6 +32,8 @@ class WorkerRow:
     state: str
     """alive | silent | stopped."""
     job_id: int | None
+    trouble: str = ""
+    """Why its device was not fit to be measured on when it last tried; empty when it was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,123 @@
+"""A measurement begins only on a device that is fit for it; otherwise its job waits, and the device is marked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from db.database import Database
+from db.models import Job
+from db.reads.devices import list_workers
+from tests.builders import Lab, make_repository
+from tests.worker.conftest import Diary
+from worker import gate
+from worker.child import ChildFailure
+from worker.gate import expect_healthy, slower_than
+from worker.harness.canary import troubles
+from worker.loop import _Worker
+from worker.protocol import CanaryReply, Status
+from worker.reporter import Stopped, UnhealthyError
+
+FIT = CanaryReply(Status.OK, rates={"copy": 2.9e12, "f32": 5.1e13})
+HOT = CanaryReply(Status.OK, troubles=["it is 91 °C hot, more than 85"])
+PEAKS = {"copy": 3.0e12, "f32": 5.2e13, "bf16": 7.0e14}
+
+
+class Device:
+    """Answers as it is told, the last answer again and again."""
+
+    def __init__(self, *answers: CanaryReply | ChildFailure) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    def ask(self, kind: Any, verb: str, seconds: float, reporter: Any) -> Any:
+        assert (kind, verb) == (CanaryReply, "canary")
+        self.asked += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, ChildFailure):
+            raise answer
+        return answer
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(gate, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(gate, "_TICK_SECONDS", 0.01)
+
+
+def test_a_fit_device_is_looked_at_once_and_a_cpu_never(diary: Diary) -> None:
+    device = Device(FIT)
+    expect_healthy(device, "cuda:0", PEAKS, diary)
+    expect_healthy(device, "cpu", PEAKS, diary)
+    assert (device.asked, diary.lines) == (1, [])
+
+
+def test_a_device_may_take_a_while_to_cool(diary: Diary) -> None:
+    device = Device(HOT, HOT, FIT)
+    expect_healthy(device, "cuda:0", PEAKS, diary)
+    assert device.asked == 3
+    assert diary.lines == ["cuda:0 is not fit to be measured on: it is 91 °C hot, more than 85; waiting"] * 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (HOT, "91 °C"),
+        (CanaryReply(Status.OK, rates={"copy": 2.0e12, "f32": 5.1e13}), "the canary's copy reaches 67% of what was measured"),
+        (CanaryReply(Status.OUT_OF_MEMORY, "no room"), "the canary ended as out_of_memory: no room"),
+        (ChildFailure(Status.TIMED_OUT, "no answer"), "the canary ended as timed_out: no answer"),
+    ],
+)
+def test_an_unfit_device_gives_the_job_back_with_a_reason(diary: Diary, answer: CanaryReply | ChildFailure, words: str) -> None:
+    with pytest.raises(UnhealthyError, match=words) as caught:
+        expect_healthy(Device(answer), "cuda:0", PEAKS, diary)
+    assert caught.value.retry
+
+
+def test_waiting_ends_when_the_job_must_stop() -> None:
+    with pytest.raises(Stopped):
+        expect_healthy(Device(HOT), "cuda:0", None, Diary(stop_after=0.05))
+
+
+def test_without_known_ceilings_nothing_is_too_slow() -> None:
+    assert slower_than(FIT.rates, None) == []
+    assert slower_than(FIT.rates, {"copy": 0.0}) == []
+    assert slower_than({"copy": 1.0}, {"copy": 2.0}) == ["the canary's copy reaches 50% of what was measured on this device before"]
+
+
+def test_what_the_card_says_is_put_into_words() -> None:
+    fit = {"utilization": 0, "others": [], "celsius": 40, "limit_celsius": 87, "held_back": [], "held_back_under_load": []}
+    assert troubles(fit) == []
+    assert troubles({"note": "NVML not available: no module"}) == []
+    assert troubles(fit | {"others": [77]}) == []
+    assert troubles(fit | {"utilization": 60, "others": [77]}) == [
+        "it is 60 % busy with something else (processes 77 compute there)"
+    ]
+    assert troubles(fit | {"celsius": 83}) == ["it is 83 °C hot, more than 82"]
+    held = {"held_back": ["software thermal"], "held_back_under_load": ["software thermal", "hardware slowdown"]}
+    assert troubles(fit | held) == ["it is held back: software thermal, hardware slowdown"]
+
+
+def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database, tmp_path: Any) -> None:
+    lab = Lab(database, tmp_path / "source", make_repository(tmp_path / "source", 1), tmp_path)
+    job = lab.submit("bench", 0)
+    worker: Any = SimpleNamespace(_id=lab.worker)
+    states = []
+    for _ in range(3):
+        run = lab.begin(job)
+        with database.session() as s:
+            _Worker._give_back(worker, s, run, "it is on fire")
+        with database.session() as s:
+            states.append(s.scalars(select(Job.state).where(Job.id == job)).one())
+            (row,) = list_workers(s)
+            assert row.trouble == "it is on fire"
+    assert states == ["queued", "queued", "failed"]
+    with database.session() as s:
+        order: Any = SimpleNamespace(kind="bench", run_id=lab.begin(lab.submit("bench", 0)))
+        _Worker._finish(worker, s, order, lab.outcome([]))
+        (row,) = list_workers(s)
+        assert row.trouble == ""
