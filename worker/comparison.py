@@ -8,6 +8,7 @@ from statistics import mean
 
 from worker.checkout import Checkout, Tools
 from worker.child import ChildFailure
+from worker.gate import expect_healthy
 from worker.measurer import BUDGET_NS, Measurer, build_native, describe
 from worker.outcome import Comparison, Finding, Order, Outcome
 from worker.protocol import METRICS, PROTOCOL, Catalogue, SampleReply, Status
@@ -31,6 +32,7 @@ def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path)
     if base.checkout.environment(reporter).key != environment.key:
         raise CannotRunError("the two commits ask for different interpreters, so a comparison would not be about their code")
     outcome = Outcome(environment, tools.peaks(head.checkout, reporter))
+    expect_healthy(head.checkout, head.checkout.host.device, outcome.peaks, reporter)
     base.load()
     head.load()
     return _Rounds(order, base, head, reporter).run(replace(outcome, catalogue=head.catalogue, base_catalogue=base.catalogue))
