@@ -221,7 +221,7 @@ def decide_suspicion(session: Session, job: EndedJob, suspicion: Suspicion) -> N
     """Confirms or dismisses a suspected change from the paired rounds of its compare job."""
     direction: Direction = "slower" if suspicion.direction == "slower" else "faster"
     members = judging.list_suspected_series(session, suspicion.id, job.id)
-    decisions = [_decide_series(member, direction) for member in members]
+    decisions = [_decide_series(member, direction, suspicion.device_kind) for member in members]
     confirmed = [decision for decision in decisions if decision.verdict == Verdict.CONFIRMED]
     worst = max(confirmed or decisions, key=lambda decision: _severity(decision.ratio), default=None)
     decide(
@@ -239,10 +239,10 @@ def decide_suspicion(session: Session, job: EndedJob, suspicion: Suspicion) -> N
         _supersede(session, suspicion.id)
 
 
-def _decide_series(member: SuspectedSeries, direction: Direction) -> SeriesDecision:
+def _decide_series(member: SuspectedSeries, direction: Direction, device_kind: str) -> SeriesDecision:
     if member.status != "ok":
         return SeriesDecision(member.series_id, Verdict.UNSURE)
-    said = verdicts.decide(member.base_ns, member.head_ns, direction, member.suspected_ratio)
+    said = verdicts.decide(member.base_ns, member.head_ns, direction, member.suspected_ratio, device_kind)
     return SeriesDecision(member.series_id, Verdict(said.decision), said.ratio, said.low, said.high)
 
 

@@ -22,8 +22,8 @@ SUSPECT_NOISE = 3.0
 """How many times the uncertainty of both medians a change must exceed."""
 SUSPECT_NS = 200.0
 """Least absolute change: below it a timer, not a kernel, may have changed."""
-CONFIRM_RATIO = 1.02
-"""Least change that the whole interval of a comparison must lie beyond."""
+CONFIRM_RATIO = {"cuda": 1.005, "cpu": 1.02}
+"""Least change that the whole interval of a comparison must lie beyond, per device kind."""
 CONFIDENCE = 0.95
 
 
@@ -61,11 +61,13 @@ def suspect(base: Timing, head: Timing, device_kind: str) -> Direction | None:
     return "slower" if head.median_ns > base.median_ns else "faster"
 
 
-def decide(base_ns: Sequence[float], head_ns: Sequence[float], direction: Direction, suspected_ratio: float) -> Decided:
-    """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i].
+def decide(
+    base_ns: Sequence[float], head_ns: Sequence[float], direction: Direction, suspected_ratio: float, device_kind: str
+) -> Decided:
+    """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
 
-    confirmed: the whole interval of the ratio lies beyond 2 % in the suspected direction. dismissed: the whole interval stays
-    below 2 %, or it holds 1 and not the suspected ratio. unsure: anything else, too few rounds included.
+    confirmed: the whole interval of the ratio lies beyond CONFIRM_RATIO in the suspected direction. dismissed: the whole interval
+    stays below it, or it holds 1 and not the suspected ratio. unsure: anything else, too few rounds included.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     interval = median_interval(ratios)
@@ -75,9 +77,10 @@ def decide(base_ns: Sequence[float], head_ns: Sequence[float], direction: Direct
     nearest, farthest, suspected = (
         (low, high, suspected_ratio) if direction == "slower" else (1 / high, 1 / low, 1 / suspected_ratio)
     )
-    if nearest > CONFIRM_RATIO:
+    least = CONFIRM_RATIO[device_kind]
+    if nearest > least:
         decision: Decision = "confirmed"
-    elif farthest < CONFIRM_RATIO or (nearest <= 1 and farthest < suspected):
+    elif farthest < least or (nearest <= 1 and farthest < suspected):
         decision = "dismissed"
     else:
         decision = "unsure"

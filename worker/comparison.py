@@ -139,7 +139,7 @@ class _Rounds:
                 message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
                 return self._end(found, Status.UNSUPPORTED, message)
             if verb == "sample":
-                samples[side.name].append(_typical(reply.samples_ns, side.checkout.host.kind))
+                samples[side.name].append(typical(reply.samples_ns, side.checkout.host.kind))
         return replace(
             found,
             metric=metrics["head"],
@@ -164,6 +164,7 @@ class _Rounds:
         return replace(found, status=status, message=message, base_ns=[], head_ns=[])
 
 
-def _typical(samples_ns: list[float], device_kind: str) -> float:
+def typical(samples_ns: list[float], device_kind: str) -> float:
+    """What stands for a slice."""
     ordered = sorted(samples_ns)
     return ordered[round(TYPICAL[device_kind] * (len(ordered) - 1))]

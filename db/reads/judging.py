@@ -48,6 +48,7 @@ class Suspicion:
     id: int
     operator_id: int
     device_id: int
+    device_kind: str
     direction: str
     base_commit_id: int
     head_commit_id: int
@@ -110,8 +111,9 @@ def read_origin(session: Session, submission_id: int) -> JobOrigin | None:
 def find_suspicion(session: Session, compare_job_id: int) -> Suspicion | None:
     """The change that this compare job was made to decide."""
     sql = """
-    SELECT id, operator_id, device_id, direction, base_commit_id, head_commit_id FROM regressions
-    WHERE compare_job_id = :job_id ORDER BY id LIMIT 1
+    SELECT regressions.id, operator_id, device_id, devices.kind AS device_kind, direction, base_commit_id, head_commit_id
+    FROM regressions JOIN devices ON devices.id = device_id
+    WHERE compare_job_id = :job_id ORDER BY regressions.id LIMIT 1
     """
     return fetch_one(session, Suspicion, sql, job_id=compare_job_id)
 

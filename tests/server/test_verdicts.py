@@ -80,20 +80,22 @@ def rounds(ratio: float, noise: float = 0.002, count: int = 12) -> tuple[list[fl
 
 
 @pytest.mark.parametrize(
-    ("ratio", "direction", "suspected", "decision"),
+    ("ratio", "direction", "suspected", "device_kind", "decision"),
     [
-        (1.30, "slower", 1.3, "confirmed"),
-        (0.75, "faster", 0.75, "confirmed"),
-        (1.00, "slower", 1.1, "dismissed"),
-        (1.00, "faster", 0.9, "dismissed"),
-        (0.80, "slower", 1.1, "dismissed"),
-        (1.25, "faster", 0.9, "dismissed"),
-        (1.01, "slower", 1.1, "dismissed"),
-        (1.021, "slower", 1.1, "unsure"),
+        (1.30, "slower", 1.3, "cpu", "confirmed"),
+        (0.75, "faster", 0.75, "cpu", "confirmed"),
+        (1.00, "slower", 1.1, "cpu", "dismissed"),
+        (1.00, "faster", 0.9, "cpu", "dismissed"),
+        (0.80, "slower", 1.1, "cpu", "dismissed"),
+        (1.25, "faster", 0.9, "cpu", "dismissed"),
+        (1.01, "slower", 1.1, "cpu", "dismissed"),
+        (1.021, "slower", 1.1, "cpu", "unsure"),
+        (1.01, "slower", 1.1, "cuda", "confirmed"),
+        (1.00, "slower", 1.1, "cuda", "dismissed"),
     ],
 )
-def test_decide(ratio: float, direction: str, suspected: float, decision: str) -> None:
-    found = decide(*rounds(ratio), direction, suspected)  # type: ignore[arg-type]
+def test_decide(ratio: float, direction: str, suspected: float, device_kind: str, decision: str) -> None:
+    found = decide(*rounds(ratio), direction, suspected, device_kind)  # type: ignore[arg-type]
     assert found.decision == decision
     assert found.low is not None
     assert found.high is not None
@@ -103,9 +105,9 @@ def test_decide(ratio: float, direction: str, suspected: float, decision: str) -
 
 def test_rounds_too_noisy_to_rule_the_change_out_are_unsure() -> None:
     heads = [7_000.0, 13_000.0, 8_000.0, 12_500.0, 9_000.0, 12_000.0, 8_500.0, 11_800.0, 9_500.0, 11_500.0, 9_900.0, 10_100.0]
-    assert decide([10_000.0] * 12, heads, "slower", 1.1).decision == "unsure"
-    assert decide([10_000.0] * 12, heads, "slower", 1.5).decision == "dismissed"
+    assert decide([10_000.0] * 12, heads, "slower", 1.1, "cpu").decision == "unsure"
+    assert decide([10_000.0] * 12, heads, "slower", 1.5, "cpu").decision == "dismissed"
 
 
 def test_too_few_rounds_are_unsure() -> None:
-    assert decide(*rounds(1.5, count=5), "slower", 1.5) == Decided("unsure")
+    assert decide(*rounds(1.5, count=5), "slower", 1.5, "cuda") == Decided("unsure")

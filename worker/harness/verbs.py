@@ -94,24 +94,24 @@ class Verbs:
         )  # fmt: skip
 
     def check(self, request: Request, progress: Progress) -> CheckReply:
-        problem = self._problem(request)
+        problem = self.problem(request)
         with watch(self._seal):
             return check(problem, request.seed, self._opchecked, progress)
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
-        return bench(self._problem(request), request.seed, request.budget_ns, self._seal, progress)
+        return bench(self.problem(request), request.seed, request.budget_ns, self._seal, progress)
 
     def profile(self, request: Request, _progress: Progress) -> ProfileReply:
-        return profile_problem(self._problem(request), request, Path(_named(request.output, "output")))
+        return profile_problem(self.problem(request), request, Path(_named(request.output, "output")))
 
     def count(self, request: Request) -> None:
         """One call for Nsight Compute to look at; no verb of the protocol, as it runs in a process that `ncu` started."""
-        run_counted(self._problem(request), request.seed)
+        run_counted(self.problem(request), request.seed)
 
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
         slice_ns = request.budget_ns // max(1, request.rounds)
-        self._prepared = Prepared(self._problem(request), request.seed, slice_ns, self._seal)
+        self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._seal)
         return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric)
 
     def sample(self, _request: Request, _progress: Progress) -> SampleReply:
@@ -135,7 +135,7 @@ class Verbs:
             raise Refusal(Status.SKIPPED, "nothing is prepared: send `prepare` first, and again after a failure")
         return self._prepared
 
-    def _problem(self, request: Request) -> Problem:
+    def problem(self, request: Request) -> Problem:
         """The problem that a request names, with its native library loaded."""
         operator = self._loader.load(_named(request.operator, "operator"))
         variant, case = find(operator, _named(request.variant, "variant"), _named(request.case, "case"))

@@ -1,0 +1,212 @@
+"""How far apart are measurements of identical code in fresh processes: ours beside the timers that people use.
+
+    python bench/spread.py [--device cuda:0] [--processes 20] [--output FILE.md]
+
+Every process measures every case with every method, in an order that rotates from process to process, alone on the device. Printed per
+case and method: the median over the processes, the spread (max - min over that median), the 95th percentile of |difference from that
+median|, and the seconds one measurement took, warm-up and capture included. Peers that are not installed are left out and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.fresh import ROOT, fresh_ones, open_verbs, serve
+from worker.harness.problem import Problem
+from worker.harness.summary import quantile
+from worker.harness.verbs import Verbs
+from worker.protocol import Request
+
+CASES = {
+    "cuda": (
+        ("square", "v2", "size=512x512,f32,fwd"),
+        ("kron", "v4", "batch=16,factors=32x32,f32,fwd"),
+        ("square", "v2", "size=2048x2048,f32,fwd"),
+        ("kron", "cublas", "batch=32,factors=128x128,f32,fwd"),
+        ("kron", "v4", "batch=1024,factors=32x32x32,f32,fwd"),
+        ("kron", "v2", "batch=1024,factors=8x8x8x8x8,f32,fwd"),
+    ),
+    "cpu": (
+        ("vector_add", "v3", "n=65536,f32,fwd"),
+        ("square", "v3", "size=512x512,f32,fwd"),
+        ("kron", "v3", "batch=16,factors=32x32,f32,fwd"),
+        ("kron", "v2", "batch=33,factors=7x5x11,f32,fwd"),
+    ),
+}
+BUDGET_NS = 250_000_000
+"""Half of it goes to the first metric, which then takes about as long as do_bench."""
+PEER_SECONDS = 0.125
+NVBENCH_SECONDS = 0.3
+
+Call = Callable[[], Any]
+Reading = tuple[float, float]
+"""(nanoseconds per call, seconds it took to find out)."""
+
+
+def ours(verbs: Verbs, request: Request) -> dict[str, Reading]:
+    """Every metric of the service."""
+    began: dict[str, float] = {}
+
+    def progress(_done: int, _total: int, metric: str) -> None:
+        began[metric] = time.perf_counter()
+
+    reply = verbs.bench(request, progress)
+    times = [*began.values(), time.perf_counter()]
+    seconds = {metric: times[index + 1] - times[index] for index, metric in enumerate(began)}
+    return {f"warpwatch {found.metric}": (found.median_ns, seconds.get(found.metric, 0.0)) for found in reply.measurements}
+
+
+def torch_timer(call: Call) -> float:
+    from torch.utils.benchmark import Timer
+
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=PEER_SECONDS).median * 1e9
+
+
+def do_bench(call: Call) -> float:
+    from triton import testing
+
+    return float(testing.do_bench(call, return_mode="median")) * 1e6
+
+
+def do_bench_cudagraph(call: Call) -> float:
+    from triton import testing
+
+    return float(testing.do_bench_cudagraph(call, return_mode="median")) * 1e6
+
+
+class Nvbench:
+    """nvbench's isolated ("cold") device times; their median."""
+
+    def __init__(self) -> None:
+        self._call: Call | None = None
+
+    def __call__(self, call: Call) -> float:
+        from cuda import bench
+        from cuda.bench.results import BenchmarkResult
+
+        if self._call is None:
+            bench.register(lambda state: state.exec(self._launch, batched=False)).set_name("case")
+        self._call = call
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder, "nvbench.json")
+            bench.run_all_benchmarks(["nvbench", "--quiet", "--timeout", str(NVBENCH_SECONDS), "--jsonbin", str(output)])
+            (state,) = BenchmarkResult.from_json(output)["case"].states
+            seconds = state.center(lambda samples: float(median(samples)))
+        if seconds is None:
+            raise RuntimeError(state.skip_reason or "no samples")
+        return float(seconds) * 1e9
+
+    def _launch(self, launched: Any) -> None:
+        assert self._call is not None
+        with torch.cuda.stream(torch.cuda.ExternalStream(launched.get_stream().addressof())):  # type: ignore[no-untyped-call]
+            self._call()
+
+
+PEERS: dict[str, dict[str, Callable[[Call], float]]] = {
+    "cuda": {
+        "do_bench": do_bench,
+        "do_bench_cudagraph": do_bench_cudagraph,
+        "torch.utils.benchmark": torch_timer,
+        "nvbench cold": Nvbench(),
+    },
+    "cpu": {"torch.utils.benchmark": torch_timer},
+}
+
+
+def theirs(peer: str, problem: Problem, broken: dict[str, str]) -> dict[str, Reading]:
+    """A peer's reading of the same call; one that fails is named in `broken`, and the others go on."""
+    with problem.modes():
+        call = problem.call(problem.data(1))
+        call()
+        problem.synchronize()
+        start = time.perf_counter()
+        try:
+            return {peer: (PEERS[problem.device.type][peer](call), time.perf_counter() - start)}
+        except Exception as error:  # noqa: BLE001
+            broken[peer] = f"{type(error).__name__}: {error}"[:300]
+            return {}
+
+
+def measure(verbs: Verbs, device: torch.device, number: int, broken: dict[str, str]) -> dict[str, dict[str, Reading]]:
+    """Every case by every method, in process `number`."""
+    found: dict[str, dict[str, Reading]] = {}
+    for operator, variant, case in CASES[device.type]:
+        request = Request(0, "bench", operator, variant, case, seed=1, budget_ns=BUDGET_NS)
+        problem = verbs.problem(request)
+        steps: list[Callable[[], dict[str, Reading]]] = [partial(ours, verbs, request)]
+        steps += [partial(theirs, peer, problem, broken) for peer in PEERS[device.type]]
+        turn = number % len(steps)
+        readings: dict[str, Reading] = {}
+        for step in (*steps[turn:], *steps[:turn]):
+            readings |= step()
+        found[f"{operator} {variant} {case}"] = readings
+    return found
+
+
+def child(device: torch.device) -> None:
+    verbs = open_verbs(ROOT, device)
+    for operator in sorted({operator for operator, *_ in CASES[device.type]}):
+        verbs.build(Request(0, "build", operator), lambda *_: None)
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        broken: dict[str, str] = {}
+        return {"found": measure(verbs, device, request["number"], broken), "broken": broken}
+
+    serve(answer)
+
+
+def table(runs: list[dict[str, dict[str, Reading]]]) -> list[str]:
+    lines = ["| case | method | median µs | spread | p95 of \\|Δ\\| | seconds |", "|---|---|---|---|---|---|"]
+    for case in runs[0]:
+        for method in sorted({method for run in runs for method in run[case]}, key=lambda name: (name[0] != "w", name)):
+            readings = [run[case][method] for run in runs if method in run[case]]
+            times, seconds = [reading[0] for reading in readings], median(reading[1] for reading in readings)
+            middle = median(times)
+            away = quantile(sorted(abs(t - middle) / middle for t in times), 0.95)
+            spread = (max(times) - min(times)) / middle
+            lines.append(f"| {case} | {method} | {middle / 1e3:.2f} | {spread:.2%} | {away:.2%} | {seconds:.2f} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--processes", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further process after so long")
+    parser.add_argument("--output", type=Path, help="where the table goes as well; every reading goes beside it as JSON")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        child(torch.device(given.device))
+        return
+    runs, broken, end = [], dict[str, str](), time.perf_counter() + given.seconds
+    for number, process in enumerate(fresh_ones(Path(__file__), given.processes, "--device", given.device)):
+        if time.perf_counter() < end:
+            reply = process.ask(number=number)
+            runs.append(reply["found"])
+            broken |= reply["broken"]
+        process.close()
+    lines = [f"{len(runs)} fresh processes on {given.device}, torch {torch.__version__}.", "", *table(runs)]
+    lines += [f"{peer} did not run everywhere: {why}" for peer, why in broken.items()]
+    print("\n".join(lines))
+    if given.output:
+        given.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        given.output.with_suffix(".json").write_text(json.dumps(runs), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""How often a comparison sees a real change, and how often it sees one in identical code.
+
+    python bench/trials.py [--device cuda:0] [--rounds 24] [--change 2] [--output FILE.json]
+
+Every round takes two fresh processes that are alive at once, as a comparison of two commits does, and measures in slices A B B A (B A A B in
+every other round): identical code against itself, and against the same code that waits a calibrated part of its time longer. A comparison is
+drawn from twelve of the rounds, without replacement; in the identical pair the roles of the two processes are drawn too, since nothing tells
+them apart. So the comparisons printed share rounds: their rates are estimates from this many rounds, not from as many independent trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
+from server.verdicts import decide
+from worker.comparison import typical
+from worker.protocol import Request
+
+CASES = {"cuda": ("n=256,f32,fwd", "n=2048,f32,fwd", "n=6144,f32,fwd"), "cpu": ("n=256,f32,fwd", "n=1024,f32,fwd")}
+ROUNDS = 12
+"""Of one comparison, as in worker.comparison."""
+BUDGET_NS = 1_000_000_000
+IDENTICAL, CHANGED = 1000, 1000
+
+Pairs = list[tuple[float, float]]
+
+
+def child(device: torch.device) -> None:
+    verbs = open_verbs(ROOT / "bench" / "calibrated", device)
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        reply = getattr(verbs, request["verb"])(
+            Request(0, operator="calibrated", budget_ns=BUDGET_NS, rounds=ROUNDS, **request), _silent
+        )
+        return {"samples": reply.samples_ns, "metric": reply.metric, "message": reply.message}
+
+    serve(answer)
+
+
+def _silent(_done: int, _total: int, _text: str) -> None:
+    pass
+
+
+def one_round(base: Fresh, head: Fresh, kind: str, variant: str, case: str, index: int) -> tuple[float, float]:
+    """(ns of `plain` in the process `base`, ns of `variant` in the process `head`)."""
+    sides = {"base": (base, "plain"), "head": (head, variant)}
+    order = ("base", "head", "head", "base") if index % 2 == 0 else ("head", "base", "base", "head")
+    for side in order[:2]:
+        process, name = sides[side]
+        process.ask(verb="prepare", variant=name, case=case)
+    samples: dict[str, list[float]] = {"base": [], "head": []}
+    for side in order:
+        process, name = sides[side]
+        samples[side].append(typical(process.ask(verb="sample", variant=name, case=case)["samples"], kind))
+    for process, name in sides.values():
+        process.ask(verb="finish", variant=name, case=case)
+    return mean(samples["base"]), mean(samples["head"])
+
+
+def calibrate(device: str, case: str) -> float:
+    """Nanoseconds of `plain`."""
+    (process,) = fresh_ones(Path(__file__), 1, "--device", device)
+    process.ask(verb="prepare", variant="plain", case=case)
+    taken = median(process.ask(verb="sample", variant="plain", case=case)["samples"])
+    process.close()
+    return taken
+
+
+def measure(device: str, case: str, rounds: int, extra_ns: int) -> tuple[Pairs, Pairs]:
+    """(rounds of identical code, rounds of changed code)."""
+    same, changed, kind = [], [], torch.device(device).type
+    children = fresh_ones(Path(__file__), 2 * rounds, "--device", device, ahead=4, CALIBRATED_EXTRA_NS=str(extra_ns))
+    for index in range(rounds):
+        base, head = next(children), next(children)
+        same.append(one_round(base, head, kind, "plain", case, index))
+        changed.append(one_round(base, head, kind, "slower", case, index))
+        base.close()
+        head.close()
+    return same, changed
+
+
+def verdicts(pairs: Pairs, count: int, suspected: float, device_kind: str, may_swap: bool) -> Counter[str]:
+    """What `count` comparisons drawn from the rounds say, each suspected to be `suspected` times as slow."""
+    draw, said = random.Random(0), Counter[str]()
+    for _ in range(count):
+        drawn = draw.sample(pairs, ROUNDS)
+        if may_swap:
+            drawn = [pair if draw.random() < 0.5 else pair[::-1] for pair in drawn]
+        said[decide([base for base, _ in drawn], [head for _, head in drawn], "slower", suspected, device_kind).decision] += 1
+    return said
+
+
+def describe(case: str, device_kind: str, change: float, same: Pairs, changed: Pairs) -> str:
+    factor = 1 + change / 100
+    ratios = {name: sorted(head / base for base, head in pairs) for name, pairs in (("same", same), ("changed", changed))}
+    spread = {name: f"{median(found):.4f} ({found[0]:.4f} … {found[-1]:.4f})" for name, found in ratios.items()}
+    false = verdicts(same, IDENTICAL, factor, device_kind, may_swap=True)
+    true = verdicts(changed, CHANGED, factor, device_kind, may_swap=False)
+    return (
+        f"{case}: {median(base for base, _ in same) / 1e3:.2f} µs; ratio of identical code {spread['same']}, of +{change:g} % {spread['changed']}\n"
+        f"  identical: {dict(false)} of {IDENTICAL}; changed: {dict(true)} of {CHANGED}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--change", type=float, default=2.0, help="percent that the slower variant takes longer")
+    parser.add_argument("--cases", nargs="*", help="default: all")
+    parser.add_argument("--output", type=Path, help="where every round's two times go, as JSON")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        child(torch.device(given.device))
+        return
+    found, kind = {}, torch.device(given.device).type
+    for case in given.cases or CASES[kind]:
+        extra_ns = round(calibrate(given.device, case) * given.change / 100)
+        same, changed = found[case] = measure(given.device, case, given.rounds, extra_ns)
+        print(describe(case, kind, given.change, same, changed), flush=True)
+    print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; {given.rounds} rounds of fresh processes on {given.device}")
+    if given.output:
+        given.output.write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
