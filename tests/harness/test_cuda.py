@@ -80,7 +80,7 @@ def test_bench_measures_every_metric(gpu: Harness, case: str) -> None:
     reply = bench(gpu, "good", case)
     assert reply.message == ""
     metrics = by_metric(reply)
-    assert list(metrics) == ["graph", "cold", "call"]
+    assert list(metrics) == ["graph", "kernel", "cold", "hot", "call"]
     assert all(len(m.samples_ns) >= 10 for m in metrics.values())
     # A graph leaves launches out, `cold` the host's part, `call` nothing.
     assert metrics["graph"].median_ns < metrics["call"].median_ns
@@ -100,11 +100,11 @@ def test_a_benched_product_is_not_faster_than_the_device(gpu: Harness) -> None:
 
 def test_what_cannot_be_captured_has_no_graph_metric(gpu: Harness) -> None:
     reply = bench(gpu, "waits")
-    assert list(by_metric(reply)) == ["cold", "call"]
+    assert list(by_metric(reply)) == ["kernel", "cold", "call"]
     assert "cannot be captured in a CUDA graph" in reply.message
     print(reply.message)
     # A failed capture leaves nothing behind that the next one stumbles over.
-    assert list(by_metric(bench(gpu, "good"))) == ["graph", "cold", "call"]
+    assert list(by_metric(bench(gpu, "good"))) == ["graph", "kernel", "cold", "hot", "call"]
 
 
 def test_out_of_memory_frees_what_it_took(gpu: Harness) -> None:

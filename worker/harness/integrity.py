@@ -98,22 +98,22 @@ def watch(seal: Seal, who: str = "it", *, may_set: bool = False) -> Iterator[Non
     Whatever becomes of it, both are as before afterwards, so that nobody else is blamed.
     """
     before = _settings()
+    wrong: WrongResultError | None = None
     try:
         yield
-    except BaseException as error:
-        replaced = seal.mend()
+    except WrongResultError as error:
+        # What was bent may be why the result is wrong, and says more.
+        wrong = error
+    finally:
+        replaced, after = seal.mend(), _settings()
         _put_back(before)
-        if replaced and isinstance(error, WrongResultError):
-            raise _blame(who, replaced) from error
-        raise
-    replaced = seal.mend()
-    after = _settings()
-    _put_back(before)
     if replaced:
-        raise _blame(who, replaced)
+        raise _blame(who, replaced) from wrong
     changed = [f"{name} from {before[name]} to {after[name]}" for name in before if before[name] != after[name]]
     if changed and not may_set:
-        raise WrongResultError(f"{who} changes how the process is measured: {'; '.join(changed)}")
+        raise WrongResultError(f"{who} changes how the process is measured: {'; '.join(changed)}") from wrong
+    if wrong is not None:
+        raise wrong
 
 
 def _blame(who: str, replaced: list[str]) -> WrongResultError:

@@ -26,7 +26,7 @@ def honest(a, b):
     return a @ b
 
 
-@operator.variant("honest_thread", idea="computes in a thread, and waits for it")
+@operator.variant("honest_thread", idea="computes in a thread, and waits for it", devices=("cpu",))
 def honest_thread(a, b):
     y = torch.empty_like(a)
     thread = threading.Thread(target=_work_hard, args=(a, b, y))
@@ -35,14 +35,14 @@ def honest_thread(a, b):
     return y
 
 
-@operator.variant("thread", idea="computes in a thread, and does not wait for it")
+@operator.variant("thread", idea="computes in a thread, and does not wait for it", devices=("cpu",))
 def thread(a, b):
     y = torch.empty_like(a)
     threading.Thread(target=_work_hard, args=(a, b, y)).start()
     return y
 
 
-@operator.variant("worker_thread", idea="a thread that lives on computes later")
+@operator.variant("worker_thread", idea="a thread that lives on computes later", devices=("cpu",))
 def worker_thread(a, b):
     if not WORKERS:
         WORKERS.append(threading.Thread(target=_work, daemon=True))

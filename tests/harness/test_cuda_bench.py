@@ -1,0 +1,66 @@
+"""Metrics, cheaters and the canary on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.harness.child import Harness
+from tests.harness.test_cheaters import CASE, CHEATERS, variants
+from worker.protocol import METRICS, BenchReply, CanaryReply, CeilingsReply, Status
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+PRODUCTS = Path(__file__).parent / "gpu_repository"
+
+
+@pytest.fixture(scope="module")
+def cheaters(cache: Path) -> Iterator[Harness]:
+    child = Harness(CHEATERS, cache.parent / "gpu-cheaters", device="cuda:0")
+    yield child
+    assert child.stop() == 0, child.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def products(cache: Path) -> Iterator[Harness]:
+    child = Harness(PRODUCTS, cache.parent / "gpu-products", device="cuda:0")
+    yield child
+    assert child.stop() == 0, child.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("operator", "variant", "words"), variants(elsewhere="cpu"), ids=lambda value: None if value is None else value[:20]
+)
+def test_every_cheater_is_named_and_no_honest_twin_is(cheaters: Harness, operator: str, variant: str, words: str | None) -> None:
+    reply = cheaters.ask(BenchReply, "bench", operator=operator, variant=variant, case=CASE)
+    print(operator, variant, reply.status, reply.message)
+    if words is None:
+        assert (reply.status, reply.message) == (Status.OK, "")
+        return
+    assert reply.status is Status.WRONG, reply.message
+    assert words in reply.message
+
+
+@pytest.mark.parametrize("n", [64, 256, 2048])
+def test_metrics_stand_in_the_order_that_they_must(products: Harness, n: int) -> None:
+    reply = products.ask(BenchReply, "bench", operator="product", variant="good", case=f"n={n},f32,fwd")
+    found = {m.metric: m.median_ns for m in reply.measurements}
+    print(n, found, reply.health)
+    assert tuple(found) == METRICS["cuda"]
+    assert reply.health["empty_ns"].keys() == found.keys()
+    # Device time has neither launches nor events in it, and the same launches on data in the L2 are no slower.
+    assert found["kernel"] < 1.05 * found["cold"]
+    assert found["kernel"] < found["call"]
+    assert found["hot"] < 1.1 * found["graph"]
+    assert found["graph"] > 0.8 * found["kernel"]
+
+
+def test_the_canary_is_near_the_ceilings(products: Harness) -> None:
+    peaks = products.ask(CeilingsReply, "ceilings").peaks
+    reply = products.ask(CanaryReply, "canary")
+    print(reply, peaks)
+    assert reply.status is Status.OK
+    assert set(reply.rates) == {"copy", "f32"}
+    assert all(0.85 * peaks[name] < rate < 1.1 * peaks[name] for name, rate in reply.rates.items())
