@@ -88,32 +88,30 @@ def do_bench_cudagraph(call: Call) -> float:
     return float(testing.do_bench_cudagraph(call, return_mode="median")) * 1e6
 
 
-class Nvbench:
-    """nvbench's isolated ("cold") device times; their median."""
+def nvbench(calls: dict[str, Call]) -> dict[str, Reading]:
+    """The medians of nvbench's isolated ("cold") device times. It runs once per process, so it takes all cases together."""
+    from cuda import bench
+    from cuda.bench.results import BenchmarkResult
 
-    def __init__(self) -> None:
-        self._call: Call | None = None
+    def measure(state: Any) -> None:
+        call = calls[state.get_string("case")]
 
-    def __call__(self, call: Call) -> float:
-        from cuda import bench
-        from cuda.bench.results import BenchmarkResult
+        def launch(launched: Any) -> None:
+            with torch.cuda.stream(torch.cuda.ExternalStream(launched.get_stream().addressof())):  # type: ignore[no-untyped-call]
+                call()
 
-        if self._call is None:
-            bench.register(lambda state: state.exec(self._launch, batched=False)).set_name("case")
-        self._call = call
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder, "nvbench.json")
-            bench.run_all_benchmarks(["nvbench", "--quiet", "--timeout", str(NVBENCH_SECONDS), "--jsonbin", str(output)])
-            (state,) = BenchmarkResult.from_json(output)["case"].states
-            seconds = state.center(lambda samples: float(median(samples)))
-        if seconds is None:
-            raise RuntimeError(state.skip_reason or "no samples")
-        return float(seconds) * 1e9
+        state.exec(launch, batched=False)
 
-    def _launch(self, launched: Any) -> None:
-        assert self._call is not None
-        with torch.cuda.stream(torch.cuda.ExternalStream(launched.get_stream().addressof())):  # type: ignore[no-untyped-call]
-            self._call()
+    bench.register(measure).set_name("spread").add_string_axis("case", list(calls))
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "nvbench.json")
+        start = time.perf_counter()
+        bench.run_all_benchmarks(["nvbench", "--quiet", "--timeout", str(NVBENCH_SECONDS), "--jsonbin", str(output)])
+        seconds = (time.perf_counter() - start) / len(calls)
+        states = BenchmarkResult.from_json(output)["spread"].states
+    return {
+        next(iter(state.point.values())): (float(state.center(lambda samples: median(samples))) * 1e9, seconds) for state in states
+    }
 
 
 PEERS: dict[str, dict[str, Callable[[Call], float]]] = {
@@ -121,7 +119,6 @@ PEERS: dict[str, dict[str, Callable[[Call], float]]] = {
         "do_bench": do_bench,
         "do_bench_cudagraph": do_bench_cudagraph,
         "torch.utils.benchmark": torch_timer,
-        "nvbench cold": Nvbench(),
     },
     "cpu": {"torch.utils.benchmark": torch_timer},
 }
@@ -143,17 +140,27 @@ def theirs(peer: str, problem: Problem, broken: dict[str, str]) -> dict[str, Rea
 
 def measure(verbs: Verbs, device: torch.device, number: int, broken: dict[str, str]) -> dict[str, dict[str, Reading]]:
     """Every case by every method, in process `number`."""
+    problems = {}
     found: dict[str, dict[str, Reading]] = {}
     for operator, variant, case in CASES[device.type]:
         request = Request(0, "bench", operator, variant, case, seed=1, budget_ns=BUDGET_NS)
-        problem = verbs.problem(request)
+        label = f"{operator} {variant} {case}"
+        problems[label] = problem = verbs.problem(request)
         steps: list[Callable[[], dict[str, Reading]]] = [partial(ours, verbs, request)]
         steps += [partial(theirs, peer, problem, broken) for peer in PEERS[device.type]]
         turn = number % len(steps)
-        readings: dict[str, Reading] = {}
+        found[label] = {}
         for step in (*steps[turn:], *steps[:turn]):
-            readings |= step()
-        found[f"{operator} {variant} {case}"] = readings
+            found[label] |= step()
+    if device.type == "cuda":
+        try:
+            with torch.no_grad():
+                for label, reading in nvbench(
+                    {label: problem.call(problem.data(1)) for label, problem in problems.items()}
+                ).items():
+                    found[label]["nvbench cold"] = reading
+        except Exception as error:  # noqa: BLE001 - as in `theirs`.
+            broken["nvbench"] = f"{type(error).__name__}: {error}"[:300]
     return found
 
 

@@ -74,7 +74,7 @@ def calibrate(device: str, case: str) -> float:
     """Nanoseconds of `plain`."""
     (process,) = fresh_ones(Path(__file__), 1, "--device", device)
     process.ask(verb="prepare", variant="plain", case=case)
-    taken = median(process.ask(verb="sample", variant="plain", case=case)["samples"])
+    taken: float = median(process.ask(verb="sample", variant="plain", case=case)["samples"])
     process.close()
     return taken
 
