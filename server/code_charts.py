@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from db.reads.rows import CodeCommit, CodeHistory, CodeSeries, KernelCode
 from server.charts import PALETTE, Figure, commit_axis, plain_layout
 from server.formats import short
+from server.kernel_names import short_name
 
 QUANTITIES = {
     "registers": "registers per thread",
@@ -19,6 +20,8 @@ QUANTITIES = {
 }
 MAX_LINES = 16
 """Kernels drawn at most: those that changed, and then the largest."""
+_NAMED_LINES = 4
+"""Lines that fit into a legend; of more, pointing at one tells its name."""
 _HOVER = "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{fullData.name}: <b>%{y}</b><extra></extra>"
 
 
@@ -36,6 +39,7 @@ def code_figure(history: CodeHistory, quantity: str, repository: str) -> tuple[F
     layout = plain_layout()
     layout["xaxis"] |= commit_axis({commit.sha: place for place, commit in enumerate(commits)})
     layout["yaxis"] |= {"title": {"text": QUANTITIES[quantity]}, "rangemode": "tozero"}
+    layout["showlegend"] = len(lines) <= _NAMED_LINES
     traces = [_line(name, values, commits, repository, index) for index, (name, values) in enumerate(lines)]
     return {"data": traces, "layout": layout}, left_out
 
@@ -52,9 +56,9 @@ def _interest(series: CodeSeries, quantity: str) -> tuple[int, float]:
 def _line(name: str, values: list[float | None], commits: list[CodeCommit], repository: str, index: int) -> dict[str, Any]:
     colour = PALETTE[index % len(PALETTE)]
     return {
-        "type": "scatter", "mode": "lines+markers", "name": escape(name), "x": list(range(len(values))), "y": values,
+        "type": "scatter", "mode": "lines+markers", "name": escape(short_name(name)), "x": list(range(len(values))), "y": values,
         "line": {"color": colour, "width": 2, "shape": "hv", "dash": "solid" if index < len(PALETTE) else "dot"},
-        "marker": {"size": 6, "color": colour}, "showlegend": True,
+        "marker": {"size": 6, "color": colour},
         "customdata": [
             [f"/commits/{commit.sha}?{urlencode({'repository': repository})}", short(commit.sha), escape(commit.subject[:70])]
             for commit in commits

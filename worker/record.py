@@ -80,8 +80,15 @@ def _trace(profile: ProfileReply) -> TraceRow | None:
     if profile.path is None:
         return None
     kernels = [KernelRow(k.name, k.calls, k.total_ns, k.mean_ns, k.share, k.details) for k in profile.kernels]
-    report = b64decode(profile.report) if profile.report else None
-    return TraceRow(Path(profile.path), profile.size, kernels, profile.runtime_calls, profile.summary, report)
+    return TraceRow(Path(profile.path), profile.size, kernels, profile.runtime_calls, profile.summary, _report(profile.report))
+
+
+def _report(text: str | None) -> bytes | None:
+    """Nsight Compute's file from its base64; what a child or a results file made of it need not be any."""
+    try:
+        return b64decode(text, validate=True) if text else None
+    except ValueError:
+        return None
 
 
 def _build(build: BuildReply) -> BuildRow:

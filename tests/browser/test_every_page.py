@@ -40,6 +40,9 @@ PAGES = {
     "failed job": "/jobs/{failed_job}",
     "profile job": "/jobs/{profile_job}",
     "trace": "/traces/1",
+    "traces beside each other": "/traces/compare?a=1&b=2",
+    "a trace to be compared": "/traces/compare?a=1",
+    "machine code": "/operators/kron?code=code_bytes&arch=sm_80",
     "devices": "/devices",
     "reference": "/api/v1/docs",
 }
@@ -90,4 +93,4 @@ def test_an_error_is_a_page_that_helps(server: str, path: str, status: int, word
 
 def test_every_page_but_the_forms_has_its_json(server: str, world: World) -> None:
     without = {name for name in PAGES if 'type="application/json" href="' not in httpx.get(server + address(world, name)).text}
-    assert without == {"form", "nothing to compare"}
+    assert without == {"form", "nothing to compare", "a trace to be compared"}

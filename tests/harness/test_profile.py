@@ -6,12 +6,15 @@ import gzip
 import json
 import zipfile
 from base64 import b64decode
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from db.reads.rows import KernelView, TraceDetail
+from server.alignment import Alignment, align_traces
 from tests.harness.child import ROOT, Harness
 from worker.harness import counters
 from worker.harness.occupancy import occupancy
@@ -173,7 +176,7 @@ def test_launch_bound_is_said_with_its_figures(issue: float, bound: bool) -> Non
     found, text = launch_sentence({"host_ns": 90e3, "launch_ns": 4e3, "launches": 1.0, "device_ns": 20e3}, issue)
     assert found is bound
     assert all(figure in text for figure in (f"{issue / 1e3:.1f} µs", "20.0 µs", "90.0 µs", "1 launch or"))
-    assert ("not launch-bound" in text) is not bound
+    assert ("waits for the host" in text) is bound
 
 
 def test_memory_outside_the_calls_does_not_count(tmp_path: Path) -> None:
@@ -318,3 +321,33 @@ def test_the_host_timer_stops_when_a_call_returns() -> None:
     found = host_timer(Slow(), Slow())  # type: ignore[arg-type]
     assert found["count"] == 20
     assert found["issue_ns"] * 5 < found["call_ns"]
+
+
+# --- traces beside each other ---------------------------------------------------------------------------------
+
+
+def aligned(a: ProfileReply, b: ProfileReply) -> Alignment:
+    """What the server makes of two replies."""
+
+    def detail(reply: ProfileReply) -> TraceDetail:
+        kernels = [KernelView(k.name, k.calls, k.total_ns, k.mean_ns, k.share, k.details) for k in reply.kernels]
+        now = datetime.now(UTC)
+        return TraceDetail(1, "r", "pair", "v1", "n=1", "a" * 40, "cpu", 1, 1, "", reply.runtime_calls, now, kernels, reply.summary)
+
+    return align_traces(detail(a), detail(b))
+
+
+def test_two_profiles_of_the_same_code_hold_the_same_steps(harness: Harness, tmp_path: Path) -> None:
+    first, second = (profiled(harness, tmp_path, case="n=33,f32,fwd") for _ in range(2))
+    found = aligned(first, second)
+    assert found.ordered
+    assert {row.state for row in found.rows} <= {"same", "slower", "faster"}
+    assert all(row.a_name == row.b_name and row.a_count == row.b_count for row in found.rows)
+
+
+def test_other_steps_are_added_and_removed(harness: Harness, tmp_path: Path) -> None:
+    forward, backward = (profiled(harness, tmp_path, case=f"n=33,f32,{direction}") for direction in ("fwd", "bwd"))
+    found = aligned(forward, backward)
+    assert any(row.state == "added" for row in found.rows)
+    assert sum(row.a_ns for row in found.rows) == pytest.approx(found.a_ns)
+    assert sum(row.b_ns for row in found.rows) == pytest.approx(found.b_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from db.reads.rows import KernelView, TraceDetail
 from server.alignment import Step, align, align_traces
 from server.kernel_names import plain_name, short_name
 from tests.builders import CASES, Lab, trace
+from worker.bundle import BundleReader
+
+ROOT = Path(__file__).parents[2]
 
 
 def steps(*names: str, ns: float = 1000.0) -> list[Step]:
@@ -89,6 +93,34 @@ def test_traces_without_an_order_are_matched_by_their_tables() -> None:
     assert (found.a_ns, found.b_ns) == (4000.0, 9000.0)
     assert [(row.a_count, row.b_count, row.state) for row in found.rows] == [(2.0, 2.0, "slower")]
     assert [(row.name, row.a, row.b) for row in found.runtime] == [("cudaLaunchKernel", 2.0, 1.0)]
+
+
+def test_real_traces_of_two_commits() -> None:
+    """What an H100 recorded of every variant of kron, each commit against the last."""
+    with BundleReader(ROOT / "docs" / "example" / "h100.wwb") as bundle:
+        profiles = [run for run in bundle.runs() if run.order.kind == "profile"]
+    found = {
+        (finding.variant, finding.case, run.order.sha): finding.profile
+        for run in profiles
+        for finding in run.outcome.findings
+        if finding.profile is not None
+    }
+    pairs = 0
+    shas = [run.order.sha for run in profiles]
+    for (variant, case, sha), profile in found.items():
+        later = found.get((variant, case, shas[-1]))
+        if sha == shas[-1] or later is None:
+            continue
+        old, new = (detail({k.name: (k.calls, k.total_ns) for k in one.kernels}, one.runtime_calls) for one in (profile, later))
+        rows = align_traces(old, new).rows
+        assert sum(row.a_ns for row in rows) == pytest.approx(sum(k.total_ns for k in profile.kernels) / 2)
+        assert sum(row.b_ns for row in rows) == pytest.approx(sum(k.total_ns for k in later.kernels) / 2)
+        names = [name for row in rows for name in (row.a_name, row.b_name) if name]
+        assert set(names) == {k.name for one in (profile, later) for k in one.kernels}
+        if variant in ("v1", "v2", "cublas"):
+            assert all(row.a_name and row.b_name for row in rows), "torch's own kernels are the same at every commit"
+        pairs += 1
+    assert pairs > 50
 
 
 LAMBDA = "void at::native::elementwise_kernel<128, 2, at::native::copy(at::Iter&)::{lambda()#3}::operator()() const>(int, float*)"

@@ -93,7 +93,7 @@ def launch_sentence(launch: dict[str, Any], issue_ns: float) -> tuple[bool, str]
     """(launch-bound or not, why). issue_ns: what the host takes to issue a call without the profiler, which slows it severalfold."""
     device, count = launch["device_ns"], launch["launches"]
     bound = issue_ns > device
-    verdict = "the device waits for the host: launch-bound" if bound else "the host is ahead of the device: not launch-bound"
+    verdict = "the device waits for the host" if bound else "the host is ahead of the device"
     parts = f"{count:g} launch{'es' if count != 1 else ''} or copies take {_us(launch['launch_ns'])} of {_us(launch['host_ns'])}"
     return (
         bound,
