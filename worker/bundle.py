@@ -23,7 +23,8 @@ from typing import IO, Any, TypeVar
 
 from warpwatch.git import CommitInfo
 from worker.outcome import Finding, Order, Outcome
-from worker.protocol import BenchReply, Catalogue, Measurement, ProfileReply, from_json, to_json
+from worker.protocol import BenchReply, Catalogue, Measurement, ProfileReply
+from worker.protocol_json import from_json, to_json
 
 T = TypeVar("T")
 FORMAT = 1

@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 from warpwatch import CONTRACT
 from worker import sandbox
-from worker.protocol import Request, Status, from_json, to_json
+from worker.protocol import Request, Status
+from worker.protocol_json import from_json, to_json
 from worker.reporter import CannotRunError, Reporter, Stopped
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from worker.protocol import (
     ProfileReply,
     Status,
     VariantEntry,
-    from_json,
 )
+from worker.protocol_json import from_json
 from worker.reporter import Reporter
 
 TRACE_LIMIT = 512 * 2**20

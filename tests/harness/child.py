@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.protocol import Request, from_json, to_json
+from worker.protocol import Request
+from worker.protocol_json import from_json, to_json
 
 ROOT = Path(__file__).parent.parent.parent
 BOOTSTRAP = ROOT / "worker" / "harness" / "bootstrap.py"

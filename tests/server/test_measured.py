@@ -14,7 +14,8 @@ from server.formats import shape
 from tests.builders import CASES, Lab
 from worker.harness.summary import summarize
 from worker.outcome import Finding, Outcome
-from worker.protocol import BenchReply, Catalogue, Counter, Environment, Status, from_json
+from worker.protocol import BenchReply, Catalogue, Counter, Environment, Status
+from worker.protocol_json import from_json
 from worker.record import run_outcome
 
 

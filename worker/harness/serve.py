@@ -13,18 +13,8 @@ import torch
 
 from warpwatch.operator import CONTRACT
 
-from ..protocol import (
-    BenchReply,
-    BuildReply,
-    CanaryReply,
-    CeilingsReply,
-    CheckReply,
-    ProfileReply,
-    Request,
-    SampleReply,
-    from_json,
-    to_json,
-)
+from ..protocol import BenchReply, BuildReply, CanaryReply, CeilingsReply, CheckReply, ProfileReply, Request, SampleReply
+from ..protocol_json import from_json, to_json
 from .failures import Failure, describe
 from .verbs import Setting, Verbs
 

@@ -1,0 +1,69 @@
+"""Dataclasses of worker.protocol to and from JSON values; what comes from a child is checked field by field."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, is_dataclass
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """A dataclass of this module as plain JSON values."""
+    return asdict(value)
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """A dataclass of this module from plain JSON values; ValueError names a field that is missing, unknown or of the wrong type."""
+    decoded: T = _decode(kind, value, kind.__name__)
+    return decoded
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    if is_dataclass(kind):
+        return _decode_dataclass(kind, value, where)
+    origin = get_origin(kind)
+    if origin is list:
+        _expect(isinstance(value, list), where, "a list", value)
+        return [_decode(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if origin is dict:
+        _expect(isinstance(value, dict), where, "an object", value)
+        inner = get_args(kind)[1]
+        return {key: _decode(inner, item, f"{where}.{key}") for key, item in value.items()}
+    if origin is UnionType:
+        if value is None and NoneType in get_args(kind):
+            return None
+        return _decode(next(arg for arg in get_args(kind) if arg is not NoneType), value, where)
+    return _decode_scalar(kind, value, where)
+
+
+def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
+    _expect(isinstance(value, dict), where, "an object", value)
+    hints = get_type_hints(kind)
+    unknown = set(value) - set(hints)
+    if unknown:
+        raise ValueError(f"{where}: unknown field {sorted(unknown)[0]!r}")
+    try:
+        return kind(**{key: _decode(hints[key], item, f"{where}.{key}") for key, item in value.items()})
+    except TypeError:
+        missing = [f.name for f in fields(kind) if f.name not in value]
+        raise ValueError(f"{where}: missing one of the fields {', '.join(missing)}") from None
+
+
+def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        _expect(value in list(kind), where, f"one of {', '.join(kind)}", value)
+        return kind(value)
+    _expect(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)), where, kind.__name__, value)
+    return value
+
+
+def _expect(condition: bool, where: str, expected: str, value: Any) -> None:
+    if not condition:
+        raise ValueError(f"{where}: expected {expected}, got {str(value)[:80]!r}")
