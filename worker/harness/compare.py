@@ -3,7 +3,8 @@
 The tolerance on the relative (Frobenius) error is `2 · (eps + eps_sum · √depth)`: one rounding of the result, and a sum of
 `depth` terms whose roundings are independent, so that they grow with the root. eps is that of the case's precision; eps_sum is
 that of the accumulator one may expect, float32 for every precision of 16 bits and tf32. Where torch's own run in that
-precision is less exact (several rounded steps, cancellation), four times its error is allowed, up to 16 times the formula.
+precision is less exact (several rounded steps, cancellation), four times its error is allowed, up to 16 times the formula. In
+f64 that error is a float32 run's, scaled down, because the oracle is no more exact than what it judges.
 """
 
 from __future__ import annotations
@@ -59,11 +60,16 @@ class Expected:
 
 
 def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) -> Expected:
-    """`by_torch` is the reference in the case's own precision, None where torch cannot run it."""
+    """`by_torch` is the reference in the case's own precision, None where torch cannot run it.
+
+    In f64 it is that in float32, since the oracle cannot show its own error. Scaled down, it tells how much the formula cancels.
+    """
     scale = _norm(oracle.double())
     if not math.isfinite(scale):
         scale = _norm(oracle.double().masked_fill(~oracle.isfinite(), 0.0))
     torch_relative = None if by_torch is None else _relative(_difference(by_torch, oracle), scale)
+    if torch_relative is not None and precision == "f64":
+        torch_relative *= EPSILON["f64"] / EPSILON["f32"]
     return Expected(oracle, scale, torch_relative, tolerance(precision, depth, torch_relative), precision)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from .failures import WrongResultError
 from .problem import Data
@@ -136,11 +137,13 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def owns(self, tensor: Tensor) -> bool:
         """Whether the tensor lies in memory that was guarded."""
         storage = tensor.untyped_storage().data_ptr()
-        return any(banded.buffer.data_ptr() == storage for banded in self._allocations)
+        return any(banded.buffer.data_ptr() + BAND == storage for banded in self._allocations)
 
     def _foreign(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls an operator of a library with the mode on, so that what its kernel allocates is guarded too."""
-        self.calls.setdefault(func, (args, kwargs))
+        if func not in self.calls:
+            # Copied before the call, which may change them.
+            self.calls[func] = _copied(args), _copied(kwargs)
         device = next((a.device.type for a in args if isinstance(a, Tensor)), None)
         key = {"cpu": torch._C.DispatchKey.CPU, "cuda": torch._C.DispatchKey.CUDA}.get(device or "")
         if key is None:
@@ -162,18 +165,31 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _banded(like: Tensor, strides: tuple[int, ...], skipped: int, byte: int) -> Banded:
-    """A view with the shape and dtype of `like` in a buffer of such bytes, with a band on either side."""
+    """A tensor with the shape and dtype of `like` in a buffer of such bytes, with a band on either side.
+
+    Its storage holds the tensor alone: torch itself takes for granted that what it allocates begins where its storage does.
+    """
     extent = 1 + sum((n - 1) * stride for n, stride in zip(like.shape, strides, strict=True)) if like.numel() else 0
-    end = BAND + (skipped + extent) * like.element_size()
+    size = (skipped + extent) * like.element_size()
     # Whole words of eight bytes, as these are compared.
-    buffer = torch.full(((end + BAND + 7) // 8 * 8,), byte, dtype=torch.uint8, device=like.device)
-    inner = buffer[BAND:end].view(like.dtype)
-    return Banded(buffer, inner.as_strided(like.shape, strides, inner.storage_offset() + (skipped if extent else 0)), end)
+    buffer = torch.full(((BAND + size + BAND + 7) // 8 * 8,), byte, dtype=torch.uint8, device=like.device)
+    storage = torch._C._construct_storage_from_data_pointer(buffer.data_ptr() + BAND, like.device, size)
+    # Whoever keeps the tensor keeps the buffer.
+    storage.buffer = buffer  # type: ignore[attr-defined]
+    tensor = torch.empty(0, dtype=like.dtype, device=like.device)
+    tensor.set_(storage, skipped if extent else 0, like.shape, strides)
+    return Banded(buffer, tensor, BAND + size)
+
+
+def _copied(values: Any) -> Any:
+    """The same arguments with tensors of their own, of which gradients are asked where they were."""
+    return tree_map_only(Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), values)
 
 
 def _place_of(banded: Banded, changed: Tensor) -> str:
     """How many bytes changed, and where the first lies, seen from the tensor's own memory."""
-    tensor, start = banded.tensor, banded.tensor.data_ptr() - banded.buffer.data_ptr()
+    tensor = banded.tensor
+    start = BAND + tensor.storage_offset() * tensor.element_size()
     first, count = int(changed.to(torch.uint8).argmax()), int(changed.sum())
     what = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
     if first < start:

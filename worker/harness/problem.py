@@ -166,9 +166,10 @@ class Problem:
         return self._run_reference(wide)
 
     def own_precision(self, data: Data) -> dict[str, Tensor] | None:
-        """The reference in the case's own precision; None where torch cannot run it."""
+        """The reference in the case's own precision, in float32 where that is the oracle's; None where torch cannot run it."""
         try:
-            return self._run_reference(data.clone())
+            wide = self.case.precision == "f64"
+            return self._run_reference(data.clone().map(lambda t: t.float() if wide and t.dtype == torch.float64 else t))
         except (RuntimeError, NotImplementedError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
