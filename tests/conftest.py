@@ -12,8 +12,11 @@ import pytest
 FAST_AND_FORGETFUL = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
 """The data of a test need not outlive a power cut."""
 
-# As in every child of a worker: threads that spin while they wait for each other make tests beside any other program crawl.
+# As in every child of a worker: threads that spin while they wait for each other make tests beside any other program crawl, and
+# memory given back and taken again makes them slow at random.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(32 * 2**20))
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**40))
 
 _OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 _TABLES = (

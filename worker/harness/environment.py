@@ -46,7 +46,8 @@ def _host_facts(threads: int, cores: int) -> dict[str, Any]:
 
 
 def _cpu_facts() -> dict[str, Any]:
-    return {"omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "")}
+    kept = "kept" if os.environ.get("MALLOC_TRIM_THRESHOLD_") else "given back"
+    return {"omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""), "freed_memory": kept}
 
 
 def _cuda_facts(device: torch.device) -> dict[str, Any]:
