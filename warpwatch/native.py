@@ -37,6 +37,7 @@ CXX_FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-std=c++20", "-fPIC"
 NVCC_FLAGS = ["-O3", "-std=c++20", "-lineinfo", "-no-compress", "-Xptxas", "-v", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
 # Error messages carry line numbers into the machine code, so that a comment would change it: fingerprints are taken without.
 PRINT_FLAGS = ["-w", "-D__LINE__=0", '-D__DATE__=""', '-D__TIME__=""', '-D__TIMESTAMP__=""']
+SANITIZE_FLAGS = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g1"]
 TORCH_LIBRARIES = ["-ltorch_cpu", "-lc10", "-ltorch"]
 
 HOST_SUFFIXES = {".cpp", ".h", ".hpp"}
@@ -86,6 +87,7 @@ class _State:
     source_root: Path
     cache: Path
     device: str
+    sanitize: bool
     failed: dict[str, Built] = field(default_factory=dict)
     loaded: dict[str, str] = field(default_factory=dict)
 
@@ -99,6 +101,7 @@ class _Plan:
     nvcc: Compiler | None
     torch: Torch
     ninja: str
+    sanitize: bool
 
     @property
     def key(self) -> str:
@@ -116,9 +119,10 @@ class _Plan:
         """The rules and edges that ninja runs; paths are relative to the folder that holds a copy of the sources."""
         gencodes = _gencodes(self.nvcc.archs) if self.nvcc else []
         include = ["-isystem", str(self.torch.include), "-Icsrc"]
-        host = [self.cxx.path, *CXX_FLAGS, *include, *([] if self.nvcc else ["-DWARPWATCH_NO_CUDA"])]
+        sanitize = SANITIZE_FLAGS if self.sanitize else []
+        host = [self.cxx.path, *CXX_FLAGS, *sanitize, *include, *([] if self.nvcc else ["-DWARPWATCH_NO_CUDA"])]
         lines = _rule("cxx", host, "-c $in -o $out")
-        linker = [self.cxx.path, "-shared", "-Wl,-z,defs,--no-as-needed"]
+        linker = [self.cxx.path, *sanitize, "-shared", "-Wl,-z,defs,--no-as-needed"]
         if self.nvcc:
             cuda = [self.nvcc.path, "-ccbin", self.cxx.path, *gencodes]
             lines += _rule("nvcc", [*cuda, *NVCC_FLAGS, "-Icsrc"], "-c $in -o $out")
@@ -145,14 +149,15 @@ class _Plan:
 _state: _State | None = None
 
 
-def configure(source_root: Path, cache: Path, device: str) -> None:
+def configure(source_root: Path, cache: Path, device: str, sanitize: bool = False) -> None:
     """Say where native sources lie, where libraries are kept, and for which device ("cpu", "cuda" or "cuda:0") they are built.
 
-    source_root: the folder with one sub-folder per operator, and `common` for what they share.
+    source_root: the folder with one sub-folder per operator, and `common` for what they share. sanitize: compile C++ for
+    AddressSanitizer, whose runtime this process must have loaded before any other library.
     """
     global _state
     cache.mkdir(parents=True, exist_ok=True)
-    _state = _State(source_root.resolve(), cache.resolve(), device)
+    _state = _State(source_root.resolve(), cache.resolve(), device, sanitize)
 
 
 def operators() -> list[str]:
@@ -221,7 +226,7 @@ def _plan(state: _State, operator: str) -> _Plan | None:
         for path in paths
         if path.suffix in suffixes and path.is_file()
     }
-    return _Plan(files, _toolchain.cxx_compiler(state.cache), nvcc, _toolchain.torch(), _toolchain.ninja())
+    return _Plan(files, _toolchain.cxx_compiler(state.cache), nvcc, _toolchain.torch(), _toolchain.ninja(), state.sanitize)
 
 
 def _stored(folder: Path, started: float) -> Built | None:

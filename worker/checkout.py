@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from worker import sandbox
 from worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec
 from worker.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry, Status
 from worker.reporter import CannotRunError, Reporter, Stopped
+from worker.sanitizers import Sanitizer
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0
@@ -48,19 +49,22 @@ class Host:
         """How this worker's children are shut in."""
         return sandbox.confinement(self.home, self.settings.memory_bytes, self.hidden, self.settings.isolation)
 
-    def start_child(self, root: Path, project: Project, reporter: Reporter) -> Child:
+    def start_child(self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None) -> Child:
         """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when told to stop."""
-        return greeted(self.launch_child(root, project, reporter))
+        return greeted(self.launch_child(root, project, reporter, sanitizer))
 
-    def launch_child(self, root: Path, project: Project, reporter: Reporter) -> Child:
+    def launch_child(self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None) -> Child:
         """A child that is still starting; it must be `greeted` before it is asked anything."""
         cache = self.home / "builds"
         cache.mkdir(parents=True, exist_ok=True)
         spec = ChildSpec(
             root, self.device, cache, THREADS,
-            project.operators, project.native, project.interpreter, self.bootstrap,
+            project.operators, project.native, project.interpreter, self.bootstrap, sanitizer,
         )  # fmt: skip
         confinement = self.confinement()
+        if sanitizer is not None:
+            # Sanitizers set terabytes of addresses aside for their notes, nearly all of which are never touched.
+            confinement = replace(confinement, memory_bytes=None)
         if not confinement.network_closed:
             reporter.log("without a network namespace, kernel code can reach the network")
         return Child(spec, confinement, reporter)
@@ -87,6 +91,7 @@ class Checkout:
         self._catalogues: dict[str | None, Catalogue] = {}
         self._child: Child | None = None
         self._starting: Child | None = None
+        self._sanitizer: Sanitizer | None = None
         self._load_together = True
         self._ran: set[str] = set()
         self._stack = ExitStack()
@@ -104,6 +109,18 @@ class Checkout:
         except (ChildFailure, Stopped):
             self.drop_child()
             raise
+
+    def sanitize(self, sanitizer: Sanitizer | None) -> None:
+        """From now on the child runs under this sanitizer, or plainly; one that runs otherwise is dropped."""
+        if sanitizer != self._sanitizer:
+            self.drop_child()
+            self._sanitizer = sanitizer
+
+    def end_child(self, seconds: float) -> str | None:
+        """Lets the child end by itself; returns the first finding of its sanitizer."""
+        finding = self._child.end(seconds) if self._child is not None else None
+        self.drop_child()
+        return finding
 
     @property
     def running(self) -> bool:
@@ -158,7 +175,9 @@ class Checkout:
             self.drop_child()
         if self._child is None:
             starting, self._starting = self._starting, None
-            self._child = greeted(starting) if starting else self.host.start_child(self.root, self.project, reporter)
+            self._child = (
+                greeted(starting) if starting else self.host.start_child(self.root, self.project, reporter, self._sanitizer)
+            )
         return self._child
 
     def _catalogue(self, operator: str | None, reporter: Reporter) -> Catalogue:

@@ -25,6 +25,7 @@ from worker import sandbox
 from worker.protocol import Request, Status
 from worker.protocol_json import from_json, to_json
 from worker.reporter import CannotRunError, Reporter, Stopped
+from worker.sanitizers import Sanitizer, first_finding
 
 T = TypeVar("T")
 BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"
@@ -60,6 +61,7 @@ class ChildSpec:
     native: str = "csrc"
     interpreter: str | None = None
     bootstrap: Path = BOOTSTRAP
+    sanitizer: Sanitizer | None = None
 
     def command(self) -> list[str]:
         interpreter = shutil.which(self.interpreter) if self.interpreter else sys.executable
@@ -69,6 +71,8 @@ class ChildSpec:
             "root": self.root, "operators": self.operators, "native": self.native, "contract": CONTRACT,
             "device": self.device, "cache": self.cache, "threads": self.threads,
         }  # fmt: skip
+        if self.sanitizer is not None:
+            options["sanitize"] = self.sanitizer.name
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         return [interpreter, "-P", str(self.bootstrap), *words]
 
@@ -77,8 +81,8 @@ class Child:
     """A running harness. Must be used by the thread that started it: the kernel kills it when that thread ends."""
 
     def __init__(self, spec: ChildSpec, confinement: sandbox.Confinement, reporter: Reporter) -> None:
-        command = confinement.wrap(spec.command())
         self._reporter = reporter
+        self._sanitizer = spec.sanitizer
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._requests = 0
         self._doing = ""
@@ -88,6 +92,11 @@ class Child:
         self._replies = _Lines(reply_end, REPLY_LIMIT)
         self._output = _Lines(log_end, _LINE_LIMIT)
         environment = sandbox.environment(self._temp, spec.cache) | {"WARPWATCH_REPLY_FD": str(child_reply)}
+        command = spec.command()
+        if spec.sanitizer is not None:
+            environment |= spec.sanitizer.variables(self._temp)
+            command = spec.sanitizer.wrap(command, self._temp)
+        command = confinement.wrap(command)
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=child_log, stderr=child_log, pass_fds=[child_reply],
@@ -147,6 +156,17 @@ class Child:
         except ValueError as error:
             raise ChildFailure(Status.CRASHED, f"the harness sent a reply that is not one: {error}") from error
 
+    def end(self, seconds: float) -> str | None:
+        """Lets the child end by itself, as some sanitizers report only then; returns the first finding of the report."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        deadline = time.monotonic() + seconds
+        while self.alive and time.monotonic() < deadline:
+            select.select([lines.descriptor for lines in (self._replies, self._output) if not lines.ended], [], [], _POLL_SECONDS)
+            self._replies.read()
+            self._read_output()
+        return self._finding()
+
     def close(self) -> None:
         """Kills the child with everything it started. Nothing of it is left when this returns."""
         sandbox.kill_group(self._process.pid, self._temp)
@@ -197,6 +217,9 @@ class Child:
             return ChildFailure(Status.CRASHED, f"the child closed its reply channel{self._last_words()}")
         self._output.finish()
         self._read_output()
+        finding = self._finding()
+        if finding is not None:
+            return ChildFailure(Status.WRONG, finding)
         words = self._last_words()
         # A thrown bad_alloc ends in SIGABRT; the words alone prove nothing, kernel code may have printed them for fun.
         if code in (-signal.SIGABRT, 1) and any(word in line for line in self._tail for word in _MEMORY_WORDS):
@@ -206,6 +229,9 @@ class Child:
         if code < 0:
             return ChildFailure(Status.CRASHED, f"the child was ended by {signal.Signals(-code).name}{words}")
         return ChildFailure(Status.CRASHED, f"the child exited with status {code}{words}")
+
+    def _finding(self) -> str | None:
+        return first_finding(self._sanitizer.name, self._temp) if self._sanitizer is not None else None
 
     def _last_words(self) -> str:
         doing = f", last seen at {self._doing!r}" if self._doing else ""

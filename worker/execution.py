@@ -19,6 +19,7 @@ from worker.measurer import Measurer, build_native, choose_cases, choose_variant
 from worker.outcome import Finding, Order, Outcome
 from worker.protocol import BuildReply, CaseEntry, OperatorEntry, Status, VariantEntry
 from worker.reporter import BoundedReporter, CannotRunError, Reporter
+from worker.sanitizers import SanitizerMissingError, find_sanitizer
 
 _LOG_TAIL = 4000
 
@@ -64,6 +65,7 @@ class _Job:
 
     def run(self) -> Outcome:
         order, reporter = self._order, self._reporter
+        self._checkout.sanitize(None)
         outcome = Outcome(self._checkout.environment(reporter), self._tools.peaks(self._checkout, reporter))
         if order.kind == "bench":
             expect_healthy(self._checkout, self._checkout.host.device, outcome.peaks, reporter)
@@ -83,6 +85,13 @@ class _Job:
         variants, cases = choose_variants(entry, self._order.spec), choose_cases(entry, self._order.spec, self._order.kind)
         if not variants or not cases:
             raise CannotRunError(f"commit {self._order.sha[:12]} has none of the variants and cases asked for")
+        sanitize = self._order.spec.get("sanitize")
+        if sanitize is not None:
+            try:
+                self._checkout.sanitize(find_sanitizer(sanitize, self._checkout.host.kind))
+            except SanitizerMissingError as missing:
+                names = [(variant.name, case.key) for case in cases for variant in variants]
+                return replace(outcome, findings=[Finding(*name, Status.UNSUPPORTED, str(missing)) for name in names])
         build = None
         if any(variant.native for variant in variants):
             build = build_native(self._checkout, entry.name, self._reporter)

@@ -24,6 +24,7 @@ from worker.protocol import (
 )
 from worker.protocol_json import from_json
 from worker.reporter import Reporter
+from worker.sanitizers import ADDRESS, SLOWER
 
 TRACE_LIMIT = 512 * 2**20
 """Bytes of one compressed trace; a longer one says nothing that a shorter one would not."""
@@ -102,8 +103,7 @@ class Measurer:
         seconds = self._checkout.host.settings.case_timeout_seconds
         try:
             if kind == "check":
-                check = self._checkout.ask(CheckReply, kind, seconds, self._reporter, **names)
-                return Finding(variant, case, check.status, check.message, check=check)
+                return self._check(names, seconds)
             if kind == "bench":
                 budget = int(spec.get("budget_ns") or BUDGET_NS)
                 bench = self._checkout.ask(BenchReply, kind, seconds + budget / 1e9, self._reporter, budget_ns=budget, **names)
@@ -116,6 +116,20 @@ class Measurer:
             return _with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
         except ChildFailure as failure:
             return Finding(variant, case, failure.status, failure.message)
+
+    def _check(self, names: dict[str, Any], seconds: float) -> Finding:
+        sanitizer = self._order.spec.get("sanitize")
+        check = self._checkout.ask(CheckReply, "check", seconds * (SLOWER if sanitizer else 1), self._reporter, **names)
+        finding = Finding(names["variant"], names["case"], check.status, check.message, check=check)
+        if sanitizer is None or sanitizer == ADDRESS:
+            return finding
+        # On a GPU the report is complete only when the process has ended.
+        found = self._checkout.end_child(seconds)
+        return (
+            finding
+            if found is None
+            else replace(finding, status=Status.WRONG, message="\n".join(filter(None, [found, check.message])))
+        )
 
 
 def _with_trace(finding: Finding, output: Path) -> Finding:

@@ -13,7 +13,8 @@ class Order:
     """One job: `kind` (check | bench | profile | compare) of one operator at one commit.
 
     spec: suite ("quick" | "full"), variants and cases (lists or null: all), case_limit, seed, budget_ns, rounds and pairs (compare),
-    profile (worker.protocol.ProfilePlan as JSON), known ({"variants": […], "cases": […]}: what an earlier commit had, for a commit that does not even load).
+    profile (worker.protocol.ProfilePlan as JSON), sanitize (a name of worker.sanitizers.TOOLS, for checks),
+    known ({"variants": […], "cases": […]}: what an earlier commit had, for a commit that does not even load).
     """
 
     kind: str

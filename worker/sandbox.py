@@ -42,10 +42,10 @@ _PASSED = (
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """How a child is shut in. memory_bytes: heap and private mappings it may take; hidden: folders it must not see."""
+    """How a child is shut in. memory_bytes: heap and private mappings it may take, None for any; hidden: folders it must not see."""
 
     isolation: str
-    memory_bytes: int
+    memory_bytes: int | None
     hidden: tuple[Path, ...] = ()
 
     @property
@@ -54,7 +54,9 @@ class Confinement:
 
     def wrap(self, command: list[str]) -> list[str]:
         """`command` (its first word an absolute path), confined, as this very process's child."""
-        limits = {"CORE": 0, "FSIZE": FILE_BYTES, "DATA": self.memory_bytes}
+        limits = {"CORE": 0, "FSIZE": FILE_BYTES}
+        if self.memory_bytes is not None:
+            limits["DATA"] = self.memory_bytes
         if self.isolation == "user":
             # Only inside a user namespace does the count start at nought; elsewhere all of the user's processes would count.
             limits["NPROC"] = PROCESSES

@@ -30,6 +30,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:0 and so on")
     parser.add_argument("--cache", type=Path, required=True, help="folder that keeps builds")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 means one per core")
+    parser.add_argument("--sanitize", default="", help="sanitizer that this process runs under")
     parser.add_argument("--count", nargs=4, metavar=("OPERATOR", "VARIANT", "CASE", "SEED"), help="call once for ncu, and exit")
     return parser.parse_args(words)
 
@@ -100,6 +101,8 @@ def main() -> int:
         load_harness(arguments).count_once(arguments)
         return 0
     requests, replies = open_channels()
+    # What is started from here, compilers above all, runs without a sanitizer's runtime.
+    os.environ.pop("LD_PRELOAD", None)
     try:
         server = load_harness(arguments).Server(arguments, requests, replies)
     except Exception as error:  # noqa: BLE001 - whatever keeps the child from starting must reach the parent as one line

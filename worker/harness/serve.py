@@ -101,7 +101,7 @@ def count_once(arguments: argparse.Namespace) -> None:
 
 def _setting(arguments: argparse.Namespace, device: torch.device) -> Setting:
     a = arguments
-    return Setting(a.root, a.operators, a.native, device, a.cache, a.threads, a.cores)
+    return Setting(a.root, a.operators, a.native, device, a.cache, a.threads, a.cores, a.sanitize)
 
 
 def _open_device(name: str) -> torch.device:

@@ -47,7 +47,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a child is started for. threads: CPU threads it uses; cores: CPUs it was given."""
+    """What a child is started for. threads: CPU threads it uses; cores: CPUs it was given; sanitize: what it runs under, if anything."""
 
     root: Path
     operators: str
@@ -56,6 +56,7 @@ class Setting:
     cache: Path
     threads: int
     cores: int
+    sanitize: str = ""
 
 
 class Verbs:
@@ -69,7 +70,7 @@ class Verbs:
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
         self._opchecked: Memory = set()
-        native.configure(setting.root / setting.native, setting.cache, setting.device.type)
+        native.configure(setting.root / setting.native, setting.cache, setting.device.type, setting.sanitize == "address")
 
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
         """Of the operator that the request names, or of all."""
