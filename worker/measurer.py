@@ -30,6 +30,8 @@ TRACE_LIMIT = 512 * 2**20
 """Bytes of one compressed trace; a longer one says nothing that a shorter one would not."""
 EDGE = "edge"
 BUDGET_NS = 1_000_000_000
+COUNTING_SECONDS = 300.0
+"""What Nsight Compute may take beyond a case's own time: it starts a process and runs every kernel once per group of counters."""
 _STRIKES = {Status.CRASHED: 1, Status.TIMED_OUT: 2}
 _OUT = 2
 """Strikes after which a variant's remaining cases are skipped: an endless loop must not eat hours."""
@@ -110,6 +112,7 @@ class Measurer:
                 return Finding(variant, case, bench.status, bench.message, bench=bench)
             output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
             plan = from_json(ProfilePlan, spec.get("profile") or {})
+            seconds += COUNTING_SECONDS if plan.counters else 0
             profile = self._checkout.ask(
                 ProfileReply, "profile", seconds, self._reporter, output=str(output), profile=plan, **names
             )

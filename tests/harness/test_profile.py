@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import subprocess
+import sys
 import zipfile
 from base64 import b64decode
 from datetime import UTC, datetime
@@ -15,7 +18,7 @@ import torch
 
 from db.reads.rows import KernelView, TraceDetail
 from server.alignment import Alignment, align_traces
-from tests.harness.child import ROOT, Harness
+from tests.harness.child import BOOTSTRAP, ROOT, Harness
 from worker.harness import counters
 from worker.harness.occupancy import occupancy
 from worker.harness.profile_summary import launch_sentence, summarize
@@ -74,6 +77,8 @@ def test_a_profile_tells_memory_order_and_torchs_own_table(harness: Harness, tmp
 def test_the_plan_says_which_calls_are_recorded(harness: Harness, tmp_path: Path) -> None:
     scheduled = profiled(harness, tmp_path, wait=3, warm_up=1, active=4)
     assert (scheduled.status, calls_in(tmp_path)) == (Status.OK, 4)
+    text = gzip.decompress((tmp_path / "trace.json.gz").read_bytes()).decode()
+    assert sorted(set(re.findall(r"ProfilerStep#(\d+)", text))) == ["4", "5", "6", "7"], "the first four calls are not recorded"
     unscheduled = profiled(harness, tmp_path, wait=0, warm_up=0, active=3)
     assert (unscheduled.status, calls_in(tmp_path)) == (Status.OK, 3)
     repeated = profiled(harness, tmp_path, active=2, repeat=3)
@@ -148,19 +153,19 @@ def test_runtime_calls_outside_the_measured_calls_do_not_count(tmp_path: Path) -
 
 
 def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
-    """Both calls are issued before the device begins; two streams overlap, and one gap is left in each call."""
+    """Both calls are issued before the device begins; a short one runs beside a long one, and one gap is left in each call."""
     events = [call(0, 10), call(20, 10)]
     for base, first in ((0, 1), (20, 11)):
         events += [launch(base + 1, first), launch(base + 3, first + 1), launch(base + 5, first + 2)]
         at = 100 + 5 * base
-        events += [kernel("a", at, 10, first), kernel("b", at + 5, 10, first + 1), kernel("c", at + 20, 5, first + 2)]
+        events += [kernel("a", at, 18, first), kernel("b", at + 5, 3, first + 1), kernel("c", at + 20, 5, first + 2)]
         events.append({"cat": "cpu_op", "name": "aten::c", "tid": 1, "ts": base + 4, "dur": 3, "args": {"External id": first + 2}})
     summary = summarize(recording(tmp_path, events, H100), "cuda")
-    assert summary["sequence"] == [["a", 10e3], ["b", 10e3], ["c", 5e3]]
-    assert summary["launch"] == {"host_ns": 10e3, "launch_ns": 3e3, "launches": 3.0, "device_ns": 20e3}
+    assert summary["sequence"] == [["a", 18e3], ["b", 3e3], ["c", 5e3]]
+    assert summary["launch"] == {"host_ns": 10e3, "launch_ns": 3e3, "launches": 3.0, "device_ns": 23e3}
     gaps = summary["gaps"]
-    assert (gaps["window_ns"], gaps["idle_ns"], gaps["share"], gaps["count"]) == (50e3, 10e3, 0.2, 2)
-    assert gaps["largest"][0] == {"ns": 5e3, "after": "b", "before": "c", "operator": "aten::c"}
+    assert (gaps["window_ns"], gaps["idle_ns"], gaps["share"], gaps["count"]) == (50e3, 4e3, 0.08, 2)
+    assert gaps["largest"][0] == {"ns": 2e3, "after": "a", "before": "c", "operator": "aten::c"}
     named = {row["kernel"]: row for row in summary["survey"]}
     assert (named["c"]["operator"], named["c"]["launches"], named["c"]["grid"]) == ("aten::c", 2, [1, 1, 1])
     assert named["a"]["operator"] is None
@@ -201,7 +206,7 @@ def test_a_long_timeline_keeps_its_peaks(tmp_path: Path) -> None:
     arguments = {"Bytes": 1, "Device Type": 0, "Device Id": -1}
     events = [call(0, 10_000)]
     for index in range(5000):
-        total = 77_777 if index == 3456 else index
+        total = 77_777 if index == 3470 else index
         events.append({"name": "[memory]", "ts": index + 1, "args": {**arguments, "Total Allocated": total}})
     memory = summarize(recording(tmp_path, events), "cpu")["memory"]
     assert len(memory["points"]) <= 400
@@ -305,6 +310,16 @@ def test_why_there_are_no_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", "/nonexistent")
     missing = counters.count_hardware(Request(1, "profile"), torch.device("cuda"), tmp_path)
     assert "no `ncu` on PATH" in missing.message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs it to its end")
+def test_the_process_that_ncu_starts_gets_as_far_as_the_call(cache: Path, repository: Path) -> None:
+    """Everything before the first word to CUDA happens on a CPU as well."""
+    names = ["--count", "pair", "good", "n=33,f32,fwd", "0"]
+    command = [sys.executable, "-P", str(BOOTSTRAP), "--root", str(repository), "--cache", str(cache), "--threads", "1", *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "in run_counted" in done.stderr
+    assert "not compiled with CUDA" in done.stderr
 
 
 def test_the_host_timer_stops_when_a_call_returns() -> None:

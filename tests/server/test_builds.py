@@ -111,6 +111,8 @@ def test_history_of_one_architecture(client: TestClient, lab: Lab) -> None:
     lab.switch(replace(GPU, facts={**GPU.facts, "capability": "9.0"}))
     build(lab, 0, [kernel("one", "a", arch="sm_80"), kernel("one", "a")], seconds=3.0)
     build(lab, 2, [kernel("one", "b", 40, arch="sm_80"), kernel("one", "b", 48), kernel("two", "c")], seconds=4.0)
+    lab.switch(CPU)
+    build(lab, 1, [kernel("one", "elsewhere", 99)])
     url = "/api/v1/operators/square/code"
     found = client.get(url, params={"repository": "kernels", "device": "test-gpu"}).json()
     assert (found["arch"], found["archs"]) == ("sm_90", ["sm_80", "sm_90"])

@@ -34,6 +34,7 @@ from worker.protocol import (
     TraceKernel,
     VariantEntry,
 )
+from worker.record import run_outcome
 
 SHA = "a" * 40
 CASE = "n=8,f32,fwd"
@@ -57,8 +58,9 @@ def outcome(folder: Path) -> dict[str, Outcome]:
     measurement = Measurement("graph", [1000.123456789, 1001.5], 1000.8, 1000.1, 1001.5, 0.001, 2, "hot")
     bench = BenchReply(Status.OK, "", 8, 64, [measurement], {"clock": 1980})
     profile = ProfileReply(
-        Status.OK, "", str(trace), len(TRACE), [TraceKernel("kernel", 2, 10.0, 5.0, 1.0)], {"cudaLaunchKernel": 2.0}
-    )
+        Status.OK, "", str(trace), len(TRACE), [TraceKernel("kernel", 2, 10.0, 5.0, 1.0)], {"cudaLaunchKernel": 2.0},
+        {"calls": 2, "sequence": [["kernel", 5.0]]}, "cmVwb3J0",
+    )  # fmt: skip
     peaks = {"copy": 1e12, "f32": 1e13}
     return {
         "bench": Outcome(ENVIRONMENT, peaks, CATALOGUE, None, [Finding("v1", CASE, Status.OK, bench=bench)]),
@@ -94,6 +96,9 @@ def test_what_goes_in_comes_out(bundle: Path, tmp_path: Path) -> None:
         assert profile.path is not None
         assert gzip.decompress(Path(profile.path).read_bytes()) == TRACE
         assert profile.kernels == expected["profile"].findings[0].profile.kernels  # type: ignore[union-attr]
+        (row,) = run_outcome(reader.extract(runs[1].outcome, out)).results
+        assert row.trace is not None
+        assert (row.trace.summary, row.trace.report) == ({"calls": 2, "sequence": [["kernel", 5.0]]}, b"report")
 
 
 def test_an_error_leaves_no_file(tmp_path: Path) -> None:
