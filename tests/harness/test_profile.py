@@ -258,7 +258,7 @@ def test_h100_traces_are_read_whole(tmp_path: Path) -> None:
     ],
 )
 def test_occupancy(block: int, registers: int, shared: int, expected: tuple[float, int, str]) -> None:
-    """Against NVIDIA's occupancy calculator for compute capability 9.0."""
+    """By hand from the limits that NVIDIA gives for compute capability 9.0."""
     found = occupancy(H100, [264, 1, 1], [block, 1, 1], registers, shared)
     assert found is not None
     assert (found.share, found.blocks, found.limit) == expected
