@@ -56,6 +56,9 @@ class SubmissionRequest(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**31)
     budget_ms: int | None = Field(default=None, ge=1, le=600_000, description="Time to spend on timing one variant on one case.")
     profile: ProfileOptions = ProfileOptions()
+    sanitize: Literal["memcheck", "racecheck", "initcheck", "address"] | None = Field(
+        default=None, description="Check under this sanitizer; address looks at native code on a CPU, the others at a GPU's."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ def submit(
         return earlier
     # git may have to fetch for minutes, so no transaction is open meanwhile.
     history, base, errors = read_commits(settings, repository, request.commits, _base_of(request))
+    errors = errors + _sanitizer_errors(request)
     with database.session() as session:
         choice, wrong = choose(session, repository.id, history, request)
         devices, missing = choose_devices(session, request.device, settings.lease_seconds)
@@ -117,6 +121,14 @@ def _base_of(request: SubmissionRequest) -> str | None:
         error = FieldError(field="base", message="kind compare needs it", remedy="name the commit to measure beside `commits`")
         raise Problem(422, "nothing was submitted; see `errors`", [error])
     return request.base
+
+
+def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
+    if request.sanitize is None or request.kinds == ["check"]:
+        return []
+    return [
+        FieldError(field="sanitize", message="nothing that a sanitizer slows down can be timed", remedy="ask for kind check alone")
+    ]
 
 
 def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: str, key: str | None) -> int:
@@ -166,6 +178,8 @@ def _spec(choice: Choice, request: SubmissionRequest, kind: Kind, operator: str,
     }
     if request.budget_ms is not None:
         spec["budget_ns"] = request.budget_ms * 1_000_000
+    if request.sanitize is not None:
+        spec["sanitize"] = request.sanitize
     known = choice.known(operator, device.kind)
     if known is not None:
         spec["known"] = {"variants": known.variants, "cases": known.cases}

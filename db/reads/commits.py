@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from db.reads.builds import read_builds
 from db.reads.code import find_commit
 from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
+from db.reads.replay import run_command
 from db.reads.rows import CommitCell, CommitDetail, CommitRow, ComparedRow
 
 _CELLS = f"""
@@ -26,7 +27,8 @@ SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, 
        benched.status AS bench_status, coalesce(benched.message, '') AS bench_message, cells.bench_id AS bench_result_id,
        profiled.status AS profile_status,
        point.series_id, point.median_ns, point.low_ns, point.high_ns, point.median_ns / previous.median_ns AS change,
-       (SELECT max(id) FROM traces WHERE result_id = ANY(cells.result_ids)) AS trace_id
+       (SELECT max(id) FROM traces WHERE result_id = ANY(cells.result_ids)) AS trace_id, device.kind AS device_kind,
+       (SELECT spec FROM jobs JOIN runs ON runs.job_id = jobs.id WHERE runs.id = coalesce(checked.run_id, benched.run_id)) AS spec
 FROM cells
 JOIN operators ON operators.id = cells.operator_id
 JOIN cases ON cases.id = cells.case_id
@@ -53,7 +55,13 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
     if commit is None:
         return None
     repository = fetch_scalar(session, "SELECT name FROM repositories WHERE id = :id", id=repository_id)
-    cells = fetch(session, CommitCell, _CELLS, commit_id=commit.id)
+
+    def cell(device_kind: str, spec: dict[str, Any] | None, **fields: Any) -> CommitCell:
+        kind = "bench" if fields["check_status"] in (None, "ok") and fields["bench_status"] is not None else "check"
+        replay = run_command(commit.sha, kind, fields["operator"], fields["variant"], fields["case"], device_kind, spec)
+        return CommitCell(replay=replay, **fields)
+
+    cells = fetch(session, cell, _CELLS, commit_id=commit.id)
     return CommitDetail(commit, repository, cells, read_builds(session, commit))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import text
 
 from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
-from db.reads.replay import submit_command
+from db.reads.replay import run_command, submit_command
 from db.reads.rows import JobDetail, JobRow, LogLine, Measured, Page, PulseRow, ResultView, RunRow, SubmissionRow
 
 _SUBMISSIONS = """
@@ -104,7 +104,7 @@ SELECT results.id, variants.name AS variant, cases.key AS case, results.kind, re
        (SELECT median_ns FROM points JOIN series ON series.id = points.series_id
         WHERE points.result_id = results.id AND series.metric = {PRIMARY_METRIC}
         LIMIT 1) AS median_ns,
-       (SELECT max(id) FROM traces WHERE result_id = results.id) AS trace_id,
+       (SELECT max(id) FROM traces WHERE result_id = results.id) AS trace_id, device.kind AS device_kind,
        (SELECT coalesce(jsonb_agg(jsonb_build_object(
             'point_id', points.id, 'series_id', series_id, 'metric', metric, 'median_ns', median_ns, 'low_ns', low_ns,
             'high_ns', high_ns, 'noise', noise, 'count', count, 'dropped', dropped, 'roofline_share', roofline_share,
@@ -134,19 +134,23 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
         repository, job.commit_sha, job.kind, job.operator, job.device_key, base=job.base_sha,
         variants=spec.get("variants") or (), cases=spec.get("cases") or (),
         suite=None if spec.get("cases") else spec.get("suite"), profile=spec.get("profile"),
+        seed=spec.get("seed") or 0, sanitize=spec.get("sanitize"),
     )  # fmt: skip
+
+    def view(measured: list[dict[str, Any]], device_kind: str, **fields: Any) -> ResultView:
+        replay = ""
+        if job.kind != "compare":
+            replay = run_command(job.commit_sha, job.kind, job.operator, fields["variant"], fields["case"], device_kind, spec)
+        return ResultView(measured=[Measured(**metric) for metric in measured], replay=replay, **fields)
+
     return JobDetail(
         job=job,
         repository=repository,
         spec=spec,
         runs=fetch(session, RunRow, _RUNS, job_id=job_id),
-        results=fetch(session, _result_view, _RESULTS, job_id=job_id),
+        results=fetch(session, view, _RESULTS, job_id=job_id),
         replay=replay,
     )
-
-
-def _result_view(measured: list[dict[str, Any]], **fields: Any) -> ResultView:
-    return ResultView(measured=[Measured(**metric) for metric in measured], **fields)
 
 
 def read_log(session: Session, run_id: int, after_id: int = 0, limit: int = 1000) -> list[LogLine]:

@@ -15,6 +15,7 @@ from sqlalchemy import text
 
 from db import runs
 from db.models import Status
+from db.outcome import ResultRow
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
 from warpwatch.settings import Settings
@@ -56,6 +57,26 @@ def test_job_detail(client: TestClient, lab: Lab) -> None:
         "--variants", "v1", "--variants", "v2", "--cases", CASES[0], "--device", "test-cpu", "--wait",
     ]  # fmt: skip
     problem(client.get("/api/v1/jobs/999"), 404)
+
+
+def test_every_result_comes_with_its_probes_and_a_command_that_needs_no_server(client: TestClient, lab: Lab) -> None:
+    probe = {"name": "guard bands", "status": "wrong", "message": "it writes beside memory that it allocated"}
+    job = lab.submit("check", 1, seed=7, sanitize="address")
+    row = ResultRow("v1", CASES[0], Status.WRONG, "guard bands: …", {"seed": 7, "tensors": [], "probes": [probe]})
+    lab.finish(job, lab.outcome([row]))
+    (result,) = client.get(f"/api/v1/jobs/{job}").json()["results"]
+    assert result["details"]["probes"] == [probe]
+    expected = [
+        "warpwatch", "run", "--commits", lab.shas[1], "--kinds", "check", "--operators", "square", "--variants", "v1",
+        "--cases", CASES[0], "--seed", "7", "--sanitize", "address", "--device", "cpu", "--output", "replay.wwb",
+    ]  # fmt: skip
+    assert shlex.split(result["replay"]) == expected
+    (cell,) = client.get(f"/api/v1/commits/{lab.shas[1]}", params={"repository": "kernels"}).json()["cells"]
+    assert shlex.split(cell["replay"]) == expected
+    for page in (f"/jobs/{job}", f"/commits/{lab.shas[1]}"):
+        text = client.get(page, headers={"accept": "text/html"}).text
+        assert "--seed 7 --sanitize address" in text
+    assert "it writes beside memory" in client.get(f"/jobs/{job}").text
 
 
 def test_log_of_every_attempt(client: TestClient, lab: Lab) -> None:

@@ -52,6 +52,15 @@ def test_one_job_per_commit_operator_kind_and_device(client: TestClient, lab: La
     assert spec == {"suite": "quick", "variants": None, "cases": None, "seed": 7, "budget_ns": 50_000_000}
 
 
+def test_a_sanitizer_goes_with_checks_alone(client: TestClient, lab: Lab) -> None:
+    assert errors(ask(client, sanitize="address"))["sanitize"].endswith("ask for kind check alone")
+    assert "sanitize" in errors(ask(client, sanitize="valgrind", kinds=["check"]))
+    (first, *_) = jobs(client, ask(client, sanitize="racecheck", kinds=["check"]).json()["id"])
+    detail = client.get(f"/api/v1/jobs/{first['id']}").json()
+    assert detail["spec"]["sanitize"] == "racecheck"
+    assert "--sanitize racecheck" in detail["replay"]
+
+
 def test_the_queue_tells_how_many_come_before(client: TestClient, lab: Lab) -> None:
     waiting = ask(client, kinds=["check"], operators=["cube"]).json()["id"]
     urgent = ask(client, kinds=["check"], operators=["cube"], priority=5).json()["id"]

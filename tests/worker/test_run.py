@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from sqlalchemy import func, select
 
 from db.database import Database
 from db.models import Commit, Result, Trace
+from db.reads.replay import run_command
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify, processes_with
+from worker.bundle import BundleReader
 from worker.devices import choose_device, find_devices
 
 BLOCKED = ("sqlalchemy", "psycopg", "procrastinate", "alembic", "fastapi", "numpy", "torch", "db")
@@ -63,6 +66,29 @@ def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path
         assert s.scalars(select(Commit.subject).order_by(Commit.ordinal)).all() == ["first", "second"]
 
 
+def test_a_replay_command_works_as_typed(repository: Repository, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    identify(home)
+    sha = repository.commit("good", probes.files())
+    for variant, code in (("wrong", 1), ("ok", 0)):
+        program, *words = shlex.split(run_command(sha, "check", "probe", variant, CASE, "cpu", {"seed": 5}))
+        assert program == "warpwatch"
+        values = {"WARPWATCH_HOME": str(home), "COLUMNS": "200"}
+        run = subprocess.run(
+            [sys.executable, "-m", "warpwatch", *words],
+            cwd=repository.path,
+            env=os.environ | values,
+            text=True,
+            capture_output=True,
+        )
+        assert run.returncode == code, run.stdout + run.stderr
+        assert f"check {variant} {CASE}" in run.stdout
+        with BundleReader(repository.path / "replay.wwb") as bundle:
+            (finding,) = [finding for done in bundle.runs() for finding in done.outcome.findings]
+            assert finding.check is not None
+            assert finding.check.seed == 5
+
+
 def test_an_interrupted_run_keeps_what_it_has(repository: Repository, tmp_path: Path) -> None:
     home, output = tmp_path / "home", tmp_path / "results.wwb"
     identify(home)
@@ -92,6 +118,8 @@ def test_an_interrupted_run_keeps_what_it_has(repository: Repository, tmp_path: 
         (("--commits", "HEAD", "--device", "cuda:77"), "no device 'cuda:77'"),
         (("--commits", "HEAD", "--kinds", "check,guess"), "no kind 'guess'"),
         (("--commits", "HEAD", "--repository", "/no/such/place"), "/no/such/place"),
+        (("--commits", "HEAD", "--sanitize", "valgrind"), "no sanitizer 'valgrind'"),
+        (("--commits", "HEAD", "--sanitize", "address"), "add --kinds check"),
     ],
 )
 def test_bad_input_is_named(repository: Repository, tmp_path: Path, words: tuple[str, ...], expected: str) -> None:

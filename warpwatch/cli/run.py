@@ -46,6 +46,8 @@ class Wish:
     cases: list[str] | None
     traces: int
     profile: dict[str, int | bool]
+    seed: int
+    sanitize: str | None
 
 
 @app.command()
@@ -62,6 +64,8 @@ def run(
     traces: int = typer.Option(1000, min=0, help="Keep at most so many traces. Profiles take the first case that was chosen."),
     profile: str | None = typer.Option(None, help=plans.HELP),
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
+    seed: int = typer.Option(0, help="Seed of the inputs."),
+    sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
 ) -> None:
     """Measure commits here and now: needs git, torch and a compiler, but no server, database or network."""
     from worker.devices import choose_device
@@ -69,12 +73,14 @@ def run(
 
     plan = plans.profile_plan(profile, counters)
     wish = Wish(
-        _words(operators), _words(kinds) or list(KINDS), suite, _words(variants), cases.split() if cases else None, traces, plan
-    )
+        _words(operators), _words(kinds) or list(KINDS), suite, _words(variants), cases.split() if cases else None, traces, plan,
+        seed, sanitize,
+    )  # fmt: skip
     try:
         unknown = [kind for kind in wish.kinds if kind not in KINDS]
         if unknown:
             raise ValueError(f"there is no kind {unknown[0]!r}; choose from {', '.join(KINDS)}")
+        plans.expect_sanitizer(sanitize, wish.kinds)
         raise typer.Exit(_run(load_settings(), wish, choose_device(device), repository, commits, output))
     except (git.GitError, ProjectError, SettingError, CannotRunError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
@@ -176,7 +182,8 @@ def _orders(wish: Wish, mirror: Path, url: str, sha: str, tally: Tally) -> Itera
     except ProjectError as error:
         tally.problems.append(f"{sha[:9]}: {error}")
         return
-    spec: dict[str, Any] = {"suite": wish.suite, "variants": wish.variants, "cases": wish.cases}
+    spec: dict[str, Any] = {"suite": wish.suite, "variants": wish.variants, "cases": wish.cases, "seed": wish.seed}
+    spec |= {"sanitize": wish.sanitize} if wish.sanitize else {}
     for operator in git.operator_names(mirror, sha, project.operators):
         if wish.operators is None or operator in wish.operators:
             for kind in wish.kinds:

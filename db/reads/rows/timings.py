@@ -150,6 +150,8 @@ class CommitCell:
     high_ns: float | None
     change: float | None
     trace_id: int | None
+    replay: str = ""
+    """A command that checks it again in a checkout, or times it where that is what went wrong, without a server."""
 
 
 @dataclass(frozen=True, slots=True)

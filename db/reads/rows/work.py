@@ -72,6 +72,8 @@ class ResultView:
     trace_id: int | None
     measured: list[Measured] = field(default_factory=list)
     """Every metric of a bench, in the order they were taken."""
+    replay: str = ""
+    """A command that does it again in a checkout, without a server; empty for what a comparison found."""
 
 
 @dataclass(frozen=True, slots=True)
