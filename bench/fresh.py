@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from worker.harness.verbs import Setting, Verbs
+from worker.sandbox import KEEP_FREED_MEMORY
 
 ROOT = Path(__file__).parents[1]
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
@@ -33,7 +34,7 @@ class Fresh:
             text=True,
             cwd=ROOT,
             # As in a worker's children.
-            env={**os.environ, "OMP_WAIT_POLICY": "passive", **environment},
+            env={**os.environ, "OMP_WAIT_POLICY": "passive", **KEEP_FREED_MEMORY, **environment},
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:

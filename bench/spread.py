@@ -14,7 +14,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -124,44 +125,44 @@ PEERS: dict[str, dict[str, Callable[[Call], float]]] = {
 }
 
 
-def theirs(peer: str, problem: Problem, broken: dict[str, str]) -> dict[str, Reading]:
-    """A peer's reading of the same call; one that fails is named in `broken`, and the others go on."""
+def theirs(peer: str, problem: Problem) -> dict[str, Reading]:
+    """A peer's reading of the same call."""
     with problem.modes():
         call = problem.call(problem.data(1))
         call()
         problem.synchronize()
         start = time.perf_counter()
-        try:
-            return {peer: (PEERS[problem.device.type][peer](call), time.perf_counter() - start)}
-        except Exception as error:  # noqa: BLE001
-            broken[peer] = f"{type(error).__name__}: {error}"[:300]
-            return {}
+        return {peer: (PEERS[problem.device.type][peer](call), time.perf_counter() - start)}
 
 
 def measure(verbs: Verbs, device: torch.device, number: int, broken: dict[str, str]) -> dict[str, dict[str, Reading]]:
-    """Every case by every method, in process `number`."""
+    """Every case by every method, in process `number`; a method that fails is named in `broken`, and the others go on."""
     problems = {}
     found: dict[str, dict[str, Reading]] = {}
     for operator, variant, case in CASES[device.type]:
         request = Request(0, "bench", operator, variant, case, seed=1, budget_ns=BUDGET_NS)
         label = f"{operator} {variant} {case}"
         problems[label] = problem = verbs.problem(request)
-        steps: list[Callable[[], dict[str, Reading]]] = [partial(ours, verbs, request)]
-        steps += [partial(theirs, peer, problem, broken) for peer in PEERS[device.type]]
+        steps: list[tuple[str, Callable[[], dict[str, Reading]]]] = [("warpwatch", partial(ours, verbs, request))]
+        steps += [(peer, partial(theirs, peer, problem)) for peer in PEERS[device.type]]
         turn = number % len(steps)
         found[label] = {}
-        for step in (*steps[turn:], *steps[:turn]):
-            found[label] |= step()
+        for name, step in (*steps[turn:], *steps[:turn]):
+            with named(name, broken):
+                found[label] |= step()
     if device.type == "cuda":
-        try:
-            with torch.no_grad():
-                for label, reading in nvbench(
-                    {label: problem.call(problem.data(1)) for label, problem in problems.items()}
-                ).items():
-                    found[label]["nvbench cold"] = reading
-        except Exception as error:  # noqa: BLE001 - as in `theirs`.
-            broken["nvbench"] = f"{type(error).__name__}: {error}"[:300]
+        with named("nvbench", broken), torch.no_grad():
+            for label, reading in nvbench({label: problem.call(problem.data(1)) for label, problem in problems.items()}).items():
+                found[label]["nvbench cold"] = reading
     return found
+
+
+@contextmanager
+def named(method: str, broken: dict[str, str]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - one method that fails must not cost the others their readings.
+        broken[method] = f"{type(error).__name__}: {error}"[:300]
 
 
 def child(device: torch.device) -> None:
@@ -208,7 +209,7 @@ def main() -> None:
             broken |= reply["broken"]
         process.close()
     lines = [f"{len(runs)} fresh processes on {given.device}, torch {torch.__version__}.", "", *table(runs)]
-    lines += [f"{peer} did not run everywhere: {why}" for peer, why in broken.items()]
+    lines += [f"{method} did not run everywhere: {why}" for method, why in broken.items()]
     print("\n".join(lines))
     if given.output:
         given.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
