@@ -5,6 +5,7 @@ Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 
 from db.models.base import Base
 from db.models.code import Case, Commit, Device, Environment, Operator, Repository, Variant, Worker
+from db.models.proofs import Proof
 from db.models.results import Build, Bundle, Point, Result, Samples, Series, Trace, TraceChunk, TraceKernel
 from db.models.verdicts import Comparison, Regression, RegressionNote, RegressionSeries
 from db.models.words import JobKind, JobState, RunState, Status, Triage, Verdict
@@ -24,6 +25,7 @@ __all__ = [
     "JobState",
     "Operator",
     "Point",
+    "Proof",
     "Regression",
     "RegressionNote",
     "RegressionSeries",

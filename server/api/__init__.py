@@ -7,11 +7,12 @@ from fastapi import APIRouter
 from server.api.code import router as code
 from server.api.devices import router as devices
 from server.api.jobs import router as jobs
+from server.api.proofs import router as proofs
 from server.api.regressions import router as regressions
 from server.api.results import router as results
 from server.api.submissions import router as submissions
 from server.api.traces import router as traces
 
 router = APIRouter(prefix="/api/v1")
-for part in (code, devices, submissions, jobs, results, regressions, traces):
+for part in (code, devices, submissions, jobs, results, regressions, traces, proofs):
     router.include_router(part)

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from server.pages import commits, compare, devices, history, jobs, operators, overview, reference, regressions, submissions, traces
+from server.pages import (
+    commits,
+    compare,
+    devices,
+    history,
+    jobs,
+    operators,
+    overview,
+    proofs,
+    reference,
+    regressions,
+    submissions,
+    traces,
+)
 from server.pages.errors import problem_page as problem_page
 
 router = APIRouter(include_in_schema=False)
-for module in (overview, operators, history, commits, compare, regressions, submissions, jobs, traces, devices, reference):
+for module in (overview, operators, history, commits, compare, regressions, submissions, jobs, traces, devices, proofs, reference):
     router.include_router(module.router)

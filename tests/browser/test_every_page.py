@@ -44,6 +44,7 @@ PAGES = {
     "a trace to be compared": "/traces/compare?a=1",
     "machine code": "/operators/kron?code=code_bytes&arch=sm_80",
     "devices": "/devices",
+    "proofs": "/proofs",
     "reference": "/api/v1/docs",
 }
 

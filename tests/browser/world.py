@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from db import registry, regressions, runs, submissions
+from db import proofs, registry, regressions, runs, submissions
 from db.database import Database
 from db.models import Status, Triage, Verdict
 from db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
@@ -103,6 +103,7 @@ def build(world: World) -> World:
     _profile(world, trace)
     _judge(world, trace)
     _queue(world)
+    _prove(world)
     return world
 
 
@@ -349,6 +350,28 @@ def _queue(world: World) -> None:
         runs.append_log(s, lost.run_id, "git worktree add failed: no space left on device\n")
         runs.fail_run(s, lost.run_id, "git worktree add failed: no space left on device; free some and run it again", retry=False)
     world.ids |= {"running_job": running, "running_run": order.run_id, "queued_job": waiting[0], "failed_job": failed}
+
+
+def _prove(world: World) -> None:
+    """Mutants on both devices: all caught on one, one that survived and one false accusation on the other."""
+    caught = {
+        "operator": "stencil", "variant": "writes_past_end", "fault": "one element too many", "expected": "guard bands",
+        "outcome": "caught", "caught_by": "guard bands", "case": "n=1001,f32,fwd",
+        "message": "guard bands: it writes beside memory that it allocated: 4 bytes, the first 0 past the end of (1001,) float32",
+    }  # fmt: skip
+    missed = caught | {"variant": "skips_last_tile", "outcome": "survived", "caught_by": "", "message": ""}
+    absent = caught | {
+        "variant": "missing_barrier",
+        "outcome": "not_run",
+        "caught_by": "",
+        "message": "racecheck looks at CUDA code",
+    }
+    accused = {"operator": "stencil", "variant": "tiles", "case": "n=65,f32,bwd", "seed": 7, "message": "y: relative error 1e-6"}
+    with world.database.session() as s:
+        for device, exhibits, wrongly in ((GPU, [caught], []), (CPU, [caught, absent, missed], [accused])):
+            content = {"seeds": 200, "innocent": 8400, "exhibits": exhibits, "accused": wrongly}
+            names = (device.device_key, device.device_kind, device.device_name)
+            proofs.record_proof(s, proofs.NewProof("mutants", "0.1.0", *names, content))
 
 
 def real_trace() -> TraceRow:

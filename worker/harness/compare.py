@@ -101,11 +101,15 @@ def explain(error: TensorError, result: Tensor) -> str:
     """One line on a wrong tensor: how wrong, where, and how many numbers are not even finite."""
     where = f"[{', '.join(map(str, error.worst_index))}]"
     line = (
-        f"{error.name}: relative error {error.relative:.3g} exceeds the tolerance {error.tolerance:.3g}; "
-        f"largest difference {error.absolute:.3g} at {where}"
+        f"{error.name}: relative error {_shown(error.relative)} exceeds the tolerance {error.tolerance:.3g}; "
+        f"largest difference {_shown(error.absolute)} at {where}"
     )
     broken = int((~torch.isfinite(result)).sum()) if result.dtype.is_floating_point else 0
     return f"{line}; {broken} of {result.numel()} numbers are NaN or infinite" if broken else line
+
+
+def _shown(number: float) -> str:
+    return f"{number:.3g}" if number < sys.float_info.max else "infinite"
 
 
 def _difference(result: Tensor, oracle: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
 from db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow
 from db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
+from db.reads.rows.proofs import AccusedView, ExhibitView, ProofView
 from db.reads.rows.timings import (
     Cell,
     CommitCell,
@@ -35,6 +36,7 @@ class Page(Generic[Item]):
 
 
 __all__ = [
+    "AccusedView",
     "BuildView",
     "CaseRow",
     "Cell",
@@ -48,6 +50,7 @@ __all__ = [
     "ComparedRow",
     "DeviceRow",
     "EnvironmentView",
+    "ExhibitView",
     "HealthRow",
     "History",
     "JobDetail",
@@ -61,6 +64,7 @@ __all__ = [
     "Page",
     "PointRow",
     "PointSamples",
+    "ProofView",
     "PulseRow",
     "RegressionDetail",
     "RegressionRow",

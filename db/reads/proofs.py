@@ -1,0 +1,31 @@
+"""Reads the newest run of each kind of adversary on each device."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from db.reads.query import Session, fetch
+from db.reads.rows import AccusedView, ExhibitView, ProofView
+
+
+def list_proofs(session: Session) -> list[ProofView]:
+    """The newest proof of every device and kind, by device; mutants before cheaters."""
+    sql = """
+    SELECT DISTINCT ON (devices.key, proofs.kind) proofs.id, proofs.kind, version, content, proofs.created_at,
+           devices.key AS device_key, devices.kind AS device_kind, devices.name AS device_name
+    FROM proofs JOIN devices ON devices.id = proofs.device_id
+    ORDER BY devices.key, proofs.kind DESC, proofs.id DESC
+    """
+    return fetch(session, _view, sql)
+
+
+def _view(content: dict[str, Any], created_at: datetime, **fields: Any) -> ProofView:
+    return ProofView(
+        seeds=content["seeds"],
+        innocent=content["innocent"],
+        exhibits=[ExhibitView(**exhibit) for exhibit in content["exhibits"]],
+        accused=[AccusedView(**accused) for accused in content["accused"]],
+        created_at=created_at,
+        **fields,
+    )

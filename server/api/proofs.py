@@ -1,0 +1,81 @@
+"""Proofs: what became of the adversaries that come with the service."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from db.proofs import NewProof, record_proof
+from db.reads.proofs import list_proofs
+from db.reads.rows import Page, ProofView
+from server.problems import documented
+from server.service import Db
+
+router = APIRouter(tags=["proofs"])
+MOST = 2000
+"""Adversaries, or false accusations, of one proof."""
+
+
+class ProvedDevice(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    key: str = Field(min_length=1, max_length=200, pattern="^[a-z0-9][a-z0-9-]*$")
+    kind: Literal["cpu", "cuda"]
+    name: str = Field(min_length=1, max_length=200)
+
+
+class ExhibitIn(BaseModel):
+    """What became of one adversary."""
+
+    model_config = ConfigDict(extra="forbid")
+    operator: str = Field(max_length=200)
+    variant: str = Field(max_length=200)
+    fault: str = Field(max_length=1000)
+    expected: str = Field(max_length=1000)
+    outcome: Literal["caught", "otherwise", "survived", "not_run"]
+    caught_by: str = Field(max_length=200)
+    case: str = Field(max_length=500)
+    message: str = Field(max_length=4000)
+
+
+class AccusedIn(BaseModel):
+    """A variant that is right and was called wrong."""
+
+    model_config = ConfigDict(extra="forbid")
+    operator: str = Field(max_length=200)
+    variant: str = Field(max_length=200)
+    case: str = Field(max_length=500)
+    seed: int = Field(ge=0, lt=2**31)
+    message: str = Field(max_length=4000)
+
+
+class ProofIn(BaseModel):
+    """One run of all adversaries of a kind, as `warpwatch prove --submit` sends it."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["mutants", "cheaters"]
+    device: ProvedDevice
+    version: str = Field(min_length=1, max_length=50)
+    seeds: int = Field(ge=0, lt=2**31)
+    innocent: int = Field(ge=0, lt=2**31, description="Runs of right variants that found nothing.")
+    exhibits: list[ExhibitIn] = Field(max_length=MOST)
+    accused: list[AccusedIn] = Field(max_length=MOST)
+
+
+class ProofId(BaseModel):
+    id: int
+
+
+@router.get("/proofs", responses=documented())
+def get_proofs(session: Db) -> Page[ProofView]:
+    """The newest run of each kind of adversary on each device, with what caught every one of them."""
+    return Page(list_proofs(session), None)
+
+
+@router.post("/proofs", status_code=201, responses=documented(422))
+def post_proof(session: Db, proof: ProofIn) -> ProofId:
+    """Record a run of the adversaries; the newest of its device and kind is the one shown."""
+    content = proof.model_dump(include={"seeds", "innocent", "exhibits", "accused"})
+    device = proof.device
+    return ProofId(id=record_proof(session, NewProof(proof.kind, proof.version, device.key, device.kind, device.name, content)))

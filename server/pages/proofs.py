@@ -1,0 +1,31 @@
+"""Why checks and timings can be trusted: every planted fault and what caught it, device by device."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fastapi import APIRouter, Response
+
+from db.reads.proofs import list_proofs
+from server.pages.render import Page
+
+router = APIRouter()
+WHAT = {
+    "mutants": "Kernels with one fault each, checked as users' kernels are. Every one must be found, by what it was planted for.",
+    "cheaters": "Kernels that lie about their speed, checked and timed as users' kernels are. Every one must be found and named.",
+}
+_WORST_FIRST = {"survived": 0, "otherwise": 1, "caught": 2, "not_run": 3}
+
+
+@router.get("/proofs")
+def proofs(page: Page) -> Response:
+    """The newest proof of each device and kind."""
+    proofs = [
+        (
+            proof,
+            sorted(proof.exhibits, key=lambda exhibit: _WORST_FIRST[exhibit.outcome]),
+            Counter(exhibit.outcome for exhibit in proof.exhibits),
+        )
+        for proof in list_proofs(page.session)
+    ]
+    return page.page("proofs.html", json="/proofs", proofs=proofs, what=WHAT)

@@ -1,0 +1,106 @@
+"""Every mutant is caught by what it was planted for, nothing right is accused, and a checker that misses one is found out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import Diary, identify
+from warpwatch.settings import Settings
+from worker import proving
+from worker.checkout import Host, Tools
+from worker.proving import KINDS, Proof, prove, read_charges
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    settings = Settings(home=tmp_path_factory.mktemp("proving") / "home", case_timeout_seconds=60, build_timeout_seconds=60)
+    identify(settings.home)
+    tools = Tools(Host(settings, "cpu"))
+    yield tools
+    tools.close()
+    assert list((settings.home / "mirrors").glob("*.git")) == []
+
+
+@pytest.fixture(scope="module")
+def mutants(tools: Tools) -> Proof:
+    return prove("mutants", tools, Diary(), seeds=1)
+
+
+def test_every_mutant_is_caught_by_what_it_was_planted_for(mutants: Proof) -> None:
+    outcomes = {exhibit.variant: exhibit.outcome for exhibit in mutants.exhibits}
+    assert {name: outcome for name, outcome in outcomes.items() if outcome != "caught"} == {"missing_barrier": "not_run"}
+    assert len(outcomes) >= 25
+    by = {exhibit.variant: exhibit.caught_by for exhibit in mutants.exhibits}
+    assert by["writes_past_end"] == "guard bands"
+    assert by["ignores_strides"] == "strided inputs"
+    assert by["misaligned_vectors"] == "offset inputs"
+    assert by["nan_swallowed"] == "special values"
+    assert by["wrong_fake"] == by["wrong_schema"] == "opcheck"
+    assert by["scratch_too_small"] == "address"
+    assert by["skips_last_tile"] == "plain runs"
+    sanitized = next(exhibit for exhibit in mutants.exhibits if exhibit.variant == "scratch_too_small")
+    assert "heap-buffer-overflow csrc/stencil/stencil.cpp" in sanitized.message
+
+
+def test_what_is_right_is_left_in_peace(mutants: Proof) -> None:
+    assert mutants.accused == []
+    assert mutants.innocent >= 40
+    assert mutants.holds
+
+
+def test_an_adversary_that_gets_away_is_found_out(tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "adversaries"
+    source = proving.FOLDER / "mutants"
+    for name in ("warpwatch.toml", "kernels/linear.py"):
+        (folder / "mutants" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "mutants" / name).write_text((source / name).read_text())
+    text = (source / "kernels" / "linear.py").read_text()
+    text = text.replace('"spreads_nan": "special values"', '"spreads_nan": "another message", "addmm": "nothing is wrong with it"')
+    text = text.replace('    "bias_forgotten": "y: relative error",\n', "")
+    (folder / "mutants" / "kernels" / "linear.py").write_text(text)
+    monkeypatch.setattr(proving, "FOLDER", folder)
+    proof = prove("mutants", tools, Diary(), seeds=1)
+    outcomes = {exhibit.variant: exhibit.outcome for exhibit in proof.exhibits}
+    assert outcomes["spreads_nan"] == "otherwise"
+    assert outcomes["addmm"] == "survived"
+    assert outcomes["transpose_dropped"] == "caught"
+    assert {accused.variant for accused in proof.accused} == {"bias_forgotten"}
+    assert not proof.holds
+
+
+def test_charges_are_read_without_running_the_files() -> None:
+    for kind in KINDS:
+        charges = read_charges(kind)
+        assert charges
+        assert all(one.caught_by for one in charges), kind
+        assert all(set(one.sanitize) <= set(one.caught_by) for one in charges)
+
+
+def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_caught(tools: Tools) -> None:
+    values = os.environ | {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
+    command = [sys.executable, "-m", "warpwatch", "prove", "mutants", "--device", "cpu", "--seeds", "1", "--operators", "softmax"]
+    done = subprocess.run(command, env=values, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 of 5 mutants caught and named" in done.stdout
+    assert "0 accused" in done.stdout
+    assert "special values" in done.stdout
+    wrong = subprocess.run([*command[:4], "angels"], env=values, capture_output=True, text=True)
+    assert (wrong.returncode, "choose from mutants, cheaters, all" in wrong.stdout) == (2, True)
+    unreachable = subprocess.run(
+        [*command, "--submit"], env=values | {"WARPWATCH_URL": "http://127.0.0.1:1"}, capture_output=True, text=True
+    )
+    assert unreachable.returncode == 2
+    assert "no Warpwatch server answers" in unreachable.stdout
+
+
+def test_a_proof_is_plain_data(mutants: Proof) -> None:
+    from dataclasses import asdict
+
+    assert json.loads(json.dumps(asdict(mutants)))["kind"] == "mutants"

@@ -1,0 +1,119 @@
+"""`warpwatch prove`: shows that what checks and times kernels finds every fault that was planted for it, and no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from warpwatch import __version__, git
+from warpwatch.cli import app
+from warpwatch.settings import SettingError, load_settings
+
+if TYPE_CHECKING:
+    from worker.checkout import Tools
+    from worker.protocol import Environment
+    from worker.proving import Proof
+
+console = Console()
+_STYLES = {"caught": "green", "not_run": "dim", "otherwise": "yellow", "survived": "bold red"}
+
+
+@app.command()
+def prove(
+    kind: str = typer.Argument("all", help="mutants (wrong results), cheaters (wrong times) or all."),
+    device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
+    seeds: int = typer.Option(3, min=0, help="Seeds that the right variants beside them are checked with."),
+    operators: str | None = typer.Option(None, help="Operators of the adversaries, separated by commas; all by default."),
+    submit: bool = typer.Option(False, help="Show the outcome on the server's page of proofs."),
+) -> None:
+    """Run planted faults and deliberate cheats; exit 1 when one is not caught and named, or when something right is accused."""
+    from worker.checkout import Host, Tools
+    from worker.devices import choose_device
+    from worker.proving import KINDS
+    from worker.reporter import CannotRunError
+
+    try:
+        if kind not in (*KINDS, "all"):
+            raise ValueError(f"there are no {kind!r}; choose from {', '.join(KINDS)}, all")
+        wanted = [word.strip() for word in operators.split(",")] if operators else None
+        tools = Tools(Host(load_settings(), choose_device(device)))
+        try:
+            holds = [_prove(one, tools, seeds, wanted, submit) for one in (KINDS if kind == "all" else [kind])]
+        finally:
+            tools.close()
+    except (git.GitError, SettingError, CannotRunError, ValueError, OSError, RuntimeError) as error:
+        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(0 if all(holds) else 1)
+
+
+def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, submit: bool) -> bool:
+    from warpwatch.cli.client import Client
+    from worker.proving import prove
+
+    environment, _ = tools.identify(_Quiet())
+    with console.status(f"{kind} on {environment.device_name} …") as status:
+        proof = prove(kind, tools, _Quiet(status), seeds, operators)
+    _show(proof, environment)
+    if submit:
+        client = Client(load_settings().server_url)
+        client.post("/proofs", _body(proof, environment))
+        console.print(f"shown at {client.url}/proofs", highlight=False)
+    return proof.holds
+
+
+def _body(proof: Proof, environment: Environment) -> dict[str, Any]:
+    device = {"key": environment.device_key, "kind": environment.device_kind, "name": environment.device_name}
+    return {**asdict(proof), "device": device, "version": __version__}
+
+
+def _show(proof: Proof, environment: Environment) -> None:
+    table = Table(title=f"{proof.kind} on {environment.device_name}", title_justify="left", pad_edge=False)
+    for name in ("Operator", "Variant", "Fault", "Outcome", "Caught by", "Message"):
+        table.add_column(name, overflow="fold")
+    for exhibit in proof.exhibits:
+        style = _STYLES[exhibit.outcome]
+        said = exhibit.message.strip().splitlines()
+        cells = (
+            exhibit.operator,
+            exhibit.variant,
+            exhibit.fault,
+            exhibit.outcome.replace("_", " "),
+            exhibit.caught_by,
+            said[0] if said else "",
+        )
+        table.add_row(*(cell.replace("[", r"\[") for cell in cells), style=style if style != "green" else None)
+    console.print(table)
+    counts = Counter(exhibit.outcome for exhibit in proof.exhibits)
+    ran = len(proof.exhibits) - counts["not_run"]
+    elsewhere = f", {counts['not_run']} cannot run on this device" if counts["not_run"] else ""
+    console.print(f"{counts['caught']} of {ran} {proof.kind} caught and named{elsewhere}", highlight=False)
+    console.print(
+        f"right variants: {proof.innocent} runs over {proof.seeds} seeds found nothing, {len(proof.accused)} accused",
+        highlight=False,
+    )
+    for accused in proof.accused:
+        where = f"{accused.operator} {accused.variant} {accused.case} seed {accused.seed}"
+        console.print(f"{where} is right and was called wrong: {accused.message}", style="red", markup=False, soft_wrap=True)
+
+
+class _Quiet:
+    """A reporter that shows the newest step alone."""
+
+    def __init__(self, status: Any = None) -> None:
+        self._status = status
+
+    def log(self, text: str) -> None:
+        if self._status is not None and text.startswith(("check", "bench", "build")):
+            self._status.update(text[:100].replace("[", r"\["))
+
+    def progress(self, done: int, total: int, text: str) -> None:
+        """Steps show in the log."""
+
+    def should_stop(self) -> str | None:
+        return None
