@@ -109,7 +109,7 @@ def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
     cell.get_by_role("link").click()
     page.wait_for_url(re.compile("/history/"))
     page.go_back()
-    page.get_by_label("Device").select_option(CPU.device_key)
+    page.locator("select[name=device]").select_option(CPU.device_key)
     page.wait_for_url(re.compile(f"device={CPU.device_key}"))
     assert "suite=quick" in page.url
     page.get_by_role("heading", name="kron").get_by_role("link").click()
