@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from worker.harness.verbs import Setting, Verbs
-from worker.sandbox import KEEP_FREED_MEMORY
+from worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
 ROOT = Path(__file__).parents[1]
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
@@ -34,7 +34,7 @@ class Fresh:
             text=True,
             cwd=ROOT,
             # As in a worker's children.
-            env={**os.environ, "OMP_WAIT_POLICY": "passive", **KEEP_FREED_MEMORY, **environment},
+            env={**os.environ, **SHORT_SPIN, **KEEP_FREED_MEMORY, **environment},
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -56,16 +56,17 @@ class Fresh:
         self._process.wait()
 
 
-def fresh_ones(script: Path, count: int, *arguments: str, ahead: int = 2, **environment: str) -> Iterator[Fresh]:
-    """`count` children one after another; while one works, the next ones are already importing. Each is the caller's to close."""
-    waiting = [Fresh(script, [*arguments], environment) for _ in range(min(ahead, count))]
+def fresh_ones(script: Path, device: str, count: int, *arguments: str, ahead: int = 1, **environment: str) -> Iterator[Fresh]:
+    """`count` children for `device` one after another, each the caller's to close.
+
+    On a GPU the next `ahead` import while the last one works; on a CPU they would be in the way of what is timed.
+    """
+    beyond = ahead if device.startswith("cuda") else 0
+    waiting: list[Fresh] = []
     for index in range(count):
-        child = waiting.pop(0)
-        if index + ahead < count:
-            waiting.append(Fresh(script, [*arguments], environment))
-        yield child
-    for child in waiting:
-        child.close()
+        while len(waiting) < min(1 + beyond, count - index):
+            waiting.append(Fresh(script, ["--device", device, *arguments], environment))
+        yield waiting.pop(0)
 
 
 def serve(answer: Answer) -> None:

@@ -202,7 +202,7 @@ def main() -> None:
         child(torch.device(given.device))
         return
     runs, broken, end = [], dict[str, str](), time.perf_counter() + given.seconds
-    for number, process in enumerate(fresh_ones(Path(__file__), given.processes, "--device", given.device)):
+    for number, process in enumerate(fresh_ones(Path(__file__), given.device, given.processes)):
         if time.perf_counter() < end:
             reply = process.ask(number=number)
             runs.append(reply["found"])

@@ -3,9 +3,10 @@
     python bench/trials.py [--device cuda:0] [--rounds 24] [--change 2] [--output FILE.json]
 
 Every round takes two fresh processes that are alive at once, as a comparison of two commits does, and measures in slices A B B A (B A A B in
-every other round): identical code against itself, and against the same code that waits a calibrated part of its time longer. A comparison is
-drawn from twelve of the rounds, without replacement; in the identical pair the roles of the two processes are drawn too, since nothing tells
-them apart. So the comparisons printed share rounds: their rates are estimates from this many rounds, not from as many independent trials.
+every other round; eight times over on a CPU): identical code against itself, and against the same code with a known slow-down, which is a
+wait on a GPU and a share of the work done again on a CPU. A comparison is drawn from twelve of the rounds, without replacement; in the
+identical pair the roles of the two processes are drawn too, since nothing tells them apart. So the comparisons printed share rounds: their
+rates are estimates from this many rounds, not from as many independent trials.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import torch
@@ -26,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
 from server.verdicts import decide
-from worker.comparison import typical
+from worker.comparison import turns_of, typical
 from worker.protocol import Request
 
-CASES = {"cuda": ("n=256,f32,fwd", "n=2048,f32,fwd", "n=6144,f32,fwd"), "cpu": ("n=256,f32,fwd", "n=1024,f32,fwd")}
+OPERATORS = {"cuda": "calibrated", "cpu": "product"}
+CASES = {"cuda": ("n=256,f32,fwd", "n=2048,f32,fwd", "n=6144,f32,fwd"), "cpu": ("n=256,f32,fwd", "n=512,f32,fwd")}
 ROUNDS = 12
 """Of one comparison, as in worker.comparison."""
 BUDGET_NS = 1_000_000_000
@@ -43,7 +45,7 @@ def child(device: torch.device) -> None:
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         reply = getattr(verbs, request["verb"])(
-            Request(0, operator="calibrated", budget_ns=BUDGET_NS, rounds=ROUNDS, **request), _silent
+            Request(0, operator=OPERATORS[device.type], budget_ns=BUDGET_NS, rounds=ROUNDS, **request), _silent
         )
         return {"samples": reply.samples_ns, "metric": reply.metric, "message": reply.message}
 
@@ -57,32 +59,32 @@ def _silent(_done: int, _total: int, _text: str) -> None:
 def one_round(base: Fresh, head: Fresh, kind: str, variant: str, case: str, index: int) -> tuple[float, float]:
     """(ns of `plain` in the process `base`, ns of `variant` in the process `head`)."""
     sides = {"base": (base, "plain"), "head": (head, variant)}
-    order = ("base", "head", "head", "base") if index % 2 == 0 else ("head", "base", "base", "head")
-    for side in order[:2]:
+    turns = turns_of(index, kind)
+    for side in turns[:2]:
         process, name = sides[side]
         process.ask(verb="prepare", variant=name, case=case)
     samples: dict[str, list[float]] = {"base": [], "head": []}
-    for side in order:
+    for side in turns:
         process, name = sides[side]
         samples[side].append(typical(process.ask(verb="sample", variant=name, case=case)["samples"], kind))
     for process, name in sides.values():
         process.ask(verb="finish", variant=name, case=case)
-    return mean(samples["base"]), mean(samples["head"])
+    return median(samples["base"]), median(samples["head"])
 
 
 def calibrate(device: str, case: str) -> float:
     """Nanoseconds of `plain`."""
-    (process,) = fresh_ones(Path(__file__), 1, "--device", device)
+    (process,) = fresh_ones(Path(__file__), device, 1)
     process.ask(verb="prepare", variant="plain", case=case)
     taken: float = median(process.ask(verb="sample", variant="plain", case=case)["samples"])
     process.close()
     return taken
 
 
-def measure(device: str, case: str, rounds: int, extra_ns: int) -> tuple[Pairs, Pairs]:
+def measure(device: str, case: str, rounds: int, **slow_down: str) -> tuple[Pairs, Pairs]:
     """(rounds of identical code, rounds of changed code)."""
     same, changed, kind = [], [], torch.device(device).type
-    children = fresh_ones(Path(__file__), 2 * rounds, "--device", device, ahead=4, CALIBRATED_EXTRA_NS=str(extra_ns))
+    children = fresh_ones(Path(__file__), device, 2 * rounds, ahead=2, **slow_down)
     for index in range(rounds):
         base, head = next(children), next(children)
         same.append(one_round(base, head, kind, "plain", case, index))
@@ -129,8 +131,9 @@ def main() -> None:
         return
     found, kind = {}, torch.device(given.device).type
     for case in given.cases or CASES[kind]:
-        extra_ns = round(calibrate(given.device, case) * given.change / 100)
-        same, changed = found[case] = measure(given.device, case, given.rounds, extra_ns)
+        share = given.change / 100
+        slow_down = {"CALIBRATED_EXTRA_SHARE": str(share), "CALIBRATED_EXTRA_NS": str(round(calibrate(given.device, case) * share))}
+        same, changed = found[case] = measure(given.device, case, given.rounds, **slow_down)
         print(describe(case, kind, given.change, same, changed), flush=True)
     print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; {given.rounds} rounds of fresh processes on {given.device}")
     if given.output:

@@ -12,9 +12,9 @@ import pytest
 FAST_AND_FORGETFUL = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
 """The data of a test need not outlive a power cut."""
 
-# As in every child of a worker: threads that spin while they wait for each other make tests beside any other program crawl, and
+# As in every child of a worker: threads that spin long while they wait for each other make tests beside any other program crawl, and
 # memory given back and taken again makes them slow at random.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(32 * 2**20))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**40))
 

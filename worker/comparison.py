@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import median
 
 from worker.checkout import Checkout, Tools
 from worker.child import ChildFailure
@@ -19,6 +19,9 @@ MIN_ROUNDS = 12
 TYPICAL = {"cuda": 0.5, "cpu": 0.1}
 """The quantile that stands for a slice, per device kind. What else runs on a CPU only ever adds time, so that the fastest tenth of a
 slice says what the code takes; its median says as well how busy the machine was."""
+TURNS = {"cuda": 1, "cpu": 8}
+"""How often a round goes A B B A, per device kind. Bursts of other work on a CPU last longer than a slice: where most slices of a round
+are undisturbed their median is too."""
 
 
 def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
@@ -143,18 +146,16 @@ class _Rounds:
         return replace(
             found,
             metric=metrics["head"],
-            base_ns=[*found.base_ns, mean(samples["base"])],
-            head_ns=[*found.head_ns, mean(samples["head"])],
+            base_ns=[*found.base_ns, median(samples["base"])],
+            head_ns=[*found.head_ns, median(samples["head"])],
         )
 
     def _steps(self, index: int) -> list[tuple[str, _Side]]:
-        """prepare both, sample A B B A, finish both: a steady drift cancels, and A is the base in every second round.
-
-        `finish` verifies what was computed while it was timed.
-        """
-        first, second = (self._base, self._head) if index % 2 == 0 else (self._head, self._base)
-        samples = [("sample", side) for side in (first, second, second, first)]
-        return [("prepare", first), ("prepare", second), *samples, ("finish", first), ("finish", second)]
+        """prepare both, sample in turn, finish both. `finish` verifies what was computed while it was timed."""
+        sides = {"base": self._base, "head": self._head}
+        turns = [sides[name] for name in turns_of(index, self._base.checkout.host.kind)]
+        both = turns[:2]
+        return [(verb, side) for verb, order in (("prepare", both), ("sample", turns), ("finish", both)) for side in order]
 
     def _end(self, found: Comparison, status: Status, message: str) -> Comparison:
         """The comparison without its rounds; what `prepare` laid out is given back where its child still lives."""
@@ -168,3 +169,9 @@ def typical(samples_ns: list[float], device_kind: str) -> float:
     """What stands for a slice."""
     ordered = sorted(samples_ns)
     return ordered[round(TYPICAL[device_kind] * (len(ordered) - 1))]
+
+
+def turns_of(index: int, device_kind: str) -> list[str]:
+    """Whose slice is next in round `index`, base or head: A B B A lets a steady drift cancel, and A is the base in every second round."""
+    first, second = ("base", "head") if index % 2 == 0 else ("head", "base")
+    return [first, second, second, first] * TURNS[device_kind]

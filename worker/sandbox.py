@@ -26,6 +26,10 @@ FILE_BYTES = 4 * 2**30
 """Largest file that a child may write."""
 PROCESSES = 4096
 """Processes and threads of one child; a fork bomb ends there."""
+SHORT_SPIN = {"GOMP_SPINCOUNT": "1000"}
+"""How long an OpenMP thread of GNU's spins for its next loop, some 10 µs. One that spins on keeps its core from the very thread it waits
+for as soon as anything else runs on the machine, and calls of 20 µs take milliseconds; one that sleeps at once is woken for every loop,
+which makes calls of 6 µs take 60."""
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 """glibc then keeps what is freed, in blocks of up to 32 MiB (its limit), instead of giving it back and paying a page fault per 4 KiB
 when it is taken again. Whether it gives back depends on what happens to lie at the end of its heap, so the same code ran at either
@@ -124,9 +128,7 @@ def environment(temp: Path, build_cache: Path, environ: Mapping[str, str] = os.e
         "PYTHONNOUSERSITE": environ.get("PYTHONNOUSERSITE", ""),
         "HOME": str(temp),
         "TMPDIR": str(temp),
-        # A thread that spins at the end of a parallel loop keeps its core from the very thread it waits for as soon as anything else
-        # runs on the machine: calls of 20 µs then take a scheduler's quantum, milliseconds.
-        "OMP_WAIT_POLICY": "passive",
+        **SHORT_SPIN,
         **KEEP_FREED_MEMORY,
         "TRITON_CACHE_DIR": str(build_cache / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(build_cache / "inductor"),

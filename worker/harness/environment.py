@@ -47,7 +47,7 @@ def _host_facts(threads: int, cores: int) -> dict[str, Any]:
 
 def _cpu_facts() -> dict[str, Any]:
     kept = "kept" if os.environ.get("MALLOC_TRIM_THRESHOLD_") else "given back"
-    return {"omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""), "freed_memory": kept}
+    return {"openmp_spin": os.environ.get("GOMP_SPINCOUNT", ""), "freed_memory": kept}
 
 
 def _cuda_facts(device: torch.device) -> dict[str, Any]:
