@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +39,8 @@ _TAIL_LINES = 30
 _LINE_LIMIT = 8192
 _EXIT_SECONDS = 5.0
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
+_SHIM_WORDS = "Exception in aoti_torch"
+"""What torch prints where a native operator's call into it fails. The operator learns only that it did, and with older torch not even that."""
 
 
 class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
@@ -146,6 +149,8 @@ class Child:
             if not isinstance(reply, dict):
                 raise ChildFailure(Status.CRASHED, "the harness sent a reply that is not one")
             self._read_output()
+            if reply.get("status") == Status.CRASHED and self._shim_lacked_memory():
+                reply["status"] = Status.OUT_OF_MEMORY
             return reply
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
@@ -222,13 +227,16 @@ class Child:
             return ChildFailure(Status.WRONG, finding)
         words = self._last_words()
         # A thrown bad_alloc ends in SIGABRT; the words alone prove nothing, kernel code may have printed them for fun.
-        if code in (-signal.SIGABRT, 1) and any(word in line for line in self._tail for word in _MEMORY_WORDS):
+        if (code in (-signal.SIGABRT, 1) and _speaks_of_memory(self._tail)) or self._shim_lacked_memory():
             return ChildFailure(Status.OUT_OF_MEMORY, f"the child ran out of memory{words}")
         if code == -signal.SIGKILL:
             return ChildFailure(Status.OUT_OF_MEMORY, f"the child was killed by the system, most likely for its memory{words}")
         if code < 0:
             return ChildFailure(Status.CRASHED, f"the child was ended by {signal.Signals(-code).name}{words}")
         return ChildFailure(Status.CRASHED, f"the child exited with status {code}{words}")
+
+    def _shim_lacked_memory(self) -> bool:
+        return _speaks_of_memory(line for line in self._tail if _SHIM_WORDS in line)
 
     def _finding(self) -> str | None:
         return first_finding(self._sanitizer.name, self._temp) if self._sanitizer is not None else None
@@ -239,6 +247,10 @@ class Child:
 
     def _printed(self) -> str:
         return "; its last words:\n" + "\n".join(self._tail) if self._tail else ""
+
+
+def _speaks_of_memory(lines: Iterable[str]) -> bool:
+    return any(word in line for line in lines for word in _MEMORY_WORDS)
 
 
 class _Lines:

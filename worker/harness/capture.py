@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from .rotation import wipe
 from .scene import NotProbedError, Scene
 
 
@@ -27,10 +26,7 @@ def graph_capture(scene: Scene) -> str:
         raise NotProbedError(f"it cannot be captured: {reason}") from None
     results = problem.results(kept[0])
     data.overwrite(scene.data)
-    with torch.no_grad():
-        for result in results.values():
-            if result.dtype.is_floating_point:
-                result.fill_(float("nan"))
+    wipe(results, [data])
     graph.replay()
     problem.synchronize()
     scene.truth.expect(results)

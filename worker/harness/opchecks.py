@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -38,9 +39,12 @@ def opcheck(scene: Scene) -> str:
 def _check_one(operator: Any, args: Any, kwargs: Any) -> list[str]:
     """Notes on what could not be tested."""
     tests = (*_ALWAYS, *_WITH_FAKE) if _has_fake(operator) else _ALWAYS
-    results = torch.library.opcheck(
-        operator, args, kwargs, test_utils=tests, raise_exception=False, atol=_TOLERANCE, rtol=_TOLERANCE
-    )
+    with warnings.catch_warnings():
+        # The operator that computes gradients has none itself, which is all right.
+        warnings.filterwarnings("ignore", "[^ ]*: an autograd kernel was not registered")
+        results = torch.library.opcheck(
+            operator, args, kwargs, test_utils=tests, raise_exception=False, atol=_TOLERANCE, rtol=_TOLERANCE
+        )
     failed = {test: " ".join(str(outcome).split()) for test, outcome in results.items() if outcome != "SUCCESS"}
     for test, reason in failed.items():
         if _NO_FAKE not in reason:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -84,17 +84,8 @@ class Rotation:
     def spoil(self, result: Any) -> Any:
         """A copy of what a call returned. The original is wiped, so that memory handed out again holds no right answer."""
         copy = map_tensors(lambda tensor: tensor.detach().clone(), result)
-        self.wipe(result)
+        wipe(result, self.sets)
         return copy
-
-    def wipe(self, result: Any) -> None:
-        """Fills what a call returned with NaN, unless it is a view of an input."""
-        inputs = {tensor.untyped_storage().data_ptr() for data in self.sets for _, tensor in data.tensors()}
-        for _, tensor in named_tensors(result):
-            if tensor.untyped_storage().data_ptr() not in inputs:
-                # An expanded tensor cannot be written to, and owns no memory of its size anyway.
-                with suppress(RuntimeError), torch.no_grad():
-                    tensor.fill_(float("nan") if tensor.dtype.is_floating_point else _POISON)
 
     def verify(self, results: dict[int, Any]) -> None:
         """Raises WrongResultError when a result kept from a timed call is wrong, or a call changed its inputs.
@@ -152,3 +143,13 @@ def _spread(indices: list[int], count: int) -> list[int]:
         return indices
     step = (len(indices) - 1) / (count - 1)
     return [indices[round(step * i)] for i in range(count)]
+
+
+def wipe(result: Any, given: Iterable[Data]) -> None:
+    """Fills what a call returned with NaN, unless it is a view of something given: the gradient of a sum is the gradient that came in."""
+    inputs = {tensor.untyped_storage().data_ptr() for data in given for _, tensor in data.tensors()}
+    for _, tensor in named_tensors(result):
+        if tensor.untyped_storage().data_ptr() not in inputs:
+            # An expanded tensor cannot be written to, and owns no memory of its size anyway.
+            with suppress(RuntimeError), torch.no_grad():
+                tensor.fill_(float("nan") if tensor.dtype.is_floating_point else _POISON)

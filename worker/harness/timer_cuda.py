@@ -22,7 +22,7 @@ import torch
 
 from .failures import WrongResultError
 from .problem import Problem
-from .rotation import Rotation, no_collection
+from .rotation import Rotation, no_collection, wipe
 
 SLICE_NS = 20_000_000
 _MOST_SETS = 256
@@ -88,7 +88,7 @@ class GraphTimer:
                 raise CaptureError("what it prepares takes another shape for other numbers")
             # A graph that writes nothing must not find the answers of its last replay.
             for result in graph.kept.values():
-                graph.rotation.wipe(result)
+                wipe(result, graph.rotation.sets)
             graph.replay(1)
             graph.rotation.verify(graph.kept)
 
