@@ -50,6 +50,11 @@ def behave(name: str, request: dict) -> dict:
     elif name == "memory":
         os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
         os.abort()
+    elif name.startswith("shim"):
+        os.write(2, b"Exception in aoti_torch: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+        if name == "shim crash":
+            ctypes.string_at(0)
+        reply = {"status": "crashed", "message": "RuntimeError: torch_call_dispatcher API call failed"}
     elif name == "hoard":
         try:
             ctypes.memset(ctypes.create_string_buffer(2**33), 1, 1)

@@ -58,6 +58,7 @@ def test_answers(child: Child, diary: Diary) -> None:
         ("nonsense", Status.CRASHED, "nonsense"),
         ("kill", Status.OUT_OF_MEMORY, "killed by the system"),
         ("memory", Status.OUT_OF_MEMORY, "bad_alloc"),
+        ("shim crash", Status.OUT_OF_MEMORY, "CUDA out of memory"),
         ("loop", Status.TIMED_OUT, "within 1.5 s"),
         ("sleep", Status.TIMED_OUT, "within 1.5 s"),
     ],
@@ -76,6 +77,10 @@ def test_a_crash_shows_the_last_words(child: Child, diary: Diary) -> None:
 
 def test_memory_is_limited(child: Child, diary: Diary) -> None:
     assert ask(child, diary, "hoard")["status"] == "out_of_memory"
+
+
+def test_a_native_operator_may_lack_memory_without_knowing(child: Child, diary: Diary) -> None:
+    assert ask(child, diary, "shim failure")["status"] == "out_of_memory"
 
 
 def test_a_fork_bomb_ends(tmp_path: Path, diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
