@@ -1,0 +1,104 @@
+"""Runs an operator's Triton variants without a GPU: `python -m tests.kernels.triton_program interpret|compile OPERATOR`.
+
+interpret: every variant on every quick and edge case in Triton's interpreter, held against the float64 oracle. compile: the kernels that these
+calls launch are compiled to machine code for each architecture that we support, and not launched. Prints a line of JSON per outcome.
+The choice is made when Triton is imported, so each run takes a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+ARCHS = (80, 90, 100)
+
+
+def main(mode: str, name: str) -> None:
+    if mode == "interpret":
+        os.environ["TRITON_INTERPRET"] = "1"
+    operator = importlib.import_module(f"kernels.{name}").operator
+    variants = [variant for variant in operator.variants.values() if variant.name.startswith("triton")]
+    for variant in variants:
+        cases = [case for suite in ("quick", "edge") for case in operator.cases.get(suite, ())]
+        runnable = [case for case in cases if variant.reason_unsupported(case, "cuda") is None]
+        # What keeps it from CPUs is that its interpreter is slow, which is no matter here.
+        free = replace(variant, devices=("cpu", "cuda"), unsupported=lambda case, device: None)
+        (interpret if mode == "interpret" else compile_only)(operator, free, runnable)
+
+
+def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
+    """One run per case, since a program of a grid takes a millisecond; the full check is a GPU's."""
+    import torch
+
+    from worker.harness.check import first_wrong, judge
+    from worker.harness.problem import Problem
+
+    for case in cases:
+        problem = Problem(operator, variant, case, torch.device("cpu"))
+        with problem.modes():
+            data = problem.data(7)
+            results = problem.run(data)
+            wrong = first_wrong(judge(problem, data, results), results)
+        say(variant=variant.name, case=case.key, wrong=wrong)
+
+
+def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
+    import torch
+
+    from worker.harness.problem import Problem
+
+    for arch in ARCHS:
+        compiled = _instead_of_launching(arch)
+        for case in cases:
+            problem = Problem(operator, variant, case, torch.device("cpu"))
+            with problem.modes():
+                problem.call(problem.data(7))()
+        say(variant=variant.name, arch=arch, kernels={kernel: len(code) for kernel, code in compiled.items()})
+
+
+def _instead_of_launching(arch: int) -> dict[str, bytes]:
+    """From now on a kernel is compiled for `arch` where it would be launched; returns where the machine code goes."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    compiled: dict[str, bytes] = {}
+    run = JITFunction.__dict__.get("_run", JITFunction.run)
+    JITFunction._run = run
+
+    def compile_it(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **options)
+        compiled[self.fn.__name__] = kernel.asm["cubin"]
+        return kernel
+
+    JITFunction.run = compile_it
+    driver.set_active(_Driver(GPUTarget("cuda", arch, 32)))
+    return compiled
+
+
+class _Driver:
+    """What Triton asks of a driver before it compiles."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return self._target.arch  # type: ignore[no-any-return]  # Compiled kernels are kept by device, and here each target is one.
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+
+def say(**fields: Any) -> None:
+    print("outcome " + json.dumps(fields), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
