@@ -95,7 +95,8 @@ class Variant:
     `unsupported(case, device)` gives the reason why it cannot run there, or None. `native` says that it calls
     the operator's own library, which the harness builds and loads first. `outcome` is one line on what the
     idea won or lost. `prepare(**inputs)` gives further keyword arguments for `function` (a converted format, a plan, what autotuning
-    chose): it runs once per set of numbers, its time is reported as `setup` and is no part of a call's.
+    chose): it runs once per set of numbers, its time is reported as `setup` and is no part of a call's. `no_special_values` says why
+    NaN and infinities spread further in this formula than in the reference (a transform, a product with zeros); empty where they do not.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Variant:
     native: bool = False
     unsupported: Callable[[Case, DeviceKind], str | None] = lambda case, device: None
     prepare: Callable[..., dict[str, Any]] | None = None
+    no_special_values: str = ""
 
     def reason_unsupported(self, case: Case, device: DeviceKind) -> str | None:
         """Why this variant cannot run `case` on `device`; None when it can."""

@@ -66,6 +66,12 @@ def test_a_clean_refusal_is_no_wrong_answer(harness: Harness) -> None:
     assert probes["special values"].status == "refuses"
 
 
+def test_a_variant_may_say_why_special_values_spread(harness: Harness) -> None:
+    reply, probes = check(harness, "owns_up_to_spreading")
+    assert reply.status is Status.OK
+    assert probes["special values"] == Probe("special values", "skipped", "sums over all elements")
+
+
 def test_whole_numbers_have_no_special_values(harness: Harness) -> None:
     reply, probes = check(harness, "good", "n=1000,i32,fwd", "scale")
     assert reply.status is Status.OK

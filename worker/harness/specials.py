@@ -24,8 +24,9 @@ _NAN, _INFINITE = (math.nan, math.nan), (math.inf, -math.inf)
 
 def special_values(scene: Scene) -> str:
     """Runs the variant once with NaN and once with infinities among its numbers; WrongResultError names what came out wrong."""
-    if scene.problem.operator.no_special_values:
-        raise NotProbedError(scene.problem.operator.no_special_values)
+    reason = scene.problem.operator.no_special_values or scene.problem.variant.no_special_values
+    if reason:
+        raise NotProbedError(reason)
     for values in (_NAN, _INFINITE):
         planted = scene.data.map(lambda tensor: tensor.detach().clone())
         with torch.no_grad():

@@ -105,6 +105,11 @@ def spreads_nan(x):
     return 3 * x + 1 + 0 * x.sum()
 
 
+@operator.variant("owns_up_to_spreading", idea="the same, and says so", no_special_values="sums over all elements")
+def owns_up_to_spreading(x):
+    return spreads_nan(x)
+
+
 @operator.variant("refuses_nan", idea="takes numbers alone")
 def refuses_nan(x):
     if x.isnan().any():
