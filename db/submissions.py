@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import func, insert, select, update
@@ -16,6 +17,8 @@ from db.queue import enqueue, withdraw
 
 ATTEMPTS = 3
 """Runs a job may lose before it fails, counted anew when a person asks for a retry."""
+UNCHANGED = "not measured: its sources are those of"
+"""How the message of a job begins that had nothing to do; the id of the commit that was measured follows."""
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -29,6 +32,8 @@ class NewJob:
     device_id: int
     spec: dict[str, Any]
     base_commit_id: int | None = None
+    unchanged_since: str | None = None
+    """Id of the commit whose results are this one's too: the job is done before it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,22 @@ def create_submission(s: Session, new: NewSubmission) -> int:
                 "spec": job.spec,
                 "priority": new.priority,
                 "max_attempts": ATTEMPTS,
+                **_ended(job.unchanged_since),
             }
             for job in new.jobs
         ]
-        enqueue(s, s.scalars(insert(Job).returning(Job.id, sort_by_parameter_order=True), jobs).all())
+        ids = s.scalars(insert(Job).returning(Job.id, sort_by_parameter_order=True), jobs).all()
+        enqueue(s, [job_id for job_id, job in zip(ids, new.jobs, strict=True) if job.unchanged_since is None])
     announce(s, "state", submission_id=submission_id)
     return submission_id
+
+
+def _ended(unchanged_since: str | None) -> dict[str, Any]:
+    """The columns that say that a job has nothing to do; the same names for one that has, as one statement inserts both."""
+    if unchanged_since is None:
+        return {"state": JobState.QUEUED, "message": "", "finished_at": None, "judged_at": None}
+    now = datetime.now(UTC)
+    return {"state": JobState.DONE, "message": f"{UNCHANGED} {unchanged_since}", "finished_at": now, "judged_at": now}
 
 
 def cancel_submission(s: Session, submission_id: int) -> int:

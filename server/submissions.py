@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from db.database import Database
+from db.reads.asked import Place
 from db.reads.code import find_repository, list_repositories
 from db.reads.query import Session
 from db.reads.rows import DeviceRow, RepositoryRow
@@ -17,7 +20,9 @@ from db.submissions import NewJob, NewSubmission, create_submission
 from server.catalogue import Choice, choose
 from server.commits import History, read_commits
 from server.problems import FieldError, Problem
+from server.sources import Earlier
 from server.targets import choose_devices
+from warpwatch.git import CommitInfo, mirror_path
 from warpwatch.settings import Settings
 
 Kind = Literal["check", "bench", "profile", "compare"]
@@ -56,6 +61,10 @@ class SubmissionRequest(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**31)
     budget_ms: int | None = Field(default=None, ge=1, le=600_000, description="Time to spend on timing one variant on one case.")
     profile: ProfileOptions = ProfileOptions()
+    skip_unchanged: bool = Field(
+        default=False,
+        description="Leave out an operator at a commit whose sources are those of the nearest commit where the same was asked for.",
+    )
     sanitize: Literal["memcheck", "racecheck", "initcheck", "address"] | None = Field(
         default=None, description="Check under this sanitizer; address looks at native code on a CPU, the others at a GPU's."
     )
@@ -70,6 +79,7 @@ class Plan:
     base: History | None
     choice: Choice
     devices: list[DeviceRow]
+    mirror: Path
 
 
 def submit(
@@ -90,7 +100,7 @@ def submit(
         errors = errors + wrong + missing
         if errors:
             raise Problem(422, "nothing was submitted; see `errors`", errors)
-        plan = Plan(repository, history, base, choice, devices)
+        plan = Plan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
         return _create(session, plan, request, origin, idempotency_key)
 
 
@@ -98,7 +108,8 @@ def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> i
     found = find_submission(session, key) if key is not None else None
     if found is None:
         return None
-    if found.request != request.model_dump():
+    # Fields that came later have their defaults in what was asked for before.
+    if SubmissionRequest.model_validate(found.request) != request:
         raise Problem(409, f"the idempotency key was used for submission {found.id}, which asked for something else; use a new key")
     return found.id
 
@@ -136,22 +147,22 @@ def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: st
     rows = [CommitRow(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
     commits = record_commits(session, plan.repository.id, rows)
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
-    jobs = [
-        NewJob(
-            kind=kind,
-            commit_id=commits[info.sha],
-            operator_id=operators[operator],
-            device_id=device.id,
-            spec=_spec(plan.choice, request, kind, operator, device),
-            base_commit_id=commits[plan.base.commits[0].sha] if kind == "compare" and plan.base else None,
+    earlier = Earlier(session, plan.mirror, plan.history.commits[0]) if request.skip_unchanged else None
+    jobs = []
+    for info, operator, kind, device in _wanted(plan, request):
+        spec = _spec(plan.choice, request, kind, operator, device)
+        place = Place(operators[operator], device.id, kind)
+        jobs.append(
+            NewJob(
+                kind=kind,
+                commit_id=commits[info.sha],
+                operator_id=operators[operator],
+                device_id=device.id,
+                spec=spec,
+                base_commit_id=commits[plan.base.commits[0].sha] if kind == "compare" and plan.base else None,
+                unchanged_since=earlier.unchanged_since(place, operator, info.sha, spec) if earlier and kind != "compare" else None,
+            )
         )
-        for info in plan.history.commits
-        for operator in plan.choice.operators
-        if operator in plan.history.operators[info.sha]
-        for kind in ORDER
-        if kind in request.kinds
-        for device in plan.devices
-    ]
     if len(jobs) > MAX_JOBS:
         error = FieldError(field="commits", message=f"would make {len(jobs)} jobs", remedy=f"ask for at most {MAX_JOBS} at once")
         raise Problem(422, "nothing was submitted; see `errors`", [error])
@@ -166,6 +177,15 @@ def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: st
             idempotency_key=key,
         ),
     )
+
+
+def _wanted(plan: Plan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo, str, Kind, DeviceRow]]:
+    for info in plan.history.commits:
+        for operator in plan.choice.operators:
+            if operator in plan.history.operators[info.sha]:
+                for kind in ORDER:
+                    if kind in request.kinds:
+                        yield from ((info, operator, kind, device) for device in plan.devices)
 
 
 def _spec(choice: Choice, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow) -> dict[str, Any]:

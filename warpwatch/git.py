@@ -165,6 +165,15 @@ def list_folder(mirror: Path, sha: str, folder: str) -> list[str]:
         return []
 
 
+def entries(mirror: Path, sha: str, folder: str) -> dict[str, str]:
+    """Names and object ids of what lies directly in `folder` at commit `sha`, "" being the root; empty where there is no such folder."""
+    try:
+        tree = git("ls-tree", f"{sha}:{folder.strip('/')}", cwd=mirror)
+    except GitError:
+        return {}
+    return {name: line.split()[2] for line, name in (entry.split("\t", 1) for entry in tree.splitlines())}
+
+
 def operator_names(mirror: Path, sha: str, folder: str) -> list[str]:
     """Operators of a commit: one per Python file in its operator folder that does not begin with an underscore."""
     return _operators(list_folder(mirror, sha, folder))

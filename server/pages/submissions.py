@@ -28,7 +28,7 @@ LISTS = ("variants", "cases")
 """Fields written as text, one entry per line or separated by blanks or semicolons; a case's key contains commas."""
 EMPTY: dict[str, Any] = {
     "commits": "", "base": "", "kinds": ["check", "bench"], "operators": [], "variants": "", "cases": "",
-    "suite": "quick", "device": "all", "priority": "0", "sanitize": "",
+    "suite": "quick", "device": "all", "priority": "0", "sanitize": "", "skip_unchanged": "",
     "profile.wait": "1", "profile.warm_up": "1", "profile.active": "2", "profile.repeat": "1", "profile.counters": "",
 }  # fmt: skip
 PROFILE = "profile."

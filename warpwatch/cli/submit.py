@@ -64,6 +64,7 @@ def submit(
     profile: str | None = typer.Option(None, help=plans.HELP),
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
+    skip_unchanged: bool = typer.Option(False, help="Leave out operators whose sources were measured at an earlier commit."),
     idempotency_key: str | None = typer.Option(None, help="The same key twice is one submission."),
     wait: bool = typer.Option(False, help="Follow it to its end; exit 0 fine, 1 wrong or slower, 2 could not run."),
     timeout: float | None = typer.Option(None, help="Seconds to wait at most."),
@@ -77,6 +78,7 @@ def submit(
             "kinds": _split(kinds), "operators": _split(operators), "variants": _split(variants), "cases": cases,
             "suite": suite, "device": device, "priority": priority, "seed": seed,
             "profile": plans.profile_plan(profile, counters), "sanitize": sanitize,
+            "skip_unchanged": skip_unchanged,
         }  # fmt: skip
         answer = client.post("/submissions", request, idempotency_key)
         console.print(f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/submissions/{answer['id']}")

@@ -1,0 +1,114 @@
+"""Leaving out what did not change: which sources count, and what becomes of the jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from server.sources import Sources
+from tests.builders import Lab, commit, make_repository, run_git
+from tests.server.test_submissions import ask, jobs
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> tuple[Path, list[str]]:
+    """A repository that a test may add commits to."""
+    path = tmp_path / "source" / "kernels"
+    return path, make_repository(path, operators=("square", "cube"))
+
+
+MINE, OTHERS = "kernels/square.py", "kernels/cube.py"
+
+
+def change(path: Path, file: str, text: str) -> str:
+    """A commit that writes one file; its id."""
+    (path / file).parent.mkdir(parents=True, exist_ok=True)
+    (path / file).write_text(text)
+    run_git(path, "add", "--all")
+    run_git(path, "commit", "--quiet", "--message", f"Write {file}")
+    return run_git(path, "rev-parse", "HEAD").strip()
+
+
+@pytest.mark.parametrize(
+    ("imports", "file", "same"),
+    [
+        ("import torch", "README.md", True),
+        ("import torch", "helpers.py", True),
+        ("import torch", OTHERS, True),
+        ("import torch", "csrc/cube/cube.cpp", True),
+        ("import torch", MINE, False),
+        ("import torch", "csrc/square/square.cu", False),
+        ("import torch", "csrc/common/tensor.h", False),
+        ("import torch", "warpwatch.toml", False),
+        ("from warpwatch import case", "warpwatch/operator.py", True),
+        ("from kernels import cube", OTHERS, False),
+        ("from . import cube", OTHERS, False),
+        ("from kernels import cube", "csrc/cube/cube.cpp", False),
+        ("from kernels import cube", "README.md", True),
+        ("def f():\n    import helpers", "package/inner.py", False),
+        ("this is no Python", "package/inner.py", False),
+    ],
+)
+def test_what_an_operator_is_made_from(tmp_path: Path, imports: str, file: str, same: bool) -> None:
+    run_git(tmp_path, "init", "--quiet")
+    for name, text in (
+        (OTHERS, ""),
+        ("helpers.py", ""),
+        ("package/__init__.py", ""),
+        ("csrc/cube/cube.cpp", ""),
+        ("warpwatch/a.py", ""),
+    ):
+        change(tmp_path, name, text + "#")
+    before = change(tmp_path, MINE, imports)
+    after = change(tmp_path, file, 'operators = "kernels"' if file.endswith(".toml") else f"{imports} # changed")
+    sources = Sources(tmp_path)
+    assert (sources.of(before, "square") == sources.of(after, "square")) is same
+    assert sources.of(before, "sphere") is None
+
+
+def test_an_unchanged_operator_is_done_and_says_since_when(client: TestClient, lab: Lab) -> None:
+    wanted: dict[str, Any] = {"kinds": ["bench"], "operators": ["square"], "skip_unchanged": True}
+    first = ask(client, commits=lab.shas[-1], **wanted).json()
+    assert first["counts"] == {"queued": 1}
+    unchanged = change(lab.source, "README.md", "words")
+    second = ask(client, commits=unchanged, **wanted).json()
+    assert (second["state"], second["counts"]) == ("done", {"done": 1})
+    (job,) = jobs(client, second["id"])
+    detail = client.get(f"/api/v1/jobs/{job['id']}").json()
+    assert detail["job"]["message"] == f"not measured: its sources are those of {lab.shas[-1]}"
+    page = client.get(f"/jobs/{job['id']}").text
+    assert f"its sources are those of {lab.shas[-1]}" in page
+    # What was left out is no measurement itself: the next one points to the same commit.
+    third = ask(client, commits=change(lab.source, "README.md", "more words"), **wanted).json()
+    assert jobs(client, third["id"])[0]["message"].endswith(lab.shas[-1])
+    changed = commit(lab.source, "Change all", ("square", "cube"))
+    assert ask(client, commits=changed, **wanted).json()["counts"] == {"queued": 1}
+
+
+def test_within_a_range_only_changes_are_measured(client: TestClient, lab: Lab) -> None:
+    change(lab.source, "README.md", "words")
+    body = ask(client, commits=f"{lab.shas[-2]}..main", kinds=["check"], skip_unchanged=True).json()
+    made = [(job["commit_sha"] == lab.shas[-1], job["operator"], job["state"]) for job in jobs(client, body["id"])]
+    assert made == [(True, "cube", "queued"), (True, "square", "queued"), (False, "cube", "done"), (False, "square", "done")]
+
+
+def test_another_question_or_a_failure_is_no_answer(client: TestClient, lab: Lab) -> None:
+    wanted: dict[str, Any] = {"kinds": ["bench"], "operators": ["square"], "skip_unchanged": True}
+    first = ask(client, commits=lab.shas[-1], **wanted).json()
+    unchanged = change(lab.source, "README.md", "words")
+    assert ask(client, commits=unchanged, **wanted, suite="full").json()["counts"] == {"queued": 1}
+    assert ask(client, commits=unchanged, **{**wanted, "kinds": ["check"]}).json()["counts"] == {"queued": 1}
+    client.post(f"/api/v1/submissions/{first['id']}/cancel")
+    assert ask(client, commits=unchanged, **wanted).json()["counts"] == {"queued": 1}
+
+
+def test_what_was_left_out_can_be_measured_after_all(client: TestClient, lab: Lab) -> None:
+    wanted: dict[str, Any] = {"kinds": ["bench"], "operators": ["square"], "skip_unchanged": True}
+    ask(client, commits=lab.shas[-1], **wanted)
+    body = ask(client, commits=change(lab.source, "README.md", "words"), **wanted).json()
+    (job,) = jobs(client, body["id"])
+    client.post(f"/api/v1/jobs/{job['id']}/retry")
+    assert jobs(client, body["id"])[0]["state"] == "queued"
