@@ -25,6 +25,8 @@ from .truth import Truth, explain_first
 _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003
 _VERIFIED = 3
+_DISTINCT = 16
+"""Sets with numbers of their own. More lie in a CUDA graph alone, where no host code could remember any, and drawing takes its time."""
 _PADDING_UNIT = 512
 _LARGEST_PADDING = 4096
 _POISON = 77
@@ -37,13 +39,15 @@ class Rotation:
         self.problem = problem
         self.sets: list[Data] = []
         self._padding: list[Tensor] = []
-        self._seeds = [seed + _SET_SEEDS * (index + 1) for index in range(count)]
+        self._seeds = [seed + _SET_SEEDS * (index % _DISTINCT + 1) for index in range(count)]
         self._numbers = list(self._seeds)
         self._before: dict[int, int] = {}
         self._decoys = Decoys(problem)
         self._probes = _spread(list(range(count)), _VERIFIED)
-        for set_seed in self._seeds:
-            self.sets.append(problem.data(set_seed))
+        for index, set_seed in enumerate(self._seeds):
+            self.sets.append(
+                _copied(problem, self.sets[index % _DISTINCT], set_seed) if index >= _DISTINCT else problem.data(set_seed)
+            )
             if scatter is not None:
                 # No larger than a set: the allocator keeps small and large tensors in different places.
                 units = scatter.randint(1, max(1, min(self.sets[-1].nbytes // _PADDING_UNIT, _LARGEST_PADDING)))
@@ -135,6 +139,13 @@ def no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _copied(problem: Problem, data: Data, seed: int) -> Data:
+    """The numbers that `data` holds, drawn from `seed`, in other memory; drawn anew where a copy would be laid out in another way."""
+    copy = data.map(lambda tensor: tensor.detach().clone())
+    alike = all(mine.stride() == theirs.stride() for (_, mine), (_, theirs) in zip(copy.tensors(), data.tensors(), strict=True))
+    return copy if alike else problem.data(seed)
 
 
 def _spread(indices: list[int], count: int) -> list[int]:
