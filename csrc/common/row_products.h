@@ -1,0 +1,72 @@
+// y[b, v] = sum over k of x[b, k] * w[v, k] + bias, for few rows b: weights pass through the chip once, x comes in up to four parts.
+//
+// The parts of x lie where they are: a concatenation of them exists nowhere. The seam between binding (torch) and kernels (no torch);
+// operators that use it instantiate row_products.cuh, one type per .cu.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/bfloat16.h"
+
+namespace row_products {
+
+constexpr int kMostParts = 4;
+constexpr int64_t kMostGradientRows = 8;  // Rows of x that the backward kernel keeps in registers.
+
+template <class T>
+struct Parts {
+  const T* data[kMostParts];
+  int64_t stride[kMostParts];  // Elements between two rows of the part.
+  int64_t width[kMostParts];
+  int count;
+};
+
+template <class T>
+struct Forward {
+  Parts<T> x;
+  int64_t batch;
+  const T* w;         // (outputs, sum of the widths), rows `w_stride` apart
+  int64_t w_stride;
+  const T* bias;      // (outputs), or (batch, outputs) when bias_stride is not 0, or null
+  int64_t bias_stride;
+  T* y;               // (batch, outputs)
+  int64_t outputs;
+};
+
+template <class T>
+struct Backward {
+  Parts<T> x;
+  int64_t batch;      // At most kMostGradientRows.
+  const T* gradient;  // (batch, outputs)
+  const T* w;         // (outputs, depth)
+  int64_t outputs, depth;
+  T* x_gradient;      // (batch, depth)
+  T* w_gradient;      // (outputs, depth)
+  T* b_gradient;      // (outputs) or null
+  void* scratch;      // scratch_bytes(...)
+};
+
+constexpr int kColumnThreads = 64;
+constexpr int64_t kBlocksInFlight = 132 * 8;
+
+// Slabs of rows of w that the backward pass is split into: as many as fill the chip.
+inline int64_t slab_count(int64_t outputs, int64_t depth) {
+  const int64_t tiles = (depth + kColumnThreads * 4 - 1) / (kColumnThreads * 4);
+  return std::max<int64_t>(1, std::min(outputs, kBlocksInFlight / std::max<int64_t>(1, tiles)));
+}
+
+// Every slab leaves a sum for each element of dx, in the type that sums are kept in.
+inline int64_t scratch_bytes(int64_t batch, int64_t outputs, int64_t depth, int element_bytes) {
+  return slab_count(outputs, depth) * batch * depth * std::max(element_bytes, 4);
+}
+
+// Return null, or why a launch was refused.
+const char* forward_on(const Forward<float>& call, void* stream);
+const char* forward_on(const Forward<double>& call, void* stream);
+const char* forward_on(const Forward<warpwatch::Bf16>& call, void* stream);
+const char* backward_on(const Backward<float>& call, void* stream);
+const char* backward_on(const Backward<double>& call, void* stream);
+const char* backward_on(const Backward<warpwatch::Bf16>& call, void* stream);
+
+}  // namespace row_products

@@ -1,0 +1,201 @@
+"""y = x · Wᵀ + b onto a vocabulary: few rows of x, thousands of outputs, so that reading W is nearly all of the work.
+
+W is (vocab, depth) with the depth contiguous, so no transpose is needed. The vocabulary is odd: rows of y are not aligned.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
+from warpwatch.peers import compile_unsupported, triton_unsupported
+
+from ._triton_linear import TritonLinear
+
+MOST_ROWS = 8
+"""Rows of x that the CUDA backward kernel keeps in registers, as in csrc/common/row_products.h."""
+ALIGNED = 8
+"""Rows of y of a multiple of eight elements begin at 16 bytes in every precision that tensor cores take."""
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    depth, vocab = sum(case["parts"]), case["vocab"]
+    scale = max(1, depth) ** -0.5
+    x = make.normal(case["batch"], depth)
+    return {"x": x, "w": make.normal(vocab, depth, scale=scale), "b": make.normal(vocab), "parts": case["parts"]}
+
+
+def reference(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    return x @ w.t() + b
+
+
+def cost(case: Case) -> Cost:
+    """Forward reads x, W and b and writes y; backward reads x, W and the incoming gradient and writes a gradient for x, W and b."""
+    batch, depth, vocab = case["batch"], sum(case["parts"]), case["vocab"]
+    flops = 2 * batch * depth * vocab
+    x, w, y = batch * depth, vocab * depth, batch * vocab
+    if case.direction == "fwd":
+        return Cost(flops, case.element_bytes * (x + w + vocab + y))
+    return Cost(2 * flops, case.element_bytes * (2 * x + 2 * w + vocab + y))
+
+
+def depth(case: Case) -> int:
+    """Forward sums over the depth; dx over the vocabulary, dW and db over the batch."""
+    return sum(case["parts"]) if case.direction == "fwd" else max(case["vocab"], case["batch"])
+
+
+def register_native() -> None:
+    """Shapes for torch.compile, and the gradients, for the torch operators that the library defines."""
+
+    @torch.library.register_fake("warpwatch::linear_vocab")  # type: ignore[untyped-decorator]
+    def fake(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0]))
+
+    @torch.library.register_fake("warpwatch::linear_vocab_backward")  # type: ignore[untyped-decorator]
+    def fake_backward(gradient: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x.new_empty(x.shape), w.new_empty(w.shape), w.new_empty((w.shape[0],))
+
+    def remember(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    torch.library.register_autograd("warpwatch::linear_vocab", _backward, setup_context=remember)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+    x, w = ctx.saved_tensors
+    if x.is_cuda and x.shape[0] > MOST_ROWS:
+        return gradient @ w, gradient.t() @ x, gradient.sum(0)
+    gradients: tuple[Tensor, ...] = torch.ops.warpwatch.linear_vocab_backward(gradient, x, w)
+    return gradients
+
+
+FULL_PARTS, FULL_VOCAB = (256, 512, 512), 5893
+
+QUICK = both_directions(
+    *(case("f32", batch=batch, parts=(64, 128, 128), vocab=1473) for batch in (1, 8)),
+    case("f32", batch=33, parts=(31, 65, 64), vocab=301),
+    case("f64", batch=3, parts=(64, 128, 128), vocab=301),
+    case("bf16", batch=1, parts=(64, 128, 128), vocab=301),
+)
+FULL = (
+    *QUICK,
+    *both_directions(
+        *(case(p, batch=batch, parts=FULL_PARTS, vocab=FULL_VOCAB) for p in ("f32", "tf32", "bf16") for batch in (1, 8, 128)),
+        case("f64", batch=8, parts=FULL_PARTS, vocab=FULL_VOCAB),
+        case("f32", batch=1, parts=FULL_PARTS, vocab=5896),
+    ),
+)
+EDGE = (
+    *both_directions(case("f32", batch=1, parts=(1, 1, 1), vocab=1), case("f32", batch=7, parts=(3, 4, 5), vocab=33)),
+    *both_directions(case("f32", batch=9, parts=(128, 256, 256), vocab=65)),
+    case("f32", batch=2, parts=(256, 0, 4), vocab=127),
+    case("f32", batch=0, parts=(4, 8, 8), vocab=5),
+)
+
+operator = Operator(
+    "linear_vocab",
+    "Linear layer onto a vocabulary: few rows, thousands of outputs.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    gradients=("x", "w", "b"),
+    depth=depth,
+    native=register_native,
+)
+
+
+@operator.variant("v1", idea="matmul(x, W.T) + b: the sum is a pass of its own over y")
+def v1(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    return torch.matmul(x, w.t()) + b
+
+
+@operator.variant("v2", idea="F.linear")
+def v2(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    return torch.nn.functional.linear(x, w, b)
+
+
+@operator.variant("addmm", idea="torch.addmm, on CUDA cuBLASLt with the bias added in its epilogue")
+def addmm(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    return torch.addmm(b, x, w.t())
+
+
+@operator.variant("split", idea="one product per column block, each added to the last: what a decoder does that never concatenates")
+def split(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    columns, weights = x.split(parts, dim=1), w.split(parts, dim=1)
+    y = torch.addmm(b, columns[0], weights[0].t())
+    for part, weight in zip(columns[1:], weights[1:], strict=True):
+        y = torch.addmm(y, part, weight.t())
+    return y
+
+
+def pad(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> dict[str, Any]:
+    """W and b with rows of zeros up to a multiple of eight outputs."""
+    missing = math.ceil(w.shape[0] / ALIGNED) * ALIGNED - w.shape[0]
+    return {"padded_w": torch.nn.functional.pad(w, (0, 0, 0, missing)), "padded_b": torch.nn.functional.pad(b, (0, missing))}
+
+
+@operator.variant(
+    "padded",
+    idea="W padded to a multiple of eight outputs beforehand, so that rows of y are aligned as tensor-core kernels want them; y is a view",
+    prepare=pad,
+)
+def padded(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...], padded_w: Tensor, padded_b: Tensor) -> Tensor:
+    return torch.addmm(padded_b, x, padded_w.t())[:, : w.shape[0]]
+
+
+def native_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case.precision == "tf32":
+        return "computes in f32: see the f32 case"
+    if device == "cpu":
+        return None if case.precision in ("f32", "f64") else "its C++ computes in f32 and f64"
+    return (
+        None if case["batch"] <= MOST_ROWS else f"on CUDA it is made for at most {MOST_ROWS} rows; more are a case for tensor cores"
+    )
+
+
+@operator.variant(
+    "v3",
+    idea="C++ tiles of rows times rows on the CPU; on CUDA a warp per few rows of W, each weight read once, 16 bytes per lane",
+    native=True,
+    unsupported=native_unsupported,
+)
+def v3(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.linear_vocab(x, w, b)
+    return y
+
+
+@operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)
+def compiled(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    return _compiled()(x, w, b)
+
+
+def no_wide_triton(case: Case, device: DeviceKind) -> str | None:
+    return "its tiles of f64 would not fit" if case.precision == "f64" else triton_unsupported(case, device)
+
+
+@operator.variant(
+    "triton", idea="tiles of 16 rows and 64 outputs through tl.dot, bias added at the end", unsupported=no_wide_triton
+)
+def triton_linear(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    y: Tensor = TritonLinear.apply(x, w, b)  # type: ignore[no-untyped-call]
+    return y
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = 1000
+    return torch.compile(_plain, fullgraph=True, dynamic=False)
+
+
+def _plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(x, w.t()) + b
