@@ -1,0 +1,225 @@
+// Turns pairs of elements by the angle of their position, queries and keys in one launch.
+//
+// A unit is V pairs of one row: two packs of V elements of x, and as many of cos and sin. In the half form the packs lie dim / 2 apart,
+// interleaved they lie side by side and hold the pairs in turn.
+#include <algorithm>
+#include <iterator>
+
+#include "common/launch.cuh"
+#include "common/wide.cuh"
+#include "rope/rope.h"
+
+namespace {
+
+using rope::Call;
+using rope::Shape;
+using rope::Version;
+using warpwatch::ceil_div;
+using warpwatch::narrow;
+using warpwatch::Pack;
+using warpwatch::Wide;
+using warpwatch::widen;
+
+constexpr int kWarp = 32;
+constexpr int kLargestBlock = 512;
+constexpr int kBlock = 256;
+constexpr int kAhead = 4;  // Heads that a thread loads before it stores the first: enough bytes under way to hide the memory's latency.
+
+// First and second members of V pairs.
+template <class T, int V>
+struct Pairs {
+  Wide<T> first[V], second[V];
+};
+
+template <class T, int V>
+struct Packs {
+  Pack<T, V> low, high;
+};
+
+// Where the packs of unit u of a row lie.
+template <int V, bool kInterleaved>
+__device__ int low_of(int u) {
+  return kInterleaved ? 2 * V * u : V * u;
+}
+
+template <class T, int V, bool kInterleaved>
+__device__ Packs<T, V> load(const T* row, int u, int half) {
+  const T* low = row + low_of<V, kInterleaved>(u);
+  return {*reinterpret_cast<const Pack<T, V>*>(low), *reinterpret_cast<const Pack<T, V>*>(low + (kInterleaved ? V : half))};
+}
+
+// Element e of the two packs taken as one list.
+template <class T, int V>
+__device__ T& element_of(Packs<T, V>& packs, int e) {
+  return e < V ? packs.low.element[e] : packs.high.element[e - V];
+}
+
+template <class T, int V, bool kInterleaved>
+__device__ Pairs<T, V> pairs_of(Packs<T, V> packs) {
+  Pairs<T, V> pairs;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    pairs.first[i] = widen(element_of<T, V>(packs, kInterleaved ? 2 * i : i));
+    pairs.second[i] = widen(element_of<T, V>(packs, kInterleaved ? 2 * i + 1 : i + V));
+  }
+  return pairs;
+}
+
+template <class T, int V, bool kInterleaved>
+__device__ void store(T* row, int u, int half, const Pairs<T, V>& pairs) {
+  Packs<T, V> packs;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    element_of<T, V>(packs, kInterleaved ? 2 * i : i) = narrow<T>(pairs.first[i]);
+    element_of<T, V>(packs, kInterleaved ? 2 * i + 1 : i + V) = narrow<T>(pairs.second[i]);
+  }
+  T* low = row + low_of<V, kInterleaved>(u);
+  *reinterpret_cast<Pack<T, V>*>(low) = packs.low;
+  *reinterpret_cast<Pack<T, V>*>(low + (kInterleaved ? V : half)) = packs.high;
+}
+
+// The matrices of V pairs: (first, second) becomes (cos.first * first - sin.first * second, cos.second * second + sin.second * first).
+template <class T, int V>
+struct Turn {
+  Pairs<T, V> cos, sin;
+
+  __device__ Pairs<T, V> operator()(const Pairs<T, V>& x) const {
+    Pairs<T, V> y;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      y.first[i] = cos.first[i] * x.first[i] - sin.first[i] * x.second[i];
+      y.second[i] = cos.second[i] * x.second[i] + sin.second[i] * x.first[i];
+    }
+    return y;
+  }
+};
+
+template <class T, int V, bool kInterleaved>
+__device__ Turn<T, V> turn_of(const Shape& shape, const Call<T>& call, int64_t row, int u) {
+  const int half = static_cast<int>(shape.dim / 2);
+  Turn<T, V> turn{pairs_of<T, V, kInterleaved>(load<T, V, kInterleaved>(call.cos + row * shape.dim, u, half)),
+                  pairs_of<T, V, kInterleaved>(load<T, V, kInterleaved>(call.sin + row * shape.dim, u, half))};
+  if (shape.transposed) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const Wide<T> first = turn.sin.first[i];
+      turn.sin.first[i] = -turn.sin.second[i];
+      turn.sin.second[i] = -first;
+    }
+  }
+  return turn;
+}
+
+// Row of the tables for position `place` of all batch * length; a wrong one stops the kernel, as torch's own indexing does.
+template <class T>
+__device__ int64_t table_row(const Shape& shape, const Call<T>& call, uint32_t place) {
+  const int64_t row = call.positions ? call.positions[place] : place % static_cast<uint32_t>(shape.length);
+  if (row < 0 || row >= shape.table) __trap();
+  return row;
+}
+
+// First element of head `head` at a position, counted from the start of queries or keys.
+__device__ inline int64_t row_start(const Shape& shape, uint32_t place, int64_t head, int64_t heads) {
+  const int64_t batch = place / static_cast<uint32_t>(shape.length), position = place % static_cast<uint32_t>(shape.length);
+  const int64_t row = shape.heads_first ? (batch * heads + head) * shape.length + position : int64_t{place} * heads + head;
+  return row * shape.dim;
+}
+
+// One block per position, its threads over all units of all heads: each unit reads the tables anew, from the first-level cache.
+template <class T, int V, bool kInterleaved>
+__global__ void __launch_bounds__(kLargestBlock) rope_flat(Shape shape, Call<T> call) {
+  const uint32_t place = blockIdx.x;
+  const int half = static_cast<int>(shape.dim / 2), units = half / V;
+  const int total = static_cast<int>(shape.heads[0] + shape.heads[1]) * units;
+  const int64_t row = table_row(shape, call, place);
+  for (int i = threadIdx.x; i < total; i += blockDim.x) {
+    const int u = i % units, head = i / units;
+    const bool keys = head >= shape.heads[0];
+    const int64_t start = row_start(shape, place, keys ? head - shape.heads[0] : head, shape.heads[keys]);
+    const auto x = load<T, V, kInterleaved>(call.in[keys] + start, u, half);
+    const auto turn = turn_of<T, V, kInterleaved>(shape, call, row, u);
+    store<T, V, kInterleaved>(call.out[keys] + start, u, half, turn(pairs_of<T, V, kInterleaved>(x)));
+  }
+}
+
+// Threads (unit, head group, position): a thread keeps one unit of the tables in registers and turns that of every blockDim.y-th head.
+template <class T, int V, bool kInterleaved>
+__global__ void __launch_bounds__(kBlock, 2) rope_table(Shape shape, Call<T> call, uint32_t places) {
+  const uint32_t place = blockIdx.x * blockDim.z + threadIdx.z;
+  if (place >= places) return;
+  const int half = static_cast<int>(shape.dim / 2), u = threadIdx.x;
+  const auto turn = turn_of<T, V, kInterleaved>(shape, call, table_row(shape, call, place), u);
+#pragma unroll 1
+  for (int keys = 0; keys < 2; ++keys) {
+    const int heads = static_cast<int>(shape.heads[keys]), step = blockDim.y;
+    const int64_t start = row_start(shape, place, 0, heads);
+    const int64_t stride = (shape.heads_first ? shape.length : 1) * shape.dim;
+    for (int head = threadIdx.y; head < heads; head += kAhead * step) {
+      Packs<T, V> x[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        if (head + i * step < heads) x[i] = load<T, V, kInterleaved>(call.in[keys] + start + (head + i * step) * stride, u, half);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        if (head + i * step < heads) {
+          const auto y = turn(pairs_of<T, V, kInterleaved>(x[i]));
+          store<T, V, kInterleaved>(call.out[keys] + start + (head + i * step) * stride, u, half, y);
+        }
+    }
+  }
+}
+
+template <class T, int V, bool kInterleaved>
+void launch_flat(const Shape& shape, const Call<T>& call, cudaStream_t stream) {
+  const int64_t units = (shape.heads[0] + shape.heads[1]) * (shape.dim / 2 / V);
+  const int threads = static_cast<int>(std::min<int64_t>(kLargestBlock, ceil_div(units, kWarp) * kWarp));
+  rope_flat<T, V, kInterleaved><<<static_cast<unsigned>(shape.batch * shape.length), threads, 0, stream>>>(shape, call);
+}
+
+template <class T, int V, bool kInterleaved>
+void launch_table(const Shape& shape, const Call<T>& call, cudaStream_t stream) {
+  const auto places = static_cast<uint32_t>(shape.batch * shape.length);
+  const unsigned units = static_cast<unsigned>(shape.dim / 2 / V);
+  // As few head groups as leave every thread kAhead heads, so that the tables are read seldom.
+  const int64_t groups = ceil_div(std::max(shape.heads[0], shape.heads[1]), kAhead);
+  const unsigned y = static_cast<unsigned>(std::max<int64_t>(1, std::min<int64_t>(groups, kBlock / units)));
+  const unsigned z = std::max(1u, std::min(64u, kBlock / (units * y)));
+  const auto blocks = static_cast<unsigned>(ceil_div(places, z));
+  rope_table<T, V, kInterleaved><<<blocks, dim3(units, y, z), 0, stream>>>(shape, call, places);
+}
+
+// Whether every row can be moved in packs of 16 bytes.
+template <class T>
+bool in_packs(const Shape& shape, const Call<T>& call) {
+  const void* pointers[] = {call.in[0], call.in[1], call.out[0], call.out[1], call.cos, call.sin};
+  return shape.dim / 2 % (16 / sizeof(T)) == 0 && std::all_of(std::begin(pointers), std::end(pointers), warpwatch::aligned16);
+}
+
+template <class T, bool kInterleaved>
+void launch(Version version, const Shape& shape, const Call<T>& call, cudaStream_t stream) {
+  // Double precision is for checking, and kernels cost compile time.
+  if constexpr (sizeof(T) < 8) {
+    constexpr int V = 16 / sizeof(T);
+    const bool packs = in_packs(shape, call);
+    if (packs && version == Version::table && shape.dim / 2 / V <= kBlock) return launch_table<T, V, kInterleaved>(shape, call, stream);
+    if (packs) return launch_flat<T, V, kInterleaved>(shape, call, stream);
+  }
+  launch_flat<T, 1, kInterleaved>(shape, call, stream);
+}
+
+}  // namespace
+
+template <class T>
+const char* rope::apply_on(Version version, const Shape& shape, const Call<T>& call, void* stream) {
+  if (shape.interleaved) {
+    launch<T, true>(version, shape, call, warpwatch::as_stream(stream));
+  } else {
+    launch<T, false>(version, shape, call, warpwatch::as_stream(stream));
+  }
+  return warpwatch::launch_error();
+}
+
+template const char* rope::apply_on(Version, const Shape&, const Call<float>&, void*);
+template const char* rope::apply_on(Version, const Shape&, const Call<double>&, void*);
+template const char* rope::apply_on(Version, const Shape&, const Call<warpwatch::Bf16>&, void*);
+template const char* rope::apply_on(Version, const Shape&, const Call<warpwatch::F16>&, void*);
