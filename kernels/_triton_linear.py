@@ -16,10 +16,10 @@ else:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def product_kernel(  # type: ignore[no-untyped-def]
-        a, b, bias, c, m, n, k, a_m, a_k, b_k, b_n, c_m,
+        a, b, bias, c, m, n, k, a_m, a_k, b_k, b_n, c_m, bias_m,
         exact: tl.constexpr, has_bias: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
     ):  # fmt: skip
-        """c[i, j] = sum over l of a[i, l] * b[l, j] + bias[j] for one tile of c."""
+        """c[i, j] = sum over l of a[i, l] * b[l, j] + bias[i, j] for one tile of c; bias_m is 0 for one row of bias."""
         rows = tl.program_id(1) * block_m + tl.arange(0, block_m)
         columns = tl.program_id(0) * block_n + tl.arange(0, block_n)
         row_at, column_at = rows.to(tl.int64)[:, None], columns.to(tl.int64)[None, :]
@@ -30,7 +30,8 @@ else:
             right = tl.load(b + depth[:, None] * b_k + column_at * b_n, (depth[:, None] < k) & (column_at < n), 0.0)
             total = tl.dot(left, right, total, input_precision="ieee" if exact else "tf32")
         if has_bias:
-            total += tl.load(bias + columns, columns < n, 0.0).to(tl.float32)[None, :]
+            inside = (row_at < m) & (column_at < n)
+            total += tl.load(bias + row_at * bias_m + column_at, inside, 0.0).to(tl.float32)
         tl.store(c + row_at * c_m + column_at, total.to(c.dtype.element_ty), (row_at < m) & (column_at < n))
 
 
@@ -51,7 +52,7 @@ class TritonLinear(torch.autograd.Function):
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a · b + bias as tf32 where torch's own products may be, else exactly."""
+    """a · b + bias, which may be a row or a matrix, as tf32 where torch's own products may be, else exactly."""
     (m, k), n = a.shape, b.shape[1]
     c = a.new_empty((m, n))
     if c.numel() == 0:
@@ -60,8 +61,9 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     block_m = 16 if m <= 16 else 64
     grid = (triton.cdiv(n, 64), triton.cdiv(m, block_m))
     added = None if bias is None else bias.contiguous()
+    bias_m = n if added is not None and added.dim() == 2 else 0
     product_kernel[grid](
-        a, b, added, c, m, n, k, *a.stride(), *b.stride(), c.stride(0),
+        a, b, added, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), bias_m,
         exact=exact, has_bias=added is not None, block_m=block_m, block_n=64, block_k=64,
     )  # fmt: skip
     return c

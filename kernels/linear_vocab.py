@@ -81,7 +81,6 @@ QUICK = both_directions(
     *(case("f32", batch=batch, parts=(64, 128, 128), vocab=1473) for batch in (1, 8)),
     case("f32", batch=33, parts=(31, 65, 64), vocab=301),
     case("f64", batch=3, parts=(64, 128, 128), vocab=301),
-    case("bf16", batch=1, parts=(64, 128, 128), vocab=301),
 )
 FULL = (
     *QUICK,
@@ -92,7 +91,7 @@ FULL = (
     ),
 )
 EDGE = (
-    *both_directions(case("f32", batch=1, parts=(1, 1, 1), vocab=1), case("f32", batch=7, parts=(3, 4, 5), vocab=33)),
+    *both_directions(case("f32", batch=1, parts=(1, 1, 1), vocab=7), case("f32", batch=7, parts=(3, 4, 5), vocab=33)),
     *both_directions(case("f32", batch=9, parts=(128, 256, 256), vocab=65)),
     case("f32", batch=2, parts=(256, 0, 4), vocab=127),
     case("f32", batch=0, parts=(4, 8, 8), vocab=5),
@@ -128,7 +127,7 @@ def addmm(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
 
 @operator.variant("split", idea="one product per column block, each added to the last: what a decoder does that never concatenates")
 def split(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
-    columns, weights = x.split(parts, dim=1), w.split(parts, dim=1)
+    columns, weights = torch.split(x, list(parts), dim=1), torch.split(w, list(parts), dim=1)
     y = torch.addmm(b, columns[0], weights[0].t())
     for part, weight in zip(columns[1:], weights[1:], strict=True):
         y = torch.addmm(y, part, weight.t())

@@ -1,0 +1,3 @@
+#include "common/row_products.cuh"
+
+WARPWATCH_ROW_PRODUCTS(warpwatch::Bf16)
