@@ -80,6 +80,7 @@ class Measurer:
         self._traces = traces
         self._strikes: Counter[str] = Counter()
         self._last: dict[str, Finding] = {}
+        self._guilty: set[str] = set()
 
     def measure(self, kind: str, variant: str, case: str) -> Finding:
         """The finding of one `kind` of job, whatever happens to the child."""
@@ -92,6 +93,13 @@ class Measurer:
         if doubtful and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running:
             self._reporter.log(f"{variant} ended a child that others had used; once more in a fresh one")
             finding = self._ask(kind, variant, case)
+        elif finding.status is Status.WRONG and variant not in self._guilty and self._checkout.damaged_by_another(variant):
+            self._reporter.log(f"{variant} is wrong in a child where another was; once more in a fresh one")
+            self._checkout.drop_child()
+            finding = self._ask(kind, variant, case)
+        if finding.status is Status.WRONG:
+            self._guilty.add(variant)
+            self._checkout.note_damage(variant)
         if finding.status is Status.CRASHED and self._checkout.host.kind == "cuda":
             # An illegal access poisons the whole CUDA context, so that the next variant would fail for nothing.
             self._checkout.drop_child()

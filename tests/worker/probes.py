@@ -76,6 +76,26 @@ def culprit(x):
 @operator.variant("victim", idea="dies of another's damage")
 def victim(x):
     return ctypes.string_at(0) if damaged else x * 2
+
+
+scribbled = False
+
+
+@operator.variant("scribbler", idea="wrong, and writes where it should not")
+def scribbler(x):
+    global scribbled
+    scribbled = True
+    return x * 3
+
+
+@operator.variant("scribbled", idea="wrong where another wrote")
+def scribbled_on(x):
+    return x * 3 if scribbled else x * 2
+
+
+@operator.variant("wrong_too", idea="wrong whoever ran before")
+def wrong_too(x):
+    return x * 4
 """
 )
 SECOND = OPERATOR.replace('"probe"', '"second"')

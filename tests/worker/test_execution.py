@@ -111,6 +111,12 @@ def test_nobody_answers_for_the_damage_of_another(repository: Repository, tools:
     sha = repository.commit("damage", {"kernels/probe.py": probes.DAMAGE})
     outcome = run(order(repository, sha, variants=["culprit", "victim"], cases=CASES[:1]), tools, tmp_path)
     assert statuses(outcome) == {"culprit": ["ok"], "victim": ["ok"]}
+    diary = Diary()
+    names = ["scribbler", "scribbled", "wrong_too"]
+    outcome = run(order(repository, sha, variants=names, cases=CASES[:2]), tools, tmp_path, diary)
+    assert statuses(outcome) == {"scribbler": ["wrong"] * 2, "scribbled": ["ok"] * 2, "wrong_too": ["wrong"] * 2}
+    # Once per case, for `scribbled`: after that the child is fresh, so that nobody else answers for `wrong_too`.
+    assert sum("once more in a fresh one" in line for line in diary.lines) == 2
 
 
 def test_bench_and_profile(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import json
 import os
 import sys
@@ -55,6 +56,8 @@ class Server:
 
     def run(self) -> int:
         """Serves; returns the exit status."""
+        # What was imported stays: without it a collection takes a thousandth of the time.
+        gc.freeze()
         self._write({"event": "ready", "contract": CONTRACT, "torch": str(torch.__version__)})
         for line in self._requests:
             request = from_json(Request, json.loads(line))

@@ -44,7 +44,7 @@ class Decoys:
 
 
 def explain(
-    problem: Problem, redraw: Callable[[], Data], results: dict[str, Tensor], earlier: Sequence[Data], decoys: Decoys | None
+    problem: Problem, redraw: Callable[[], Data], results: dict[str, Tensor], earlier: Sequence[Data], decoys: Decoys
 ) -> str:
     """What wrong `results` look like, as the end of a sentence; empty when they look like nothing known.
 
@@ -54,7 +54,7 @@ def explain(
     wrong = next((error for error in Truth(problem, redraw()).judge(results) if not error.right), None)
     if wrong is None:
         return "; it has become right since: work went on after the call had returned"
-    if decoys is not None and any(decoys.match(value) for value in values.values()):
+    if any(decoys.match(value) for value in values.values()):
         return "; it is a decoy that lay in the harness's memory: the variant searches for the reference's result"
     if any(_is_unwritten(value) for value in values.values()):
         return "; it is the poison that the memory held before: nothing was ever written there"

@@ -16,7 +16,10 @@ void multiply(const float* a, const float* b, float* y, int64_t n) {
       for (int64_t j = 0; j < n; ++j) y[i * n + j] += a[i * n + k] * b[k * n + j];
 }
 
-Tensor product(const Tensor& a, const Tensor& b, bool detached) {
+Tensor packed(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
+
+Tensor product(const Tensor& a_given, const Tensor& b_given, bool detached) {
+  const Tensor a = packed(a_given), b = packed(b_given);
   Tensor y = torch::stable::empty_like(a);
   const auto work = [a, b, y, n = a.size(0)] {
     multiply(static_cast<const float*>(a.data_ptr()), static_cast<const float*>(b.data_ptr()), static_cast<float*>(y.data_ptr()), n);
