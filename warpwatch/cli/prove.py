@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from warpwatch import __version__, git
 from warpwatch.cli import app
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from worker.proving import Proof
 
 console = Console()
-_STYLES = {"caught": "green", "not_run": "dim", "otherwise": "yellow", "survived": "bold red"}
+_STYLES = {"caught": "none", "not_run": "dim", "otherwise": "yellow", "survived": "bold red"}
 
 
 @app.command()
@@ -56,12 +55,15 @@ def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, sub
     from warpwatch.cli.client import Client
     from worker.proving import prove
 
+    client = Client(load_settings().server_url) if submit else None
+    if client is not None:
+        # Better to hear now than in minutes that there is no server, or none with these tables.
+        client.get("/proofs")
     environment, _ = tools.identify(_Quiet())
     with console.status(f"{kind} on {environment.device_name} …") as status:
         proof = prove(kind, tools, _Quiet(status), seeds, operators)
     _show(proof, environment)
-    if submit:
-        client = Client(load_settings().server_url)
+    if client is not None:
         client.post("/proofs", _body(proof, environment))
         console.print(f"shown at {client.url}/proofs", highlight=False)
     return proof.holds
@@ -73,22 +75,17 @@ def _body(proof: Proof, environment: Environment) -> dict[str, Any]:
 
 
 def _show(proof: Proof, environment: Environment) -> None:
-    table = Table(title=f"{proof.kind} on {environment.device_name}", title_justify="left", pad_edge=False)
-    for name in ("Operator", "Variant", "Fault", "Outcome", "Caught by", "Message"):
-        table.add_column(name, overflow="fold")
-    for exhibit in proof.exhibits:
-        style = _STYLES[exhibit.outcome]
-        said = exhibit.message.strip().splitlines()
-        cells = (
-            exhibit.operator,
-            exhibit.variant,
-            exhibit.fault,
-            exhibit.outcome.replace("_", " "),
-            exhibit.caught_by,
-            said[0] if said else "",
-        )
-        table.add_row(*(cell.replace("[", r"\[") for cell in cells), style=style if style != "green" else None)
-    console.print(table)
+    """A line for each, in columns that no narrow terminal breaks; what was said of it only where it was not caught."""
+    console.print(f"{proof.kind} on {environment.device_name}", style="bold", highlight=False)
+    rows = [
+        (exhibit.outcome.replace("_", " "), f"{exhibit.operator} {exhibit.variant}", exhibit.caught_by)
+        for exhibit in proof.exhibits
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    for exhibit, row in zip(proof.exhibits, rows, strict=True):
+        said = exhibit.message.strip().splitlines() if exhibit.outcome != "caught" else []
+        words = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)] + [": ".join([exhibit.fault, *said[:1]])]
+        console.print("  ".join(words), style=_STYLES[exhibit.outcome], markup=False, highlight=False, soft_wrap=True)
     counts = Counter(exhibit.outcome for exhibit in proof.exhibits)
     ran = len(proof.exhibits) - counts["not_run"]
     elsewhere = f", {counts['not_run']} cannot run on this device" if counts["not_run"] else ""
