@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 CONTRACT = 1
 """Version of the contract between operator files and the harness; a commit that asks for another is not measured."""
 
-Precision = Literal["f64", "f32", "tf32", "bf16", "f16", "i32"]
+Precision = Literal["f64", "f32", "3xtf32", "tf32", "bf16", "f16", "i32"]
+"""3xtf32 is f32 in memory, each number multiplied as a sum of two that tensor cores take: three products instead of one."""
+
 Direction = Literal["fwd", "bwd"]
 DeviceKind = Literal["cpu", "cuda"]
 Size = int | tuple[int, ...]
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 DIRECTIONS: tuple[str, ...] = get_args(Direction)
-ELEMENT_BYTES: Mapping[str, int] = {"f64": 8, "f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "i32": 4}
+ELEMENT_BYTES: Mapping[str, int] = {"f64": 8, "f32": 4, "3xtf32": 4, "tf32": 4, "bf16": 2, "f16": 2, "i32": 4}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,13 @@ def triton_unsupported(_case: Case, device: DeviceKind) -> str | None:
     return None if _installed("triton") else "triton is not installed: pip install triton"
 
 
+def triton_interpreted() -> bool:
+    """Whether Triton kernels run in its interpreter, which cannot multiply matrices of 16-bit numbers: a kernel widens them for it."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
 def compile_unsupported(_case: Case, device: DeviceKind) -> str | None:
     """Why torch.compile cannot run: it writes Triton on a GPU and C++ that includes Python.h on a CPU."""
     if device == "cuda":

@@ -1,9 +1,11 @@
-// The few machine instructions that C++ has no words for: asynchronous copies, clusters, tensor cores.
+// What one stage needs of the machine and C++ has no words for: clusters, prefetching, tensor cores in either precision.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "common/machine.cuh"
 
 namespace kron {
 
@@ -22,23 +24,12 @@ __device__ T* shared_memory() {
   return reinterpret_cast<T*>(bytes);
 }
 
-// Starts a copy of 16 bytes from global to shared memory, or of zeros when `inside` is false.
-__device__ inline void copy16(void* shared, const void* global, bool inside) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(inside ? 16 : 0) : "memory");
-}
+using warpwatch::await_copies;
+using warpwatch::close_copies;
+using warpwatch::copy16;
 
 // Asks for the 128 bytes around an address to be brought into the L2 cache.
 __device__ inline void prefetch(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
-
-// Closes the group of this thread's copies since the last call.
-__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most Open of this thread's latest groups are under way.
-template <int Open>
-__device__ void await_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Open) : "memory");
-}
 
 // This block's place in its cluster.
 __device__ inline uint32_t cluster_rank() {
@@ -79,14 +70,9 @@ __device__ T* of_block(T* shared, uint32_t rank) {
 // sum (16 x 8) += a (16 x 8) * b (8 x 8) by one warp. With g = lane / 4 and t = lane % 4 a lane holds
 // sum: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1); a: (g, t), (g+8, t), (g, t+4), (g+8, t+4); b: (t, g), (t+4, g).
 __device__ inline void tensor_product(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
-  uint32_t x[4], y[2];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x[i]) : "f"(a[i]));
-#pragma unroll
-  for (int i = 0; i < 2; ++i) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y[i]) : "f"(b[i]));
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
+  const uint32_t x[4] = {warpwatch::to_tf32(a[0]), warpwatch::to_tf32(a[1]), warpwatch::to_tf32(a[2]), warpwatch::to_tf32(a[3])};
+  const uint32_t y[2] = {warpwatch::to_tf32(b[0]), warpwatch::to_tf32(b[1])};
+  warpwatch::tensor_step<float>(sum, x, y);
 }
 
 __device__ inline void tensor_product(double (&sum)[4], const double (&a)[4], const double (&b)[2]) {

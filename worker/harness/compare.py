@@ -20,8 +20,8 @@ from torch import Tensor
 from ..protocol import TensorError
 from .failures import WrongResultError
 
-EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7, "f16": 2.0**-10, "i32": 0.0}
-_SMALLEST_NORMAL = {"f64": -1022, "f32": -126, "tf32": -126, "bf16": -126, "f16": -14, "i32": 0}
+EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "3xtf32": 2.0**-21, "tf32": 2.0**-10, "bf16": 2.0**-7, "f16": 2.0**-10, "i32": 0.0}
+_SMALLEST_NORMAL = {"f64": -1022, "f32": -126, "3xtf32": -126, "tf32": -126, "bf16": -126, "f16": -14, "i32": 0}
 _MARGIN = 2.0
 _TORCH_MARGIN = 4.0
 _LOOSEST = 16.0

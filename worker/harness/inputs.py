@@ -12,6 +12,7 @@ from torch import Tensor
 DTYPES = {
     "f64": torch.float64,
     "f32": torch.float32,
+    "3xtf32": torch.float32,
     "tf32": torch.float32,
     "bf16": torch.bfloat16,
     "f16": torch.float16,

@@ -1,0 +1,377 @@
+"""C = A · B: the product of two matrices, as a ladder of kernels in which every rung has one more idea than the one before."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
+from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
+
+NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS, DOUBLE, WARPS, TENSOR, SPLIT = range(3, 13)
+"""Rungs of the native operator, numbered as in csrc/matmul/matmul.h."""
+
+LARGEST_NAIVE = 1 << 26
+"""Elements of the intermediate result of v1 that are still worth waiting for: 256 MB in f32."""
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    return {"a": make.normal(case["m"], case["k"]), "b": make.normal(case["k"], case["n"])}
+
+
+def reference(a: Tensor, b: Tensor) -> Tensor:
+    return torch.einsum("mk,kn->mn", a, b)
+
+
+def cost(case: Case) -> Cost:
+    """Forward reads both matrices and writes their product. Backward multiplies twice, dA = G Bᵀ and dB = Aᵀ G, which reads A, B and
+    G and writes two gradients."""
+    m, k, n = case["m"], case["k"], case["n"]
+    operands, result = m * k + k * n, m * n
+    if case.direction == "fwd":
+        return Cost(2 * m * n * k, case.element_bytes * (operands + result))
+    return Cost(4 * m * n * k, case.element_bytes * (2 * operands + result))
+
+
+def depth(case: Case) -> int:
+    k: int = case["k"] if case.direction == "fwd" else max(case["m"], case["n"])
+    return k
+
+
+@functools.cache
+def register_native() -> None:
+    """Shapes for torch.compile, and the gradients, for the torch operator that the library defines; once, whoever asks."""
+
+    @torch.library.register_fake("warpwatch::matmul")  # type: ignore[untyped-decorator]
+    def fake(a: Tensor, b: Tensor, version: int = NAIVE) -> Tensor:
+        return a.new_empty((*a.shape[:-1], b.shape[-1]))
+
+    def remember(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        a, b, ctx.version = inputs
+        ctx.save_for_backward(a, b)
+
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        # A transpose is a view with its strides exchanged, and the kernels take strides: nothing is copied.
+        a, b = ctx.saved_tensors
+        da = native_matmul(g, b.mT, ctx.version) if ctx.needs_input_grad[0] else None
+        db = native_matmul(a.mT, g, ctx.version) if ctx.needs_input_grad[1] else None
+        return da, db, None
+
+    torch.library.register_autograd("warpwatch::matmul", backward, setup_context=remember)
+
+
+def native_matmul(a: Tensor, b: Tensor, version: int) -> Tensor:
+    """The native operator on two matrices, or on two batches of them: (M, K) times (K, N), each in any layout."""
+    c: Tensor = torch.ops.warpwatch.matmul(a, b, version)
+    return c
+
+
+QUICK = both_directions(
+    case("f32", m=192, k=256, n=320),
+    case("f32", m=131, k=67, n=129),
+    case("f64", m=65, k=130, n=63),
+    case("tf32", m=128, k=160, n=256),
+    case("3xtf32", m=131, k=67, n=129),
+    case("bf16", m=160, k=128, n=72),
+)
+FULL = (
+    *QUICK,
+    *both_directions(
+        *(case(p, m=side, k=side, n=side) for p in ("f32", "tf32", "3xtf32", "bf16") for side in (4096, 8192)),
+        *(case(p, m=5120, k=256, n=5120) for p in ("f32", "tf32", "3xtf32", "bf16")),
+        *(case(p, m=2047, k=1025, n=1531) for p in ("f32", "tf32", "3xtf32", "bf16")),
+        case("f32", m=2048, k=2048, n=2048),
+        case("f64", m=2048, k=2048, n=2048),
+    ),
+)
+EDGE = (
+    *both_directions(
+        case("f32", m=1, k=1, n=1),
+        case("f32", m=127, k=33, n=257),
+        case("bf16", m=8, k=17, n=136),
+        case("tf32", m=33, k=31, n=130),
+    ),
+    case("f32", m=1, k=300, n=5),
+    case("f32", m=5, k=0, n=3),
+    case("f32", m=0, k=4, n=7),
+)
+
+operator = Operator(
+    "matmul",
+    "The product of two matrices, as a ladder of kernels.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    gradients=("a", "b"),
+    depth=depth,
+    native=register_native,
+)
+
+
+def too_large_for_v1(case: Case, _device: DeviceKind) -> str | None:
+    if case["m"] * case["k"] * case["n"] > LARGEST_NAIVE:
+        return f"keeps all m * k * n products: more than {LARGEST_NAIVE}"
+    return full_precision_only(case, _device)
+
+
+def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
+    """For what multiplies floats as they are whatever the case allows."""
+    return "multiplies in f32: see the f32 case" if "tf32" in case.precision else None
+
+
+def f32_only(case: Case, _device: DeviceKind) -> str | None:
+    return None if case.precision == "f32" else "multiplies in f32: see the f32 case"
+
+
+def not_split(case: Case, _device: DeviceKind) -> str | None:
+    return "does not split numbers: see the f32 and tf32 cases" if case.precision == "3xtf32" else None
+
+
+def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if "tf32" in case.precision:
+        return "multiplies in f32: see the f32 case"
+    if case.precision == "bf16" and device == "cuda":
+        return "the naive kernel is for f32 and f64: see v11"
+    return None
+
+
+def tensor_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    return None if case.precision in ("tf32", "bf16") else "its tensor cores round to tf32 or take bf16: see those cases"
+
+
+def split_only(case: Case, _device: DeviceKind) -> str | None:
+    return None if case.precision == "3xtf32" else "multiplies in 3xtf32: see that case"
+
+
+@operator.variant("v1", idea="all products at once, then their sum along k", unsupported=too_large_for_v1)
+def v1(a: Tensor, b: Tensor) -> Tensor:
+    return (a.unsqueeze(2) * b).sum(1)
+
+
+@operator.variant("v2", idea="a @ b: whatever library torch prefers", unsupported=not_split)
+def v2(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def _rung(name: str, version: int, idea: str, **options: Any) -> None:
+    """Registers a rung of the ladder as variant `name`."""
+
+    def rung(a: Tensor, b: Tensor) -> Tensor:
+        return native_matmul(a, b, version)
+
+    operator.variant(name, idea=idea, native=True, **options)(rung)
+
+
+_rung(
+    "v3",
+    NAIVE,
+    "C++ on the CPU: packed panels, 6 x 2 vectors in registers, all threads; on CUDA one thread per element, a warp along rows",
+    unsupported=v3_unsupported,
+)
+_rung("v4", COALESCED, "v3 with a warp along columns, so that it reads B in whole lines", devices=("cuda",), unsupported=f32_only)
+_rung("v5", SHARED, "tiles of 32 x 32 in shared memory, each element read once per block", devices=("cuda",), unsupported=f32_only)
+_rung("v6", COLUMN, "8 results below each other per thread: one read of B serves eight", devices=("cuda",), unsupported=f32_only)
+_rung("v7", SQUARE, "8 x 8 results per thread, tiles of 128 x 128", devices=("cuda",), unsupported=f32_only)
+_rung("v8", VECTORS, "v7 with 16 bytes per access, to global and to shared memory", devices=("cuda",), unsupported=f32_only)
+_rung("v9", DOUBLE, "two tiles deep: the next pair is copied by cp.async meanwhile", devices=("cuda",), unsupported=f32_only)
+_rung("v10", WARPS, "four tiles deep, 64 x 32 results per warp with lanes interleaved", devices=("cuda",), unsupported=f32_only)
+_rung("v11", TENSOR, "mma.sync on tensor cores, 64 x 64 results per warp", devices=("cuda",), unsupported=tensor_unsupported)
+_rung(
+    "v12",
+    SPLIT,
+    "each float as a sum of two tf32 numbers, three products on tensor cores; sums of 32 terms are added up in f32",
+    devices=("cuda",),
+    unsupported=split_only,
+)
+
+
+class Preferred(torch.autograd.Function):
+    """a @ b and its gradients by the library of that name."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, library: str) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.library = library
+        with preferring(library):
+            return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b = ctx.saved_tensors
+        with preferring(ctx.library):
+            return gradients[0] @ b.mT, a.mT @ gradients[0], None
+
+
+@contextmanager
+def preferring(library: str) -> Iterator[None]:
+    """torch's products come from `library` inside."""
+    before = torch.backends.cuda.preferred_blas_library()
+    torch.backends.cuda.preferred_blas_library(library)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.preferred_blas_library(before)
+
+
+@operator.variant("cublas", idea="torch.matmul by cuBLAS", devices=("cuda",), unsupported=not_split)
+def cublas(a: Tensor, b: Tensor) -> Tensor:
+    c: Tensor = Preferred.apply(a, b, "cublas")  # type: ignore[no-untyped-call]
+    return c
+
+
+@operator.variant("cublaslt", idea="torch.matmul by cuBLASLt", devices=("cuda",), unsupported=not_split)
+def cublaslt(a: Tensor, b: Tensor) -> Tensor:
+    c: Tensor = Preferred.apply(a, b, "cublaslt")  # type: ignore[no-untyped-call]
+    return c
+
+
+def compile_refused(case: Case, device: DeviceKind) -> str | None:
+    return not_split(case, device) or compile_unsupported(case, device)
+
+
+@operator.variant("compile", idea="torch.compile of a @ b", unsupported=compile_refused)
+def compiled_matmul(a: Tensor, b: Tensor) -> Tensor:
+    return _compiled()(a, b)
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    """Made when it is first called: the compiler takes longer to import than torch itself."""
+    return torch.compile(v2, fullgraph=True, dynamic=False)
+
+
+def triton_refused(case: Case, device: DeviceKind) -> str | None:
+    if case.precision == "f64":
+        return "the kernel sums in f32"
+    return not_split(case, device) or triton_unsupported(case, device)
+
+
+def triton_split_refused(case: Case, device: DeviceKind) -> str | None:
+    return split_only(case, device) or triton_unsupported(case, device)
+
+
+@operator.variant("triton", idea="one program per 64 x 64 results, in order", unsupported=triton_refused)
+def triton_naive(a: Tensor, b: Tensor) -> Tensor:
+    c: Tensor = TritonMatmul.apply(a, b, "naive")  # type: ignore[no-untyped-call]
+    return c
+
+
+@operator.variant("triton_swizzled", idea="128 x 128 results per program, in groups of 8 rows of tiles", unsupported=triton_refused)
+def triton_swizzled(a: Tensor, b: Tensor) -> Tensor:
+    c: Tensor = TritonMatmul.apply(a, b, "swizzled")  # type: ignore[no-untyped-call]
+    return c
+
+
+@operator.variant("triton_split", idea="triton_swizzled in 3xtf32", unsupported=triton_split_refused)
+def triton_split(a: Tensor, b: Tensor) -> Tensor:
+    c: Tensor = TritonMatmul.apply(a, b, "split")  # type: ignore[no-untyped-call]
+    return c
+
+
+@operator.variant("triton_tuned", idea="triton_swizzled with tiles chosen by triton.autotune", unsupported=triton_refused)
+def triton_tuned(a: Tensor, b: Tensor) -> Tensor:
+    c: Tensor = TritonMatmul.apply(a, b, "tuned")  # type: ignore[no-untyped-call]
+    return c
+
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    pass
+else:
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def product_kernel(  # type: ignore[no-untyped-def]
+        a, b, c, m, n, k, a_m, a_k, b_k, b_n,
+        block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, group: tl.constexpr, precision: tl.constexpr,
+        widen: tl.constexpr,
+    ):  # fmt: skip
+        rows, columns = tl.cdiv(m, block_m), tl.cdiv(n, block_n)
+        tile = tl.program_id(0)
+        first = tile // (group * columns) * group
+        tall = min(rows - first, group)
+        i = (first + tile % (group * columns) % tall).to(tl.int64) * block_m + tl.arange(0, block_m)
+        j = (tile % (group * columns) // tall).to(tl.int64) * block_n + tl.arange(0, block_n)
+        total = tl.zeros((block_m, block_n), tl.float32)
+        for start in range(0, k, block_k):
+            s = start + tl.arange(0, block_k)
+            x = tl.load(a + i[:, None] * a_m + s[None, :] * a_k, (i[:, None] < m) & (s[None, :] < k), 0.0)
+            y = tl.load(b + s[:, None] * b_k + j[None, :] * b_n, (s[:, None] < k) & (j[None, :] < n), 0.0)
+            if widen:
+                x, y = x.to(tl.float32), y.to(tl.float32)
+            total = tl.dot(x, y, total, input_precision=precision)
+        tl.store(c + i[:, None] * n + j[None, :], total.to(c.dtype.element_ty), (i[:, None] < m) & (j[None, :] < n))
+
+
+CONFIGURATIONS = (
+    (128, 256, 64, 8, 3),
+    (256, 128, 32, 8, 3),
+    (128, 128, 64, 4, 4),
+    (128, 128, 32, 8, 4),
+    (64, 128, 32, 4, 4),
+    (64, 64, 32, 4, 5),
+)
+"""What autotuning chooses from: rows, columns and depth of a tile, warps, stages."""
+
+
+@functools.cache
+def _tuned_kernel() -> Any:
+    """The kernel that finds its tiles by trying them; the fixed ones where there is no GPU to try them on."""
+    if not torch.cuda.is_available():
+        return None
+    configurations = [
+        triton.Config({"block_m": m, "block_n": n, "block_k": k, "group": 8}, num_warps=warps, num_stages=stages)
+        for m, n, k, warps, stages in CONFIGURATIONS
+    ]
+    return triton.autotune(configurations, key=["m", "n", "k", "a_m", "a_k", "b_k", "b_n"])(product_kernel)
+
+
+class TritonMatmul(torch.autograd.Function):
+    """The Triton kernel; its gradients are the same kernel on transposed views."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, how: str) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.how = how
+        ctx.precision = "tf32x3" if how == "split" else _dot_precision(a)
+        return _triton_product(a, b, how, ctx.precision)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b = ctx.saved_tensors
+        g = gradients[0]
+        return _triton_product(g, b.mT, ctx.how, ctx.precision), _triton_product(a.mT, g, ctx.how, ctx.precision), None
+
+
+def _dot_precision(a: Tensor) -> str:
+    """What tl.dot may do with floats: as much as torch may."""
+    return "tf32" if a.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest" else "ieee"
+
+
+def _triton_product(a: Tensor, b: Tensor, how: str, precision: str) -> Tensor:
+    (m, k), n = a.shape, b.shape[1]
+    c = a.new_empty(m, n)
+    if c.numel() == 0:
+        return c
+    arguments = (a, b, c, m, n, k, *a.stride(), *b.stride())
+    options = {"precision": precision, "widen": triton_interpreted()}
+    tuned = _tuned_kernel() if how == "tuned" else None
+    if tuned is not None:
+        tuned[lambda meta: (triton.cdiv(m, meta["block_m"]) * triton.cdiv(n, meta["block_n"]),)](*arguments, **options)
+        return c
+    # Without tensor cores a program's loop is written out in full: deep tiles would take longer to compile than they save.
+    height, width, deep = (64, 64, 32) if how == "naive" else (128, 128, 32)
+    if precision == "ieee" and a.dtype == torch.float32:
+        width, deep = 64, 16
+    grid = (triton.cdiv(m, height) * triton.cdiv(n, width),)
+    product_kernel[grid](
+        *arguments, height, width, deep, 1 if how == "naive" else 8, **options, num_warps=4 if how == "naive" else 8
+    )
+    return c
