@@ -1,0 +1,214 @@
+// Products with compressed W on the CPU. Tokens lie side by side in vectors, so a value of W multiplies whole vectors of whichever
+// column its metadata names: half the multiplications of a dense product, and W is never decompressed.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "common/gemm.h"
+#include "sparse24/sparse24.h"
+
+namespace sparse24 {
+
+using warpwatch::gemm::narrow;
+using warpwatch::gemm::padded;
+using warpwatch::gemm::widen;
+
+constexpr int kLanes = 8;
+constexpr int64_t kDepth = 128;  // Columns whose vectors of 32 tokens fill half of a first-level cache.
+constexpr int64_t kRowsOfTask = 256;
+typedef float Lanes __attribute__((vector_size(32), aligned(4), may_alias));
+
+// The four positions of a byte of metadata, counted from the first of its 8 columns.
+struct Positions {
+  std::array<std::array<uint8_t, 4>, 256> of;
+  constexpr Positions() : of() {
+    for (unsigned byte = 0; byte < 256; ++byte)
+      for (unsigned i = 0; i < 4; ++i) of[byte][i] = static_cast<uint8_t>((byte >> 2 * i & 3) + 4 * (i / 2));
+  }
+};
+inline constexpr Positions kPositions;
+
+template <class T>
+struct Compressed {
+  const T* values;
+  const uint8_t* metadata;
+  int64_t rows, columns;
+
+  int64_t bytes() const { return bytes_of(columns); }
+
+  // Values [column / 2, …) of a row as float; beyond the row's end they are zero.
+  void row(int64_t row, int64_t column, int64_t count, float* to) const {
+    const T* from = values + row * (columns / 2) + column / 2;
+    const int64_t there = std::min(count, columns - column) / 2;
+    for (int64_t i = 0; i < there; ++i) to[i] = widen(from[i]);
+    std::fill(to + there, to + count / 2, 0.0f);
+  }
+};
+
+// to[column][token] = from[token][column] for up to Vectors * 8 tokens and `count` columns; those missing are zero.
+template <int Vectors, class T>
+void pack_tokens(const T* from, int64_t stride, int64_t tokens, int64_t columns, int64_t count, float* to) {
+  constexpr int kTokens = Vectors * kLanes;
+  std::fill(to, to + count * kTokens, 0.0f);
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t c = 0; c < columns; ++c) to[c * kTokens + t] = widen(from[t * stride + c]);
+}
+
+template <int Vectors, class T>
+void unpack_tokens(const float* from, int64_t tokens, int64_t columns, T* to, int64_t stride) {
+  constexpr int kTokens = Vectors * kLanes;
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t c = 0; c < columns; ++c) to[t * stride + c] = narrow<T>(from[c * kTokens + t]);
+}
+
+// sum[row][token] += values · the columns of `x` (column, token) that the metadata names, for Rows rows at once.
+template <int Rows, int Vectors>
+inline void gather_rows(const float* x, const float (*values)[kDepth / 2], const uint8_t* const* metadata, int64_t bytes,
+                        float* sum) {
+  constexpr int kTokens = Vectors * kLanes;
+  Lanes part[Rows][Vectors];
+  std::memcpy(part, sum, sizeof part);
+  for (int64_t b = 0; b < bytes; ++b, x += 8 * kTokens) {
+#pragma GCC unroll 2
+    for (int r = 0; r < Rows; ++r) {
+      const auto& positions = kPositions.of[metadata[r][b]];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const float value = values[r][4 * b + i];
+        const float* column = x + positions[i] * kTokens;
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) part[r][v] += value * *reinterpret_cast<const Lanes*>(column + v * kLanes);
+      }
+    }
+  }
+  std::memcpy(sum, part, sizeof part);
+}
+
+// gradient[column][token] += g[token] · values, the other way round: one row of W adds to the columns that its metadata names.
+template <int Vectors>
+inline void scatter_row(const float* g, const float* values, const uint8_t* metadata, int64_t bytes, float* gradient) {
+  constexpr int kTokens = Vectors * kLanes;
+  Lanes own[Vectors];
+  std::memcpy(own, g, sizeof own);
+  for (int64_t b = 0; b < bytes; ++b, gradient += 8 * kTokens) {
+    const auto& positions = kPositions.of[metadata[b]];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      float* column = gradient + positions[i] * kTokens;
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) *reinterpret_cast<Lanes*>(column + v * kLanes) += values[4 * b + i] * own[v];
+    }
+  }
+}
+
+// A block of tokens times some rows of W.
+template <int Vectors, class T>
+void linear_block(const Compressed<T>& w, const T* x, T* y, int64_t tokens, int64_t row, int64_t rows) {
+  constexpr int kTokens = Vectors * kLanes;
+  static thread_local std::vector<float> columns(kDepth * kTokens), sums(kRowsOfTask * kTokens);
+  std::fill_n(sums.begin(), padded(rows, 2) * kTokens, 0.0f);
+  for (int64_t k = 0; k < w.columns; k += kDepth) {
+    const int64_t depth = std::min(kDepth, padded(w.columns - k, 8));
+    pack_tokens<Vectors>(x + k, w.columns, tokens, std::min(depth, w.columns - k), depth, columns.data());
+    for (int64_t r = 0; r < rows; r += 2) {
+      float values[2][kDepth / 2];
+      const uint8_t* metadata[2];
+      for (int i = 0; i < 2; ++i) {
+        // An odd last row is computed twice.
+        const int64_t from = row + std::min(r + i, rows - 1);
+        w.row(from, k, depth, values[i]);
+        metadata[i] = w.metadata + from * w.bytes() + k / 8;
+      }
+      gather_rows<2, Vectors>(columns.data(), values, metadata, depth / 8, sums.data() + r * kTokens);
+    }
+  }
+  unpack_tokens<Vectors>(sums.data(), tokens, rows, y + row, w.rows);
+}
+
+// A block of tokens' gradients times kDepth columns of W.
+template <int Vectors, class T>
+void backward_block(const Compressed<T>& w, const T* g, T* dx, int64_t tokens, int64_t column) {
+  constexpr int kTokens = Vectors * kLanes;
+  static thread_local std::vector<float> sums(kDepth * kTokens), own(kRowsOfTask * kTokens);
+  const int64_t depth = std::min(kDepth, padded(w.columns - column, 8));
+  std::fill(sums.begin(), sums.end(), 0.0f);
+  for (int64_t first = 0; first < w.rows; first += kRowsOfTask) {
+    const int64_t rows = std::min(kRowsOfTask, w.rows - first);
+    pack_tokens<Vectors>(g + first, w.rows, tokens, rows, rows, own.data());
+    for (int64_t r = 0; r < rows; ++r) {
+      float values[kDepth / 2];
+      w.row(first + r, column, depth, values);
+      const uint8_t* metadata = w.metadata + (first + r) * w.bytes() + column / 8;
+      scatter_row<Vectors>(own.data() + r * kTokens, values, metadata, depth / 8, sums.data());
+    }
+  }
+  unpack_tokens<Vectors>(sums.data(), tokens, std::min(depth, w.columns - column), dx + column, w.columns);
+}
+
+// run(std::integral_constant<int, Vectors>, first token, tokens, part) for every block of tokens and each of `parts` parts of W.
+template <class Run>
+void each_block(int64_t tokens, int64_t parts, const Run& run) {
+  const auto blocks = [&](auto vectors) {
+    constexpr int64_t kTokens = vectors() * kLanes;
+    const int64_t count = (tokens + kTokens - 1) / kTokens;
+    warpwatch::parallel_for(count * parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task / parts * kTokens;
+        run(vectors, first, std::min(kTokens, tokens - first), task % parts);
+      }
+    });
+  };
+  if (tokens <= kLanes) {
+    blocks(std::integral_constant<int, 1>{});
+  } else {
+    blocks(std::integral_constant<int, 4>{});
+  }
+}
+
+template <class T>
+void linear(const Compressed<T>& w, const T* x, T* y, int64_t tokens) {
+  each_block(tokens, (w.rows + kRowsOfTask - 1) / kRowsOfTask, [&](auto vectors, int64_t first, int64_t count, int64_t part) {
+    const int64_t row = part * kRowsOfTask;
+    linear_block<vectors()>(w, x + first * w.columns, y + first * w.rows, count, row, std::min(kRowsOfTask, w.rows - row));
+  });
+}
+
+template <class T>
+void linear_backward(const Compressed<T>& w, const T* g, T* dx, int64_t tokens) {
+  each_block(tokens, (w.columns + kDepth - 1) / kDepth, [&](auto vectors, int64_t first, int64_t count, int64_t part) {
+    backward_block<vectors()>(w, g + first * w.rows, dx + first * w.columns, count, part * kDepth);
+  });
+}
+
+template <class Bits>
+void prune(const Bits* w, Bits infinity, Bits* pruned, int64_t count) {
+  warpwatch::parallel_for(count / 4, 4096, [=](int64_t begin, int64_t end) {
+    for (int64_t g = begin; g < end; ++g) {
+      const unsigned kept = kept_of_four(w + 4 * g, infinity);
+      for (int i = 0; i < 4; ++i) pruned[4 * g + i] = kept >> i & 1 ? w[4 * g + i] : Bits{0};
+    }
+  });
+}
+
+template <class Bits>
+void compress(const Bits* w, Bits infinity, Bits* values, uint8_t* metadata, int64_t rows, int64_t columns) {
+  warpwatch::parallel_for(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns, 1)), [=](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      uint8_t* bytes = metadata + row * bytes_of(columns);
+      std::fill(bytes, bytes + bytes_of(columns), uint8_t{0});
+      for (int64_t g = 0; g < columns / 4; ++g) {
+        const Bits* four = w + row * columns + 4 * g;
+        const unsigned positions = positions_of(kept_of_four(four, infinity));
+        bytes[g / 2] = static_cast<uint8_t>(bytes[g / 2] | positions << g % 2 * 4);
+        values[row * (columns / 2) + 2 * g] = four[positions & 3];
+        values[row * (columns / 2) + 2 * g + 1] = four[positions >> 2];
+      }
+    }
+  });
+}
+
+}  // namespace sparse24

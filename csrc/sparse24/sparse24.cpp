@@ -1,0 +1,188 @@
+// Binds 2:4 pruning, compression and products with compressed weights to torch for CPU and CUDA.
+#include "sparse24/sparse24.h"
+
+#include <tuple>
+#include <vector>
+
+#include "common/tensor.h"
+#include "sparse24/cpu.h"
+
+namespace {
+
+using sparse24::Compressed;
+using sparse24::Format;
+using torch::headeronly::BFloat16;
+using torch::headeronly::Half;
+using torch::stable::Tensor;
+using warpwatch::ScalarType;
+
+Format format_of(const Tensor& t) {
+  switch (t.scalar_type()) {
+    case ScalarType::Float: return Format::f32;
+    case ScalarType::Half: return Format::f16;
+    case ScalarType::BFloat16: return Format::bf16;
+    default: STD_TORCH_CHECK(false, "sparse24 has no implementation for dtype ", torch::headeronly::toString(t.scalar_type()));
+  }
+}
+
+void check_weight(const Tensor& w) {
+  STD_TORCH_CHECK(w.dim() == 2 && w.size(1) % 4 == 0, "the weight must be a matrix with a multiple of 4 columns");
+}
+
+Tensor new_matrix(const Tensor& like, int64_t rows, int64_t columns) {
+  const std::vector<int64_t> shape{rows, columns};
+  return torch::stable::new_empty(like, shape);
+}
+
+std::tuple<Tensor, Tensor> new_compressed(const Tensor& w) {
+  const std::vector<int64_t> shape{w.size(0), sparse24::bytes_of(w.size(1))};
+  return {new_matrix(w, w.size(0), w.size(1) / 2), torch::stable::new_empty(w, shape, ScalarType::Byte)};
+}
+
+// A product's operands, checked; `inner` is the axis of W that the tokens' columns must fit.
+void check_product(const Tensor& tokens, const Tensor& values, const Tensor& metadata, int64_t inner) {
+  STD_TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) == inner, "the tokens must be a matrix with ", inner, " columns");
+  STD_TORCH_CHECK(tokens.scalar_type() == values.scalar_type(), "tokens and weight must have the same dtype");
+  const bool fits = metadata.dim() == 2 && metadata.size(0) == values.size(0) && metadata.scalar_type() == ScalarType::Byte &&
+                    metadata.size(1) == sparse24::bytes_of(2 * values.size(1));
+  STD_TORCH_CHECK(fits, "values and metadata do not belong together");
+  STD_TORCH_CHECK(tokens.get_device_index() == values.get_device_index(), "tokens and weight must be on one device");
+}
+
+// run(bits, infinity) with the weight's elements as whole numbers.
+template <class Run>
+void with_bits(const Tensor& w, const Run& run) {
+  switch (format_of(w)) {
+    case Format::f32: return run(static_cast<const uint32_t*>(w.const_data_ptr()), uint32_t{0x7f800000});
+    case Format::f16: return run(static_cast<const uint16_t*>(w.const_data_ptr()), uint16_t{0x7c00});
+    case Format::bf16: return run(static_cast<const uint16_t*>(w.const_data_ptr()), uint16_t{0x7f80});
+  }
+}
+
+Tensor prune_cpu(const Tensor& w_given) {
+  check_weight(w_given);
+  const Tensor w = warpwatch::contiguous(w_given);
+  Tensor pruned = torch::stable::empty_like(w);
+  with_bits(w, [&](auto* bits, auto infinity) {
+    sparse24::prune(bits, infinity, static_cast<decltype(infinity)*>(pruned.mutable_data_ptr()), w.numel());
+  });
+  return pruned;
+}
+
+std::tuple<Tensor, Tensor> compress_cpu(const Tensor& w_given) {
+  check_weight(w_given);
+  const Tensor w = warpwatch::contiguous(w_given);
+  auto [values, metadata] = new_compressed(w);
+  uint8_t* bytes = static_cast<uint8_t*>(metadata.mutable_data_ptr());
+  void* to = values.mutable_data_ptr();
+  with_bits(w, [&](auto* bits, auto infinity) {
+    sparse24::compress(bits, infinity, static_cast<decltype(infinity)*>(to), bytes, w.size(0), w.size(1));
+  });
+  return {values, metadata};
+}
+
+template <class T>
+Compressed<T> compressed(const Tensor& values, const Tensor& metadata) {
+  return {static_cast<const T*>(values.const_data_ptr()), static_cast<const uint8_t*>(metadata.const_data_ptr()), values.size(0),
+          2 * values.size(1)};
+}
+
+// One product with compressed W; product(W, pointer to the tokens, pointer to the result) in the tokens' own type.
+template <class Product>
+Tensor product_cpu(const Tensor& given, const Tensor& values_given, const Tensor& metadata_given, int64_t inner, int64_t outer,
+                   const Product& product) {
+  check_product(given, values_given, metadata_given, inner);
+  const Tensor tokens = warpwatch::contiguous(given), values = warpwatch::contiguous(values_given);
+  const Tensor metadata = warpwatch::contiguous(metadata_given);
+  Tensor result = new_matrix(tokens, tokens.size(0), outer);
+  warpwatch::dispatch<float, Half, BFloat16>(tokens.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    T* to = static_cast<T*>(result.mutable_data_ptr());
+    product(compressed<T>(values, metadata), static_cast<const T*>(tokens.const_data_ptr()), to);
+  });
+  return result;
+}
+
+Tensor linear_cpu(const Tensor& x, const Tensor& values, const Tensor& metadata) {
+  return product_cpu(x, values, metadata, 2 * values.size(1), values.size(0),
+                     [&](const auto& w, auto* from, auto* to) { sparse24::linear(w, from, to, x.size(0)); });
+}
+
+Tensor linear_backward_cpu(const Tensor& g, const Tensor& values, const Tensor& metadata) {
+  return product_cpu(g, values, metadata, values.size(0), 2 * values.size(1),
+                     [&](const auto& w, auto* from, auto* to) { sparse24::linear_backward(w, from, to, g.size(0)); });
+}
+
+std::tuple<Tensor, Tensor, Tensor> train_cpu(const Tensor& x, const Tensor& w) {
+  const auto [values, metadata] = compress_cpu(w);
+  return {linear_cpu(x, values, metadata), values, metadata};
+}
+
+#if !defined(WARPWATCH_NO_CUDA)
+Tensor prune_cuda(const Tensor& w_given) {
+  const warpwatch::DeviceGuard guard(w_given.get_device_index());
+  check_weight(w_given);
+  const Tensor w = warpwatch::contiguous(w_given);
+  Tensor pruned = torch::stable::empty_like(w);
+  warpwatch::check_launch(sparse24::prune_on(format_of(w), w.const_data_ptr(), pruned.mutable_data_ptr(), w.size(0), w.size(1),
+                                             warpwatch::current_stream(w)));
+  return pruned;
+}
+
+std::tuple<Tensor, Tensor> compress_cuda(const Tensor& w_given) {
+  const warpwatch::DeviceGuard guard(w_given.get_device_index());
+  check_weight(w_given);
+  const Tensor w = warpwatch::contiguous(w_given);
+  auto [values, metadata] = new_compressed(w);
+  warpwatch::check_launch(sparse24::compress_on(format_of(w), w.const_data_ptr(), values.mutable_data_ptr(),
+                                                static_cast<uint8_t*>(metadata.mutable_data_ptr()), w.size(0), w.size(1),
+                                                warpwatch::current_stream(w)));
+  return {values, metadata};
+}
+
+// Contiguous and on 16 bytes.
+Tensor placed(const Tensor& given) {
+  const Tensor t = warpwatch::contiguous(given);
+  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 ? t : torch::stable::clone(t);
+}
+
+Tensor linear_cuda(const Tensor& x_given, const Tensor& values_given, const Tensor& metadata_given) {
+  const warpwatch::DeviceGuard guard(x_given.get_device_index());
+  const int64_t columns = 2 * values_given.size(1), rows = values_given.size(0);
+  check_product(x_given, values_given, metadata_given, columns);
+  STD_TORCH_CHECK(x_given.size(0) <= sparse24::kMostTokens && columns % 16 == 0, "on CUDA sparse24_linear takes at most ",
+                  sparse24::kMostTokens, " tokens and a multiple of 16 columns");
+  const Tensor x = placed(x_given), values = placed(values_given), metadata = placed(metadata_given);
+  Tensor y = new_matrix(x, x.size(0), rows);
+  const uint8_t* bytes = static_cast<const uint8_t*>(metadata.const_data_ptr());
+  warpwatch::check_launch(sparse24::linear_on(format_of(x), x.const_data_ptr(), values.const_data_ptr(), bytes,
+                                              y.mutable_data_ptr(), x.size(0), rows, columns, warpwatch::current_stream(x)));
+  return y;
+}
+#endif
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
+  m.def("sparse24_prune(Tensor w) -> Tensor");
+  m.def("sparse24_compress(Tensor w) -> (Tensor, Tensor)");
+  m.def("sparse24_linear(Tensor x, Tensor values, Tensor metadata) -> Tensor");
+  m.def("sparse24_linear_backward(Tensor gradient, Tensor values, Tensor metadata) -> Tensor");
+  m.def("sparse24_train(Tensor x, Tensor w) -> (Tensor, Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(warpwatch, CPU, m) {
+  m.impl("sparse24_prune", TORCH_BOX(&prune_cpu));
+  m.impl("sparse24_compress", TORCH_BOX(&compress_cpu));
+  m.impl("sparse24_linear", TORCH_BOX(&linear_cpu));
+  m.impl("sparse24_linear_backward", TORCH_BOX(&linear_backward_cpu));
+  m.impl("sparse24_train", TORCH_BOX(&train_cpu));
+}
+
+#if !defined(WARPWATCH_NO_CUDA)
+STABLE_TORCH_LIBRARY_IMPL(warpwatch, CUDA, m) {
+  m.impl("sparse24_prune", TORCH_BOX(&prune_cuda));
+  m.impl("sparse24_compress", TORCH_BOX(&compress_cuda));
+  m.impl("sparse24_linear", TORCH_BOX(&linear_cuda));
+}
+#endif
