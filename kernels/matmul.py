@@ -171,7 +171,7 @@ def _rung(name: str, version: int, idea: str, **options: Any) -> None:
 _rung(
     "v3",
     NAIVE,
-    "C++ on the CPU: packed panels, 6 x 2 vectors in registers, all threads; on CUDA one thread per element, a warp along rows",
+    "C++ on the CPU: packed panels, 6 x 2 vectors in registers; on CUDA one thread per element, a warp along rows",
     unsupported=v3_unsupported,
 )
 _rung("v4", COALESCED, "v3 with a warp along columns, so that it reads B in whole lines", devices=("cuda",), unsupported=f32_only)

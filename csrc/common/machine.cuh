@@ -106,6 +106,14 @@ __device__ T from_float(float value) {
   }
 }
 
+// A float as the sum of two that tensor cores take whole, but for the last bit or two: `high`, which takes its place, keeps the 10
+// leading bits of the mantissa.
+__device__ inline void split(uint32_t& high, uint32_t& low) {
+  const float whole = __uint_as_float(high);
+  high &= 0xffffe000u;
+  low = __float_as_uint(whole - __uint_as_float(high));
+}
+
 // Two neighbours in one access; `to` lies at a multiple of their size.
 template <class T>
 __device__ void store_pair(T* to, float first, float second) {

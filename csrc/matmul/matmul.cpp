@@ -2,10 +2,11 @@
 // operator of their own: see kernels/matmul.py.
 #include "matmul/matmul.h"
 
-#include <type_traits>
 #include <vector>
 
+#include "common/gemm.h"
 #include "common/tensor.h"
+#include "common/wide.h"
 
 namespace {
 
@@ -41,7 +42,7 @@ Operand<T> operand(const Tensor& t, int64_t outer_axis, int64_t k_axis) {
   return p;
 }
 
-// run(call) with the operands in the kernels' own type for them.
+// run(zero, call) with the operands in the kernels' own type for them, and a zero of torch's type.
 template <class Run>
 Tensor product(const Tensor& a_given, const Tensor& b_given, const Run& run) {
   check(a_given, b_given);
@@ -55,14 +56,21 @@ Tensor product(const Tensor& a_given, const Tensor& b_given, const Run& run) {
   if (c.numel() == 0) return c;
   if (k == 0) return torch::stable::fill_(c, 0);
   warpwatch::dispatch<float, double, c10::BFloat16>(a.scalar_type(), [&](auto zero) {
-    using T = std::conditional_t<sizeof(zero) == 2, matmul::Bf16, decltype(zero)>;
-    run(Product<T>{operand<T>(a, d - 2, d - 1), operand<T>(b, d - 1, d - 2), static_cast<T*>(c.mutable_data_ptr()), batches, m, n, k});
+    using T = warpwatch::KernelType<decltype(zero)>;
+    run(zero, Product<T>{operand<T>(a, d - 2, d - 1), operand<T>(b, d - 1, d - 2), static_cast<T*>(c.mutable_data_ptr()), batches, m, n, k});
   });
   return c;
 }
 
 Tensor matmul_cpu(const Tensor& a, const Tensor& b, int64_t) {
-  return product(a, b, [](const auto& call) { matmul::on_cpu(call); });
+  return product(a, b, [](auto zero, const auto& call) {
+    using T = decltype(zero);
+    namespace gemm = warpwatch::gemm;
+    const auto &left = call.a, &right = call.b;
+    gemm::multiply<T>({call.batches, call.m, call.n, call.k, false},
+                      {reinterpret_cast<const T*>(left.data), left.outer, left.k, left.batch},
+                      {reinterpret_cast<const T*>(right.data), right.k, right.outer, right.batch}, reinterpret_cast<T*>(call.c));
+  });
 }
 
 #if !defined(WARPWATCH_NO_CUDA)
@@ -85,7 +93,7 @@ const char* on_cuda(Version, const Product<matmul::Bf16>& call, void* stream) { 
 
 Tensor matmul_cuda(const Tensor& a, const Tensor& b, int64_t version) {
   const warpwatch::DeviceGuard guard(a.get_device_index());
-  return product(a, b, [&](const auto& call) {
+  return product(a, b, [&](auto, const auto& call) {
     warpwatch::check_launch(on_cuda(Version{version}, call, warpwatch::current_stream(a)));
   });
 }

@@ -1,4 +1,4 @@
-// The seam between the binding (g++, torch), the CPU code and the kernels (nvcc, no torch).
+// The seam between the binding (g++, torch) and the kernels (nvcc, no torch).
 //
 // C(m, n) = sum over k of A(m, k) * B(n, k), for every matrix of a batch. Written so, both operands are the same thing: an axis of the
 // result's, called outer, and the axis that is summed over. A transpose is nothing but other strides, and so gradients take no copies.
@@ -39,10 +39,6 @@ struct Product {
   T* c;  // Contiguous, (batches, m, n).
   int64_t batches, m, n, k;
 };
-
-void on_cpu(const Product<float>& call);
-void on_cpu(const Product<double>& call);
-void on_cpu(const Product<Bf16>& call);
 
 // Each returns null, or why the launch was refused.
 const char* one_each_on(Version version, const Product<float>& call, void* stream);

@@ -74,12 +74,6 @@ struct Staged {
   }
 };
 
-// A float as the sum of two that tensor cores take whole, but for the last bit or two: high keeps the 10 leading bits of the mantissa.
-__device__ inline void split(uint32_t whole, uint32_t& high, uint32_t& low) {
-  high = whole & 0xffffe000u;
-  low = __float_as_uint(__uint_as_float(whole) - __uint_as_float(high));
-}
-
 // `Split` multiplies each number as a sum of two: three products instead of one, the fourth being too small to matter.
 template <class Element, bool RowsA, bool RowsB, bool Split>
 struct TensorPlan {
@@ -120,9 +114,9 @@ __device__ void multiply_tiles(Sums<Plan>& sum, const typename Plan::T* a_tile, 
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
 #pragma unroll
-        for (int i = 0; i < ms; ++i) split(a[i][e], a[i][e], a_low[i][e]);
+        for (int i = 0; i < ms; ++i) warpwatch::split(a[i][e], a_low[i][e]);
 #pragma unroll
-        for (int j = 0; j < ns / 2; ++j) split(b[j][e], b[j][e], b_low[j][e]);
+        for (int j = 0; j < ns / 2; ++j) warpwatch::split(b[j][e], b_low[j][e]);
       }
 #pragma unroll
       for (int product = 0; product < 3; ++product)
