@@ -231,7 +231,7 @@ def gpytorch_unsupported(_case: Case, _device: DeviceKind) -> str | None:
 def gpytorch(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     from linear_operator.operators import KroneckerProductLinearOperator
 
-    y = x.reshape(x.shape[0], -1).t()
+    y = x.reshape(x.shape[0], math.prod(x.shape[1:])).t()
     for w in (w1, w2):
         y = KroneckerProductLinearOperator(*(weight.t() for weight in reversed(unpack(w, factors)))) @ y
     return y.t().reshape(x.shape)

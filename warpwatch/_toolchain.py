@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,8 @@ def _ask(cache: Path, path: str, question: str) -> str:
     except (OSError, ValueError, KeyError):
         pass
     known[entry] = _run([path, question])
-    unfinished = memory.with_suffix(f".{os.getpid()}.tmp")
+    # Several threads may ask at once.
+    unfinished = memory.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
     unfinished.write_text(json.dumps(known), encoding="utf-8")
     unfinished.replace(memory)
     return known[entry]

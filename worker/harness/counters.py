@@ -39,8 +39,8 @@ METRICS = {
     **{f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio": f"stall_{name}" for name in _STALLS},
 }
 """Nsight Compute's names and ours. A stall is the number of warps that wait for that reason when an instruction is issued."""
-REPORT_LIMIT = 2**20
-"""Bytes of a report that travel with the reply; the rows say the same in less."""
+REPORT_LIMIT = 32 * 2**20
+"""Bytes of a report that travel with the reply: it holds the machine code of whole libraries. The rows say the same in less."""
 _SECONDS = 240
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _REFUSED = "ERR_NVGPUCTRPERM"
