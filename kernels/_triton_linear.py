@@ -36,19 +36,19 @@ else:
 
 
 class TritonLinear(torch.autograd.Function):
-    """x · Wᵀ + b; both gradients of the product are products of the same kernel."""
+    """x · Wᵀ + b, where b is a row or a matrix; both gradients of the product are products of the same kernel."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, w)
-        ctx.has_bias = b is not None
+        ctx.bias_dims = 0 if b is None else b.dim()
         return product(x, w.t(), b)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         g = gradients[0]
-        return product(g, w), product(g.t(), x), g.sum(0) if ctx.has_bias else None
+        return product(g, w), product(g.t(), x), (None, g.sum(0), g)[ctx.bias_dims]
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -228,7 +228,9 @@ const char* backward(const Backward<T>& call, void* stream) {
 
 }  // namespace row_products
 
-// The functions of row_products.h for one type.
-#define WARPWATCH_ROW_PRODUCTS(T)                                                                                                     \
-  const char* row_products::forward_on(const Forward<T>& call, void* stream) { return row_products::forward(call, stream); }       \
+// The functions of row_products.h for one type; operators without gradients of their own take the first alone.
+#define WARPWATCH_ROW_PRODUCTS_FORWARD(T) \
+  const char* row_products::forward_on(const Forward<T>& call, void* stream) { return row_products::forward(call, stream); }
+#define WARPWATCH_ROW_PRODUCTS(T)   \
+  WARPWATCH_ROW_PRODUCTS_FORWARD(T) \
   const char* row_products::backward_on(const Backward<T>& call, void* stream) { return row_products::backward(call, stream); }

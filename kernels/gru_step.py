@@ -1,0 +1,251 @@
+"""One step of a decoder: h' = GRU(cat(e, c), h), logits = cat(e, h', c) · Wᵀ + b, where the context c stays the same for a whole decode.
+
+W_ih is (3H, E + H) = [W_e | W_c] and the vocabulary's W (V, E + 2H) = [V_e | V_h | V_c]. What c contributes, W_c c and V_c c, is
+computed once per decode (`prepare=`): a step then reads E instead of E + H input columns, and a fifth to two fifths fewer bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
+from warpwatch.peers import compile_unsupported, triton_unsupported
+
+from . import _recurrent
+from ._triton_gru import triton_scan
+from ._triton_linear import TritonLinear
+
+MOST_ROWS = 8
+"""Rows that one launch of the own CUDA kernels takes at once."""
+
+Outputs = tuple[Tensor, Tensor]
+linear = torch.nn.functional.linear
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    batch, width, hidden, vocab = case["batch"], case["embedding"], case["hidden"], case["vocab"]
+    state, scale = (batch, hidden), 0.6 * hidden**-0.5
+    return {
+        "e": make.normal(batch, width),
+        "h": make.normal(*state, scale=0.5),
+        "c": make.normal(*state, scale=0.5),
+        "w_ih": make.normal(3 * hidden, width + hidden, scale=scale),
+        "w_hh": make.normal(3 * hidden, hidden, scale=scale),
+        "b_ih": make.normal(3 * hidden, scale=scale),
+        "b_hh": make.normal(3 * hidden, scale=scale),
+        "w_fc": make.normal(vocab, width + 2 * hidden, scale=scale),
+        "b_fc": make.normal(vocab, scale=scale),
+    }
+
+
+def reference(
+    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
+) -> Outputs:
+    h = _recurrent.naive_cell(torch.cat([e, c], 1), h, w_ih, w_hh, b_ih, b_hh)
+    return torch.cat([e, h, c], 1) @ w_fc.t() + b_fc, h
+
+
+def cost(case: Case) -> Cost:
+    """Forward is a step of a decode that knows its context's products: they are read instead of c and its weights. Backward is the
+    whole step's: two products per weight, everything read, and a gradient written for every input."""
+    batch, width, hidden, vocab = case["batch"], case["embedding"], case["hidden"], case["vocab"]
+    context = hidden if case.direction == "bwd" else 0
+    weights = 3 * hidden * (width + hidden + context) + vocab * (width + hidden + context)
+    outputs = batch * (hidden + vocab)
+    if case.direction == "fwd":
+        added = batch * (3 * hidden + vocab) + 3 * hidden
+        return Cost(2 * batch * weights, case.element_bytes * (weights + added + batch * (width + hidden) + outputs))
+    given = weights + 6 * hidden + vocab + batch * (width + 2 * hidden)
+    return Cost(4 * batch * weights, case.element_bytes * (2 * given + outputs))
+
+
+def depth(case: Case) -> int:
+    through: int = case["embedding"] + 2 * case["hidden"]
+    return 2 * through if case.direction == "fwd" else max(case["vocab"] + 3 * case["hidden"], case["batch"])
+
+
+def register_native() -> None:
+    """Shapes for torch.compile, and the gradients, for the torch operator that the library defines."""
+
+    @torch.library.register_fake("warpwatch::gru_step")  # type: ignore[untyped-decorator]
+    def fake(
+        e: Tensor,
+        h: Tensor,
+        w_e: Tensor,
+        w_h: Tensor,
+        bias: Tensor,
+        gates: Tensor,
+        w_fc: Tensor,
+        logits: Tensor,
+        keep: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        batch, hidden = h.shape
+        return logits.new_empty(logits.shape), h.new_empty(h.shape), h.new_empty((batch if keep else 0, 4 * hidden))
+
+    torch.library.register_autograd("warpwatch::gru_step", _backward, setup_context=_remember)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    e, h, w_e, w_h, bias, gates, w_fc, logits, _ = inputs
+    _, after, saved = output
+    ctx.mark_non_differentiable(saved)
+    if saved.shape[0] != h.shape[0]:
+        # The forward call was not asked to keep what the gradients need.
+        _, _, saved = torch.ops.warpwatch.gru_step(e, h, w_e, w_h, bias, gates, w_fc, logits, True)
+    ctx.save_for_backward(e, h, w_e, w_h, w_fc, after, saved)
+
+
+def _backward(ctx: Any, d_logits: Tensor, d_after: Tensor, _saved: Tensor) -> tuple[Tensor | None, ...]:
+    """Products of a library; they read each weight once, as the forward kernels do."""
+    e, h, w_e, w_h, w_fc, after, saved = ctx.saved_tensors
+    r, z, n, q = saved.chunk(4, 1)
+    d_e, through = torch.split(d_logits @ w_fc, [e.shape[1], h.shape[1]], dim=1)
+    g = d_after + through
+    d_n = g * (1 - z) * (1 - n * n)
+    d_r, d_z = d_n * q * r * (1 - r), g * (h - n) * z * (1 - z)
+    d_input, d_hidden = torch.cat([d_r, d_z, d_n], 1), torch.cat([d_r, d_z, d_n * r], 1)
+    d_fc = d_logits.t() @ torch.cat([e, after], 1)
+    return (
+        torch.addmm(d_e, d_input, w_e), torch.addmm(g * z, d_hidden, w_h), d_input.t() @ e, d_hidden.t() @ h, d_hidden.sum(0),
+        d_input, d_fc, d_logits, None,
+    )  # fmt: skip
+
+
+def step(batch: int, embedding: int, hidden: int, vocab: int, precision: Any = "f32") -> Case:
+    return case(precision, batch=batch, embedding=embedding, hidden=hidden, vocab=vocab)
+
+
+QUICK = both_directions(step(1, 32, 64, 300), step(8, 32, 64, 301), step(5, 13, 19, 37), step(3, 16, 24, 40, "f64"))
+FULL = (
+    *QUICK,
+    *both_directions(
+        *(step(batch, 256, 512, 5893) for batch in (1, 8, 128)),
+        step(128, 256, 512, 5893, "tf32"),
+        step(8, 256, 512, 5893, "f64"),
+    ),
+)
+EDGE = (*both_directions(step(1, 1, 2, 7), step(9, 8, 33, 65)), step(0, 3, 4, 5))
+
+operator = Operator(
+    "gru_step",
+    "One step of a GRU decoder with a constant context: the cell and the vocabulary's logits.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    gradients=("e", "h", "c", "w_ih", "w_hh", "b_ih", "b_hh", "w_fc", "b_fc"),
+    depth=depth,
+    native=register_native,
+)
+
+
+@operator.variant("v1", idea="two concatenations, the cell gate by gate, one product onto the vocabulary")
+def v1(e: Tensor, h: Tensor, c: Tensor, **weights: Tensor) -> Outputs:
+    return reference(e, h, c, **weights)
+
+
+@operator.variant("v2", idea="torch.gru_cell and F.linear, each behind a concatenation")
+def v2(
+    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
+) -> Outputs:
+    h = torch.gru_cell(torch.cat([e, c], 1), h, w_ih, w_hh, b_ih, b_hh)
+    return linear(torch.cat([e, h, c], 1), w_fc, b_fc), h
+
+
+@operator.variant("cudnn", idea="cuDNN's GRU over a sequence of length one", devices=("cuda",))
+def cudnn(
+    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
+) -> Outputs:
+    x, weights = torch.cat([e, c], 1)[None], [w_ih, w_hh, b_ih, b_hh]
+    h = torch._VF.gru(x, h[None], weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)[0][0]
+    return linear(torch.cat([e, h, c], 1), w_fc, b_fc), h
+
+
+def context(
+    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
+) -> dict[str, Tensor]:
+    """What c contributes, with the biases: (batch, 3H) to the gates and (batch, V) to the logits."""
+    width, hidden = e.shape[1], h.shape[1]
+    return {"gates": linear(c, w_ih[:, width:], b_ih), "logits": linear(c, w_fc[:, width + hidden :], b_fc)}
+
+
+@operator.variant(
+    "split", idea="the context's products computed once; four products into sums that are there already", prepare=context
+)
+def split(
+    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
+    gates: Tensor, logits: Tensor,
+) -> Outputs:  # fmt: skip
+    width, hidden = e.shape[1], h.shape[1]
+    gates, recurrent = torch.addmm(gates, e, w_ih[:, :width].t()), torch.addmm(b_hh, h, w_hh.t())
+    h = torch.ops.aten._thnn_fused_gru_cell(gates, recurrent, h)[0] if e.is_cuda else _recurrent.cell(gates, recurrent, h)
+    logits = torch.addmm(logits, e, w_fc[:, :width].t())
+    return torch.addmm(logits, h, w_fc[:, width : width + hidden].t()), h
+
+
+def native_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case.precision not in ("f32", "f64"):
+        return "computes in f32 and f64"
+    if device == "cuda" and case["batch"] > MOST_ROWS:
+        return f"on CUDA it is made for at most {MOST_ROWS} rows; more are a case for tensor cores"
+    return None
+
+
+@operator.variant(
+    "v3",
+    idea="own kernels, the context's products computed once: one launch for products and cell, one for the logits; gradients by a library",
+    native=True,
+    unsupported=native_unsupported,
+    prepare=context,
+)
+def v3(
+    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
+    gates: Tensor, logits: Tensor,
+) -> Outputs:  # fmt: skip
+    width, hidden = e.shape[1], h.shape[1]
+    own = (e, h, w_ih[:, :width], w_hh, b_hh, gates, w_fc[:, : width + hidden], logits)
+    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in own)
+    y, after, _ = torch.ops.warpwatch.gru_step(*own, keep)
+    return y, after
+
+
+@operator.variant("compile", idea="torch.compile of v2, its cell written out", unsupported=compile_unsupported)
+def compiled(e: Tensor, h: Tensor, c: Tensor, **weights: Tensor) -> Outputs:
+    return _compiled()(e, h, c, **weights)
+
+
+def triton_reason(case: Case, device: DeviceKind) -> str | None:
+    return "its tiles of f64 would not fit" if case.precision == "f64" else triton_unsupported(case, device)
+
+
+@operator.variant("triton", idea="split with products and cell in Triton", unsupported=triton_reason, prepare=context)
+def triton_step(
+    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
+    gates: Tensor, logits: Tensor,
+) -> Outputs:  # fmt: skip
+    width, hidden = e.shape[1], h.shape[1]
+    multiply: Callable[..., Tensor] = TritonLinear.apply
+    after = triton_scan(multiply(e, w_ih[:, :width], gates)[None], h, w_hh, b_hh)[0]
+    logits = multiply(e, w_fc[:, :width], logits)
+    return multiply(after, w_fc[:, width : width + hidden], logits), after
+
+
+@functools.cache
+def _compiled() -> Callable[..., Outputs]:
+    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = 1000
+
+    def hoisted(
+        e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
+    ) -> Outputs:
+        h = _recurrent.cell(linear(torch.cat([e, c], 1), w_ih, b_ih), linear(h, w_hh, b_hh), h)
+        return linear(torch.cat([e, h, c], 1), w_fc, b_fc), h
+
+    return torch.compile(hoisted, fullgraph=True, dynamic=False)
