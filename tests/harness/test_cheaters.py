@@ -107,6 +107,13 @@ def test_settings_are_put_back_also_after_an_error() -> None:
     assert torch.get_num_threads() == threads
 
 
+def test_what_was_replaced_is_to_blame_for_any_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal = integrity.Seal()
+    with pytest.raises(WrongResultError, match="replaces what it is judged with"), integrity.watch(seal):  # noqa: PT012 - as above.
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+        raise RuntimeError("both events must be completed")
+
+
 def test_lazy_tensors_are_no_results() -> None:
     integrity.expect_plain(torch.ones(2))
     with pytest.raises(WrongResultError, match="lazy view"):

@@ -98,22 +98,21 @@ def watch(seal: Seal, who: str = "it", *, may_set: bool = False) -> Iterator[Non
     Whatever becomes of it, both are as before afterwards, so that nobody else is blamed.
     """
     before = _settings()
-    wrong: WrongResultError | None = None
+    failure: Exception | None = None
     try:
         yield
-    except WrongResultError as error:
-        # What was bent may be why the result is wrong, and says more.
-        wrong = error
+    except Exception as error:  # noqa: BLE001 - what was bent may be why anything failed, and says more.
+        failure = error
     finally:
         replaced, after = seal.mend(), _settings()
         _put_back(before)
     if replaced:
-        raise _blame(who, replaced) from wrong
+        raise _blame(who, replaced) from failure
     changed = [f"{name} from {before[name]} to {after[name]}" for name in before if before[name] != after[name]]
-    if changed and not may_set:
-        raise WrongResultError(f"{who} changes how the process is measured: {'; '.join(changed)}") from wrong
-    if wrong is not None:
-        raise wrong
+    if changed and not may_set and (failure is None or isinstance(failure, WrongResultError)):
+        raise WrongResultError(f"{who} changes how the process is measured: {'; '.join(changed)}") from failure
+    if failure is not None:
+        raise failure
 
 
 def _blame(who: str, replaced: list[str]) -> WrongResultError:
