@@ -275,7 +275,7 @@ else:
     def turn_kernel(  # type: ignore[no-untyped-def]
         x, y, cos, sin, positions, length, heads, dim,
         heads_first: tl.constexpr, interleaved: tl.constexpr, transposed: tl.constexpr, asked: tl.constexpr,
-        head_block: tl.constexpr, pair_block: tl.constexpr,
+        head_block: tl.constexpr, pair_block: tl.constexpr, wide: tl.constexpr,
     ):  # fmt: skip
         place = tl.program_id(0).to(tl.int64)
         batch, position = place // length, place % length
@@ -284,18 +284,18 @@ else:
         first = 2 * pair if interleaved else pair
         second = first + (1 if interleaved else dim // 2)
         inside = pair < dim // 2
-        c1 = tl.load(cos + row * dim + first, inside).to(tl.float32)
-        c2 = tl.load(cos + row * dim + second, inside).to(tl.float32)
-        s1 = tl.load(sin + row * dim + first, inside).to(tl.float32)
-        s2 = tl.load(sin + row * dim + second, inside).to(tl.float32)
+        c1 = tl.load(cos + row * dim + first, inside).to(wide)
+        c2 = tl.load(cos + row * dim + second, inside).to(wide)
+        s1 = tl.load(sin + row * dim + first, inside).to(wide)
+        s2 = tl.load(sin + row * dim + second, inside).to(wide)
         if transposed:
             s1, s2 = -s2, -s1
         for start in range(0, heads, head_block):
             head = start + tl.arange(0, head_block)
             at = ((batch * heads + head) * length + position if heads_first else place * heads + head) * dim
             within = (head < heads)[:, None] & inside[None, :]
-            a = tl.load(x + at[:, None] + first[None, :], within).to(tl.float32)
-            b = tl.load(x + at[:, None] + second[None, :], within).to(tl.float32)
+            a = tl.load(x + at[:, None] + first[None, :], within).to(wide)
+            b = tl.load(x + at[:, None] + second[None, :], within).to(wide)
             tl.store(y + at[:, None] + first[None, :], a * c1 - b * s1, within)
             tl.store(y + at[:, None] + second[None, :], b * c2 + a * s2, within)
 
@@ -333,5 +333,6 @@ def _triton_turn(
     turn_kernel[(x.shape[0] * length,)](
         x, y, cos, sin, positions if positions is not None else x, length, heads, dim,
         heads_first, interleaved, transposed, positions is not None, head_block, pair_block,
+        tl.float64 if x.dtype == torch.float64 else tl.float32,
     )  # fmt: skip
     return y
