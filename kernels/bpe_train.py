@@ -1,0 +1,232 @@
+"""Training of a byte-pair tokenizer: which pairs of tokens to merge, one after the other, over strings that nothing splits.
+
+Tokens are numbered: the symbols that occur, in ascending order, then every merged pair in the order of merging. In each round the pair that
+stands most often side by side is merged, wherever it stands from left to right; of equally frequent ones that with the smaller left
+token, then with the smaller right one. A pair never spans two strings. The result has a row (left, right) per merge, -1 where no pair was left.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
+
+LETTERS = 20
+LENGTH = 350
+"""Mean number of symbols per string, as in a set of proteins."""
+
+MOTIFS, MOTIF, CELL = 48, 7, 20
+"""So many motifs of so many symbols; about every second cell of symbols holds one, which is what makes long merges pay."""
+
+BORDER = -1
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    count = case["symbols"]
+    letters = torch.minimum(make.integers(0, LETTERS, count), make.integers(0, LETTERS, count))
+    motifs = make.integers(0, LETTERS, MOTIFS, MOTIF)
+    cells = count // CELL
+    which = torch.minimum(make.integers(0, 2 * MOTIFS, cells), make.integers(0, 2 * MOTIFS, cells))
+    place = torch.arange(cells, device=letters.device) * CELL + make.integers(0, CELL - MOTIF + 1, cells)
+    place = place[which < MOTIFS]
+    letters[place[:, None] + torch.arange(MOTIF, device=letters.device)] = motifs[which[which < MOTIFS]]
+    return {"symbols": letters.to(torch.uint8), "offsets": offsets(case, make, letters.device), "merges": case["merges"]}
+
+
+def offsets(case: Case, make: Maker, device: torch.device) -> Tensor:
+    """Where strings begin and, last, where they end: about LENGTH apart, the first at 0."""
+    count = case["symbols"]
+    strings = max(1, count // LENGTH)
+    inner = (torch.arange(1, strings, device=device) * count) // strings + make.integers(-100, 101, strings - 1)
+    ends = torch.tensor([0, count], device=device)
+    return torch.cat([ends[:1], inner, ends[1:]]).long()
+
+
+def reference(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
+    """Counts every pair anew before each merge."""
+    alphabet, tokens = bordered(symbols, offsets)
+    found = torch.full((merges, 2), -1, dtype=torch.int32, device=symbols.device)
+    for i in range(merges):
+        pair = most_frequent(tokens, alphabet + i)
+        if pair is None:
+            break
+        tokens = merge(tokens, pair, alphabet + i)
+        found[i] = torch.tensor(pair)
+    return found
+
+
+def bordered(symbols: Tensor, offsets: Tensor) -> tuple[int, Tensor]:
+    """(size of the alphabet, all strings' tokens with a BORDER before, between and after them)."""
+    alphabet, tokens = torch.unique(symbols, return_inverse=True)
+    places = torch.arange(symbols.numel(), device=symbols.device)
+    text = tokens.new_full((symbols.numel() + offsets.numel(),), BORDER)
+    text[places + torch.bucketize(places, offsets.contiguous(), right=True)] = tokens
+    return alphabet.numel(), text
+
+
+def most_frequent(tokens: Tensor, size: int) -> tuple[int, int] | None:
+    left, right = tokens[:-1], tokens[1:]
+    inside = (left != BORDER) & (right != BORDER)
+    counts = torch.bincount((left * size + right)[inside], minlength=1)
+    best = counts.max()
+    return None if best == 0 else divmod(int((counts == best).nonzero()[0]), size)
+
+
+def merge(tokens: Tensor, pair: tuple[int, int], merged: int) -> Tensor:
+    """The tokens with every `pair` replaced. In a row of overlapping pairs, as in aaaa, it is every second one, the first included."""
+    matches = torch.zeros_like(tokens, dtype=torch.bool)
+    matches[:-1] = (tokens[:-1] == pair[0]) & (tokens[1:] == pair[1])
+    places = torch.arange(tokens.numel(), device=tokens.device)
+    last_other = torch.where(matches, -1, places).cummax(0).values
+    replaced = matches & ((places - last_other) % 2 == 1)
+    kept = torch.ones_like(replaced)
+    kept[1:] = ~replaced[:-1]
+    return torch.where(replaced, merged, tokens)[kept]
+
+
+def cost(case: Case) -> Cost:
+    """No arithmetic on numbers; the corpus read once and the merges written. So bytes per second are those of the corpus."""
+    return Cost(0, case["symbols"] + 8 * case["merges"])
+
+
+def register_native() -> None:
+    """The result's shape, for torch.compile."""
+
+    @torch.library.register_fake("warpwatch::bpe_train")  # type: ignore[untyped-decorator]
+    def fake(symbols: Tensor, offsets: Tensor, merges: int, threads: int) -> Tensor:
+        return symbols.new_empty((merges, 2), dtype=torch.int32)
+
+
+QUICK = (case("i32", symbols=20_000, merges=8), case("i32", symbols=5_003, merges=24))
+# The oracle recounts for every merge: larger corpora are what bench/bpe.py is for.
+FULL = (*QUICK, case("i32", symbols=200_000, merges=100), case("i32", symbols=1_000_000, merges=50))
+EDGE = (
+    case("i32", symbols=0, merges=3),
+    case("i32", symbols=1, merges=2),
+    case("i32", symbols=2, merges=2),
+    case("i32", symbols=60, merges=80),
+    case("i32", symbols=701, merges=0),
+)
+
+operator = Operator(
+    "bpe_train",
+    "Training of a byte-pair tokenizer on unsplit strings.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    native=register_native,
+)
+
+
+@operator.variant("v1", idea="plain Python: every pair counted anew before each merge", devices=("cpu",))
+def v1(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
+    ids = {symbol: number for number, symbol in enumerate(sorted(set(symbols.tolist())))}
+    everything, ends = [ids[symbol] for symbol in symbols.tolist()], offsets.tolist()
+    strings = [everything[begin:end] for begin, end in itertools.pairwise(ends)]
+    found = []
+    for i in range(merges):
+        counts = Counter(pair for string in strings for pair in itertools.pairwise(string))
+        if not counts:
+            break
+        best = min(counts, key=lambda pair: (-counts[pair], pair))
+        strings = [_merged(string, best, len(ids) + i) for string in strings]
+        found.append(best)
+    return _as_rows(found, merges)
+
+
+def _merged(string: list[int], pair: tuple[int, int], merged: int) -> list[int]:
+    result: list[int] = []
+    i = 0
+    while i < len(string):
+        if i + 1 < len(string) and (string[i], string[i + 1]) == pair:
+            result.append(merged)
+            i += 2
+        else:
+            result.append(string[i])
+            i += 1
+    return result
+
+
+def _as_rows(pairs: list[tuple[int, int]], merges: int) -> Tensor:
+    rows = [*pairs, *[(-1, -1)] * (merges - len(pairs))]
+    return torch.tensor(rows, dtype=torch.int32).view(merges, 2)
+
+
+@operator.variant("v2", idea="the recount in torch: a histogram of all pairs for every merge", devices=("cpu",))
+def v2(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
+    return reference(symbols, offsets, merges)
+
+
+@operator.variant(
+    "v3",
+    idea="C++ that repairs the counts around each merge: places kept per pair, a lazy heap, one thread",
+    native=True,
+    devices=("cpu",),
+)
+def v3(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
+    found: Tensor = torch.ops.warpwatch.bpe_train(symbols, offsets, merges, 1)
+    return found
+
+
+@operator.variant("v4", idea="v3 with the strings shared out among torch's threads", native=True, devices=("cpu",))
+def v4(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
+    found: Tensor = torch.ops.warpwatch.bpe_train(symbols, offsets, merges, 0)
+    return found
+
+
+def tokenizers_unsupported(_case: Case, _device: DeviceKind) -> str | None:
+    return None if importlib.util.find_spec("tokenizers") else "tokenizers is not installed: pip install tokenizers"
+
+
+def as_text(symbols: Tensor, offsets: Tensor, merges: int) -> dict[str, Any]:
+    """The strings as Python has them; a character's code is its symbol, so that both sort alike."""
+    text, ends = bytes(symbols.tolist()).decode("latin-1"), offsets.tolist()
+    return {"strings": [text[begin:end] for begin, end in itertools.pairwise(ends)]}
+
+
+@operator.variant(
+    "hf_tokenizers",
+    idea="the trainer of Hugging Face's tokenizers, in Rust on all cores; its rule for ties is ours",
+    devices=("cpu",),
+    unsupported=tokenizers_unsupported,
+    prepare=as_text,
+)
+def hf_tokenizers(symbols: Tensor, offsets: Tensor, merges: int, strings: list[str]) -> Tensor:
+    from tokenizers import Tokenizer, models, trainers
+
+    alphabet = len(set(symbols.tolist()))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.train_from_iterator(strings, trainers.BpeTrainer(vocab_size=alphabet + merges, show_progress=False))
+    return _as_rows(from_json(tokenizer.to_str())[1].tolist(), merges)
+
+
+def to_json(alphabet: str, merges: Tensor) -> str:
+    """A tokenizer as the file `tokenizer.json` of Hugging Face's tokenizers has it; `alphabet` holds the characters of the first tokens."""
+    tokens, pairs = list(alphabet), []
+    for left, right in merges.tolist():
+        if left >= 0:
+            pairs.append([tokens[left], tokens[right]])
+            tokens.append(tokens[left] + tokens[right])
+    fixed = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    model = {"type": "BPE", "vocab": {token: number for number, token in enumerate(tokens)}, "merges": pairs}
+    return json.dumps({"version": "1.0", **fixed, "added_tokens": [], "model": model})
+
+
+def from_json(text: str) -> tuple[str, Tensor]:
+    """(alphabet, merges) of such a file; ValueError when it holds no plain byte-pair model."""
+    model = json.loads(text)["model"]
+    if model.get("type") != "BPE":
+        raise ValueError(f"the file holds a model of type {model.get('type')} and not BPE")
+    numbers = model["vocab"]
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    merges = torch.tensor([[numbers[left], numbers[right]] for left, right in pairs], dtype=torch.int32).view(-1, 2)
+    alphabet = sorted((token for token in numbers if len(token) == 1), key=numbers.__getitem__)
+    return "".join(alphabet), merges
