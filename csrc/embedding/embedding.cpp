@@ -106,24 +106,42 @@ struct Buckets {
   }
 };
 
-// Columns [column, column + columns) of every row of the result: sums where there are any, else zeros.
+// Columns [column, column + columns) of row v of the result: sums where there are any, else zeros.
 template <class T>
-void sum_columns(const Shape& shape, const Buckets& buckets, const T* gradient, T* out, int64_t column, int64_t columns) {
+void sum_row(const Shape& shape, const Buckets& buckets, const T* gradient, T* out, int64_t v, int64_t column, int64_t columns) {
   using W = warpwatch::WideType<T>;
-  W sum[kSlice], wide[kSlice];
-  for (int64_t v = 0; v < shape.rows; ++v) {
-    T* to = out + v * shape.width + column;
-    const int64_t begin = buckets.starts[v], end = v == shape.padding ? begin : buckets.starts[v + 1];
-    if (end - begin == 1) {
-      std::memcpy(to, gradient + buckets.order[begin] * shape.width + column, columns * sizeof(T));
-      continue;
-    }
-    std::fill(sum, sum + columns, W{0});
+  T* to = out + v * shape.width + column;
+  const int64_t begin = buckets.starts[v], end = v == shape.padding ? begin : buckets.starts[v + 1];
+  if (end == begin) {
+    std::memset(static_cast<void*>(to), 0, columns * sizeof(T));
+  } else if (end - begin == 1) {
+    std::memcpy(to, gradient + buckets.order[begin] * shape.width + column, columns * sizeof(T));
+  } else {
+    W sum[kSlice] = {}, wide[kSlice];
     for (int64_t j = begin; j < end; ++j) {
       warpwatch::widen_row(gradient + buckets.order[j] * shape.width + column, wide, columns);
       for (int64_t c = 0; c < columns; ++c) sum[c] += wide[c];
     }
     warpwatch::narrow_row(sum, to, columns);
+  }
+}
+
+// Threads share the rows, or, where one row takes most of the sums, its columns. Neither changes the order of a sum.
+template <class T>
+void sum_rows(const Shape& shape, const Buckets& buckets, const T* gradient, T* out) {
+  const int64_t slices = (shape.width + kSlice - 1) / kSlice;
+  const auto part = [&](int64_t first_row, int64_t last_row, int64_t first, int64_t last) {
+    for (int64_t v = first_row; v < last_row; ++v)
+      for (int64_t s = first; s < last; ++s)
+        sum_row(shape, buckets, gradient, out, v, s * kSlice, std::min(kSlice, shape.width - s * kSlice));
+  };
+  int64_t longest = 0;
+  for (int64_t v = 0; v < shape.rows; ++v) longest = std::max<int64_t>(longest, buckets.starts[v + 1] - buckets.starts[v]);
+  if (4 * longest > shape.count && shape.count > shape.rows / 4) {
+    warpwatch::parallel_for(slices, 1, [&](int64_t begin, int64_t end) { part(0, shape.rows, begin, end); });
+  } else {
+    warpwatch::parallel_for(shape.rows, std::max<int64_t>(1, kGrain / shape.width),
+                            [&](int64_t begin, int64_t end) { part(begin, end, 0, slices); });
   }
 }
 
@@ -135,13 +153,7 @@ Tensor backward_cpu(const Tensor& gradient_given, const Tensor& indices_given, i
   with_indices(indices, [&, &shape = shape](const auto* index) { buckets.fill(shape, index); });
   with_type(gradient, [&, &gradient = gradient, &shape = shape](auto zero) {
     using T = decltype(zero);
-    const T* from = gradient.template const_data_ptr<T>();
-    T* to = out.template mutable_data_ptr<T>();
-    const int64_t slices = (shape.width + kSlice - 1) / kSlice;
-    warpwatch::parallel_for(slices, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin; s < end; ++s)
-        sum_columns(shape, buckets, from, to, s * kSlice, std::min(kSlice, shape.width - s * kSlice));
-    });
+    sum_rows(shape, buckets, gradient.template const_data_ptr<T>(), out.template mutable_data_ptr<T>());
   });
   return out;
 }
