@@ -48,8 +48,12 @@ def cost(case: Case) -> Cost:
     return Cost(n, n * (2 * case.element_bytes + 1))
 
 
+@functools.cache
 def register_native() -> None:
-    """Shapes for torch.compile, and the gradient, for the torch operators that the library defines."""
+    """Shapes for torch.compile, and the gradient, for the torch operators that the library defines.
+
+    Every operator that uses these registers them too, which torch takes once.
+    """
 
     @torch.library.register_fake("warpwatch::magnitude_prune")  # type: ignore[untyped-decorator]
     def fake(w: Tensor, keep: int) -> tuple[Tensor, Tensor]:

@@ -132,6 +132,7 @@ class Operator:
         (length 1, empty, odd, tile ± 1) are checked along with either of them, and timed only where they are asked for by name.
     native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
     no_special_values -> why NaN, infinities and denormals among the inputs mean nothing here; empty where they do.
+    uses -> operators whose libraries the native variants call instead of one of this operator's own.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Operator:
     depth: Callable[[Case], int] = lambda case: 1
     native: Callable[[], None] | None = None
     no_special_values: str = ""
+    uses: tuple[str, ...] = ()
     variants: dict[str, Variant] = field(default_factory=dict)
 
     def variant(self, name: str, *, idea: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

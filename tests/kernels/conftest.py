@@ -38,7 +38,8 @@ def ready(operator: Operator, cache: Path) -> Operator:
     """`operator` with its library loaded: for the GPU where there is one, which covers the CPU as well."""
     if operator.name not in _registered:
         native.configure(ROOT / "csrc", cache, DEVICES[-1])
-        native.load(operator.name)
+        for library in operator.uses or (operator.name,):
+            native.load(library)
         assert operator.native is not None
         operator.native()
         _registered.add(operator.name)

@@ -150,7 +150,8 @@ class Verbs:
         if operator.name in self._native_ready:
             return
         try:
-            native.load(operator.name)
+            for library in operator.uses or (operator.name,):
+                native.load(library)
         except native.NativeUnavailable as error:
             raise Refusal(Status(error.status), last_lines(str(error))) from error
         if operator.native is not None:

@@ -1,0 +1,203 @@
+"""The lottery ticket: train a small network, prune its smallest weights, rewind those that survive to where they began, and repeat.
+
+A network of one hidden layer, y = tanh(x · W1) · W2, learns an exclusive or that lies in two directions of x, by plain gradient
+descent over all samples. All noise is drawn from the seed and training is deterministic. The classes lie far apart, so what a
+network has learnt does not depend on the last bits of its weights: float32 and float64 agree on the accuracy of every round.
+
+The outputs are, for each round, the accuracy on samples not trained on and the number of weights that were left.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, Maker, Operator, case
+from warpwatch.peers import compile_unsupported
+
+from . import magnitude_prune
+
+CLASSES, TESTED = 2, 256
+
+Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+Prune = Callable[[Tensor, int], Tensor]
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    samples, features, hidden = case["samples"], case["features"], case["hidden"]
+    signs = 2 * make.integers(0, 2, samples + TESTED, 2) - 1
+    directions = torch.linalg.qr(make.normal(features - 1, 2))[0].T
+    x = 2 * signs.to(directions.dtype) @ directions + make.normal(samples + TESTED, features - 1, scale=0.1)
+    x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+    return {
+        "x": x,
+        "labels": (signs.prod(dim=1) > 0).long(),
+        "w1": make.normal(features, hidden, scale=features**-0.5),
+        "w2": make.normal(hidden, CLASSES, scale=hidden**-0.5),
+        "steps": case["steps"],
+        "kept": kept(case),
+    }
+
+
+def kept(case: Case) -> tuple[int, ...]:
+    """Weights that are left in each round: all, then `percent` of those of the round before."""
+    counts = [weights(case)]
+    for _ in range(case["rounds"] - 1):
+        counts.append(counts[-1] * case["percent"] // 100)
+    return tuple(counts)
+
+
+def weights(case: Case) -> int:
+    count: int = case["hidden"] * (case["features"] + CLASSES)
+    return count
+
+
+def rate(hidden: int) -> float:
+    """Of learning; the wider the network, the more weights move at once."""
+    return 24.0 / hidden
+
+
+def derivatives(x: Tensor, target: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the mean cross-entropy, by hand."""
+    h = torch.tanh(x @ w1)
+    d = (torch.softmax(h @ w2, dim=-1) - target) / x.shape[0]
+    return x.mT @ ((d @ w2.mT) * (1 - h * h)), h.mT @ d
+
+
+def descend(x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, mask2: Tensor, speed: float) -> tuple[Tensor, Tensor]:
+    """One step; masked weights are zero and stay so."""
+    d1, d2 = derivatives(x, target, w1, w2)
+    return w1 - speed * d1 * mask1, w2 - speed * d2 * mask2
+
+
+def tickets(
+    x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...], step: Step, prune: Prune
+) -> tuple[Tensor, Tensor]:
+    """All rounds; `step` makes one step of training, `prune` tells which of some weights are the largest."""
+    target = F.one_hot(labels, CLASSES).to(x.dtype)[:-TESTED]
+    mask = torch.ones(w1.numel() + w2.numel(), dtype=torch.bool, device=x.device)
+    accuracy, left = [], []
+    for following in (*kept[1:], None):
+        mask1, mask2 = (
+            part.view(w.shape).to(x.dtype) for part, w in zip(torch.split(mask, [w1.numel(), w2.numel()]), (w1, w2), strict=True)
+        )
+        a, b = w1 * mask1, w2 * mask2
+        for _ in range(steps):
+            a, b = step(x[:-TESTED], target, a, b, mask1, mask2, rate(w1.shape[1]))
+        right = (torch.tanh(x[-TESTED:] @ a) @ b).argmax(dim=-1) == labels[-TESTED:]
+        accuracy.append(right.to(x.dtype).mean())
+        left.append(mask.sum())
+        if following is not None:
+            mask = prune(torch.cat([a.flatten(), b.flatten()]), following)
+    return torch.stack(accuracy), torch.stack(left)
+
+
+def largest(w: Tensor, keep: int) -> Tensor:
+    return magnitude_prune.reference(w, keep)[1]
+
+
+def reference(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return tickets(x, labels, w1, w2, steps, kept, descend, largest)
+
+
+def cost(case: Case) -> Cost:
+    """Dense products alone: two forward, three backward, in every step of every round. Samples and weights are read once."""
+    samples, features, hidden = case["samples"], case["features"], case["hidden"]
+    step = 2 * samples * hidden * (2 * features + 3 * CLASSES)
+    test = 2 * TESTED * hidden * (features + CLASSES)
+    tensors = (samples + TESTED) * features + weights(case)
+    moved = case.element_bytes * (tensors + case["rounds"]) + 8 * (samples + TESTED + case["rounds"])
+    return Cost(case["rounds"] * (case["steps"] * step + test), moved)
+
+
+QUICK = (
+    case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56),
+    case("f32", samples=101, features=9, hidden=31, steps=40, rounds=3, percent=33),
+    case("f64", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56),
+)
+FULL = (
+    *QUICK,
+    # Eleven rounds of a fifth each leave a tenth.
+    case("f32", samples=256, features=16, hidden=32, steps=100, rounds=11, percent=80),
+    case("f32", samples=4096, features=64, hidden=256, steps=100, rounds=11, percent=80),
+)
+EDGE = (case("f32", samples=64, features=8, hidden=24, steps=40, rounds=1, percent=50),)
+
+operator = Operator(
+    "lottery",
+    "Iterative magnitude pruning with rewinding: accuracy and weights left in each round.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    native=magnitude_prune.register_native,
+    uses=("magnitude_prune",),
+    no_special_values="one NaN among the samples makes every weight NaN",
+)
+
+
+def descend_by_autograd(
+    x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, mask2: Tensor, speed: float
+) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        leaves = [w1.detach().requires_grad_(), w2.detach().requires_grad_()]
+        loss = F.cross_entropy(torch.tanh(x @ leaves[0]) @ leaves[1], target)
+        d1, d2 = torch.autograd.grad(loss, leaves)
+    return w1 - speed * d1 * mask1, w2 - speed * d2 * mask2
+
+
+def descend_foreach(
+    x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, mask2: Tensor, speed: float
+) -> tuple[Tensor, Tensor]:
+    moves = torch._foreach_mul(derivatives(x, target, w1, w2), (mask1, mask2))
+    a, b = torch._foreach_add((w1, w2), moves, alpha=-speed)
+    return a, b
+
+
+def largest_by_topk(w: Tensor, keep: int) -> Tensor:
+    mask: Tensor = magnitude_prune.v2(w, keep)[1]
+    return mask
+
+
+def largest_natively(w: Tensor, keep: int) -> Tensor:
+    mask: Tensor = magnitude_prune.v3(w, keep)[1]
+    return mask
+
+
+@operator.variant("v1", idea="autograd in every step, dense masks, a stable sort to prune")
+def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return tickets(x, labels, w1, w2, steps, kept, descend_by_autograd, largest)
+
+
+@operator.variant("v2", idea="gradients by hand instead of a tape, torch.topk to prune")
+def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return tickets(x, labels, w1, w2, steps, kept, descend, largest_by_topk)
+
+
+@operator.variant("foreach", idea="v2 with both layers' updates in one call each")
+def foreach(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return tickets(x, labels, w1, w2, steps, kept, descend_foreach, largest_by_topk)
+
+
+@operator.variant("v3", idea="v2 pruned by our own magnitude_prune", native=True)
+def v3(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return tickets(x, labels, w1, w2, steps, kept, descend, largest_natively)
+
+
+@operator.variant("compile", idea="v2 with a compiled step", unsupported=compile_unsupported)
+def compiled_step(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return tickets(x, labels, w1, w2, steps, kept, _compiled(), largest_by_topk)
+
+
+@functools.cache
+def _compiled() -> Step:
+    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = 1000
+    return torch.compile(descend, fullgraph=True, dynamic=False)

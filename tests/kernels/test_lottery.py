@@ -1,0 +1,110 @@
+"""lottery: every variant agrees with the oracle on each round's accuracy, tickets win, and survivors begin where they began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import lottery as module
+from warpwatch.operator import Case, Operator, case
+from worker.harness import verbs
+from worker.harness.inputs import SeededMaker
+from worker.protocol import Status
+
+from .conftest import check_variant, ready, runnable
+
+SMALL = case("f32", samples=64, features=8, hidden=24, steps=40, rounds=2, percent=50)
+TENTH = module.QUICK[0]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operator(build_cache: Path) -> Operator:
+    return ready(module.operator, build_cache)
+
+
+def data(given: Case, seed: int, precision: str = "f32") -> dict[str, Any]:
+    return module.inputs(given, SeededMaker(seed, torch.device("cpu"), precision))
+
+
+@pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))
+def test_every_variant_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
+    reply = check_variant(operator, name, case, device)
+    assert (reply.status, reply.message) == (Status.OK, "")
+
+
+@pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [SMALL], compiled=True))
+def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
+    assert check_variant(operator, name, case, device).status is Status.OK
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_float32_and_float64_agree_on_every_round(seed: int) -> None:
+    given = data(TENTH, seed)
+    wide = {
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in given.items()
+    }
+    accuracy, left = module.v3(**given)
+    expected, expected_left = module.reference(**wide)
+    assert accuracy.double().tolist() == expected.tolist()
+    assert left.tolist() == expected_left.tolist() == list(module.kept(TENTH))
+
+
+def test_a_tenth_of_the_weights_wins_and_another_tenth_does_not() -> None:
+    """Were the smallest weights kept instead of the largest, the accuracy would tell."""
+    given = data(TENTH, 3)
+    accuracy, left = module.v2(**given)
+    assert left[-1] <= 0.1 * left[0]
+    assert accuracy.tolist() == [1] * 5
+
+    def smallest(w: Tensor, keep: int) -> Tensor:
+        mask = torch.zeros_like(w, dtype=torch.bool)
+        mask[w.abs().argsort()[:keep]] = True
+        return mask
+
+    assert module.tickets(**given, step=module.descend, prune=smallest)[0][-1] < 0.9
+
+
+def test_survivors_are_rewound_and_the_pruned_stay_zero() -> None:
+    """Each round's first step sees initial weights and zeros, never what the round before had learnt."""
+    given, seen = data(SMALL, 1), []
+
+    def step(x: Tensor, target: Tensor, a: Tensor, b: Tensor, mask1: Tensor, mask2: Tensor, speed: float) -> tuple[Tensor, Tensor]:
+        seen.append((a, mask1))
+        return module.descend(x, target, a, b, mask1, mask2, speed)
+
+    module.tickets(**given, step=step, prune=module.largest)
+    first, second = seen[0], seen[given["steps"]]
+    assert torch.equal(first[0], given["w1"])
+    assert torch.equal(second[0], given["w1"] * second[1])
+    assert 0 < second[1].sum() < second[1].numel()
+    assert all(not a[mask == 0].any() for a, mask in seen)
+
+
+def test_the_gradients_by_hand_are_those_of_autograd() -> None:
+    given = data(SMALL, 2, "f64")
+    target = torch.nn.functional.one_hot(given["labels"], module.CLASSES).double()
+    ones = [torch.ones_like(given[name]) for name in ("w1", "w2")]
+    arguments = (given["x"], target, given["w1"], given["w2"], *ones, 0.5)
+    for step in (module.descend, module.descend_foreach):
+        for mine, right in zip(step(*arguments), module.descend_by_autograd(*arguments), strict=True):
+            torch.testing.assert_close(mine, right)
+
+
+def test_its_native_variant_uses_the_library_of_another_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(verbs.native, "load", loaded.append)
+    child = object.__new__(verbs.Verbs)
+    child._native_ready = set()
+    child._load_native(module.operator)
+    assert loaded == ["magnitude_prune"]
+
+
+def test_costs() -> None:
+    cost = module.cost(case("f32", samples=10, features=3, hidden=5, steps=2, rounds=3, percent=50))
+    step, test = 2 * 10 * 5 * (3 + 3 + 3 * 2), 2 * module.TESTED * 5 * (3 + 2)
+    assert cost.flops == 3 * (2 * step + test)
+    assert cost.bytes == 4 * ((10 + module.TESTED) * 3 + 25 + 3) + 8 * (10 + module.TESTED + 3)
