@@ -125,7 +125,7 @@ class Operator:
     inputs(case, make) -> dict of keyword arguments for `reference` and every variant. Floating-point tensors
         named in `gradients` are differentiated in backward cases.
     reference(**inputs) -> Tensor or tuple of Tensors. The harness calls it with float64 copies of the inputs
-        and differentiates it; it is the oracle, so it is written for clarity alone.
+        and differentiates it; it is the oracle, so it is written for clarity alone. Results lie on the device where its own lie.
     cost(case) -> Cost of that case, in its own direction.
     depth(case) -> length of the longest sum behind one output element; tolerances grow with it.
     cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where it says so. Cases of the suite "edge"

@@ -73,8 +73,8 @@ def _answers(problem: Problem, data: Data, values: dict[str, Tensor]) -> bool:
 def _is_close(result: Tensor, oracle: Tensor) -> bool:
     if result.shape != oracle.shape or not result.numel():
         return False
-    difference = torch.linalg.vector_norm(result.double() - oracle.double())
-    return bool(difference <= max(_CLOSE, 4 * _epsilon(result)) * torch.linalg.vector_norm(oracle.double()))
+    difference = torch.linalg.vector_norm(result.double() - oracle.double().to(result.device))
+    return bool(difference <= max(_CLOSE, 4 * _epsilon(result)) * float(torch.linalg.vector_norm(oracle.double())))
 
 
 def _epsilon(result: Tensor) -> float:

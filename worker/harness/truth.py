@@ -15,7 +15,6 @@ class Truth:
     """The oracle for `data`, computed once and held against as many results as wanted."""
 
     def __init__(self, problem: Problem, data: Data) -> None:
-        self._problem = problem
         oracle, by_torch = problem.oracle(data), problem.own_precision(data)
         depth, precision = problem.operator.depth(problem.case), problem.case.precision
         self.expected: dict[str, Expected] = {
@@ -39,7 +38,7 @@ class Truth:
         if results.keys() != self.expected.keys():
             raise WrongResultError(f"it returned {len(results)} tensors and not {len(self.expected)}")
         for name, result in results.items():
-            expect_alike(name, result, self.expected[name].oracle.shape, self._dtypes[name], self._problem.device)
+            expect_alike(name, result, self.expected[name].oracle.shape, self._dtypes[name], self.expected[name].oracle.device)
 
 
 def explain_first(errors: list[TensorError], results: dict[str, Tensor]) -> str | None:
