@@ -1,0 +1,160 @@
+"""What everything else stands on: an empty launch, one addition, copies between and inside memories, waiting for the device.
+
+The way is the name of a case's size: `empty`, `add` (y = x + 1), `h2d` (host to device), `d2h`, `d2d` and `sync`, each over so many elements.
+The result of `d2h` lies on the host; `empty` and `sync` hand on what they were given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
+
+COPIES = ("h2d", "d2h", "d2d")
+OWN, MEMCPY = range(2)
+"""Ways of the native copy, numbered as in csrc/launch/launch.cpp."""
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    way, n = way_of(case)
+    x = make.normal(n)
+    return {"x": x.cpu() if way == "h2d" else x, "way": way, "device": x.device}
+
+
+def way_of(case: Case) -> tuple[str, int]:
+    """(the way, number of elements)."""
+    ((way, n),) = case.sizes
+    assert isinstance(n, int)
+    return way, n
+
+
+def reference(x: Tensor, way: str, device: torch.device) -> Tensor:
+    if way == "add":
+        return x + 1
+    if way in COPIES:
+        return x.to({"h2d": device, "d2h": torch.device("cpu"), "d2d": x.device}[way], copy=True)
+    return x
+
+
+def cost(case: Case) -> Cost:
+    """A copy inside a memory reads and writes there; one between two memories touches the device's once."""
+    way, n = way_of(case)
+    touched = {"empty": 0, "sync": 0, "h2d": 1, "d2h": 1, "add": 2, "d2d": 2}[way]
+    return Cost(n if way == "add" else 0, touched * n * case.element_bytes)
+
+
+def register_native() -> None:
+    """Shapes for torch.compile, for the torch operators that the library defines."""
+    torch.library.register_fake("warpwatch::launch_empty", lambda x: None)
+    torch.library.register_fake("warpwatch::launch_add", lambda x: x.new_empty(x.shape))
+    torch.library.register_fake("warpwatch::launch_copy", lambda x, way: x.new_empty(x.shape))
+
+
+def only(*ways: str, why: str) -> Any:
+    """Variants that have something of their own to say on these ways alone."""
+
+    def unsupported(case: Case, device: DeviceKind) -> str | None:
+        way, _ = way_of(case)
+        if device == "cpu" and way in ("h2d", "d2h", "sync"):
+            return "a CPU has one memory, and nothing to wait for"
+        return None if way in ways else why
+
+    return unsupported
+
+
+QUICK = (
+    case(empty=1),
+    case(add=1),
+    case(sync=1),
+    *(case(d2d=n) for n in (2**16, 1_000_003)),
+    case(h2d=2**16),
+    case(d2h=2**16),
+)
+LARGE = (2**20, 2**24, 2**26)
+FULL = (*QUICK, *(case(h2d=n) for n in (1, *LARGE)), *(case(d2h=n) for n in (1, *LARGE)), *(case(d2d=n) for n in (1, *LARGE)))
+EDGE = (*(case(d2d=n) for n in (0, 1, 3, 1023, 4099)), case(add=257), case(h2d=0), case(h2d=1023), case(d2h=0), case(d2h=1023))
+
+operator = Operator(
+    "launch",
+    "What a launch, a copy and a wait cost.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    native=register_native,
+)
+
+
+@operator.variant(
+    "v1",
+    idea="what torch does unasked: a kernel that sleeps for no time, x + 1, copies of pageable memory, a wait for the whole device",
+    unsupported=only("empty", "add", "sync", *COPIES, why=""),
+)
+def v1(x: Tensor, way: str, device: torch.device) -> Tensor:
+    if way == "empty" and device.type == "cuda":
+        torch.cuda._sleep(0)  # type: ignore[no-untyped-call]
+    if way == "sync":
+        torch.cuda.synchronize(device)
+    return reference(x, way, device)
+
+
+def pin(x: Tensor, way: str, device: torch.device) -> dict[str, Any]:
+    """The host's side of a copy to the device in page-locked memory, which the device reads by itself."""
+    return {"x_pinned": x.contiguous().pin_memory()} if way == "h2d" else {"x_pinned": x}
+
+
+@operator.variant(
+    "v2",
+    idea="copies between the device and page-locked memory; a wait for the current stream alone",
+    devices=("cuda",),
+    unsupported=only("h2d", "d2h", "sync", why="no memory of the host is part of it: see v1"),
+    prepare=pin,
+)
+def v2(x: Tensor, way: str, device: torch.device, x_pinned: Tensor) -> Tensor:
+    if way == "h2d":
+        return x_pinned.to(device, non_blocking=True)
+    y = x
+    if way == "d2h":
+        # Torch keeps page-locked memory for the next call, as it does the device's.
+        y = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        y.copy_(x, non_blocking=True)
+    torch.cuda.current_stream(device).synchronize()
+    return y
+
+
+@operator.variant(
+    "v3",
+    idea="our own empty kernel, addition and copy of 16 bytes per access; on the CPU an empty call and a copy by all threads",
+    native=True,
+    unsupported=only("empty", "add", "d2d", why="torch's copies and waits are the runtime's own: see v1 and v2"),
+)
+def v3(x: Tensor, way: str, device: torch.device) -> Tensor:
+    if way == "empty":
+        torch.ops.warpwatch.launch_empty(x)
+        return x
+    y: Tensor = torch.ops.warpwatch.launch_add(x) if way == "add" else torch.ops.warpwatch.launch_copy(x, OWN)
+    return y
+
+
+@operator.variant(
+    "v4",
+    idea="cudaMemcpyAsync, or memcpy on one CPU thread",
+    native=True,
+    unsupported=only("d2d", why="it copies inside one memory"),
+)
+def v4(x: Tensor, way: str, device: torch.device) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.launch_copy(x, MEMCPY)
+    return y
+
+
+@operator.variant(
+    "event", idea="a wait for an event", devices=("cuda",), unsupported=only("sync", why="it waits, and does nothing else")
+)
+def event(x: Tensor, way: str, device: torch.device) -> Tensor:
+    mark = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    mark.record()
+    mark.synchronize()
+    return x

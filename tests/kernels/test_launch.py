@@ -1,0 +1,86 @@
+"""launch: every variant against the oracle, results on the side where they belong, and the torch operators that the library registers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import launch as module
+from warpwatch.operator import Case, Operator
+from worker.protocol import Status
+
+from .conftest import DEVICES, check_variant, ready, runnable, sized
+
+CASES = (*module.QUICK, *module.EDGE)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def operator(build_cache: Path) -> Operator:
+    return ready(module.operator, build_cache)
+
+
+@pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, CASES))
+def test_every_variant_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
+    reply = check_variant(operator, name, case, device)
+    assert reply.status is Status.OK, reply.message
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str) -> None:
+    x = torch.randn(77, device=device)
+    torch.library.opcheck(torch.ops.warpwatch.launch_empty.default, (x,))
+    torch.library.opcheck(torch.ops.warpwatch.launch_add.default, (x,))
+    for way in (module.OWN, module.MEMCPY):
+        torch.library.opcheck(torch.ops.warpwatch.launch_copy.default, (x, way))
+
+
+@pytest.mark.parametrize("way", ["add", "d2d"])
+def test_views_are_taken_by_their_elements(operator: Operator, way: str) -> None:
+    x = torch.arange(24, dtype=torch.float32).view(4, 6)
+    for view in (x.t(), x[:, 1::2], x[1:, 1:]):
+        for version in (module.v3, module.v4) if way == "d2d" else (module.v3,):
+            assert torch.equal(version(view, way, CPU), module.reference(view, way, CPU))
+
+
+def test_a_copy_is_no_view(operator: Operator) -> None:
+    x = torch.ones(5)
+    for version in (module.v1, module.v3, module.v4):
+        y = version(x, "d2d", CPU)
+        assert y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+def test_large_copies_by_all_threads_are_whole(operator: Operator) -> None:
+    x = torch.arange(1_500_001, dtype=torch.float32)
+    assert torch.equal(torch.ops.warpwatch.launch_copy(x, module.OWN), x)
+
+
+def test_other_dtypes_are_refused(operator: Operator) -> None:
+    with pytest.raises(RuntimeError, match="float32"):
+        torch.ops.warpwatch.launch_copy(torch.ones(3, dtype=torch.float64), module.OWN)
+
+
+def test_copies_between_two_memories_need_two() -> None:
+    for name in ("h2d", "d2h", "sync"):
+        case = sized("f32", "fwd", **{name: 8})
+        assert module.operator.variants["v1"].reason_unsupported(case, "cpu") == "a CPU has one memory, and nothing to wait for"
+        assert module.operator.variants["v1"].reason_unsupported(case, "cuda") is None
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_results_lie_where_their_name_says(operator: Operator, name: str) -> None:
+    device, variant = torch.device("cuda"), operator.variants[name]
+    for way, x, where in (("h2d", torch.ones(9), "cuda"), ("d2h", torch.ones(9, device=device), "cpu")):
+        prepared = variant.prepare(x, way, device) if variant.prepare else {}
+        y = variant.function(x, way, device, **prepared)
+        assert y.device.type == where
+        assert y.is_pinned() is (name == "v2" and way == "d2h")
+
+
+def test_costs() -> None:
+    assert module.cost(sized("f32", "fwd", d2d=100)).bytes == 800
+    assert module.cost(sized("f32", "fwd", h2d=100)).bytes == 400
+    assert module.cost(sized("f32", "fwd", empty=1)).bytes == 0
