@@ -15,6 +15,7 @@ from warpwatch.operator import Case, Operator
 from worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, ready, runnable
+from .test_concat import Calls
 
 VERSIONS = [("cpu", _recurrent.CELL), *(("cuda", v) for v in (_recurrent.CELL, _recurrent.PERSISTENT) if "cuda" in DEVICES)]
 
@@ -96,6 +97,18 @@ def test_large_numbers_saturate(operator: Operator) -> None:
     gates, h, w, bias = (tensor.detach() for tensor in operands(1, 1, 16, "cpu"))
     gates = gates * 1e4
     torch.testing.assert_close(_recurrent.scan(gates, h, w, bias, 3), module._eager_scan(gates, h, w, bias))
+
+
+def test_the_calls_into_torch_do_not_grow_with_the_steps(operator: Operator) -> None:
+    """The loop over time is launch-bound first: a quicker cell that is called step by step makes the whole run slower."""
+    counts = []
+    for steps in (2, 20):
+        given = operands(steps, 2, 5, "cpu")
+        with Calls() as calls:
+            out = _recurrent.scan(*given, version=_recurrent.CELL)
+            torch.autograd.grad(out, given, torch.ones_like(out))
+        counts.append(len(calls.names))
+    assert counts[0] == counts[1]
 
 
 def test_what_does_not_fit_is_refused(operator: Operator) -> None:

@@ -1,0 +1,4 @@
+#include "common/decoder_step.cuh"
+
+WARPWATCH_DECODER_STEP(double)
+WARPWATCH_ROW_PRODUCTS_FORWARD(double)

@@ -1,0 +1,262 @@
+"""Greedy decode of a recurrent encoder-decoder, end to end: source tokens in, at most `steps` tokens per sentence out.
+
+A GRU encoder walks the source's embeddings; its last state is the decoder's first state and, unchanged, the context of every step.
+A step takes the token before it, updates the state and emits the likeliest token; a sentence that has emitted END repeats it. What
+counts is the time of the whole decode: a step is launch-bound long before any of its kernels is worth making faster.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
+from warpwatch.peers import compile_unsupported
+
+from . import _recurrent
+
+START, END = 1, 2
+LONGEST_COMPILED = 8
+"""Tokens up to which torch.compile may unroll the decode."""
+
+linear = torch.nn.functional.linear
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    """Embeddings and weights so large that the decode wanders: with smaller ones it would soon repeat one token."""
+    width, hidden, batch = case["embedding"], case["hidden"], case["batch"]
+    source_vocab, vocab = case["vocab"]
+
+    def layer(columns: int) -> list[Tensor]:
+        scale = 1.5 * hidden**-0.5
+        matrices = [make.normal(3 * hidden, n, scale=scale) for n in (columns, hidden)]
+        return [*matrices, *(make.normal(3 * hidden, scale=0.1) for _ in range(2))]
+
+    return {
+        "source": make.integers(0, source_vocab, case["source"], batch),
+        "source_table": make.normal(source_vocab, width),
+        "target_table": make.normal(vocab, width, scale=2.0),
+        "encoder": layer(width),
+        "decoder": layer(width + hidden),
+        "w_fc": make.normal(vocab, width + 2 * hidden, scale=hidden**-0.5),
+        "b_fc": make.normal(vocab, scale=0.1),
+        "steps": case["steps"],
+    }
+
+
+def reference(
+    source: Tensor,
+    source_table: Tensor,
+    target_table: Tensor,
+    encoder: Sequence[Tensor],
+    decoder: Sequence[Tensor],
+    w_fc: Tensor,
+    b_fc: Tensor,
+    steps: int,
+) -> Tensor:
+    h = source_table.new_zeros(source.shape[1], encoder[1].shape[1])
+    for step in source:
+        h = _recurrent.naive_cell(source_table[step], h, *encoder)
+    c, token, emitted = h, torch.full_like(source[0], START), []
+    for _ in range(steps):
+        e = target_table[token]
+        h = _recurrent.naive_cell(torch.cat([e, c], 1), h, *decoder)
+        likeliest = (torch.cat([e, h, c], 1) @ w_fc.t() + b_fc).argmax(1)
+        token = torch.where(token == END, END, likeliest)
+        emitted.append(token)
+    return torch.stack(emitted, 1)
+
+
+def cost(case: Case) -> Cost:
+    """The context's products count once. Bytes are those of all weights once, which no cache keeps from being read at least once."""
+    batch, width, hidden, (_, vocab) = case["batch"], case["embedding"], case["hidden"], case["vocab"]
+    encoder, decoder, fc = 3 * hidden * (width + hidden), 3 * hidden * (width + 2 * hidden), vocab * (width + 2 * hidden)
+    context = hidden * (3 * hidden + vocab)
+    step = decoder + fc - context
+    flops = 2 * batch * (case["source"] * encoder + context + case["steps"] * step)
+    weights = encoder + decoder + fc + 12 * hidden + vocab
+    embeddings = batch * width * (case["source"] + case["steps"])
+    tokens = 8 * batch * (case["source"] + case["steps"])
+    return Cost(flops, case.element_bytes * (weights + embeddings) + tokens)
+
+
+def register_native() -> None:
+    """Shapes for torch.compile; tokens have no gradients."""
+
+    @torch.library.register_fake("warpwatch::seq2seq_decode")  # type: ignore[untyped-decorator]
+    def fake(
+        source: Tensor, source_table: Tensor, target_table: Tensor, encoder: list[Tensor], decoder: list[Tensor],
+        w_fc: Tensor, b_fc: Tensor, start: int, end: int, steps: int,
+    ) -> Tensor:  # fmt: skip
+        return source.new_empty((source.shape[1], steps))
+
+
+def decode(
+    source: int, batch: int, embedding: int, hidden: int, vocab: tuple[int, int], steps: int, precision: Any = "f32"
+) -> Case:
+    return case(precision, source=source, batch=batch, embedding=embedding, hidden=hidden, vocab=vocab, steps=steps)
+
+
+QUICK = (
+    decode(13, 1, 32, 64, (350, 300), 25),
+    decode(7, 4, 32, 64, (350, 300), 25),
+    decode(5, 3, 13, 19, (40, 37), 10, "f64"),
+)
+FULL = (*QUICK, *(decode(13, batch, 256, 512, (7853, 5893), 25) for batch in (1, 8, 64)))
+EDGE = (decode(1, 1, 5, 7, (9, 11), 1), decode(2, 9, 8, 33, (9, 65), 3), decode(2, 0, 4, 5, (6, 7), 3))
+
+operator = Operator(
+    "seq2seq",
+    "Greedy decode of a recurrent encoder-decoder, end to end.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    native=register_native,
+    no_special_values="the likeliest of logits that are NaN is no token",
+)
+
+
+@operator.variant("v1", idea="as the formula is written, and the host asks after every step whether all sentences have ended")
+def v1(
+    source: Tensor, source_table: Tensor, target_table: Tensor, encoder: Sequence[Tensor], decoder: Sequence[Tensor],
+    w_fc: Tensor, b_fc: Tensor, steps: int,
+) -> Tensor:  # fmt: skip
+    h = source_table.new_zeros(source.shape[1], encoder[1].shape[1])
+    for step in source:
+        h = _recurrent.naive_cell(source_table[step], h, *encoder)
+    c, token = h, torch.full_like(source[0], START)
+    emitted = torch.full((source.shape[1], steps), END, dtype=source.dtype, device=source.device)
+    for index in range(steps):
+        e = target_table[token]
+        h = _recurrent.naive_cell(torch.cat([e, c], 1), h, *decoder)
+        token = torch.where(token == END, END, linear(torch.cat([e, h, c], 1), w_fc, b_fc).argmax(1))
+        emitted[:, index] = token
+        if bool((token == END).all()):
+            break
+    return emitted
+
+
+@operator.variant("v2", idea="torch.gru of the whole source, torch.gru_cell and F.linear per step, and nobody waits for the host")
+def v2(
+    source: Tensor, source_table: Tensor, target_table: Tensor, encoder: Sequence[Tensor], decoder: Sequence[Tensor],
+    w_fc: Tensor, b_fc: Tensor, steps: int,
+) -> Tensor:  # fmt: skip
+    h, token, emitted = _encode(source, source_table, encoder), torch.full_like(source[0], START), []
+    c = h
+    for _ in range(steps):
+        e = target_table[token]
+        h = torch.gru_cell(torch.cat([e, c], 1), h, *decoder)
+        token = _next(token, linear(torch.cat([e, h, c], 1), w_fc, b_fc))
+        emitted.append(token)
+    return torch.stack(emitted, 1)
+
+
+@operator.variant(
+    "split",
+    idea="v2 with the context's products computed once: no concatenation, two fifths fewer bytes of the vocabulary's weights",
+)
+def split(
+    source: Tensor, source_table: Tensor, target_table: Tensor, encoder: Sequence[Tensor], decoder: Sequence[Tensor],
+    w_fc: Tensor, b_fc: Tensor, steps: int,
+) -> Tensor:  # fmt: skip
+    h, token, emitted = _encode(source, source_table, encoder), torch.full_like(source[0], START), []
+    (w_ih, w_hh, b_ih, b_hh), width, hidden = decoder, target_table.shape[1], h.shape[1]
+    w_e, w_c = torch.split(w_ih, [width, hidden], dim=1)
+    v_e, v_h, v_c = torch.split(w_fc, [width, hidden, hidden], dim=1)
+    gates, logits = linear(h, w_c, b_ih), linear(h, v_c, b_fc)
+    for _ in range(steps):
+        e = target_table[token]
+        own, recurrent = torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t())
+        h = torch.ops.aten._thnn_fused_gru_cell(own, recurrent, h)[0] if h.is_cuda else _recurrent.cell(own, recurrent, h)
+        token = _next(token, torch.addmm(torch.addmm(logits, e, v_e.t()), h, v_h.t()))
+        emitted.append(token)
+    return torch.stack(emitted, 1)
+
+
+def _encode(source: Tensor, table: Tensor, layer: Sequence[Tensor]) -> Tensor:
+    """The state after the whole source."""
+    h0 = table.new_zeros(1, source.shape[1], layer[1].shape[1])
+    last: Tensor = torch._VF.gru(table[source], h0, list(layer), True, 1, 0.0, False, False, False)[1][0]
+    return last
+
+
+def _next(token: Tensor, logits: Tensor) -> Tensor:
+    following: Tensor = torch.where(token == END, END, logits.argmax(1))
+    return following
+
+
+class CapturedDecode:
+    """`split` in a CUDA graph, on the very tensors that it was captured with."""
+
+    def __init__(self, **inputs: Any) -> None:
+        ahead = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        ahead.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(ahead):
+            split(**inputs)
+        torch.cuda.current_stream().wait_stream(ahead)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._tokens = split(**inputs)
+
+    def __call__(self) -> Tensor:
+        """The next replay overwrites the graph's own tokens, so that they are copied."""
+        self._graph.replay()
+        tokens: Tensor = self._tokens.clone()
+        return tokens
+
+
+@operator.variant(
+    "cuda_graph",
+    idea="split captured beforehand: one launch for the whole decode",
+    devices=("cuda",),
+    prepare=lambda **inputs: {"captured": CapturedDecode(**inputs)},
+)
+def cuda_graph(captured: CapturedDecode, **inputs: Any) -> Tensor:
+    return captured()
+
+
+def native_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    return None if case.precision in ("f32", "f64") else "computes in f32 and f64"
+
+
+@operator.variant(
+    "v3",
+    idea="the whole decode in one call, three launches per step: products and cell, logits, and argmax with the next embedding",
+    native=True,
+    unsupported=native_unsupported,
+)
+def v3(
+    source: Tensor, source_table: Tensor, target_table: Tensor, encoder: Sequence[Tensor], decoder: Sequence[Tensor],
+    w_fc: Tensor, b_fc: Tensor, steps: int,
+) -> Tensor:  # fmt: skip
+    tables = source_table, target_table
+    tokens: Tensor = torch.ops.warpwatch.seq2seq_decode(
+        source, *tables, list(encoder), list(decoder), w_fc, b_fc, START, END, steps
+    )
+    return tokens
+
+
+def short_only(case: Case, device: DeviceKind) -> str | None:
+    if case["steps"] > LONGEST_COMPILED and device == "cpu":
+        return f"it unrolls the decode, and more than {LONGEST_COMPILED} steps compile for minutes"
+    return compile_unsupported(case, device)
+
+
+@operator.variant("compile", idea="torch.compile of v1 without its question to the host", unsupported=short_only)
+def compiled(**inputs: Any) -> Tensor:
+    tokens: Tensor = _compiled()(**inputs)
+    return tokens
+
+
+@functools.cache
+def _compiled() -> Callable[..., Any]:
+    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = 1000
+    return torch.compile(reference, fullgraph=True, dynamic=False)
