@@ -1,4 +1,7 @@
-"""y = a + b: three memory accesses and one addition per element, so every microsecond above the copy floor is launch shape."""
+"""y = a + b: three memory accesses and one addition per element, so every microsecond above the copy floor is launch shape.
+
+Cases sized `host` instead of `n` are end to end: a, b and y lie on the host, the addition happens on the device.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,37 @@ THREADS, BLOCKS, ONE_BLOCK, VECTORS = range(4)
 """Launch shapes of the native operator, numbered as in csrc/vector_add/vector_add.h."""
 
 LARGEST_SLOW_LAUNCH = 2**24
+PARTS, STREAMS = 8, 3
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
-    n = case["n"]
+    n = length(case)
     if case.precision == "i32":
         return {"a": make.integers(-1000, 1000, n), "b": make.integers(-1000, 1000, n)}
-    return {"a": make.normal(n), "b": make.normal(n)}
+    a, b = make.normal(n), make.normal(n)
+    return {"a": a.cpu(), "b": b.cpu(), "device": a.device} if on_host(case) else {"a": a, "b": b}
 
 
-def reference(a: Tensor, b: Tensor) -> Tensor:
+def on_host(case: Case) -> bool:
+    return case.sizes[0][0] == "host"
+
+
+def length(case: Case) -> int:
+    return int(case["host" if on_host(case) else "n"])
+
+
+def reference(a: Tensor, b: Tensor, device: torch.device | None = None) -> Tensor:
     return a + b
 
 
 def cost(case: Case) -> Cost:
-    """Forward reads a and b and writes y. Backward hands the incoming gradient on: nothing has to move."""
-    n = case["n"]
+    """Forward reads a and b and writes y. Backward hands the incoming gradient on: nothing has to move.
+
+    End to end the device's memory takes in a and b, too, and gives y away.
+    """
+    n = length(case)
+    if on_host(case):
+        return Cost(n, 6 * n * case.element_bytes)
     return Cost(n, 3 * n * case.element_bytes) if case.direction == "fwd" else Cost(0, 0)
 
 
@@ -53,6 +71,7 @@ QUICK = (
     case("f32", n=1_000_003),
     case("f32", "bwd", n=1_000_003),
     case("i32", n=2**16),
+    case("f32", host=2**16),
 )
 FULL = (
     *QUICK,
@@ -63,8 +82,15 @@ FULL = (
     case("f64", n=2**24),
     case("i32", n=2**20 + 1),
     case("i32", n=2**24),
+    *(case("f32", host=2**power) for power in (20, 22, 24, 26)),
 )
-EDGE = (*(case("f32", n=n) for n in (0, 1, 255, 257, 1025)), case("f32", "bwd", n=1), case("i32", n=3))
+EDGE = (
+    *(case("f32", n=n) for n in (0, 1, 255, 257, 1025)),
+    case("f32", "bwd", n=1),
+    case("i32", n=3),
+    case("f32", host=1),
+    case("f32", host=1025),
+)
 
 operator = Operator(
     "vector_add",
@@ -78,8 +104,29 @@ operator = Operator(
 )
 
 
+Reason = Callable[[Case, DeviceKind], str | None]
+
+
+def device_only(*others: Reason) -> Reason:
+    """For variants that begin and end on the device."""
+
+    def unsupported(case: Case, device: DeviceKind) -> str | None:
+        if on_host(case):
+            return "its operands lie on the device: pageable, pinned and streams take them from the host"
+        return next((why for reason in others if (why := reason(case, device))), None)
+
+    return unsupported
+
+
+def host_only(case: Case, device: DeviceKind) -> str | None:
+    return None if on_host(case) else "it takes its operands from the host: see the cases sized `host`"
+
+
 @operator.variant(
-    "v1", idea="copy a, then add b in place: the way that reads naturally when y is prepared first", outcome="5 accesses for 3"
+    "v1",
+    idea="copy a, then add b in place: the way that reads naturally when y is prepared first",
+    outcome="5 accesses for 3",
+    unsupported=device_only(),
 )
 def v1(a: Tensor, b: Tensor) -> Tensor:
     y = a.clone()
@@ -87,19 +134,24 @@ def v1(a: Tensor, b: Tensor) -> Tensor:
     return y
 
 
-@operator.variant("v2", idea="one torch call")
+@operator.variant("v2", idea="one torch call", unsupported=device_only())
 def v2(a: Tensor, b: Tensor) -> Tensor:
     return torch.add(a, b)
 
 
 @operator.variant(
-    "v3", idea="C++ loop over torch's threads on the CPU; <<<N/256, 256>>>, one element per thread, on CUDA", native=True
+    "v3",
+    idea="C++ loop over torch's threads on the CPU; <<<N/256, 256>>>, one element per thread, on CUDA",
+    native=True,
+    unsupported=device_only(),
 )
 def v3(a: Tensor, b: Tensor) -> Tensor:
     return _native(a, b, THREADS)
 
 
-@operator.variant("v4", idea="16 bytes per access, a fixed grid that strides", native=True, devices=("cuda",))
+@operator.variant(
+    "v4", idea="16 bytes per access, a fixed grid that strides", native=True, devices=("cuda",), unsupported=device_only()
+)
 def v4(a: Tensor, b: Tensor) -> Tensor:
     return _native(a, b, VECTORS)
 
@@ -110,28 +162,85 @@ def slow_launch(case: Case, device: DeviceKind) -> str | None:
 
 
 @operator.variant(
-    "v5", idea="<<<N, 1>>>, one thread per block: 31 of 32 lanes idle", native=True, devices=("cuda",), unsupported=slow_launch
+    "v5",
+    idea="<<<N, 1>>>, one thread per block: 31 of 32 lanes idle",
+    native=True,
+    devices=("cuda",),
+    unsupported=device_only(slow_launch),
 )
 def v5(a: Tensor, b: Tensor) -> Tensor:
     return _native(a, b, BLOCKS)
 
 
 @operator.variant(
-    "v6", idea="<<<1, 1024>>>, one block: one multiprocessor works", native=True, devices=("cuda",), unsupported=slow_launch
+    "v6",
+    idea="<<<1, 1024>>>, one block: one multiprocessor works",
+    native=True,
+    devices=("cuda",),
+    unsupported=device_only(slow_launch),
 )
 def v6(a: Tensor, b: Tensor) -> Tensor:
     return _native(a, b, ONE_BLOCK)
 
 
-@operator.variant("compile", idea="torch.compile of the reference", unsupported=compile_unsupported)
+@operator.variant("compile", idea="torch.compile of the reference", unsupported=device_only(compile_unsupported))
 def compiled_add(a: Tensor, b: Tensor) -> Tensor:
     return _compiled()(a, b)
 
 
-@operator.variant("triton", idea="one program per 1024 elements", unsupported=triton_unsupported)
+@operator.variant("triton", idea="one program per 1024 elements", unsupported=device_only(triton_unsupported))
 def triton_add(a: Tensor, b: Tensor) -> Tensor:
     y: Tensor = TritonAdd.apply(a, b)  # type: ignore[no-untyped-call]
     return y
+
+
+@operator.variant(
+    "pageable", idea="end to end from ordinary memory, which the driver copies through a buffer of its own", unsupported=host_only
+)
+def pageable(a: Tensor, b: Tensor, device: torch.device) -> Tensor:
+    return (a.to(device) + b.to(device)).cpu()
+
+
+def pin(a: Tensor, b: Tensor, device: torch.device) -> dict[str, Any]:
+    """The operands in page-locked memory. The result's is made by each call, which may keep it; torch hands it out again when it does not."""
+    return {"a_pinned": a.contiguous().pin_memory(), "b_pinned": b.contiguous().pin_memory()}
+
+
+@operator.variant(
+    "pinned",
+    idea="end to end from page-locked memory, which the device reads by itself",
+    devices=("cuda",),
+    unsupported=host_only,
+    prepare=pin,
+)
+def pinned(a: Tensor, b: Tensor, device: torch.device, a_pinned: Tensor, b_pinned: Tensor) -> Tensor:
+    y = torch.empty(a.shape, dtype=a.dtype, pin_memory=True)
+    y.copy_(a_pinned.to(device, non_blocking=True) + b_pinned.to(device, non_blocking=True), non_blocking=True)
+    torch.cuda.current_stream(device).synchronize()
+    return y
+
+
+@operator.variant(
+    "streams",
+    idea="pinned in eight parts on three streams: one part is added while the next comes in and the one before goes out",
+    devices=("cuda",),
+    unsupported=host_only,
+    prepare=pin,
+)
+def streams(a: Tensor, b: Tensor, device: torch.device, a_pinned: Tensor, b_pinned: Tensor) -> Tensor:
+    y = torch.empty(a.shape, dtype=a.dtype, pin_memory=True)
+    for i, (left, right, total) in enumerate(zip(*(t.chunk(PARTS) for t in (a_pinned, b_pinned, y)), strict=True)):
+        # Operands and result lie on the host, so no part waits for anything but its own stream.
+        with torch.cuda.stream(_streams(device)[i % STREAMS]):
+            total.copy_(left.to(device, non_blocking=True) + right.to(device, non_blocking=True), non_blocking=True)
+    for stream in _streams(device):
+        stream.synchronize()
+    return y
+
+
+@functools.cache
+def _streams(device: torch.device) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
 
 
 @functools.cache

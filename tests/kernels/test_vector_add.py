@@ -9,6 +9,7 @@ import torch
 
 from kernels import vector_add as module
 from warpwatch.operator import Case, Operator
+from worker.harness.problem import Problem
 from worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, ready, runnable, sized
@@ -18,6 +19,8 @@ EDGES = (
     sized("f64", "fwd", n=1025),
     sized("i32", "fwd", n=1023),
     sized("f32", "bwd", n=1),
+    sized("f32", "fwd", host=1),
+    sized("f32", "fwd", host=1025),
 )
 
 
@@ -60,9 +63,27 @@ def test_the_torch_operator_keeps_torchs_rules(operator: Operator, device: str) 
     torch.library.opcheck(torch.ops.warpwatch.vector_add.default, (a, b))
 
 
+@pytest.mark.parametrize("name", [name for name in module.operator.variants if name not in ("pageable", "pinned", "streams")])
+def test_what_lies_on_the_host_is_for_variants_that_fetch_it(name: str) -> None:
+    """A kernel that was handed host memory would add on the host, and be timed as if it had not."""
+    from_host, on_device = sized("f32", "fwd", host=8), sized("f32", "fwd", n=8)
+    assert "pageable, pinned and streams" in (module.operator.variants[name].reason_unsupported(from_host, "cuda") or "")
+    for other in ("pageable", "pinned", "streams"):
+        assert module.operator.variants[other].reason_unsupported(from_host, "cuda") is None
+        assert "sized `host`" in (module.operator.variants[other].reason_unsupported(on_device, "cuda") or "")
+
+
+def test_operands_of_an_end_to_end_case_lie_on_the_host(operator: Operator) -> None:
+    problem = Problem(operator, operator.variants["pageable"], sized("f32", "fwd", host=8), torch.device(DEVICES[-1]))
+    inputs = problem.data(1).inputs
+    assert (inputs["a"].device.type, inputs["b"].device.type, inputs["device"].type) == ("cpu", "cpu", DEVICES[-1])
+    assert problem.run(problem.data(1))["y"].device.type == "cpu"
+
+
 def test_costs_are_twelve_bytes_per_element() -> None:
     assert module.cost(sized("f32", "fwd", n=100)).bytes == 1200
     assert module.cost(sized("f64", "fwd", n=100)).bytes == 2400
+    assert module.cost(sized("f32", "fwd", host=100)).bytes == 2400
 
 
 def test_slow_launch_shapes_stop_at_sizes_that_take_seconds() -> None:
