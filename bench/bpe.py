@@ -1,10 +1,10 @@
-"""Byte-pair training of our C++ and of Hugging Face's tokenizers on the same corpora: MB/s, peak memory, and whether the merges are identical.
+"""Byte-pair training of our C++ and of Hugging Face's tokenizers on the same corpora: MB/s, peak memory, whether merges are identical.
 
     python bench/bpe.py [--megabytes 2 18] [--merges 1000] [--trainers v3 v4 hf_tokenizers]
 
-Corpora are synthetic proteins (kernels/bpe_train.py). Each training runs in a process of its own, which is given the corpus as it wants it,
-so that conversion is no part of the seconds; the memory is the process's peak above what it held before training, the interpreter and the
-corpus included in neither. Exits 1 when merges differ. Needs `pip install tokenizers` for hf_tokenizers.
+Corpora are synthetic proteins (kernels/bpe_train.py). Each training runs in a process of its own, which is given the corpus as it wants
+it, so that conversion is no part of the seconds. The memory is the process's peak above what it held before training, interpreter and
+corpus. Exits 1 when merges differ. hf_tokenizers needs `pip install tokenizers`.
 """
 
 from __future__ import annotations

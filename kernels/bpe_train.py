@@ -1,8 +1,9 @@
 """Training of a byte-pair tokenizer: which pairs of tokens to merge, one after the other, over strings that nothing splits.
 
-Tokens are numbered: the symbols that occur, in ascending order, then every merged pair in the order of merging. In each round the pair that
-stands most often side by side is merged, wherever it stands from left to right; of equally frequent ones that with the smaller left
-token, then with the smaller right one. A pair never spans two strings. The result has a row (left, right) per merge, -1 where no pair was left.
+Tokens are numbered: the symbols that occur, in ascending order, then every merged pair in the order of merging. In each round the pair
+that stands most often side by side is merged, wherever it stands from left to right; of equally frequent ones that with the smaller left
+token, then with the smaller right one. A pair never spans two strings. The result has a row (left, right) per merge, -1 where no pair
+was left.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def most_frequent(tokens: Tensor, size: int) -> tuple[int, int] | None:
 
 
 def merge(tokens: Tensor, pair: tuple[int, int], merged: int) -> Tensor:
-    """The tokens with every `pair` replaced. In a row of overlapping pairs, as in aaaa, it is every second one, the first included."""
+    """The tokens with every `pair` replaced; of overlapping ones in a row, as in aaaa, every second, the first included."""
     matches = torch.zeros_like(tokens, dtype=torch.bool)
     matches[:-1] = (tokens[:-1] == pair[0]) & (tokens[1:] == pair[1])
     places = torch.arange(tokens.numel(), device=tokens.device)
@@ -209,7 +210,7 @@ def hf_tokenizers(symbols: Tensor, offsets: Tensor, merges: int, strings: list[s
 
 
 def to_json(alphabet: str, merges: Tensor) -> str:
-    """A tokenizer as the file `tokenizer.json` of Hugging Face's tokenizers has it; `alphabet` holds the characters of the first tokens."""
+    """A tokenizer as Hugging Face's tokenizers save it in `tokenizer.json`; `alphabet` has the characters of the first tokens."""
     tokens, pairs = list(alphabet), []
     for left, right in merges.tolist():
         if left >= 0:

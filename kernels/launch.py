@@ -1,6 +1,6 @@
 """What everything else stands on: an empty launch, one addition, copies between and inside memories, waiting for the device.
 
-The way is the name of a case's size: `empty`, `add` (y = x + 1), `h2d` (host to device), `d2h`, `d2d` and `sync`, each over so many elements.
+The way is the name of a case's size: `empty`, `add` (y = x + 1), `h2d` (host to device), `d2h`, `d2d` and `sync`, over so many elements.
 The result of `d2h` lies on the host; `empty` and `sync` hand on what they were given.
 """
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
-from collections.abc import Callable
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 TILES, VECTORS = range(2)
@@ -105,6 +112,102 @@ def v3(a: Tensor) -> Tensor:
 @operator.variant("v4", idea="16 bytes per access, a fixed grid that strides", native=True, devices=("cuda",))
 def v4(a: Tensor) -> Tensor:
     return _native(a, VECTORS)
+
+
+INLINE_DECLARATION = "torch::Tensor product(double factor, torch::Tensor a, torch::Tensor b);"
+INLINE_SOURCE = r"""
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+template <class T>
+__global__ void inline_product(T factor, const T* a, const T* b, T* y, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = factor * a[i] * b[i];
+}
+
+torch::Tensor product(double factor, torch::Tensor a_given, torch::Tensor b_given) {
+  const c10::cuda::CUDAGuard guard(a_given.device());
+  const torch::Tensor a = a_given.contiguous(), b = b_given.contiguous();
+  torch::Tensor y = torch::empty_like(a);
+  const int64_t n = a.numel();
+  if (n == 0) return y;
+  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "product", [&] {
+    inline_product<scalar_t><<<(n + 255) / 256, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(
+        static_cast<scalar_t>(factor), a.data_ptr<scalar_t>(), b.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
+  });
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return y;
+}
+"""
+
+
+def inline_unsupported(case: Case, device: DeviceKind) -> str | None:
+    """Why torch cannot compile CUDA here."""
+    cuda = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    if not (shutil.which("nvcc") or any(folder and Path(folder, "bin", "nvcc").exists() for folder in cuda)):
+        return "load_inline needs nvcc: install a CUDA toolkit and put nvcc on PATH, or set CUDA_HOME"
+    return None if importlib.util.find_spec("ninja") or shutil.which("ninja") else "load_inline needs ninja: pip install ninja"
+
+
+def compile_inline(a: Tensor) -> dict[str, Any]:
+    return {"product": _inline()}
+
+
+@operator.variant(
+    "load_inline",
+    idea="CUDA source inside the Python file, compiled by torch.utils.cpp_extension.load_inline when it is prepared",
+    devices=("cuda",),
+    unsupported=inline_unsupported,
+    prepare=compile_inline,
+)
+def load_inline(a: Tensor, product: Callable[[float, Tensor, Tensor], Tensor]) -> Tensor:
+    y: Tensor = InlineSquare.apply(a, product)  # type: ignore[no-untyped-call]
+    return y
+
+
+class InlineSquare(torch.autograd.Function):
+    """The inline kernel and its gradient: both are a constant times two operands."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, product: Callable[[float, Tensor, Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(a)
+        ctx.product = product
+        return product(1.0, a, a)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (a,) = ctx.saved_tensors
+        return ctx.product(2.0, gradients[0], a), None
+
+
+@functools.cache
+def _inline() -> Callable[[float, Tensor, Tensor], Tensor]:
+    """Compiled once per process, into a folder that goes with it: a child that measures has a home of its own, which goes too."""
+    from torch.utils import cpp_extension
+
+    folder = tempfile.mkdtemp(prefix="load_inline")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with _ninja_on_path():
+        module = cpp_extension.load_inline(  # type: ignore[no-untyped-call]
+            "warpwatch_square_inline", INLINE_DECLARATION, INLINE_SOURCE, functions=["product"], build_directory=folder
+        )
+    product: Callable[[float, Tensor, Tensor], Tensor] = module.product
+    return product
+
+
+@contextmanager
+def _ninja_on_path() -> Iterator[None]:
+    """torch calls ninja by its name, and a virtual environment that is not activated is not on PATH."""
+    before = os.environ["PATH"]
+    if importlib.util.find_spec("ninja"):
+        import ninja
+
+        os.environ["PATH"] = os.pathsep.join([ninja.BIN_DIR, before])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
 
 
 @operator.variant("compile", idea="torch.compile of the reference", unsupported=compile_unsupported)

@@ -202,7 +202,7 @@ def pageable(a: Tensor, b: Tensor, device: torch.device) -> Tensor:
 
 
 def pin(a: Tensor, b: Tensor, device: torch.device) -> dict[str, Any]:
-    """The operands in page-locked memory. The result's is made by each call, which may keep it; torch hands it out again when it does not."""
+    """The operands in page-locked memory. A call makes its result's itself, since that may outlive it; torch keeps the memory."""
     return {"a_pinned": a.contiguous().pin_memory(), "b_pinned": b.contiguous().pin_memory()}
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from kernels import square as module
 from warpwatch.operator import Case, Operator, both_directions
+from worker.harness.check import check
+from worker.harness.problem import Problem
 from worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, ready, runnable, sized
@@ -60,6 +68,50 @@ def test_views_are_squared_by_their_elements(operator: Operator) -> None:
 def test_special_numbers_are_those_of_torch(operator: Operator) -> None:
     a = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-30, 1e30])
     torch.testing.assert_close(module.v3(a), a * a, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What load_inline was called with, beside the PATH then; instead of CUDA it gives a product of torch's."""
+    from torch.utils import cpp_extension
+
+    calls: list[dict[str, Any]] = []
+
+    def load_inline(name: str, *sources: str, **options: Any) -> Any:
+        calls.append({"sources": sources, "path": os.environ["PATH"], **options})
+        return SimpleNamespace(product=lambda factor, a, b: factor * a * b)
+
+    monkeypatch.setattr(cpp_extension, "load_inline", load_inline)
+    module._inline.cache_clear()
+    yield calls
+    module._inline.cache_clear()
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_inline_source_is_compiled_once_and_outside_of_calls(compiled: list[dict[str, Any]], direction: Any) -> None:
+    here = replace(module.operator.variants["load_inline"], devices=("cpu", "cuda"), unsupported=lambda case, device: None)
+    problem = Problem(module.operator, here, sized("f32", direction, size=(17, 15)), torch.device("cpu"))
+    path = os.environ["PATH"]
+    with problem.modes():
+        problem.prepared(problem.data(1))
+        assert len(compiled) == 1
+    assert check(problem, 7, set(), lambda done, total, text: None).status is Status.OK
+    assert len(compiled) == 1
+    assert os.environ["PATH"] == path
+    assert shutil.which("ninja", path=compiled[0]["path"])
+    assert not list(Path(compiled[0]["build_directory"]).iterdir())
+
+
+def test_inline_source_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    case, variant = module.QUICK[0], module.operator.variants["load_inline"]
+    assert variant.reason_unsupported(case, "cpu") == "load_inline has no implementation for cpu"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    if not Path("/usr/local/cuda/bin/nvcc").exists():
+        assert "install a CUDA toolkit" in (variant.reason_unsupported(case, "cuda") or "")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch()
+    assert variant.reason_unsupported(case, "cuda") is None
 
 
 def test_costs() -> None:
