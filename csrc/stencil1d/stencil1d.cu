@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "common/launch.cuh"
+#include "common/reduce.cuh"
 #include "stencil1d/stencil1d.h"
 
 namespace {
@@ -11,11 +12,10 @@ using stencil1d::kRadius;
 using stencil1d::kTaps;
 using stencil1d::Version;
 using warpwatch::ceil_div;
+using warpwatch::sum_over_block;
 using warpwatch::Vector16;
 
 constexpr int kThreads = 256;
-constexpr int kWarp = 32;
-constexpr int kWarps = kThreads / kWarp;
 
 // The taps in registers, in the order in which they meet x.
 template <class T>
@@ -104,21 +104,6 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) stencil_vectors(const T* x, const T* w, T* y, int64_t n) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * Vector16<T>::size;
   if (i < n) store_stencil(Taps<T>(w, false), Window<T>(x, i, n), y, i, n);
-}
-
-// The block's sum of each of Count numbers per thread, in an order that never changes; thread 0 has it.
-template <int Count, class T>
-__device__ void sum_over_block(T (&value)[Count]) {
-  __shared__ T of_warp[kWarps][Count];
-#pragma unroll
-  for (int j = 0; j < Count; ++j)
-    for (int apart = kWarp / 2; apart > 0; apart /= 2) value[j] += __shfl_down_sync(~0u, value[j], apart);
-  if (threadIdx.x % kWarp == 0)
-    for (int j = 0; j < Count; ++j) of_warp[threadIdx.x / kWarp][j] = value[j];
-  __syncthreads();
-  if (threadIdx.x == 0)
-    for (int warp = 1; warp < kWarps; ++warp)
-      for (int j = 0; j < Count; ++j) value[j] += of_warp[warp][j];
 }
 
 // The part's share of every tap's gradient goes to `partial`. A thread that has nothing to add still takes part in the barrier.
