@@ -169,8 +169,55 @@ void each_block(int64_t tokens, int64_t parts, const Run& run) {
   }
 }
 
+// One row of W times one token, both from a multiple of 8 columns on: four of 8 columns are picked at once.
+inline float dot(const float* x, const float* values, const uint8_t* metadata, int64_t bytes) {
+  typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+  Four sum[4] = {};
+  for (int64_t b = 0; b < bytes; ++b) {
+    const auto& positions = kPositions.of[metadata[b]];
+    const Four value = *reinterpret_cast<const Four*>(values + 4 * b);
+#if defined(__AVX2__)
+    int32_t packed;
+    std::memcpy(&packed, positions.data(), sizeof packed);
+    const __m256i at = _mm256_castsi128_si256(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(packed)));
+    const Four column = _mm256_castps256_ps128(_mm256_permutevar8x32_ps(_mm256_loadu_ps(x + 8 * b), at));
+#else
+    const float* from = x + 8 * b;
+    const Four column = {from[positions[0]], from[positions[1]], from[positions[2]], from[positions[3]]};
+#endif
+    sum[b % 4] += value * column;
+  }
+  const Four total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  return (total[0] + total[1]) + (total[2] + total[3]);
+}
+
+// For so few tokens that vectors along them would be mostly empty: vectors lie along the columns instead.
+constexpr int64_t kFewTokens = 3;
+
+template <class T>
+void linear_of_few(const Compressed<T>& w, const T* x, T* y, int64_t tokens) {
+  const int64_t stride = padded(w.columns, 8);
+  std::vector<float> columns(tokens * stride);
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t c = 0; c < w.columns; ++c) columns[t * stride + c] = widen(x[t * w.columns + c]);
+  warpwatch::parallel_for(w.rows, std::max<int64_t>(1, 32768 / std::max<int64_t>(w.columns, 1)), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float sum[kFewTokens] = {};
+      for (int64_t k = 0; k < w.columns; k += kDepth) {
+        const int64_t depth = std::min(kDepth, padded(w.columns - k, 8));
+        float values[kDepth / 2];
+        w.row(row, k, depth, values);
+        const uint8_t* metadata = w.metadata + row * w.bytes() + k / 8;
+        for (int64_t t = 0; t < tokens; ++t) sum[t] += dot(columns.data() + t * stride + k, values, metadata, depth / 8);
+      }
+      for (int64_t t = 0; t < tokens; ++t) y[t * w.rows + row] = narrow<T>(sum[t]);
+    }
+  });
+}
+
 template <class T>
 void linear(const Compressed<T>& w, const T* x, T* y, int64_t tokens) {
+  if (tokens <= kFewTokens) return linear_of_few(w, x, y, tokens);
   each_block(tokens, (w.rows + kRowsOfTask - 1) / kRowsOfTask, [&](auto vectors, int64_t first, int64_t count, int64_t part) {
     const int64_t row = part * kRowsOfTask;
     linear_block<vectors()>(w, x + first * w.columns, y + first * w.rows, count, row, std::min(kRowsOfTask, w.rows - row));
