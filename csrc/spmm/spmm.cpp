@@ -91,6 +91,7 @@ Tensor sampled(const Tensor& crow, const Tensor& col, const Tensor& g_given, con
   const Tensor g = warpwatch::contiguous(g_given), b = warpwatch::contiguous(b_given);
   const Csr a = csr(crow, col, b.size(0));
   Tensor d = new_vector(b, a.col.numel());
+  if (b.size(1) == 0) return torch::stable::zero_(d);
   warpwatch::dispatch<float, double>(b.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     run(a.pattern, g.const_data_ptr<T>(), b.const_data_ptr<T>(), d.mutable_data_ptr<T>(), b.size(1));

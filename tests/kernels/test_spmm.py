@@ -113,6 +113,13 @@ def test_a_zero_that_is_no_entry_meets_no_number(matrices: dict[str, Any]) -> No
         assert y[:, [0, 1, 4, 5]].isfinite().all()
 
 
+def test_no_columns_give_gradients_of_zero(matrices: dict[str, Any]) -> None:
+    crow, col, b, g = (matrices[name].detach() for name in ("crow", "col", "b", "g"))
+    zeros = b.new_zeros(col.numel())
+    assert torch.equal(torch.ops.warpwatch.spmm_sampled(crow, col, g[:, :0], b[:, :0]), zeros)
+    assert torch.equal(torch.ops.warpwatch.spmm_tiled_sampled(crow, col, _starts(matrices), g[:, :0], b[:, :0]), zeros)
+
+
 @pytest.mark.parametrize("bad", ["int64 indices", "short values", "two dtypes", "another pattern's tiles"])
 def test_operands_that_do_not_fit_are_refused(matrices: dict[str, Any], bad: str) -> None:
     crow, col, values, b = (matrices[name].detach() for name in ("crow", "col", "values", "b"))
