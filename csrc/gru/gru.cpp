@@ -95,6 +95,13 @@ void multiply_into(Tensor& out, const Tensor& a, const Tensor& b) {
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
+// The same numbers, of which autograd keeps no record: a product into a given tensor has no gradient, and torch refuses to start one.
+Tensor detached(const Tensor& tensor) {
+  std::array<StableIValue, 1> stack{torch::stable::detail::from(tensor)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::detach", "", stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
 Tensor counters_for(const Shape& shape, const Tensor& like) {
   const std::vector<int64_t> sizes{gru::scan_counters(shape)};
   return torch::stable::new_empty(like, sizes, warpwatch::ScalarType::Int);
@@ -103,21 +110,22 @@ Tensor counters_for(const Shape& shape, const Tensor& like) {
 // A product and a launch per step.
 template <class T>
 void step_by_step(const Shape& shape, const gru::Forward<T>& call, const Tensor& w, const Tensor& h0, const Tensor& out, void* stream) {
-  const Tensor turned = torch::stable::transpose(w, 0, 1);
+  const Tensor turned = torch::stable::transpose(detached(w), 0, 1), first = detached(h0);
   Tensor hidden = empty(w, {shape.batch, gru::kGates * shape.hidden});
   for (int64_t t = 0; t < shape.steps; ++t) {
-    multiply_into(hidden, t == 0 ? h0 : torch::stable::select(out, 0, t - 1), turned);
+    multiply_into(hidden, t == 0 ? first : torch::stable::select(out, 0, t - 1), turned);
     warpwatch::check_launch(gru::cells_on(shape, call, t, hidden.const_data_ptr<T>(), stream));
   }
 }
 
 template <class T>
 void step_by_step_back(const Shape& shape, const gru::Backward<T>& call, const Tensor& w, const Tensor& d_hidden, void* stream) {
+  const Tensor weights = detached(w);
   Tensor recurrent = empty(w, {shape.batch, shape.hidden}), carry = empty(w, {shape.batch, shape.hidden});
   for (int64_t t = shape.steps - 1; t >= -1; --t) {
     const T* later = t == shape.steps - 1 ? nullptr : recurrent.const_data_ptr<T>();
     warpwatch::check_launch(gru::cell_slopes_on(shape, call, t, later, carry.mutable_data_ptr<T>(), stream));
-    if (t >= 0) multiply_into(recurrent, torch::stable::select(d_hidden, 0, t), w);
+    if (t >= 0) multiply_into(recurrent, torch::stable::select(d_hidden, 0, t), weights);
   }
 }
 
