@@ -106,11 +106,11 @@ __device__ T from_float(float value) {
   }
 }
 
-// A float as the sum of two that tensor cores take whole, but for the last bit or two: `high`, which takes its place, keeps the 10
-// leading bits of the mantissa.
+// A float as the sum of two that tensor cores take, but for the last bit: `high`, which takes its place, is rounded to the 10 leading
+// bits of the mantissa, so that the product of two low parts, which nobody computes, is smaller than the last bit of the whole.
 __device__ inline void split(uint32_t& high, uint32_t& low) {
   const float whole = __uint_as_float(high);
-  high &= 0xffffe000u;
+  high = (high + 0x1000u) & 0xffffe000u;
   low = __float_as_uint(whole - __uint_as_float(high));
 }
 

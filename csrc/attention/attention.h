@@ -1,0 +1,54 @@
+// The seam between the binding (g++, torch) and the kernels (nvcc, no torch).
+#pragma once
+
+#include <cstdint>
+
+#include "common/sixteen.h"
+
+namespace attention {
+
+// What all tensors of a call agree on. `heads` counts over the batch as well; key j is hidden from query i < j when `causal`.
+struct Shape {
+  int64_t batch, heads_each, queries, keys, dim;
+  bool causal;
+  float scale;
+
+  int64_t heads() const { return batch * heads_each; }
+};
+
+// Rows of `dim` neighbours, by the distances between batches, heads and rows.
+template <class T>
+struct Rows {
+  const T* data;
+  int64_t batch, head, row;
+};
+
+// Outputs are contiguous (heads, rows, dim). log_sum, one number per query, is the logarithm of the sum of its exponentials.
+template <class T>
+struct Forward {
+  Rows<T> q, k, v;
+  T* out;
+  float* log_sum;
+};
+
+// `delta` is scratch, one float per query.
+template <class T>
+struct Backward {
+  Rows<T> gradient, q, k, v, out;
+  const float* log_sum;
+  float* delta;
+  T *dq, *dk, *dv;
+};
+
+constexpr int64_t kLargestDim = 128;  // Of a head, for the kernels.
+
+// Each returns null, or why the launch was refused.
+#define ATTENTION_KERNELS(T)                                                        \
+  const char* forward_on(const Shape& shape, const Forward<T>& call, void* stream); \
+  const char* backward_on(const Shape& shape, const Backward<T>& call, void* stream);
+ATTENTION_KERNELS(float)
+ATTENTION_KERNELS(warpwatch::Bf16)
+ATTENTION_KERNELS(warpwatch::F16)
+#undef ATTENTION_KERNELS
+
+}  // namespace attention

@@ -1,0 +1,321 @@
+"""softmax(Q Kᵀ / √D + mask) V for every head of a batch, causal or not.
+
+q is (batch, heads, queries, dim), k and v are (batch, heads, keys, dim). Causal hides key j from query i where j > i.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
+from warpwatch.peers import compile_unsupported, triton_unsupported
+
+LARGEST_DIM = 128
+"""Of a head, for the CUDA kernels of v3."""
+
+
+def inputs(case: Case, make: Maker) -> dict[str, Any]:
+    b, h, d = case["b"], case["h"], case["d"]
+    q, k, v = (make.normal(b, h, rows, d) for rows in (case["q"], case["k"], case["k"]))
+    return {"q": q, "k": k, "v": v, "causal": bool(case["causal"])}
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """One head after the other, which keeps the scores of a single one in memory at a time."""
+    heads = [_one_head(*head, causal) for head in zip(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), strict=True)]
+    return torch.stack(heads).view(*q.shape[:3], v.shape[3])
+
+
+def _one_head(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    scores = q @ k.T / math.sqrt(q.shape[1])
+    if causal:
+        scores = scores.masked_fill(hidden(scores), -math.inf)
+    return scores.softmax(1) @ v
+
+
+def hidden(scores: Tensor) -> Tensor:
+    """Where a causal mask hides a key from a query."""
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+
+
+def pairs(case: Case) -> int:
+    """Pairs of a query and a key that it may see, over all heads."""
+    queries, keys = case["q"], case["k"]
+    seen = sum(min(i + 1, keys) for i in range(queries)) if case["causal"] else queries * keys
+    return int(case["b"] * case["h"] * seen)
+
+
+def cost(case: Case) -> Cost:
+    """Two products forward. Backward computes the scores again and then four gradients, five products in all, from q, k, v and the
+    incoming gradient; what a softmax takes is not counted."""
+    heads, d = case["b"] * case["h"], case["d"]
+    per_query, per_key = heads * case["q"] * d, heads * case["k"] * d
+    if case.direction == "fwd":
+        return Cost(4 * pairs(case) * d, case.element_bytes * 2 * (per_query + per_key))
+    return Cost(10 * pairs(case) * d, case.element_bytes * (3 * per_query + 4 * per_key))
+
+
+def depth(case: Case) -> int:
+    """A score sums over a head's elements, a result over all keys, and a key's gradient over all queries."""
+    longest: int = case["k"] if case.direction == "fwd" else max(case["q"], case["k"])
+    return longest + int(case["d"])
+
+
+@functools.cache
+def register_native() -> None:
+    """Shapes for torch.compile, and the gradients, for the torch operators that the library defines; once, whoever asks."""
+
+    @torch.library.register_fake("warpwatch::attention")  # type: ignore[untyped-decorator]
+    def fake(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=wide)
+
+    @torch.library.register_fake("warpwatch::attention_backward")  # type: ignore[untyped-decorator]
+    def fake_backward(
+        gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+    def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        q, k, v, ctx.causal, ctx.scale = inputs
+        out, log_sum = output
+        ctx.mark_non_differentiable(log_sum)
+        # Otherwise autograd fills a tensor with zeros, as the gradient of what has none.
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, log_sum)
+
+    def backward(ctx: Any, gradient: Tensor | None, _log_sum: None) -> tuple[Tensor | None, ...]:
+        if gradient is None:
+            return (None,) * 5
+        gradients = torch.ops.warpwatch.attention_backward(gradient, *ctx.saved_tensors, ctx.causal, ctx.scale)
+        return (*gradients, None, None)
+
+    torch.library.register_autograd("warpwatch::attention", backward, setup_context=remember)
+
+
+def native_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    out: Tensor = torch.ops.warpwatch.attention(q, k, v, causal, q.shape[3] ** -0.5)[0]
+    return out
+
+
+QUICK = both_directions(
+    case("f32", b=2, h=4, q=128, k=128, d=64, causal=0),
+    case("f32", b=1, h=3, q=97, k=97, d=33, causal=1),
+    case("f64", b=1, h=2, q=65, k=50, d=16, causal=0),
+    case("bf16", b=1, h=4, q=96, k=96, d=64, causal=1),
+    case("f16", b=2, h=2, q=64, k=80, d=32, causal=0),
+)
+FULL = (
+    *QUICK,
+    *both_directions(
+        *(case(p, b=16, h=16, q=512, k=512, d=64, causal=0) for p in ("f32", "bf16", "f16")),
+        *(
+            case("bf16", b=4, h=16, q=rows, k=rows, d=d, causal=causal)
+            for rows in (512, 2048, 8192)
+            for d in (64, 128)
+            for causal in (0, 1)
+        ),
+        *(case("f16", b=4, h=16, q=2048, k=2048, d=128, causal=causal) for causal in (0, 1)),
+        # In f32 the scores of 8192 queries that unfused variants keep do not fit into 80 GB.
+        *(case("f32", b=4, h=16, q=rows, k=rows, d=64, causal=causal) for rows in (512, 2048) for causal in (0, 1)),
+        case("f32", b=4, h=16, q=2048, k=2048, d=128, causal=1),
+        case("bf16", b=3, h=5, q=1023, k=1023, d=80, causal=1),
+    ),
+)
+EDGE = (
+    *both_directions(
+        case("f32", b=1, h=1, q=65, k=63, d=5, causal=0),
+        case("bf16", b=1, h=2, q=63, k=65, d=72, causal=1),
+        case("f32", b=1, h=1, q=50, k=170, d=128, causal=1),
+    ),
+    # With one key the gradients of scores are zero, and so is what an error would be measured against.
+    case("f32", b=2, h=1, q=1, k=1, d=1, causal=1),
+    case("f32", b=1, h=2, q=3, k=1, d=8, causal=0),
+    case("f32", b=1, h=2, q=1, k=129, d=64, causal=0),
+)
+
+operator = Operator(
+    "attention",
+    "Multi-head attention, causal or not.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    cases={"quick": QUICK, "full": FULL, "edge": EDGE},
+    gradients=("q", "k", "v"),
+    depth=depth,
+    native=register_native,
+    no_special_values="a hidden pair is left out by some formulas and multiplied by zero by others, which keeps a NaN",
+)
+
+
+@operator.variant("v1", idea="two products and a softmax between them; all scores go through memory")
+def v1(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    scores = q @ k.mT / math.sqrt(q.shape[3])
+    if causal:
+        scores = scores.masked_fill(hidden(scores), -math.inf)
+    return scores.softmax(3) @ v
+
+
+def _sdpa(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    with sdpa_kernel(backend):
+        out: Tensor = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return out
+
+
+@operator.variant("v2", idea="scaled_dot_product_attention, whichever backend torch chooses")
+def v2(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+@operator.variant("sdpa_math", idea="scaled_dot_product_attention in plain products")
+def sdpa_math(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return _sdpa(SDPBackend.MATH, q, k, v, causal)
+
+
+def sixteen_bits_only(case: Case, _device: DeviceKind) -> str | None:
+    return None if case.precision in ("bf16", "f16") else "takes bf16 and f16 alone"
+
+
+def cudnn_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case["d"] % 8:
+        return "cuDNN takes heads of a multiple of 8"
+    return sixteen_bits_only(case, device)
+
+
+def not_f64(case: Case, _device: DeviceKind) -> str | None:
+    return "has no kernel for f64" if case.precision == "f64" else None
+
+
+@operator.variant("sdpa_flash", idea="FlashAttention in torch", devices=("cuda",), unsupported=sixteen_bits_only)
+def sdpa_flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return _sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)
+
+
+@operator.variant("sdpa_efficient", idea="memory-efficient attention in torch", devices=("cuda",), unsupported=not_f64)
+def sdpa_efficient(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return _sdpa(SDPBackend.EFFICIENT_ATTENTION, q, k, v, causal)
+
+
+@operator.variant("sdpa_cudnn", idea="cuDNN's fused attention", devices=("cuda",), unsupported=cudnn_unsupported)
+def sdpa_cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return _sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)
+
+
+@operator.variant("einsum", idea="both products as einsum")
+def einsum(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.shape[3])
+    if causal:
+        scores = scores.masked_fill(hidden(scores), -math.inf)
+    return torch.einsum("bhqk,bhkd->bhqd", scores.softmax(3), v)
+
+
+@operator.variant(
+    "cublas",
+    idea="one strided-batched product with K transposed and 1/√D as its factor, softmax, another product",
+    devices=("cuda",),
+)
+def cublas(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    (b, h, queries, d), keys = q.shape, k.shape[2]
+    # beta = 0 leaves the first operand unread.
+    unread = q.new_empty(()).expand(b * h, queries, keys)
+    scores = torch.baddbmm(unread, q.flatten(0, 1), k.flatten(0, 1).mT, beta=0, alpha=d**-0.5)
+    if causal:
+        scores = scores.masked_fill(hidden(scores), -math.inf)
+    return torch.bmm(scores.softmax(2), v.flatten(0, 1)).view(b, h, queries, d)
+
+
+def identities(q: Tensor, **_others: Any) -> dict[str, Any]:
+    return {"identity": torch.eye(q.shape[1] * q.shape[3], dtype=q.dtype, device=q.device)}
+
+
+@operator.variant(
+    "mha", idea="nn.MultiheadAttention's function, whose four projections, here identities, are timed with it", prepare=identities
+)
+def mha(q: Tensor, k: Tensor, v: Tensor, causal: bool, identity: Tensor) -> Tensor:
+    b, heads, rows, d = q.shape
+    # It takes (rows, batch, heads * dim).
+    queries, keys, values = (t.permute(2, 0, 1, 3).reshape(t.shape[2], b, heads * d) for t in (q, k, v))
+    mask = hidden(q.new_empty(rows, k.shape[2])) if causal else None
+    y, _ = F.multi_head_attention_forward(
+        queries, keys, values, heads * d, heads, None, None, None, None, False, 0.0, identity, None, training=False, need_weights=False,
+        attn_mask=mask, use_separate_proj_weight=True, q_proj_weight=identity, k_proj_weight=identity, v_proj_weight=identity,
+    )  # fmt: skip
+    return y.view(rows, b, heads, d).permute(1, 2, 0, 3)
+
+
+def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if device == "cpu":
+        return None
+    if case["d"] > LARGEST_DIM:
+        return f"its kernels take heads of at most {LARGEST_DIM}"
+    return "its kernels sum in f32" if case.precision == "f64" else None
+
+
+@operator.variant(
+    "v3",
+    idea="scores stay on chip: tiles with an online softmax, backward from the sums alone; vectors in C++ on the CPU, mma.sync on CUDA, "
+    "where f32 is multiplied as sums of two tf32 numbers",
+    native=True,
+    unsupported=v3_unsupported,
+)
+def v3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return native_attention(q, k, v, causal)
+
+
+@operator.variant("compile", idea="torch.compile of v1, in which it may find SDPA", unsupported=compile_unsupported)
+def compiled_v1(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return _compiled()(q, k, v, causal)
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    """Made when it is first called: the compiler takes longer to import than torch itself."""
+    return torch.compile(v1, fullgraph=True, dynamic=False)
+
+
+def flex_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case["d"] not in (16, 32, 64, 128, 256) or case.precision == "f64":
+        return "flex_attention takes heads of 16, 32, 64, 128 or 256, and no f64"
+    return compile_unsupported(case, device)
+
+
+def flex_mask(q: Tensor, k: Tensor, causal: bool, **_others: Any) -> dict[str, Any]:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    if not causal:
+        return {"mask": None}
+    return {"mask": create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2], device=str(q.device))}
+
+
+@operator.variant("flex", idea="flex_attention, compiled", devices=("cuda",), unsupported=flex_unsupported, prepare=flex_mask)
+def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Any) -> Tensor:
+    return _compiled_flex()(q, k, v, block_mask=mask)
+
+
+@functools.cache
+def _compiled_flex() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, fullgraph=True, dynamic=False)
+
+
+def triton_refused(case: Case, device: DeviceKind) -> str | None:
+    if case.precision == "f64":
+        return "the kernels sum in f32"
+    return triton_unsupported(case, device)
+
+
+@operator.variant("triton", idea="v3's algorithm: 64 queries per program, keys pass by", unsupported=triton_refused)
+def triton_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    from kernels._triton_attention import TritonAttention
+
+    out: Tensor = TritonAttention.apply(q, k, v, causal)  # type: ignore[no-untyped-call]
+    return out
