@@ -117,8 +117,8 @@ def cost(case: Case) -> Cost:
 
 QUICK = (
     case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56),
-    case("f32", samples=101, features=9, hidden=31, steps=40, rounds=3, percent=33),
-    case("f64", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56),
+    case("f32", samples=101, features=9, hidden=31, steps=40, rounds=2, percent=33),
+    case("f64", samples=64, features=8, hidden=24, steps=40, rounds=2, percent=20),
 )
 FULL = (
     *QUICK,
