@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # uv reads no pip configuration, so a local folder of wheels is passed on by hand.
 UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
+# Tests that share the cores; the others look at times and deadlines and want them for themselves.
+SHARED := tests/kernels tests/db tests/server
 
 .PHONY: help up test e2e lint types migrations build check format browser clean
 
@@ -13,8 +15,13 @@ help:           ## List what can be made.
 up: $(VENV)/.serve  ## Start database, server and workers, measure the last five commits; ONCE=1 exits when they are done.
 	@$(BIN)/warpwatch up $(if $(ONCE),--once)
 
-test: $(VENV)/.develop browser  ## Run the tests, headless browser included.
-	$(BIN)/pytest --ignore tests/e2e $(ARGS)
+test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARGS="tests/db -k queue" runs some.
+ifdef ARGS
+	$(BIN)/pytest $(ARGS)
+else
+	$(BIN)/pytest -n 2 --dist loadfile $(SHARED)
+	$(BIN)/pytest --ignore tests/e2e $(addprefix --ignore ,$(SHARED))
+endif
 
 e2e: $(VENV)/.develop browser  ## Measure ten commits of known fate through the whole service; needs ten quiet minutes.
 	$(BIN)/pytest tests/e2e $(ARGS)
