@@ -169,9 +169,12 @@ def cudnn(
 def context(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
 ) -> dict[str, Tensor]:
-    """What c contributes, with the biases: (batch, 3H) to the gates and (batch, V) to the logits."""
+    """What c contributes, with the biases: (batch, 3H) to the gates and (batch, V) to the logits; and the columns of the weights that a
+    step goes on using. All columns come from one split each, whose gradient is one concatenation and no sum of padded ones."""
     width, hidden = e.shape[1], h.shape[1]
-    return {"gates": linear(c, w_ih[:, width:], b_ih), "logits": linear(c, w_fc[:, width + hidden :], b_fc)}
+    w_e, w_c = torch.split(w_ih, [width, hidden], dim=1)
+    w_eh, w_fc_c = torch.split(w_fc, [width + hidden, hidden], dim=1)
+    return {"gates": linear(c, w_c, b_ih), "logits": linear(c, w_fc_c, b_fc), "w_e": w_e, "w_eh": w_eh}
 
 
 @operator.variant(
@@ -179,13 +182,12 @@ def context(
 )
 def split(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
-    gates: Tensor, logits: Tensor,
+    gates: Tensor, logits: Tensor, w_e: Tensor, w_eh: Tensor,
 ) -> Outputs:  # fmt: skip
-    width, hidden = e.shape[1], h.shape[1]
-    gates, recurrent = torch.addmm(gates, e, w_ih[:, :width].t()), torch.addmm(b_hh, h, w_hh.t())
+    v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)
+    gates, recurrent = torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t())
     h = torch.ops.aten._thnn_fused_gru_cell(gates, recurrent, h)[0] if e.is_cuda else _recurrent.cell(gates, recurrent, h)
-    logits = torch.addmm(logits, e, w_fc[:, :width].t())
-    return torch.addmm(logits, h, w_fc[:, width : width + hidden].t()), h
+    return torch.addmm(torch.addmm(logits, e, v_e.t()), h, v_h.t()), h
 
 
 def native_unsupported(case: Case, device: DeviceKind) -> str | None:
@@ -205,10 +207,9 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 )
 def v3(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
-    gates: Tensor, logits: Tensor,
+    gates: Tensor, logits: Tensor, w_e: Tensor, w_eh: Tensor,
 ) -> Outputs:  # fmt: skip
-    width, hidden = e.shape[1], h.shape[1]
-    own = (e, h, w_ih[:, :width], w_hh, b_hh, gates, w_fc[:, : width + hidden], logits)
+    own = (e, h, w_e, w_hh, b_hh, gates, w_eh, logits)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in own)
     y, after, _ = torch.ops.warpwatch.gru_step(*own, keep)
     return y, after
@@ -226,13 +227,12 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
 @operator.variant("triton", idea="split with products and cell in Triton", unsupported=triton_reason, prepare=context)
 def triton_step(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
-    gates: Tensor, logits: Tensor,
+    gates: Tensor, logits: Tensor, w_e: Tensor, w_eh: Tensor,
 ) -> Outputs:  # fmt: skip
-    width, hidden = e.shape[1], h.shape[1]
     multiply: Callable[..., Tensor] = TritonLinear.apply
-    after = triton_scan(multiply(e, w_ih[:, :width], gates)[None], h, w_hh, b_hh)[0]
-    logits = multiply(e, w_fc[:, :width], logits)
-    return multiply(after, w_fc[:, width : width + hidden], logits), after
+    v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)
+    after = triton_scan(multiply(e, w_e, gates)[None], h, w_hh, b_hh)[0]
+    return multiply(after, v_h, multiply(e, v_e, logits)), after
 
 
 @functools.cache

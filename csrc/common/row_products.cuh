@@ -9,6 +9,7 @@
 
 #include "common/launch.cuh"
 #include "common/row_products.h"
+#include "common/wide.cuh"
 
 namespace row_products {
 
@@ -19,7 +20,7 @@ constexpr int kSumColumns = 32, kSumLanes = 8;
 constexpr int64_t kLargestGridY = 65535;
 
 template <class T>
-using Sum = typename warpwatch::Wider<T>::type;
+using Sum = warpwatch::Wide<T>;
 
 // Elements of one access: a whole vector of 16 bytes, or one where something is not aligned.
 template <class T, bool Vectors>
@@ -30,30 +31,25 @@ template <class T, bool Vectors>
 constexpr int kColumns = Vectors ? 4 : 1;
 
 template <class T, int Size>
-struct alignas(Size * sizeof(T)) Vector {
-  T element[Size];
-};
-
-template <class T, int Size>
 __device__ inline void load(const T* from, Sum<T> (&to)[Size]) {
   if constexpr (Size == 1) {
-    to[0] = static_cast<Sum<T>>(*from);
+    to[0] = warpwatch::widen(*from);
   } else {
-    const auto vector = *reinterpret_cast<const Vector<T, Size>*>(from);
+    const auto vector = *reinterpret_cast<const warpwatch::Pack<T, Size>*>(from);
 #pragma unroll
-    for (int i = 0; i < Size; ++i) to[i] = static_cast<Sum<T>>(vector.element[i]);
+    for (int i = 0; i < Size; ++i) to[i] = warpwatch::widen(vector.element[i]);
   }
 }
 
 template <class T, int Size>
 __device__ inline void store(T* to, const Sum<T> (&from)[Size]) {
   if constexpr (Size == 1) {
-    *to = static_cast<T>(from[0]);
+    *to = warpwatch::narrow<T>(from[0]);
   } else {
-    Vector<T, Size> vector;
+    warpwatch::Pack<T, Size> vector;
 #pragma unroll
-    for (int i = 0; i < Size; ++i) vector.element[i] = static_cast<T>(from[i]);
-    *reinterpret_cast<Vector<T, Size>*>(to) = vector;
+    for (int i = 0; i < Size; ++i) vector.element[i] = warpwatch::narrow<T>(from[i]);
+    *reinterpret_cast<warpwatch::Pack<T, Size>*>(to) = vector;
   }
 }
 
@@ -102,8 +98,8 @@ __global__ void __launch_bounds__(kWarps * 32) forward_kernel(const __grid_const
       for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
       const int64_t row = top + b, column = first + r;
       if (lane == b * Outputs + r && row < call.batch && column < call.outputs) {
-        if (call.bias != nullptr) total += static_cast<Sum<T>>(call.bias[row * call.bias_stride + column]);
-        call.y[row * call.outputs + column] = static_cast<T>(total);
+        if (call.bias != nullptr) total += warpwatch::widen(call.bias[row * call.bias_stride + column]);
+        call.y[row * call.outputs + column] = warpwatch::narrow<T>(total);
       }
     }
 }
@@ -138,7 +134,7 @@ __global__ void __launch_bounds__(kColumnThreads)
     load<T, kSize>(weights + v * call.depth, w);
 #pragma unroll
     for (int b = 0; b < Batch; ++b) {
-      g[b] = b < call.batch ? static_cast<Sum<T>>(gradient[b * call.outputs + v]) : Sum<T>{0};
+      g[b] = b < call.batch ? warpwatch::widen(gradient[b * call.outputs + v]) : Sum<T>{0};
       total += g[b];
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
@@ -147,7 +143,7 @@ __global__ void __launch_bounds__(kColumnThreads)
       }
     }
     store<T, kSize>(w_gradient + v * call.depth, dw);
-    if (column == 0 && call.b_gradient != nullptr) call.b_gradient[v] = static_cast<T>(total);
+    if (column == 0 && call.b_gradient != nullptr) call.b_gradient[v] = warpwatch::narrow<T>(total);
   }
 #pragma unroll
   for (int b = 0; b < Batch; ++b)
@@ -171,7 +167,7 @@ __global__ void __launch_bounds__(kSumColumns* kSumLanes)
   __syncthreads();
   if (threadIdx.y != 0 || i >= count) return;
   for (int lane = 1; lane < kSumLanes; ++lane) sum += parts[lane][threadIdx.x];
-  dx[i] = static_cast<T>(sum);
+  dx[i] = warpwatch::narrow<T>(sum);
 }
 
 // Whether every access of 16 bytes would be aligned and inside one part.

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/bfloat16.h"
+#include "common/sixteen.h"
 
 namespace row_products {
 

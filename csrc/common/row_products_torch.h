@@ -101,11 +101,14 @@ void backward_cpu(const Backward<T>& call) {
     warpwatch::product<T>({call.gradient, call.outputs, 1}, call.batch, {call.w + from, call.depth}, call.outputs,
                           {call.x_gradient + from, call.depth}, to - from, false);
   });
+  // With few rows, writing dw is all the work, and memory likes whole rows best.
+  const int64_t together = call.batch <= kMostGradientRows ? 1 : call.outputs;
   warpwatch::parallel_for(call.outputs, kGrain / std::max<int64_t>(1, call.batch * call.depth) + 1, [&](int64_t begin, int64_t end) {
     int64_t column = 0;
     for (int p = 0; p < call.x.count; ++p) {
-      warpwatch::axpy_rows<T>({call.gradient + begin, 1, call.outputs}, end - begin, {call.x.data[p], call.x.stride[p]}, call.batch,
-                              {call.w_gradient + begin * call.depth + column, call.depth}, call.x.width[p], false);
+      for (int64_t v = begin; v < end; v += together)
+        warpwatch::axpy_rows<T>({call.gradient + v, 1, call.outputs}, std::min(together, end - v), {call.x.data[p], call.x.stride[p]},
+                                call.batch, {call.w_gradient + v * call.depth + column, call.depth}, call.x.width[p], false);
       column += call.x.width[p];
     }
     for (int64_t v = begin; call.b_gradient && v < end; ++v) {
