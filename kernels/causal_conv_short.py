@@ -131,9 +131,7 @@ def v1(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
     return F.silu(z) if silu else z
 
 
-@operator.variant(
-    "v2", idea="a shifted product and sum per tap: memory passes instead of a library's convolution, and far simpler gradients"
-)
+@operator.variant("v2", idea="a shifted product and sum per tap in place of a library's convolution")
 def v2(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
     width, length = w.shape[1], x.shape[2]
     padded = F.pad(x, (width - 1, 0))

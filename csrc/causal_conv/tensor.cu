@@ -1,0 +1,217 @@
+// The long convolution and its gradients on tensor cores, in tf32.
+//
+// Forward, 16 x 8 tiles of the Toeplitz matrix meet 8 x 8 tiles of k. A tile of the matrix is told by one distance, and its fragment by the
+// lane's place in it, so all the fragments that a warp needs for 64 inputs are 30 numbers, loaded once into registers.
+//
+// Backward, dw is a sum over diagonals of products k g: with u = 16 q + i, distance m - i + D of dw is the sum over i of
+// P[i][m] = sum over batch and q of k[16 q + i] * g[16 q + m + D], which is a plain product of matrices with 16 rows. Moving on by one q
+// moves the columns by two tiles of 8, so most of them are in registers already.
+#include "causal_conv/causal_conv.h"
+#include "causal_conv/place.cuh"
+#include "common/launch.cuh"
+#include "common/machine.cuh"
+
+namespace {
+
+using causal_conv::place;
+using causal_conv::Shape;
+using warpwatch::ceil_div;
+using warpwatch::tensor_step;
+using warpwatch::to_tf32;
+
+constexpr int kWarp = 32;
+constexpr int kRows = 32;  // Batch rows of a tile.
+
+// --- convolution -----------------------------------------------------------------------------------------------------------------------
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+constexpr int kOwn = 64, kTimes = kWarps * kOwn;  // Outputs along time, of a warp and of a block.
+constexpr int kSteps = 64;                        // Inputs that are staged at a time.
+constexpr int kStride = kSteps + 4;               // Rows are four banks apart: a fragment of 8 rows and 4 columns fills all 32.
+constexpr int kHeld = kRows * kSteps / kThreads;  // Staged elements of a thread, which are on their way while the ones before are used.
+constexpr int kDistances = kTimes + kSteps;
+
+struct Staged {
+  uint32_t k[kRows][kStride];
+  uint32_t w[kDistances];  // w[x] is that of distance x + (first output) - (first input) - kSteps.
+};
+
+__device__ inline void load_inputs(float (&held)[kHeld], const Shape& shape, bool turned, const float* k, int64_t first_row, int64_t u0) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int at = i * kThreads + threadIdx.x;
+    const int64_t b = first_row + at / kSteps, u = u0 + at % kSteps;
+    const int64_t row = (b * shape.channels + blockIdx.y) * shape.length;
+    held[i] = b < shape.batch && u < shape.length ? k[row + place(turned, u, shape.length)] : 0.0f;
+  }
+}
+
+__device__ inline void store_staged(Staged& staged, const float (&held)[kHeld], const Shape& shape, const float* w, int64_t t0,
+                                    int64_t u0) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int at = i * kThreads + threadIdx.x;
+    staged.k[at / kSteps][at % kSteps] = to_tf32(held[i]);
+  }
+  for (int x = threadIdx.x; x < kDistances; x += kThreads) {
+    const int64_t d = t0 - u0 - kSteps + x;
+    staged.w[x] = d >= 0 && d < shape.length ? to_tf32(w[blockIdx.y * shape.length + shape.length - 1 - d]) : 0u;
+  }
+}
+
+// What the staged inputs add to the warp's 64 outputs of 32 batch rows. `own` is the warp's first output in the block.
+__device__ inline void add_steps(float (&sum)[4][4][4], const Staged& staged, int own, int g, int t) {
+  // Number q + 15 is that of distance (own) - (first input) + 4 q + g - t.
+  uint32_t near[30];
+#pragma unroll
+  for (int q = -15; q < 15; ++q) near[q + 15] = staged.w[own + kSteps + 4 * q + g - t];
+#pragma unroll
+  for (int s = 0; s < kSteps / 8; ++s) {
+    uint32_t b[4][2];
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) b[n][e] = staged.k[8 * n + g][8 * s + t + 4 * e];
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const int q = 4 * m - 2 * s + 15;
+      const uint32_t a[4] = {near[q], near[q + 2], near[q - 1], near[q + 1]};
+#pragma unroll
+      for (int n = 0; n < 4; ++n) tensor_step<float>(sum[m][n], a, b[n]);
+    }
+  }
+}
+
+// Blocks: parts of time along x, the longest sums first; channels along y; batch along z.
+__global__ void __launch_bounds__(kThreads, 3) convolve(Shape shape, bool turned, const float* k, const float* w, const float* eps, float* y) {
+  __shared__ Staged staged;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, own = warp * kOwn;
+  const int64_t t0 = int64_t{gridDim.x - 1 - blockIdx.x} * kTimes, first_row = int64_t{blockIdx.z} * kRows;
+  const int64_t end = t0 + kTimes < shape.length ? t0 + kTimes : shape.length;
+  float sum[4][4][4] = {}, held[kHeld];
+  load_inputs(held, shape, turned, k, first_row, 0);
+  for (int64_t u0 = 0; u0 < end; u0 += kSteps) {
+    if (u0 > 0) __syncthreads();
+    store_staged(staged, held, shape, w, t0, u0);
+    __syncthreads();
+    if (u0 + kSteps < end) load_inputs(held, shape, turned, k, first_row, u0 + kSteps);
+    // Inputs later than all outputs of the warp have nothing to add.
+    if (u0 < t0 + own + kOwn) add_steps(sum, staged, own, g, t);
+  }
+  const float constant = eps ? *eps : 0.0f;
+#pragma unroll
+  for (int m = 0; m < 4; ++m)
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int64_t b = first_row + 8 * n + 2 * t + e % 2, time = t0 + own + 16 * m + g + e / 2 * 8;
+        if (b < shape.batch && time < shape.length)
+          y[(b * shape.channels + blockIdx.y) * shape.length + place(turned, time, shape.length)] = constant + sum[m][n][e];
+      }
+}
+
+// --- gradient of the filter --------------------------------------------------------------------------------------------------------------
+
+constexpr int kTeams = 4, kGroups = 2;            // Warps: a team has 8 batch rows, a group 112 distances.
+constexpr int kCorrelators = kTeams * kGroups * kWarp;
+constexpr int kColumns = 128, kFilter = kColumns - 16;  // Columns of P, and distances all of whose 16 terms lie in them.
+constexpr int kInputs = 128, kMoves = kInputs / 16;     // Inputs that are staged at a time; values of q in them.
+constexpr int kWindow = kInputs - 16 + kColumns + (kGroups - 1) * kFilter;  // Elements of g that they meet.
+constexpr int kStrideK = kInputs + 8, kStrideG = kWindow + 8;  // Rows are eight banks apart: 4 rows of 8 columns fill all 32.
+constexpr int kTiles = kColumns / 8;
+constexpr int kSums = kTeams * kGroups * 16 * kColumns;
+constexpr int kStagedWords = kRows * (kStrideK + kStrideG);
+constexpr int kBytes = 4 * (kSums > kStagedWords ? kSums : kStagedWords);
+static_assert(kStrideK % 32 == 8 && kStrideG % 32 == 8 && 2 * kMoves == kTiles);
+
+__device__ inline void stage_rows(uint32_t* to, int stride, int count, const Shape& shape, const float* from, int64_t first_row,
+                                  int64_t start) {
+  for (int r = threadIdx.x / kWarp; r < kRows; r += kCorrelators / kWarp) {
+    const int64_t b = first_row + r;
+    const float* row = from + (b * shape.channels + blockIdx.y) * shape.length;
+    for (int i = threadIdx.x % kWarp; i < count; i += kWarp) {
+      const int64_t at = start + i;
+      to[r * stride + i] = b < shape.batch && at < shape.length ? to_tf32(row[at]) : 0u;
+    }
+  }
+}
+
+// Adds the staged inputs of the team's rows to P. `k` and `g` are the lane's own: row t of the team, column g of the tile.
+__device__ inline void add_products(float (&sum)[kTiles][4], const uint32_t* k, const uint32_t* g) {
+  uint32_t column[kTiles][2];  // Tile p of the window, counted from the first, is number p % kTiles.
+#pragma unroll
+  for (int p = 0; p < kTiles - 2; ++p)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) column[p][e] = g[4 * e * kStrideG + 8 * p];
+#pragma unroll
+  for (int q = 0; q < kMoves; ++q) {
+#pragma unroll
+    for (int p = 2 * q + kTiles - 2; p < 2 * q + kTiles; ++p)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) column[p % kTiles][e] = g[4 * e * kStrideG + 8 * p];
+    const uint32_t a[4] = {k[16 * q], k[16 * q + 8], k[4 * kStrideK + 16 * q], k[4 * kStrideK + 16 * q + 8]};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) tensor_step<float>(sum[n], a, column[(2 * q + n) % kTiles]);
+  }
+}
+
+// dw of the block's distances: the sums along diagonals of all warps' P, in an order that never changes.
+__device__ inline void store_diagonals(const float* products, const Shape& shape, int64_t d0, float* dw) {
+  for (int i = threadIdx.x; i < kGroups * kFilter; i += kCorrelators) {
+    const int group = i / kFilter, own = i % kFilter;
+    float total = 0.0f;
+    for (int team = 0; team < kTeams; ++team)
+      for (int row = 0; row < 16; ++row) total += products[((team * kGroups + group) * 16 + row) * kColumns + own + row];
+    if (d0 + i < shape.length) dw[blockIdx.y * shape.length + shape.length - 1 - d0 - i] = total;
+  }
+}
+
+// Blocks: parts of the distances along x, the longest sums first; channels along y.
+__global__ void __launch_bounds__(kCorrelators) correlate(Shape shape, const float* k, const float* g, float* dw) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  uint32_t* staged_k = reinterpret_cast<uint32_t*>(memory);
+  uint32_t* staged_g = staged_k + kRows * kStrideK;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, team = warp / kGroups, group = warp % kGroups;
+  const int column = lane / 4, row = team * 8 + lane % 4;
+  const int64_t d0 = int64_t{blockIdx.x} * kGroups * kFilter, own = d0 + group * kFilter;
+  float sum[kTiles][4] = {};
+  for (int64_t first_row = 0; first_row < shape.batch; first_row += kRows)
+    for (int64_t u0 = 0; u0 < shape.length - d0; u0 += kInputs) {
+      __syncthreads();
+      stage_rows(staged_k, kStrideK, kInputs, shape, k, first_row, u0);
+      stage_rows(staged_g, kStrideG, kWindow, shape, g, first_row, u0 + d0);
+      __syncthreads();
+      if (u0 + own < shape.length)
+        add_products(sum, staged_k + row * kStrideK + column, staged_g + row * kStrideG + group * kFilter + column);
+    }
+  __syncthreads();
+  float* products = reinterpret_cast<float*>(memory) + warp * 16 * kColumns;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) products[(column + e / 2 * 8) * kColumns + 8 * n + 2 * (lane % 4) + e % 2] = sum[n][e];
+  __syncthreads();
+  store_diagonals(reinterpret_cast<const float*>(memory), shape, d0, dw);
+}
+
+}  // namespace
+
+namespace causal_conv {
+
+const char* convolve_tf32_on(const Shape& shape, bool turned, const float* k, const float* w, const float* eps, float* y, void* stream) {
+  const dim3 grid(static_cast<unsigned>(ceil_div(shape.length, kTimes)), static_cast<unsigned>(shape.channels),
+                  static_cast<unsigned>(ceil_div(shape.batch, kRows)));
+  convolve<<<grid, kThreads, 0, warpwatch::as_stream(stream)>>>(shape, turned, k, w, eps, y);
+  return warpwatch::launch_error();
+}
+
+const char* correlate_tf32_on(const Shape& shape, const float* k, const float* g, float* dw, void* stream) {
+  const cudaError_t error = cudaFuncSetAttribute(correlate, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  const dim3 grid(static_cast<unsigned>(ceil_div(shape.length, kGroups * kFilter)), static_cast<unsigned>(shape.channels));
+  correlate<<<grid, kCorrelators, kBytes, warpwatch::as_stream(stream)>>>(shape, k, g, dw);
+  return warpwatch::launch_error();
+}
+
+}  // namespace causal_conv
