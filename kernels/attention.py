@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -277,8 +278,7 @@ def compiled_v1(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Made when it is first called: the compiler takes longer to import than torch itself."""
-    return torch.compile(v1, fullgraph=True, dynamic=False)
+    return compiled(v1)
 
 
 def flex_unsupported(case: Case, device: DeviceKind) -> str | None:
@@ -304,7 +304,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Any) -> Tensor:
 def _compiled_flex() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, fullgraph=True, dynamic=False)
+    return compiled(flex_attention)
 
 
 def triton_refused(case: Case, device: DeviceKind) -> str | None:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported
 
@@ -160,5 +161,4 @@ def compiled_v1(**given: Any) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Made when it is first called: the compiler takes longer to import than torch itself."""
-    return torch.compile(v1, fullgraph=True, dynamic=False)
+    return compiled(v1)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -209,11 +210,7 @@ def triton_conv(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(v1, fullgraph=True, dynamic=False)
+    return compiled(v1)
 
 
 def _native(k: Tensor, w: Tensor, eps: Tensor, version: int) -> Tensor:

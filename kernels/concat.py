@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -189,7 +190,7 @@ def v3(parts: Sequence[Tensor], w: Tensor) -> Tensor:
 
 
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)
-def compiled(parts: Sequence[Tensor], w: Tensor | None) -> Tensor:
+def through_compiler(parts: Sequence[Tensor], w: Tensor | None) -> Tensor:
     return _compiled()(list(parts), w)
 
 
@@ -227,8 +228,4 @@ class TritonConcat(torch.autograd.Function):
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(v1, fullgraph=True, dynamic=False)
+    return compiled(v1)

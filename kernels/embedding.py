@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -212,11 +213,7 @@ def triton_embedding(weight: Tensor, indices: Tensor, padding: int | None) -> Te
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(v2, fullgraph=True, dynamic=False)
+    return compiled(v2)
 
 
 def _native(weight: Tensor, indices: Tensor, padding: int | None, version: int) -> Tensor:

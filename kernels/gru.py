@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -254,7 +255,7 @@ def short_only(case: Case, device: DeviceKind) -> str | None:
 
 
 @operator.variant("compile", idea="torch.compile of the hoisted loop", unsupported=short_only)
-def compiled(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
+def through_compiler(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
     return _compiled()(x, h0, list(weights))
 
 
@@ -269,12 +270,7 @@ def triton_gru(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
 
 @functools.cache
 def _compiled() -> Callable[..., Outputs]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-
     def hoisted(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
         return _through_layers(x, h0, weights, _eager_scan)
 
-    return torch.compile(hoisted, fullgraph=True, dynamic=False)
+    return compiled(hoisted)

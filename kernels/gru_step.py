@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -216,7 +217,7 @@ def v3(
 
 
 @operator.variant("compile", idea="torch.compile of v2, its cell written out", unsupported=compile_unsupported)
-def compiled(e: Tensor, h: Tensor, c: Tensor, **weights: Tensor) -> Outputs:
+def through_compiler(e: Tensor, h: Tensor, c: Tensor, **weights: Tensor) -> Outputs:
     return _compiled()(e, h, c, **weights)
 
 
@@ -237,15 +238,10 @@ def triton_step(
 
 @functools.cache
 def _compiled() -> Callable[..., Outputs]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-
     def hoisted(
         e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
     ) -> Outputs:
         h = _recurrent.cell(linear(torch.cat([e, c], 1), w_ih, b_ih), linear(h, w_hh, b_hh), h)
         return linear(torch.cat([e, h, c], 1), w_fc, b_fc), h
 
-    return torch.compile(hoisted, fullgraph=True, dynamic=False)
+    return compiled(hoisted)

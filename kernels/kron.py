@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported
 
@@ -239,11 +240,7 @@ def gpytorch(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Ten
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(v1, fullgraph=True, dynamic=False)
+    return compiled(v1)
 
 
 def _native(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...], version: int) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -171,7 +172,7 @@ def v3(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
 
 
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)
-def compiled(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+def through_compiler(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
     return _compiled()(x, w, b)
 
 
@@ -189,11 +190,7 @@ def triton_linear(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Te
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(_plain, fullgraph=True, dynamic=False)
+    return compiled(_plain)
 
 
 def _plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, Maker, Operator, case
 from warpwatch.peers import compile_unsupported
 
@@ -196,8 +197,4 @@ def compiled_step(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int,
 
 @functools.cache
 def _compiled() -> Step:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(descend, fullgraph=True, dynamic=False)
+    return compiled(descend)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported
 
@@ -167,8 +168,4 @@ def compiled_v2(w: Tensor, keep: int) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _compiled() -> Callable[..., tuple[Tensor, Tensor]]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(v2, dynamic=False)
+    return compiled(v2, fullgraph=False)

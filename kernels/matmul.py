@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
 
@@ -242,8 +243,7 @@ def compiled_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Made when it is first called: the compiler takes longer to import than torch itself."""
-    return torch.compile(v2, fullgraph=True, dynamic=False)
+    return compiled(v2)
 
 
 def triton_refused(case: Case, device: DeviceKind) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported
 
@@ -248,15 +249,11 @@ def short_only(case: Case, device: DeviceKind) -> str | None:
 
 
 @operator.variant("compile", idea="torch.compile of v1 without its question to the host", unsupported=short_only)
-def compiled(**inputs: Any) -> Tensor:
+def through_compiler(**inputs: Any) -> Tensor:
     tokens: Tensor = _compiled()(**inputs)
     return tokens
 
 
 @functools.cache
 def _compiled() -> Callable[..., Any]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(reference, fullgraph=True, dynamic=False)
+    return compiled(reference)

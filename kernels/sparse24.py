@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precision, both_directions, case
 from warpwatch.peers import compile_unsupported
 
@@ -354,8 +355,4 @@ semi_structured_variant(
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(v2, fullgraph=True, dynamic=False)
+    return compiled(v2)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -223,8 +224,7 @@ def triton_square(a: Tensor) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Made when it is first called: the compiler takes longer to import than torch itself."""
-    return torch.compile(reference, fullgraph=True)
+    return compiled(reference)
 
 
 def _native(a: Tensor, launch: int) -> Tensor:

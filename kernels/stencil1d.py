@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -131,11 +132,7 @@ def triton_stencil(x: Tensor, w: Tensor) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled."""
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    return torch.compile(v1, fullgraph=True, dynamic=False)
+    return compiled(v1)
 
 
 def _native(x: Tensor, w: Tensor, version: int) -> Tensor:

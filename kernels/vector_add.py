@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
@@ -245,8 +246,7 @@ def _streams(device: torch.device) -> list[torch.cuda.Stream]:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    """Made when it is first called: the compiler takes longer to import than torch itself."""
-    return torch.compile(reference, fullgraph=True)
+    return compiled(reference)
 
 
 def _native(a: Tensor, b: Tensor, launch: int) -> Tensor:
