@@ -19,9 +19,9 @@ _SERVICE = {"warpwatch"}
 class Sources:
     """Fingerprints of the operators of one repository. Every commit's folders and every file are read once.
 
-    An operator is its file, its folder of native sources, whatever lies in the native folder and belongs to no operator, and
-    warpwatch.toml. One that imports another operator is all operators, and one that imports anything else of its repository is the
-    whole commit. Modules that are imported by a name made at run time are not seen.
+    An operator is its file, whatever it imports from the folder of operators, the folders of native sources of all of these,
+    whatever lies beside them and belongs to no operator, and warpwatch.toml. One that imports anything else of its repository is
+    the whole commit. Modules that are imported by a name made at run time are not seen.
     """
 
     def __init__(self, mirror: Path) -> None:
@@ -32,21 +32,25 @@ class Sources:
     def of(self, sha: str, operator: str) -> str | None:
         """The fingerprint of `operator` at the commit with this full id; None where the commit has no such operator."""
         project, files, natives = self._layout(sha)
-        file = files.get(f"{operator}.py")
-        if file is None:
+        if f"{operator}.py" not in files:
             return None
-        imported = self._imported(file) & self._own_modules(sha)
-        package = project.operators.split("/")[0]
-        if imported - {package}:
-            return sha
-        if imported:
-            files_used, natives_used = files, natives
-        else:
-            operators = {name.removesuffix(".py") for name in files} - {operator}
-            files_used = {f"{operator}.py": file}
-            natives_used = {name: tree for name, tree in natives.items() if name not in operators}
+        used, left = set[str](), {operator}
+        while left:
+            name = left.pop()
+            used.add(name)
+            for module in self._imported(files[f"{name}.py"]):
+                sibling = _sibling(module, project.operators.strip("/").replace("/", "."))
+                if sibling is None and module.split(".")[0] in self._own_modules(sha):
+                    return sha
+                if sibling is not None and f"{sibling}.py" not in files:
+                    # All of the package at once, or something in a folder of its own.
+                    return sha
+                left |= {sibling} - used if sibling is not None else set()
+        others = {file.removesuffix(".py") for file in files} - used
+        parts = [files[f"{name}.py"] for name in sorted(used)]
+        parts += [f"{name} {tree}" for name, tree in sorted(natives.items()) if name not in others]
         (toml,) = git.object_ids(self._mirror, [f"{sha}:{FILE_NAME}"])
-        return hashlib.sha256(repr((toml, sorted(files_used.items()), sorted(natives_used.items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((toml, parts)).encode()).hexdigest()
 
     def _layout(self, sha: str) -> tuple[Project, dict[str, str], dict[str, str]]:
         """The project's description, and the ids of what lies in its folder of operators and in that of native sources."""
@@ -60,11 +64,10 @@ class Sources:
         return self._layouts[sha]
 
     def _own_modules(self, sha: str) -> set[str]:
-        names = git.entries(self._mirror, sha, "")
-        return {name.removesuffix(".py") for name in names} - _SERVICE | {"."}
+        return {name.removesuffix(".py") for name in git.entries(self._mirror, sha, "")} - _SERVICE
 
     def _imported(self, blob: str) -> set[str]:
-        """First parts of the names of all modules that a file imports, "." for relative ones and for a file that cannot be parsed."""
+        """Names of all modules that a file may import, relative ones with one dot in front; "." for a file that cannot be parsed."""
         if blob not in self._imports:
             try:
                 tree = ast.parse(git.git("cat-file", "blob", blob, cwd=self._mirror))
@@ -96,8 +99,19 @@ class Earlier:
 
 
 def _modules(node: ast.AST) -> list[str]:
+    """Whether what is imported from a package is a module or a name in it cannot be told here, so it counts as a module."""
     if isinstance(node, ast.Import):
-        return [alias.name.split(".")[0] for alias in node.names]
+        return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
-        return ["." if node.level else (node.module or "").split(".")[0]]
+        start = "." * node.level + f"{node.module}." if node.module else "." * node.level
+        return [start + alias.name for alias in node.names]
     return []
+
+
+def _sibling(module: str, package: str) -> str | None:
+    """Name of the file beside the importing one that `module` is or lies in; empty for the package itself, None for what lies elsewhere."""
+    if module.startswith("."):
+        return module[1:].split(".")[0]
+    if module == package:
+        return ""
+    return module.removeprefix(f"{package}.").split(".")[0] if module.startswith(f"{package}.") else None

@@ -48,6 +48,15 @@ def change(path: Path, file: str, text: str) -> str:
         ("from . import cube", OTHERS, False),
         ("from kernels import cube", "csrc/cube/cube.cpp", False),
         ("from kernels import cube", "README.md", True),
+        ("from kernels import cube", "kernels/sphere.py", True),
+        ("from kernels.cube import side", OTHERS, False),
+        ("from kernels._shared import side", "kernels/sphere.py", True),
+        ("from kernels._shared import side", "kernels/_shared.py", False),
+        ("from ._shared import side", "kernels/_deep.py", False),
+        ("import torch", "kernels/_deep.py", True),
+        ("import kernels", "README.md", False),
+        ("from kernels import *", "README.md", False),
+        ("from .. import helpers", "README.md", False),
         ("def f():\n    import helpers", "package/inner.py", False),
         ("this is no Python", "package/inner.py", False),
     ],
@@ -56,12 +65,14 @@ def test_what_an_operator_is_made_from(tmp_path: Path, imports: str, file: str, 
     run_git(tmp_path, "init", "--quiet")
     for name, text in (
         (OTHERS, ""),
+        ("kernels/_shared.py", "from kernels import _deep"),
+        ("kernels/_deep.py", ""),
         ("helpers.py", ""),
         ("package/__init__.py", ""),
         ("csrc/cube/cube.cpp", ""),
         ("warpwatch/a.py", ""),
     ):
-        change(tmp_path, name, text + "#")
+        change(tmp_path, name, text + " #")
     before = change(tmp_path, MINE, imports)
     after = change(tmp_path, file, 'operators = "kernels"' if file.endswith(".toml") else f"{imports} # changed")
     sources = Sources(tmp_path)
