@@ -169,6 +169,7 @@ def v2(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
 @operator.variant(
     "v3",
     idea="C++ that repairs the counts around each merge: places kept per pair, a lazy heap, one thread",
+    outcome="18 MB, 1000 merges: 4.5 s and 186 MB on two busy cores",
     native=True,
     devices=("cpu",),
 )
@@ -196,6 +197,7 @@ def as_text(symbols: Tensor, offsets: Tensor, merges: int) -> dict[str, Any]:
 @operator.variant(
     "hf_tokenizers",
     idea="the trainer of Hugging Face's tokenizers, in Rust on all cores; its rule for ties is ours",
+    outcome="18 MB, 1000 merges: 117 s and 1282 MB on two busy cores",
     devices=("cpu",),
     unsupported=tokenizers_unsupported,
     prepare=as_text,

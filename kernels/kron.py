@@ -153,7 +153,7 @@ operator = Operator(
 )
 
 
-@operator.variant("v1", idea="(x @ w).movedim(-1, 1) per factor")
+@operator.variant("v1", idea="(x @ w).movedim(-1, 1) per factor", outcome="101 µs for 1024 rows of 64x64 in f32 on an H100")
 def v1(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     for w in (w1, w2):
         for weight in unpack(w, factors):
@@ -161,7 +161,11 @@ def v1(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return x.contiguous()
 
 
-@operator.variant("v2", idea="one plain product per factor with the transposes folded in, and one closing transpose per layer")
+@operator.variant(
+    "v2",
+    idea="one plain product per factor with the transposes folded in, and one closing transpose per layer",
+    outcome="156 µs there; a third of v1's time on 1024 rows of five 8s",
+)
 def v2(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     shape = x.shape
     for w in (w1, w2):
@@ -172,7 +176,9 @@ def v2(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return x.view(shape)
 
 
-@operator.variant("cublas", idea="one strided-batched product per factor, the weight with batch stride 0")
+@operator.variant(
+    "cublas", idea="one strided-batched product per factor, the weight with batch stride 0", outcome="82 µs there: the one to beat"
+)
 def cublas(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     shape = x.shape
     for w in (w1, w2):
@@ -189,6 +195,7 @@ def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="C++ on the CPU, a batch row stays in cache through both layers; on CUDA one launch per layer, the state in shared memory",
+    outcome="76 µs there; loses where rows of 128x128 are few: 43 µs for 32, cublas 33",
     native=True,
     unsupported=full_precision_only,
 )
@@ -199,6 +206,7 @@ def v3(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
 @operator.variant(
     "v4",
     idea="both layers in one launch: the state leaves shared memory once",
+    outcome="72 µs there; 295 µs for 1024 rows of five 8s, cublas 2052",
     native=True,
     devices=("cuda",),
     unsupported=full_precision_only,
@@ -213,7 +221,14 @@ def tf32_only(case: Case, _device: DeviceKind) -> str | None:
     return None if all(f in (16, 32, 64, 128) for f in case["factors"]) else "takes factors of 16, 32, 64 and 128 alone"
 
 
-@operator.variant("v5", idea="v4 on tensor cores, in tf32", native=True, devices=("cuda",), unsupported=tf32_only)
+@operator.variant(
+    "v5",
+    idea="v4 on tensor cores, in tf32",
+    outcome="158 µs for 1024 rows of 128x128 on an H100, cublas in tf32 217",
+    native=True,
+    devices=("cuda",),
+    unsupported=tf32_only,
+)
 def v5(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     return _native(x, w1, w2, factors, TENSOR)
 
