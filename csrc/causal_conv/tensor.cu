@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(kThreads, 3) convolve(Shape shape, bool turned
   const int64_t end = t0 + kTimes < shape.length ? t0 + kTimes : shape.length;
   float sum[4][4][4] = {}, held[kHeld];
   load_inputs(held, shape, turned, k, first_row, 0);
+#pragma unroll 1
   for (int64_t u0 = 0; u0 < end; u0 += kSteps) {
     if (u0 > 0) __syncthreads();
     store_staged(staged, held, shape, w, t0, u0);
@@ -99,16 +100,21 @@ __global__ void __launch_bounds__(kThreads, 3) convolve(Shape shape, bool turned
     if (u0 < t0 + own + kOwn) add_steps(sum, staged, own, g, t);
   }
   const float constant = eps ? *eps : 0.0f;
+  const int64_t next_row = shape.channels * shape.length, time = t0 + own + g;
+  float* out = y + (first_row + 2 * t) * next_row + blockIdx.y * shape.length;
 #pragma unroll
   for (int m = 0; m < 4; ++m)
 #pragma unroll
-    for (int n = 0; n < 4; ++n)
+    for (int half = 0; half < 2; ++half) {
+      const int64_t at = time + 16 * m + 8 * half;
+      if (at >= shape.length) continue;
+      float* to = out + place(turned, at, shape.length);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int64_t b = first_row + 8 * n + 2 * t + e % 2, time = t0 + own + 16 * m + g + e / 2 * 8;
-        if (b < shape.batch && time < shape.length)
-          y[(b * shape.channels + blockIdx.y) * shape.length + place(turned, time, shape.length)] = constant + sum[m][n][e];
-      }
+      for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (first_row + 8 * n + 2 * t + e < shape.batch) to[(8 * n + e) * next_row] = constant + sum[m][n][2 * half + e];
+    }
 }
 
 // --- gradient of the filter --------------------------------------------------------------------------------------------------------------
