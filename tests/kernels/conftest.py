@@ -1,4 +1,4 @@
-"""What the kernel tests share: native libraries built once per run, in a cache of their own."""
+"""What the kernel tests share: native libraries, built once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from warpwatch import native
 from warpwatch.operator import Case, Direction, Operator, Precision
+from warpwatch.settings import load_settings
 from worker.harness.check import check
 from worker.harness.problem import Problem
 from worker.protocol import CheckReply
@@ -22,8 +23,9 @@ _registered: set[str] = set()
 
 
 @pytest.fixture(scope="session")
-def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("builds")
+def build_cache() -> Path:
+    """Where `make build` puts its libraries too: what they are made of is part of their names, so that none is stale."""
+    return load_settings().home / "builds"
 
 
 @pytest.fixture
