@@ -1,14 +1,13 @@
 // cuBLAS as torch has loaded it already: no header of it is needed, and none of its libraries is linked.
 #pragma once
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <vector>
 
+#include "common/loaded.h"
 #include "common/tensor.h"
 
 namespace warpwatch::cublas {
@@ -35,29 +34,16 @@ struct Api {
                       long long, const void*, void*, int, int, long long, int, int, int) = nullptr;
 };
 
-// The library torch loaded, or whatever the process knows under these names.
-inline void* library() {
-  for (const char* name : {"libcublas.so.13", "libcublas.so.12"})
-    if (void* found = dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) return found;
-  return RTLD_DEFAULT;
-}
-
-template <class Function>
-void find(void* from, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(from, name));
-  STD_TORCH_CHECK(function != nullptr, "cuBLAS has no ", name, ": is it loaded?");
-}
-
 inline const Api& api() {
   static const Api found = [] {
     Api a;
-    void* from = library();
-    find(from, "cublasCreate_v2", a.create);
-    find(from, "cublasDestroy_v2", a.destroy);
-    find(from, "cublasSetStream_v2", a.set_stream);
-    find(from, "cublasSetWorkspace_v2", a.set_workspace);
-    find(from, "cublasGemmEx", a.gemm);
-    find(from, "cublasGemmStridedBatchedEx", a.gemm_batched);
+    const Loaded library("cuBLAS", {"libcublas.so.13", "libcublas.so.12"});
+    library.find("cublasCreate_v2", a.create);
+    library.find("cublasDestroy_v2", a.destroy);
+    library.find("cublasSetStream_v2", a.set_stream);
+    library.find("cublasSetWorkspace_v2", a.set_workspace);
+    library.find("cublasGemmEx", a.gemm);
+    library.find("cublasGemmStridedBatchedEx", a.gemm_batched);
     return a;
   }();
   return found;

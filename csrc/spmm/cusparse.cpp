@@ -5,12 +5,11 @@
 // so that no call allocates anything that it would have to free.
 #if !defined(WARPWATCH_NO_CUDA)
 
-#include <dlfcn.h>
-
 #include <map>
 #include <mutex>
 #include <tuple>
 
+#include "common/loaded.h"
 #include "common/tensor.h"
 
 namespace {
@@ -42,31 +41,24 @@ struct Api {
   int (*sampled)(Handle, int, int, const void*, Descriptor, Descriptor, const void*, Descriptor, int, int, void*);
 };
 
-template <class Function>
-void find(void* from, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(from, name));
-  STD_TORCH_CHECK(function != nullptr, "cuSPARSE has no ", name, ": is it loaded?");
-}
-
 const Api& api() {
   static const Api found = [] {
     Api a{};
-    void* from = dlopen("libcusparse.so.12", RTLD_NOLOAD | RTLD_LAZY);
-    if (from == nullptr) from = RTLD_DEFAULT;
-    find(from, "cusparseCreate", a.create);
-    find(from, "cusparseSetStream", a.set_stream);
-    find(from, "cusparseCreateCsr", a.create_csr);
-    find(from, "cusparseCsrSetPointers", a.set_csr);
-    find(from, "cusparseDestroySpMat", a.destroy_csr);
-    find(from, "cusparseCreateDnMat", a.create_dense);
-    find(from, "cusparseDnMatSetValues", a.set_dense);
-    find(from, "cusparseDestroyDnMat", a.destroy_dense);
-    find(from, "cusparseSpMM_bufferSize", a.product_size);
-    find(from, "cusparseSpMM_preprocess", a.product_preprocess);
-    find(from, "cusparseSpMM", a.product);
-    find(from, "cusparseSDDMM_bufferSize", a.sampled_size);
-    find(from, "cusparseSDDMM_preprocess", a.sampled_preprocess);
-    find(from, "cusparseSDDMM", a.sampled);
+    const warpwatch::Loaded library("cuSPARSE", {"libcusparse.so.12"});
+    library.find("cusparseCreate", a.create);
+    library.find("cusparseSetStream", a.set_stream);
+    library.find("cusparseCreateCsr", a.create_csr);
+    library.find("cusparseCsrSetPointers", a.set_csr);
+    library.find("cusparseDestroySpMat", a.destroy_csr);
+    library.find("cusparseCreateDnMat", a.create_dense);
+    library.find("cusparseDnMatSetValues", a.set_dense);
+    library.find("cusparseDestroyDnMat", a.destroy_dense);
+    library.find("cusparseSpMM_bufferSize", a.product_size);
+    library.find("cusparseSpMM_preprocess", a.product_preprocess);
+    library.find("cusparseSpMM", a.product);
+    library.find("cusparseSDDMM_bufferSize", a.sampled_size);
+    library.find("cusparseSDDMM_preprocess", a.sampled_preprocess);
+    library.find("cusparseSDDMM", a.sampled);
     return a;
   }();
   return found;
