@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,20 @@ _SERVICE = {"warpwatch"}
 """Packages that come from the service, whatever a commit holds under that name."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A commit. description: id of warpwatch.toml. package: what its operators are imported from. modules: what lies at its root.
+
+    files and natives: ids of what lies in the folders of operators and of native sources, by name.
+    """
+
+    description: str | None
+    package: str
+    modules: set[str]
+    files: dict[str, str]
+    natives: dict[str, str]
+
+
 class Sources:
     """Fingerprints of the operators of one repository. Every commit's folders and every file are read once.
 
@@ -26,12 +41,18 @@ class Sources:
 
     def __init__(self, mirror: Path) -> None:
         self._mirror = mirror
-        self._layouts: dict[str, tuple[Project, dict[str, str], dict[str, str]]] = {}
+        self._layouts: dict[str, _Layout] = {}
         self._imports: dict[str, set[str]] = {}
+        self._found: dict[tuple[str, str], str | None] = {}
 
     def of(self, sha: str, operator: str) -> str | None:
         """The fingerprint of `operator` at the commit with this full id; None where the commit has no such operator."""
-        project, files, natives = self._layout(sha)
+        if (sha, operator) not in self._found:
+            self._found[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
+        return self._found[sha, operator]
+
+    def _fingerprint(self, sha: str, operator: str, layout: _Layout) -> str | None:
+        files = layout.files
         if f"{operator}.py" not in files:
             return None
         used, left = set[str](), {operator}
@@ -39,8 +60,8 @@ class Sources:
             name = left.pop()
             used.add(name)
             for module in self._imported(files[f"{name}.py"]):
-                sibling = _sibling(module, project.operators.strip("/").replace("/", "."))
-                if sibling is None and module.split(".")[0] in self._own_modules(sha):
+                sibling = _sibling(module, layout.package)
+                if sibling is None and module.split(".")[0] in layout.modules:
                     return sha
                 if sibling is not None and f"{sibling}.py" not in files:
                     # All of the package at once, or something in a folder of its own.
@@ -48,23 +69,21 @@ class Sources:
                 left |= {sibling} - used if sibling is not None else set()
         others = {file.removesuffix(".py") for file in files} - used
         parts = [files[f"{name}.py"] for name in sorted(used)]
-        parts += [f"{name} {tree}" for name, tree in sorted(natives.items()) if name not in others]
-        (toml,) = git.object_ids(self._mirror, [f"{sha}:{FILE_NAME}"])
-        return hashlib.sha256(repr((toml, parts)).encode()).hexdigest()
+        parts += [f"{name} {tree}" for name, tree in sorted(layout.natives.items()) if name not in others]
+        return hashlib.sha256(repr((layout.description, parts)).encode()).hexdigest()
 
-    def _layout(self, sha: str) -> tuple[Project, dict[str, str], dict[str, str]]:
-        """The project's description, and the ids of what lies in its folder of operators and in that of native sources."""
+    def _layout(self, sha: str) -> _Layout:
         if sha not in self._layouts:
+            root = git.entries(self._mirror, sha, "")
             try:
                 project = parse_project(git.read_file(self._mirror, sha, FILE_NAME))
             except ProjectError:
                 project = Project()
             files, natives = (git.entries(self._mirror, sha, folder) for folder in (project.operators, project.native))
-            self._layouts[sha] = (project, files, natives)
+            modules = {name.removesuffix(".py") for name in root} - _SERVICE
+            package = project.operators.strip("/").replace("/", ".")
+            self._layouts[sha] = _Layout(root.get(FILE_NAME), package, modules, files, natives)
         return self._layouts[sha]
-
-    def _own_modules(self, sha: str) -> set[str]:
-        return {name.removesuffix(".py") for name in git.entries(self._mirror, sha, "")} - _SERVICE
 
     def _imported(self, blob: str) -> set[str]:
         """Names of all modules that a file may import, relative ones with one dot in front; "." for a file that cannot be parsed."""
