@@ -34,15 +34,15 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
     """One run per case, since a program of a grid takes a millisecond; the full check is a GPU's."""
     import torch
 
-    from worker.harness.check import first_wrong, judge
     from worker.harness.problem import Problem
+    from worker.harness.truth import Truth, explain_first
 
     for case in cases:
         problem = Problem(operator, variant, case, torch.device("cpu"))
         with problem.modes():
             data = problem.data(7)
             results = problem.run(data)
-            wrong = first_wrong(judge(problem, data, results), results)
+            wrong = explain_first(Truth(problem, data).judge(results), results)
         say(variant=variant.name, case=case.key, wrong=wrong)
 
 

@@ -16,11 +16,11 @@ from torch.utils.benchmark import Compare, Timer
 from warpwatch import native
 from warpwatch.cli.checkout import local_checkout
 from warpwatch.settings import load_settings
-from worker.harness.check import judge
 from worker.harness.compare import explain
 from worker.harness.failures import WrongResultError
 from worker.harness.loader import Loader
 from worker.harness.problem import Problem
+from worker.harness.truth import Truth
 
 if TYPE_CHECKING:
     from warpwatch.cli.kron import Order
@@ -157,7 +157,7 @@ def _judged(layer: Layer, name: str, variant: Variant, direction: Direction) -> 
         data = problem.data(SEED)
         try:
             results = problem.run(data)
-            errors = judge(problem, data, results)
+            errors = Truth(problem, data).judge(results)
         except WrongResultError as error:
             print(f"{name} {direction}: {error}", file=sys.stderr)
             return {}, None

@@ -53,16 +53,6 @@ def check(problem: Problem, seed: int, memory: Memory, progress: Progress) -> Ch
     return CheckReply(Status.OK, note, seed, judged, probes)
 
 
-def judge(problem: Problem, data: Data, results: dict[str, Tensor]) -> list[TensorError]:
-    """Every tensor of `results` against the oracle for `data`; WrongResultError for one of wrong shape, dtype or device."""
-    return Truth(problem, data).judge(results)
-
-
-def first_wrong(errors: list[TensorError], results: dict[str, Tensor]) -> str | None:
-    """What is wrong with the first wrong tensor, None when all are right."""
-    return explain_first(errors, results)
-
-
 def _run_and_judge(problem: Problem, live: Data) -> tuple[dict[str, Tensor], list[TensorError], Truth]:
     pristine = live.clone()
     _poison(problem)
@@ -112,4 +102,4 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _reply(errors: list[TensorError], results: dict[str, Tensor], seed: int, note: str = "") -> CheckReply:
-    return CheckReply(Status.WRONG, f"{first_wrong(errors, results)}{note}", seed, errors)
+    return CheckReply(Status.WRONG, f"{explain_first(errors, results)}{note}", seed, errors)
