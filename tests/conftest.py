@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
+
 FAST_AND_FORGETFUL = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
 """The data of a test need not outlive a power cut."""
 
 # As in every child of a worker: threads that spin long while they wait for each other make tests beside any other program crawl, and
 # memory given back and taken again makes them slow at random.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(32 * 2**20))
-os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**40))
+for name, value in (SHORT_SPIN | KEEP_FREED_MEMORY).items():
+    os.environ.setdefault(name, value)
 
 _OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 _TABLES = (

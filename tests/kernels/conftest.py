@@ -28,6 +28,12 @@ def build_cache() -> Path:
     return load_settings().home / "builds"
 
 
+@pytest.fixture(scope="module")
+def operator(request: pytest.FixtureRequest, build_cache: Path) -> Operator:
+    """The operator that a test file is about, which it imports as `module`, with its library loaded."""
+    return ready(request.module.module.operator, build_cache)
+
+
 @pytest.fixture
 def _fresh_native() -> Iterator[None]:
     """native's state as it was, after tests that configure it otherwise."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +11,9 @@ from kernels import attention as module
 from warpwatch.operator import Case, Operator, both_directions, case
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable
+from .conftest import DEVICES, check_variant, runnable
+
+pytestmark = pytest.mark.usefixtures("operator")
 
 # One of everything that tiles do differently: one query more than a tile, several tiles of keys, heads in parts, wide and narrow heads.
 TILES = both_directions(
@@ -22,11 +22,6 @@ TILES = both_directions(
     case("f16", b=1, h=1, q=65, k=200, d=128, causal=0),
     case("bf16", b=1, h=1, q=257, k=257, d=16, causal=1),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,12 +10,9 @@ from warpwatch.operator import Case, Operator, both_directions, case
 from worker.harness.inputs import SeededMaker
 from worker.protocol import Status
 
-from .conftest import check_variant, ready, runnable
+from .conftest import check_variant, runnable
 
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
+pytestmark = pytest.mark.usefixtures("operator")
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

@@ -13,15 +13,10 @@ from warpwatch.operator import Case, Operator
 from worker.harness.problem import Problem
 from worker.protocol import Status
 
-from .conftest import check_variant, ready, runnable, sized
+from .conftest import check_variant, runnable, sized
 
 CASES = (*module.QUICK, *module.EDGE)
 TRAINERS = [name for name, variant in module.operator.variants.items() if not variant.reason_unsupported(CASES[0], "cpu")]
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 def corpus(*strings: str) -> tuple[torch.Tensor, torch.Tensor]:

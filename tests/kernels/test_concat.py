@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,7 @@ from kernels import concat as module
 from warpwatch.operator import Case, Operator
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable, sized
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
+from .conftest import DEVICES, check_variant, runnable, sized
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +12,12 @@ from kernels import cublas_matmul as module
 from warpwatch.operator import Case, Operator, both_directions, case
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable
+from .conftest import DEVICES, check_variant, runnable
+
+pytestmark = pytest.mark.usefixtures("operator")
 
 TRANSPOSITIONS = [(False, False), (False, True), (True, False), (True, True)]
 CASES = (*module.QUICK, *module.EDGE)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 def stored(x: Tensor, transposed: bool) -> Tensor:

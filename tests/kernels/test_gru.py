@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,15 +13,10 @@ from kernels import gru as module
 from warpwatch.operator import Case, Operator
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable
+from .conftest import DEVICES, check_variant, runnable
 from .test_concat import Calls
 
 VERSIONS = [("cpu", _recurrent.CELL), *(("cuda", v) for v in (_recurrent.CELL, _recurrent.PERSISTENT) if "cuda" in DEVICES)]
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,13 +11,8 @@ from warpwatch.operator import Case, Operator
 from worker.harness.inputs import SeededMaker
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable
+from .conftest import DEVICES, check_variant, runnable
 from .test_concat import Calls
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

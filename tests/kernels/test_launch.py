@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,15 +9,10 @@ from kernels import launch as module
 from warpwatch.operator import Case, Operator
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable, sized
+from .conftest import DEVICES, check_variant, runnable, sized
 
 CASES = (*module.QUICK, *module.EDGE)
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, CASES))

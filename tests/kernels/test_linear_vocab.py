@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,14 +9,9 @@ from kernels import linear_vocab as module
 from warpwatch.operator import Case, Operator
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable, sized
+from .conftest import DEVICES, check_variant, runnable, sized
 
 PARTS = (3, 4, 5)
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,15 +14,12 @@ from worker.harness import verbs
 from worker.harness.inputs import SeededMaker
 from worker.protocol import Status
 
-from .conftest import check_variant, ready, runnable
+from .conftest import check_variant, runnable
+
+pytestmark = pytest.mark.usefixtures("operator")
 
 SMALL = case("f32", samples=64, features=8, hidden=24, steps=40, rounds=2, percent=50)
 TENTH = module.QUICK[0]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 def data(given: Case, seed: int, precision: str = "f32") -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,14 +10,11 @@ from kernels import magnitude_prune as module
 from warpwatch.operator import Case, Operator, both_directions, case
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable
+from .conftest import DEVICES, check_variant, runnable
+
+pytestmark = pytest.mark.usefixtures("operator")
 
 EAGER = ("v1", "v2", "kthvalue", "v3")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +10,9 @@ from kernels import matmul as module
 from warpwatch.operator import Case, Operator, both_directions, case
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable
+from .conftest import DEVICES, check_variant, runnable
+
+pytestmark = pytest.mark.usefixtures("operator")
 
 # One of everything that the CPU's blocks and a GPU's tiles do differently: one tile and a bit, several blocks of k, few rows, few columns.
 BLOCKS = both_directions(
@@ -24,11 +24,6 @@ BLOCKS = both_directions(
 TENSOR = both_directions(
     *(case(p, m=m, k=k, n=n) for p in ("tf32", "3xtf32", "bf16") for m, k, n in ((128, 64, 256), (129, 257, 130), (64, 96, 136))),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE, *BLOCKS)))

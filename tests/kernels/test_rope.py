@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,14 +10,9 @@ from kernels import rope as module
 from warpwatch.operator import Case, Operator
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable, sized
+from .conftest import DEVICES, check_variant, runnable, sized
 
 SMALL = [sized("f32", "bwd", batch=1, length=9, heads=(3, 1), dim=8)]
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,15 +14,10 @@ from warpwatch.operator import Case, Operator
 from worker.harness.problem import Problem
 from worker.protocol import Status
 
-from .conftest import DEVICES, ROOT, check_variant, ready, runnable, sized
+from .conftest import DEVICES, ROOT, check_variant, runnable, sized
 
 CASES = (*module.QUICK, *module.EDGE)
 SMALL = sized("f32", "bwd", size=(70, 130), n=36, sparsity=80)
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.fixture(params=DEVICES)

@@ -19,14 +19,9 @@ from worker.harness.check import check
 from worker.harness.problem import Problem
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable, sized
+from .conftest import DEVICES, check_variant, runnable, sized
 
 EDGES = both_directions(*(sized("f32", "fwd", size=size) for size in ((1, 1), (17, 15), (16, 16), (1, 4097), (0, 3))))
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [sized("f32", "fwd", size=(2, 3))]))

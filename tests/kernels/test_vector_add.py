@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from warpwatch.operator import Case, Operator
 from worker.harness.problem import Problem
 from worker.protocol import Status
 
-from .conftest import DEVICES, check_variant, ready, runnable, sized
+from .conftest import DEVICES, check_variant, runnable, sized
 
 EDGES = (
     *(sized("f32", "fwd", n=n) for n in (0, 1, 255, 257, 4097)),
@@ -22,11 +20,6 @@ EDGES = (
     sized("f32", "fwd", host=1),
     sized("f32", "fwd", host=1025),
 )
-
-
-@pytest.fixture(scope="module")
-def operator(build_cache: Path) -> Operator:
-    return ready(module.operator, build_cache)
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *EDGES)))
