@@ -26,7 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
-from server.verdicts import decide
+from server.verdicts.paired import decide
 from worker.comparison import turns_of, typical
 from worker.protocol import Request
 

@@ -26,8 +26,8 @@ from db.regressions import (
     unjudged_jobs,
 )
 from db.submissions import NewJob, NewSubmission, create_submission
-from server import verdicts
-from server.verdicts import Direction, Timing
+from server.verdicts import paired as verdicts
+from server.verdicts.paired import Direction, Timing
 from warpwatch import git
 from warpwatch.settings import Settings
 

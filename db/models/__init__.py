@@ -7,18 +7,34 @@ from db.models.base import Base
 from db.models.code import Case, Commit, Device, Environment, Operator, Repository, Variant, Worker
 from db.models.proofs import Proof
 from db.models.results import Build, Bundle, Point, Result, Samples, Series, Trace, TraceChunk, TraceKernel
-from db.models.verdicts import Comparison, Regression, RegressionNote, RegressionSeries
-from db.models.words import JobKind, JobState, RunState, Status, Triage, Verdict
-from db.models.work import Job, Run, RunLog, Submission
+from db.models.verdicts import Comparison, Regression, RegressionNote, RegressionSeries, Trial
+from db.models.words import (
+    Answer,
+    Cause,
+    Direction,
+    JobKind,
+    JobState,
+    Purpose,
+    RunState,
+    ScheduleKind,
+    Status,
+    Triage,
+    Verdict,
+)
+from db.models.work import Callback, Job, Run, RunLog, Schedule, Submission
 
 __all__ = [
+    "Answer",
     "Base",
     "Build",
     "Bundle",
+    "Callback",
     "Case",
+    "Cause",
     "Commit",
     "Comparison",
     "Device",
+    "Direction",
     "Environment",
     "Job",
     "JobKind",
@@ -26,6 +42,7 @@ __all__ = [
     "Operator",
     "Point",
     "Proof",
+    "Purpose",
     "Regression",
     "RegressionNote",
     "RegressionSeries",
@@ -35,6 +52,8 @@ __all__ = [
     "RunLog",
     "RunState",
     "Samples",
+    "Schedule",
+    "ScheduleKind",
     "Series",
     "Status",
     "Submission",
@@ -42,6 +61,7 @@ __all__ = [
     "TraceChunk",
     "TraceKernel",
     "Triage",
+    "Trial",
     "Variant",
     "Verdict",
     "Worker",

@@ -17,6 +17,13 @@ class Repository(Base):
     name: Mapped[str] = mapped_column(unique=True)
     url: Mapped[str]
     """What git clones: a path or a URL."""
+    branch: Mapped[str | None]
+    """The branch whose history is watched; None for the one that git checks out by itself."""
+    webhook_secret: Mapped[str | None]
+    """What pushes are signed with; None takes no webhooks."""
+    status_url: Mapped[str | None]
+    """Where commit statuses are sent, with {sha} in it; None sends none."""
+    status_token: Mapped[str | None]
     created_at: Mapped[datetime] = created()
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.models.base import Base, created, one_of
-from db.models.words import Triage, Verdict
+from db.models.words import Answer, Cause, Direction, Purpose, Triage, Verdict
 
 
 class Comparison(Base):
@@ -30,14 +30,21 @@ class Comparison(Base):
 
 
 class Regression(Base):
-    """A change of one operator on one device between two commits, slower or faster, with every series that shows it."""
+    """A change of one operator on one device between two commits, with every series that shows it.
+
+    While a range of several commits is bisected, base and head move towards each other; `trials` keeps every step.
+    """
 
     __tablename__ = "regressions"
     __table_args__ = (
         one_of("verdict", Verdict),
         one_of("state", Triage),
+        one_of("direction", Direction),
+        one_of("cause", Cause),
         UniqueConstraint("operator_id", "device_id", "base_commit_id", "head_commit_id", "direction"),
         Index(None, "verdict", "state", "id"),
+        Index(None, "head_commit_id"),
+        Index("ix_regressions_unsettled", "id", postgresql_where="settled_at IS NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
@@ -45,25 +52,60 @@ class Regression(Base):
     base_commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
     head_commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
     direction: Mapped[str]
-    """slower | faster."""
+    cause: Mapped[str] = mapped_column(server_default=Cause.HISTORY)
     verdict: Mapped[str] = mapped_column(server_default=Verdict.SUSPECTED)
     state: Mapped[str] = mapped_column(server_default=Triage.NEW)
-    ratio: Mapped[float]
-    """Head over base of its worst series; measured in turn once confirmed, from history before."""
+    ratio: Mapped[float | None]
+    """Head over base of its worst series; measured in turn once confirmed, from history before. None where something broke."""
     low: Mapped[float | None]
     high: Mapped[float | None]
     compare_job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)
     base_trace_id: Mapped[int | None] = mapped_column(ForeignKey("traces.id", ondelete="SET NULL"))
     head_trace_id: Mapped[int | None] = mapped_column(ForeignKey("traces.id", ondelete="SET NULL"))
+    assignee: Mapped[str | None]
+    link: Mapped[str | None]
+    """Where people talk about it: an issue, a pull request."""
+    due_on: Mapped[date | None]
     created_at: Mapped[datetime] = created()
     decided_at: Mapped[datetime | None]
+    settled_at: Mapped[datetime | None]
+    """When nothing was left to be measured for it: decided, and its range as narrow as it gets."""
+    triaged_at: Mapped[datetime | None]
+    """When a person first said something of it."""
+
+
+class Trial(Base):
+    """A job that was asked for to learn something about a regression, and what it said.
+
+    A compare job measures both commits in turn; for something broken a check job tries the head alone.
+    """
+
+    __tablename__ = "trials"
+    __table_args__ = (one_of("purpose", Purpose), one_of("answer", Answer), Index(None, "regression_id", "id"))
+    id: Mapped[int] = mapped_column(primary_key=True)
+    regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id", ondelete="CASCADE"))
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), unique=True)
+    purpose: Mapped[str]
+    base_commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    head_commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    answer: Mapped[str] = mapped_column(server_default=Answer.PENDING)
+    ratio: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    message: Mapped[str] = mapped_column(server_default="")
+    created_at: Mapped[datetime] = created()
+    answered_at: Mapped[datetime | None]
 
 
 class RegressionSeries(Base):
     __tablename__ = "regression_series"
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id", ondelete="CASCADE"), primary_key=True)
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"), primary_key=True, index=True)
-    suspected_ratio: Mapped[float]
+    suspected_ratio: Mapped[float | None]
+    """None where nothing but a status speaks."""
+    base_status: Mapped[str | None]
+    head_status: Mapped[str | None]
+    """Statuses of the checks, where something broke."""
     verdict: Mapped[str] = mapped_column(server_default=Verdict.SUSPECTED)
     ratio: Mapped[float | None]
     low: Mapped[float | None]
@@ -78,4 +120,6 @@ class RegressionNote(Base):
     author: Mapped[str]
     state: Mapped[str]
     note: Mapped[str]
+    changes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    """What else was changed with it, as {"assignee": [before, after], …}."""
     created_at: Mapped[datetime] = created()

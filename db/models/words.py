@@ -45,6 +45,49 @@ class JobKind(StrEnum):
     COMPARE = "compare"
 
 
+class ScheduleKind(StrEnum):
+    """suite: the newest commit, whole. rerun: a commit measured before, once more. backfill: commits that series have no point at."""
+
+    SUITE = "suite"
+    RERUN = "rerun"
+    BACKFILL = "backfill"
+
+
+class Direction(StrEnum):
+    """Which way a change went. `broken` is a case that was right before, and is wrong, crashes or cannot be built since."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    BROKEN = "broken"
+
+
+class Cause(StrEnum):
+    """What gave rise to a suspicion: times in history, machine code that changed where history sees too little, or a status."""
+
+    HISTORY = "history"
+    CODE = "code"
+    STATUS = "status"
+
+
+class Purpose(StrEnum):
+    """Why a trial was asked for: to decide a suspicion, once more with a larger budget, to halve a range, to prove the commit found."""
+
+    CONFIRM = "confirm"
+    RETRY = "retry"
+    BISECT = "bisect"
+    PROVE = "prove"
+
+
+class Answer(StrEnum):
+    """What a trial said of its two commits. `skipped`: its commit cannot be measured, so that another one is tried."""
+
+    PENDING = "pending"
+    CHANGED = "changed"
+    SAME = "same"
+    UNSURE = "unsure"
+    SKIPPED = "skipped"
+
+
 class Verdict(StrEnum):
     """suspected → confirmed | dismissed | unsure, decided by an interleaved comparison."""
 

@@ -9,7 +9,7 @@ from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.models.base import Base, created, one_of
-from db.models.words import JobKind, JobState, RunState
+from db.models.words import JobKind, JobState, RunState, ScheduleKind
 
 
 class Submission(Base):
@@ -22,8 +22,58 @@ class Submission(Base):
     idempotency_key: Mapped[str | None] = mapped_column(unique=True)
     priority: Mapped[int] = mapped_column(server_default="0")
     origin: Mapped[str] = mapped_column(server_default="api")
-    """api | form | cli | confirm | bundle | example."""
+    """api | form | cli | webhook | schedule | confirm | bundle | example."""
+    base_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
+    """What a change is held against: the merge base of a pull request, the commit before a push."""
+    schedule_id: Mapped[int | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"), index=True)
     created_at: Mapped[datetime] = created()
+
+
+class Schedule(Base):
+    """Work that nobody has to ask for, within a budget of device minutes per day."""
+
+    __tablename__ = "schedules"
+    __table_args__ = (
+        one_of("kind", ScheduleKind),
+        UniqueConstraint("repository_id", "name"),
+        Index("ix_schedules_due", "next_at", postgresql_where="is_enabled"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    kind: Mapped[str]
+    cron: Mapped[str]
+    """When, in UTC: minute, hour, day of month, month, day of week."""
+    request: Mapped[dict[str, Any]]
+    """operators, suite, device and what else a submission says; commits are chosen by the kind."""
+    budget_minutes: Mapped[int]
+    is_enabled: Mapped[bool] = mapped_column(server_default="true")
+    last_at: Mapped[datetime | None]
+    next_at: Mapped[datetime | None]
+    message: Mapped[str] = mapped_column(server_default="")
+    """What its last turn did, or why it did nothing."""
+    created_at: Mapped[datetime] = created()
+
+
+class Callback(Base):
+    """A commit status that another system is to be told, tried again until it is."""
+
+    __tablename__ = "callbacks"
+    __table_args__ = (
+        Index(None, "submission_id"),
+        Index("ix_callbacks_due", "next_at", postgresql_where="sent_at IS NULL AND given_up_at IS NULL"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
+    url: Mapped[str]
+    body: Mapped[dict[str, Any]]
+    attempts: Mapped[int] = mapped_column(server_default="0")
+    next_at: Mapped[datetime] = created()
+    message: Mapped[str] = mapped_column(server_default="")
+    """What went wrong last."""
+    created_at: Mapped[datetime] = created()
+    sent_at: Mapped[datetime | None]
+    given_up_at: Mapped[datetime | None]
 
 
 class Job(Base):

@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from server.verdicts import Decided, Timing, decide, median_interval, suspect
+from server.verdicts.paired import Decided, Timing, decide, median_interval, suspect
 
 
 def timing(median_ns: float, spread: float = 0.002) -> Timing:

@@ -1,8 +1,4 @@
-"""The rules that verdicts follow, as pure functions of numbers. Durations are nanoseconds; ratios are head over base.
-
-A change is *suspected* from history, where the two points were taken in different runs, and *decided* from paired rounds, where the
-two commits were measured in turn on one device. Nothing is called a regression before it is decided.
-"""
+"""What paired rounds say of two commits, and when two points of a history are worth them."""
 
 from __future__ import annotations
 
