@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from warpwatch.native import Built
 
+SIDE_BY_SIDE = 2
+"""Libraries built at once: a source that takes longest in one leaves cores to the other."""
 COLOURS = {"ok": "green", "build_failed": "red", "skipped": "yellow"}
 
 
@@ -47,6 +49,8 @@ def build(operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", h
 
 def _build_all(wanted: list[str]) -> list[tuple[str, str, Built]]:
     """Builds as (operator, "cpu" or "cuda", result)."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from warpwatch import native
     from warpwatch.cli.checkout import local_checkout
     from warpwatch.settings import load_settings
@@ -63,7 +67,9 @@ def _build_all(wanted: list[str]) -> list[tuple[str, str, Built]]:
                 f"no native sources for {', '.join(unknown)}; {root / project.native} has {', '.join(known) or 'none'}", err=True
             )
             raise typer.Exit(2)
-        builds += [(operator, target, native.build(operator)) for operator in wanted or known]
+        chosen = wanted or known
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            builds += [(name, target, built) for name, built in zip(chosen, pool.map(native.build, chosen), strict=True)]
     return sorted(builds, key=lambda entry: entry[:2])
 
 
