@@ -1,4 +1,4 @@
-"""Writes verdicts: suspicions from history, decisions from interleaved comparisons, and what people made of them."""
+"""Writes verdicts: suspicions from history, and decisions from interleaved comparisons."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
-from db.database import storable
-from db.errors import NotFoundError, StateError
+from db.errors import NotFoundError
 from db.live import announce
-from db.models import Job, JobState, Regression, RegressionNote, RegressionSeries, Triage, Verdict
+from db.models import Job, JobState, Regression, RegressionSeries, Verdict
+from db.triage import set_triage as set_triage
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,6 @@ def decide(
         member = (RegressionSeries.regression_id == regression_id, RegressionSeries.series_id == one.series_id)
         values = {"verdict": Verdict(one.verdict), "ratio": one.ratio, "low": one.low, "high": one.high}
         s.execute(update(RegressionSeries).where(*member).values(values))
-    announce(s, "regression")
-
-
-def set_triage(s: Session, regression_id: int, state: str, author: str, note: str) -> None:
-    """Writes what people made of a change, and keeps every earlier word; StateError when there is no such state."""
-    if state not in list(Triage):
-        raise StateError(f"{state!r} is no state of a regression; use one of {', '.join(Triage)}")
-    _get(s, regression_id).state = Triage(state)
-    s.add(RegressionNote(regression_id=regression_id, author=storable(author), state=state, note=storable(note)))
     announce(s, "regression")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 
-from db import bundles, regressions, runs, submissions
+from db import bundles, regressions, runs, submissions, triage
 from db.database import Database
 from db.errors import NotFoundError, OutcomeError, StateError
 from db.models import Job, JobState, Point, Regression, RegressionNote, RegressionSeries, Run, Submission, Verdict
@@ -154,15 +154,57 @@ def test_triage_keeps_every_word(world: World, suspected: tuple[int, list[int]])
     number, _ = suspected
     for state, note in (("acknowledged", "looking"), ("accepted", "it is more exact now")):
         with world.database.session() as s:
-            regressions.set_triage(s, number, state, "Ann", note)
+            triage.set_triage(s, number, state, "Ann", note)
     with world.database.session() as s:
         assert s.get_one(Regression, number).state == "accepted"
         notes = [(n.author, n.state, n.note) for n in s.query(RegressionNote).order_by(RegressionNote.id)]
     assert notes == [("Ann", "acknowledged", "looking"), ("Ann", "accepted", "it is more exact now")]
     with pytest.raises(StateError, match="use one of new, acknowledged"), world.database.session() as s:
-        regressions.set_triage(s, number, "whatever", "Ann", "")
+        triage.set_triage(s, number, "whatever", "Ann", "")
     with pytest.raises(NotFoundError), world.database.session() as s:
-        regressions.set_triage(s, number + 99, "fixed", "Ann", "")
+        triage.set_triage(s, number + 99, "fixed", "Ann", "")
+
+
+def test_triage_of_an_event_changes_all_of_it_or_nothing(world: World, suspected: tuple[int, list[int]]) -> None:
+    number, series = suspected
+    with world.database.session() as s:
+        other = suspect(world, s, series, "faster")
+    assert other is not None
+    due = date(2026, 4, 1)
+    fields = {"state": "acknowledged", "assignee": "Ann", "link": "https://example.com/7", "due_on": due}
+    with pytest.raises(NotFoundError, match="no regression 999"), world.database.session() as s:
+        triage.triage(s, [number, 999], author="Ann", note="", fields=fields)
+    with world.database.session() as s:
+        assert s.query(RegressionNote).count() == 0
+        triage.triage(s, [number, other], author="Ann", note="mine", fields=fields)
+    with world.database.session() as s:
+        for one in (number, other):
+            row = s.get_one(Regression, one)
+            assert (row.state, row.assignee, row.link, row.due_on) == ("acknowledged", "Ann", "https://example.com/7", due)
+        triage.triage(
+            s, [number], author="Bea", note="", fields={"assignee": "Bea", "due_on": None, "link": "https://example.com/7"}
+        )
+    with world.database.session() as s:
+        notes = s.query(RegressionNote).where(RegressionNote.regression_id == number).order_by(RegressionNote.id).all()
+    assert notes[0].changes["assignee"] == [None, "Ann"]
+    assert (notes[1].author, notes[1].state) == ("Bea", "acknowledged")
+    assert notes[1].changes == {"assignee": ["Ann", "Bea"], "due_on": ["2026-04-01", None]}
+
+
+def test_the_first_person_counts_as_triage(world: World, suspected: tuple[int, list[int]]) -> None:
+    number, _ = suspected
+    with world.database.session() as s:
+        triage.set_triage(s, number, "invalid", triage.SERVICE, "narrowed down")
+        s.flush()
+        assert s.get_one(Regression, number).triaged_at is None
+    with world.database.session() as s:
+        triage.set_triage(s, number, "new", "Ann", "")
+    with world.database.session() as s:
+        first = s.get_one(Regression, number).triaged_at
+        assert first is not None
+        triage.set_triage(s, number, "fixed", "Bea", "")
+    with world.database.session() as s:
+        assert s.get_one(Regression, number).triaged_at == first
 
 
 def test_every_ended_job_is_judged_once(world: World) -> None:
