@@ -46,6 +46,8 @@ class NewSubmission:
     origin: str = "api"
     priority: int = 0
     idempotency_key: str | None = None
+    schedule_id: int | None = None
+    """What asked for it, when nobody did."""
 
 
 def create_submission(s: Session, new: NewSubmission) -> int:
@@ -53,7 +55,10 @@ def create_submission(s: Session, new: NewSubmission) -> int:
 
     An idempotency key that was used before returns the submission it was used for and makes nothing.
     """
-    row = {"repository_id": new.repository_id, "request": new.request, "origin": new.origin, "priority": new.priority}
+    row = {
+        "repository_id": new.repository_id, "request": new.request, "origin": new.origin, "priority": new.priority,
+        "schedule_id": new.schedule_id,
+    }  # fmt: skip
     statement = (
         upsert(Submission)
         .values(**row, idempotency_key=new.idempotency_key)

@@ -47,12 +47,12 @@ def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> Hist
     except git.GitError as error:
         errors.append(FieldError(field=field, message=str(error), remedy="submit a shorter range"))
     else:
-        return _with_operators(mirror, commits)
+        return with_operators(mirror, commits)
     return History([], {}, "")
 
 
-def _with_operators(mirror: Path, commits: list[git.CommitInfo]) -> History:
-    """Most commits share their description and their operator folder, so each distinct one is read once."""
+def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> History:
+    """Commits with their operators. Most share their description and their operator folder, so each distinct one is read once."""
     shas = [commit.sha for commit in commits]
     files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas])
     folders = {file: _folder(mirror, file) for file in set(files)}

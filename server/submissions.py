@@ -150,7 +150,7 @@ def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: st
     earlier = Earlier(session, plan.mirror, plan.history.commits[0]) if request.skip_unchanged else None
     jobs = []
     for info, operator, kind, device in _wanted(plan, request):
-        spec = _spec(plan.choice, request, kind, operator, device)
+        spec = job_spec(plan.choice, request, kind, operator, device)
         place = Place(operators[operator], device.id, kind)
         jobs.append(
             NewJob(
@@ -188,7 +188,7 @@ def _wanted(plan: Plan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo
                         yield from ((info, operator, kind, device) for device in plan.devices)
 
 
-def _spec(choice: Choice, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow) -> dict[str, Any]:
+def job_spec(choice: Choice, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow) -> dict[str, Any]:
     """What the worker needs besides the job's columns."""
     spec: dict[str, Any] = {
         "suite": request.suite,

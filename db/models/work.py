@@ -125,6 +125,7 @@ class Run(Base):
         one_of("state", RunState),
         UniqueConstraint("job_id", "attempt"),
         Index("ix_runs_running", "heartbeat_at", postgresql_where="state = 'running'"),
+        Index(None, "finished_at"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))

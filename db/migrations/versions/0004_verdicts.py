@@ -102,6 +102,7 @@ def _schedules() -> None:
     op.add_column("submissions", _link("base_commit_id", "commits", nullable=True))
     op.add_column("submissions", _link("schedule_id", "schedules", nullable=True))
     op.create_index(op.f("ix_submissions_schedule_id"), "submissions", ["schedule_id"])
+    op.create_index(op.f("ix_runs_finished_at"), "runs", ["finished_at"])
 
 
 def _callbacks() -> None:
