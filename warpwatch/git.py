@@ -143,6 +143,14 @@ def is_ancestor(mirror: Path, older: str, newer: str) -> bool:
     return git("merge-base", "--all", older, newer, cwd=mirror).split() == [older]
 
 
+def merge_base(mirror: Path, one: str, other: str) -> str:
+    """The newest commit that both commits (full ids) descend from; UnknownRefError where they share no history."""
+    try:
+        return git("merge-base", one, other, cwd=mirror).split()[0]
+    except (GitError, IndexError):
+        raise UnknownRefError(f"{one[:9]} and {other[:9]} have no commit in common") from None
+
+
 def object_ids(mirror: Path, names: Sequence[str]) -> list[str | None]:
     """Ids of the files or folders called `<full commit id>:<path>`; None for what is not there. One git call for all."""
     lines = git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n").splitlines() if names else []

@@ -62,6 +62,7 @@ class Callback(Base):
     __table_args__ = (
         Index(None, "submission_id"),
         Index("ix_callbacks_due", "next_at", postgresql_where="sent_at IS NULL AND given_up_at IS NULL"),
+        Index("ix_callbacks_open", "id", postgresql_where="concluded_at IS NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
@@ -74,6 +75,8 @@ class Callback(Base):
     created_at: Mapped[datetime] = created()
     sent_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]
+    concluded_at: Mapped[datetime | None]
+    """When the submission came to the end that this status, or a later one, tells; until then it says `pending`."""
 
 
 class Job(Base):

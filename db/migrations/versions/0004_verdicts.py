@@ -118,6 +118,8 @@ def _callbacks() -> None:
         _moment("created_at", now=True),
         _moment("sent_at"),
         _moment("given_up_at"),
+        _moment("concluded_at"),
     )
+    op.create_index("ix_callbacks_open", "callbacks", ["id"], postgresql_where=sa.text("concluded_at IS NULL"))
     op.create_index(op.f("ix_callbacks_submission_id"), "callbacks", ["submission_id"])
     op.create_index("ix_callbacks_due", "callbacks", ["next_at"], postgresql_where=sa.text("sent_at IS NULL AND given_up_at IS NULL"))
