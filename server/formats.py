@@ -126,6 +126,18 @@ def absolute(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def day(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y-%m-%d}"
+
+
+def span(value: float | None) -> str:
+    """How long people or machines took, given seconds, in one unit: "3.2 h"; an en dash where nothing was timed."""
+    if value is None:
+        return "–"
+    size, name = next(((size, name) for size, name in (*_AGES, (1.0, "s")) if value >= size), (1.0, "s"))
+    return f"{value / size:.{0 if value >= 10 * size or value < 1 else 1}f}{_THIN}{name}"
+
+
 def status_name(status: str) -> str:
     return STATUS_NAMES.get(status, status)
 
@@ -177,5 +189,5 @@ def fact(value: Any) -> str:
 
 
 FILTERS = (
-    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, status_name, headline, plural, shape, fact,
+    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, day, span, status_name, headline, plural, shape, fact,
 )  # fmt: skip

@@ -1,56 +1,94 @@
-"""Reads regressions: changes that history suggested and an interleaved comparison decided."""
+"""Reads regressions: changes that history suggested and measuring decided."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 from sqlalchemy import text
 
-from db.reads.query import Session, fetch, fetch_one, fetch_page, fetch_scalar
-from db.reads.replay import submit_command
-from db.reads.rows import NoteRow, Page, RegressionDetail, RegressionRow, RegressionSeriesRow, Verdicts
+from db.reads.query import MAX_PAGE, Session, fetch, fetch_one, fetch_scalar
+from db.reads.replay import run_command, submit_command
+from db.reads.rows import NoteRow, Page, RegressionDetail, RegressionRow, RegressionSeriesRow, TrialRow, Verdicts
 
-_REGRESSIONS = """
-SELECT regressions.id, operators.name AS operator, devices.key AS device_key, direction, verdict, state, ratio, low, high,
-       base.sha AS base_sha, head.sha AS head_sha, head.subject AS head_subject, head.author AS head_author,
-       greatest(head.ordinal - base.ordinal - 1, 0) AS commits_between,
-       (SELECT count(*) FROM regression_series WHERE regression_id = regressions.id) AS series,
-       regressions.created_at, decided_at
-FROM regressions
+NOBODY = "nobody"
+"""Stands for an assignee where there is none."""
+
+COLUMNS = """
+regressions.id, operators.name AS operator, devices.key AS device_key, direction, verdict, state, ratio, low, high,
+base.sha AS base_sha, head.sha AS head_sha, head.subject AS head_subject, head.author AS head_author,
+greatest(head.ordinal - base.ordinal - 1, 0) AS commits_between,
+(SELECT count(*) FROM regression_series WHERE regression_id = regressions.id) AS series,
+regressions.created_at, decided_at, cause, assignee, link, due_on, settled_at, triaged_at
+"""
+TABLES = """
+regressions
 JOIN operators ON operators.id = regressions.operator_id
 JOIN devices ON devices.id = regressions.device_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
 """
+_REGRESSIONS = f"SELECT {COLUMNS} FROM {TABLES}"
+
+# What broke comes before what got slower, which comes before what got faster; of each the largest factor first.
+RANK = "CASE direction WHEN 'broken' THEN 2 WHEN 'slower' THEN 1 ELSE 0 END"
+SEVERITY = "CASE WHEN ratio > 0 THEN greatest(ratio, 1 / ratio) ELSE 1 END"
+
+MATCHES = f"""
+operators.repository_id = :repository_id
+AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
+AND (CAST(:state AS text) IS NULL OR state = :state OR (:state = 'open' AND state IN ('new', 'acknowledged')))
+AND (CAST(:direction AS text) IS NULL OR direction = :direction)
+AND (CAST(:operator AS text) IS NULL OR operators.name = :operator)
+AND (CAST(:device_key AS text) IS NULL OR devices.key = :device_key)
+AND (CAST(:assignee AS text) IS NULL OR coalesce(assignee, '{NOBODY}') = :assignee)
+AND (NOT :overdue OR (due_on < current_date AND state IN ('new', 'acknowledged')))
+AND (CAST(:since AS bigint) IS NULL OR head.ordinal > :since)
+AND (CAST(:until AS bigint) IS NULL OR base.ordinal < :until)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which regressions are asked for; None asks for all.
+
+    state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or NOBODY. since, until: ordinals of
+    commits; the change lies, or may lie, behind the first one and not behind the second.
+    """
+
+    verdict: str | None = "confirmed"
+    state: str | None = None
+    direction: str | None = None
+    operator: str | None = None
+    device_key: str | None = None
+    assignee: str | None = None
+    overdue: bool = False
+    since: int | None = None
+    until: int | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def list_regressions(
-    session: Session,
-    repository_id: int,
-    verdict: str | None = "confirmed",
-    state: str | None = None,
-    direction: str | None = None,
-    before: int | None = None,
-    limit: int = 50,
+    session: Session, repository_id: int, question: Question, before: int | None = None, limit: int = 50
 ) -> Page[RegressionRow]:
-    """Changes with that verdict, newest first; `before` is the id of the last one of the page before."""
-    sql = f"""
-    {_REGRESSIONS}
-    WHERE operators.repository_id = :repository_id
-      AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
-      AND (CAST(:state AS text) IS NULL OR state = :state)
-      AND (CAST(:direction AS text) IS NULL OR direction = :direction)
-      AND (CAST(:before AS bigint) IS NULL OR regressions.id < :before)
-    ORDER BY regressions.id DESC LIMIT :limit
-    """
-    return fetch_page(
-        session, RegressionRow, sql, limit,
-        repository_id=repository_id, verdict=verdict, state=state, direction=direction, before=before,
+    """What the question asks for, worst first; `before` is `next_before` of the page before."""
+    size, skip = max(1, min(limit, MAX_PAGE)), before or 0
+    sql = f"{_REGRESSIONS} WHERE {MATCHES} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip"
+    items = fetch(
+        session, RegressionRow, sql, repository_id=repository_id, limit=size + 1, skip=skip, **question.parameters
     )  # fmt: skip
+    return Page(items[:size], skip + size if len(items) > size else None)
 
 
+# What failed is told by the newest result at the head that is not right.
 _SERIES = """
 SELECT regression_series.series_id, cases.key AS case, variants.name AS variant, series.metric,
        regression_series.verdict, suspected_ratio, regression_series.ratio, regression_series.low, regression_series.high,
-       coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns
+       coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
+       base_status, head_status, coalesce(failed.message, '') AS message, failed.kind, failed.spec
 FROM regression_series
 JOIN regressions ON regressions.id = regression_series.regression_id
 JOIN series ON series.id = regression_series.series_id
@@ -61,15 +99,34 @@ LEFT JOIN LATERAL (
     WHERE comparisons.series_id = regression_series.series_id AND runs.job_id = regressions.compare_job_id
     ORDER BY comparisons.id DESC LIMIT 1
 ) AS compared ON true
+LEFT JOIN LATERAL (
+    SELECT results.message, results.kind, jobs.spec
+    FROM results JOIN runs ON runs.id = results.run_id JOIN jobs ON jobs.id = runs.job_id
+    WHERE regressions.direction = 'broken' AND results.commit_id = regressions.head_commit_id
+      AND results.variant_id = series.variant_id AND results.case_id = series.case_id AND results.device_id = series.device_id
+      AND results.status NOT IN ('ok', 'unsupported', 'skipped') AND results.kind <> 'compare'
+    ORDER BY results.id DESC LIMIT 1
+) AS failed ON true
 WHERE regression_series.regression_id = :id ORDER BY regression_series.verdict <> 'confirmed', series.id
 """
 
-_NOTES = "SELECT author, state, note, created_at FROM regression_notes WHERE regression_id = :id ORDER BY id"
+_NOTES = "SELECT author, state, note, created_at, changes FROM regression_notes WHERE regression_id = :id ORDER BY id"
+
+_TRIALS = """
+SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, answer, base.sha AS base_sha, head.sha AS head_sha,
+       ratio, low, high, trials.message, trials.created_at, answered_at
+FROM trials
+JOIN jobs ON jobs.id = trials.job_id
+JOIN commits AS base ON base.id = trials.base_commit_id
+JOIN commits AS head ON head.id = trials.head_commit_id
+WHERE regression_id = :id ORDER BY trials.id
+"""
 
 _LINKS = """
-SELECT repositories.name AS repository, compare_job_id, base_trace_id, head_trace_id
+SELECT repositories.name AS repository, devices.kind AS device_kind, compare_job_id, base_trace_id, head_trace_id
 FROM regressions JOIN operators ON operators.id = regressions.operator_id
-JOIN repositories ON repositories.id = operators.repository_id WHERE regressions.id = :id
+JOIN repositories ON repositories.id = operators.repository_id
+JOIN devices ON devices.id = regressions.device_id WHERE regressions.id = :id
 """
 
 
@@ -78,31 +135,51 @@ def read_regression(session: Session, regression_id: int) -> RegressionDetail | 
     row = fetch_one(session, RegressionRow, _REGRESSIONS + "WHERE regressions.id = :id", id=regression_id)
     if row is None:
         return None
-    series = fetch(session, RegressionSeriesRow, _SERIES, id=regression_id)
-    links = session.execute(text(_LINKS), {"id": regression_id}).mappings().one()
+    links = dict(session.execute(text(_LINKS), {"id": regression_id}).mappings().one())
+    device_kind = links.pop("device_kind")
+
+    def member(kind: str | None, spec: dict[str, Any] | None, **fields: Any) -> RegressionSeriesRow:
+        again = run_command(row.head_sha, kind, row.operator, fields["variant"], fields["case"], device_kind, spec) if kind else ""
+        return RegressionSeriesRow(replay=again, **fields)
+
+    series = fetch(session, member, _SERIES, id=regression_id)
+    kind, base = ("check", None) if row.direction == "broken" else ("compare", row.base_sha)
     replay = submit_command(
-        links["repository"], row.head_sha, "compare", row.operator, row.device_key, base=row.base_sha,
+        links["repository"], row.head_sha, kind, row.operator, row.device_key, base=base,
         variants=dict.fromkeys(one.variant for one in series), cases=dict.fromkeys(one.case for one in series),
     )  # fmt: skip
     notes = fetch(session, NoteRow, _NOTES, id=regression_id)
-    return RegressionDetail(regression=row, series=series, notes=notes, replay=replay, **links)
+    trials = fetch(session, TrialRow, _TRIALS, id=regression_id)
+    return RegressionDetail(regression=row, series=series, notes=notes, replay=replay, trials=trials, **links)
 
 
-# A change belongs to a submission that benched its head commit, on the same device.
+# A change belongs to a submission that measured the commit it begins at, on the same device; that measured the newer end of the range
+# in which it was first suspected; or whose commit it lies behind, seen from the commit that the submission is held against.
 _OF_SUBMISSION = """
-EXISTS (SELECT FROM jobs WHERE jobs.submission_id = :submission_id AND jobs.kind = 'bench'
-        AND jobs.commit_id = regressions.head_commit_id AND jobs.operator_id = regressions.operator_id
-        AND jobs.device_id = regressions.device_id)
+regressions.id IN (
+    SELECT own.id FROM jobs
+    JOIN submissions ON submissions.id = jobs.submission_id
+    JOIN commits AS measured ON measured.id = jobs.commit_id
+    LEFT JOIN commits AS held_against ON held_against.id = submissions.base_commit_id
+    JOIN regressions AS own ON own.operator_id = jobs.operator_id AND own.device_id = jobs.device_id
+    JOIN commits AS begun ON begun.id = own.head_commit_id
+    WHERE jobs.submission_id = :submission_id AND jobs.kind IN ('bench', 'check')
+      AND (own.head_commit_id = jobs.commit_id
+           OR (begun.ordinal > held_against.ordinal AND begun.ordinal <= measured.ordinal)
+           OR EXISTS (SELECT FROM trials WHERE trials.regression_id = own.id AND trials.head_commit_id = jobs.commit_id
+                      AND trials.purpose IN ('confirm', 'retry'))))
 """
 
 
 def read_verdicts(session: Session, submission_id: int) -> Verdicts:
-    """What is known of a submission's commits, and how much is still to be decided."""
+    """What is known of a submission's commits, and how much is still to be decided; a range that is only narrowed keeps nobody waiting."""
     sql = f"""
-    SELECT (SELECT count(*) FROM jobs WHERE submission_id = :submission_id AND kind = 'bench' AND judged_at IS NULL)
-         + (SELECT count(*) FROM regressions WHERE verdict = 'suspected' AND {_OF_SUBMISSION})
+    SELECT (SELECT count(*) FROM jobs WHERE submission_id = :submission_id AND kind IN ('bench', 'check') AND judged_at IS NULL)
+         + (SELECT count(*) FROM regressions WHERE verdict = 'suspected' AND settled_at IS NULL AND {_OF_SUBMISSION})
     """
-    confirmed = f"{_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION} ORDER BY regressions.id"
+    confirmed = (
+        f"{_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id"
+    )
     return Verdicts(
         fetch_scalar(session, sql, submission_id=submission_id),
         fetch(session, RegressionRow, confirmed, submission_id=submission_id),

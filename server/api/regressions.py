@@ -1,77 +1,128 @@
-"""Regressions: confirmed changes, and what people make of them."""
+"""Regressions: what got slower, faster or broke between two commits, and what people make of it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from datetime import UTC, date, datetime
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from db.reads.events import list_events, read_quality
 from db.reads.regressions import list_regressions, read_regression
-from db.reads.rows import Page, RegressionDetail, RegressionRow
-from db.regressions import set_triage
+from db.reads.rows import EventRow, Page, QualityRow, RegressionDetail, RegressionRow
+from db.triage import FIELDS, triage
 from server.api.code import RepositoryName
-from server.problems import documented, not_found
-from server.service import Before, Db, Limit, repository_or_404
+from server.problems import FieldError, Problem, documented, not_found
+from server.questions import Filters, State, understood_or_422
+from server.service import Before, Config, Db, Limit, repository_or_404
 from server.tables import CSV_ANSWER, csv_response
+from server.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error
 
 router = APIRouter(tags=["regressions"])
-VerdictName = Literal["suspected", "confirmed", "dismissed", "unsure"]
-State = Literal["new", "acknowledged", "accepted", "fixed", "invalid"]
-Direction = Literal["slower", "faster"]
+RegressionId = Annotated[int, Path(ge=1, le=2**62)]
 
 
-class TriageRequest(BaseModel):
-    """A new state with a note that says why."""
+class TriagePatch(BaseModel):
+    """What somebody makes of a change. A field left out stays as it is; null takes an assignee, a link or a due date away."""
 
     model_config = ConfigDict(extra="forbid")
+    author: str = Field(min_length=1, max_length=MAX_NAME, examples=["ann"])
+    note: str = Field(default="", max_length=MAX_NOTE)
+    state: State | None = Field(default=None, description="Left out, the state stays.")
+    assignee: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
+    link: str | None = Field(default=None, max_length=MAX_LINK, examples=["https://github.com/acme/kernels/issues/7"])
+    due_on: date | None = Field(default=None, description="A day, such as 2026-03-31.")
+
+    @field_validator("link")
+    @classmethod
+    def _is_link(cls, value: str | None) -> str | None:
+        error = link_error(value)
+        if error:
+            raise ValueError(error)
+        return value
+
+    def fields(self) -> dict[str, str | date | None]:
+        """What was named; a state cannot be taken away."""
+        named = self.model_fields_set & set(FIELDS)
+        return {name: getattr(self, name) for name in named if name != "state" or self.state is not None}
+
+
+class TriageRequest(TriagePatch):
+    """A new state with a note that says why; whatever else is named changes too."""
+
     state: State
-    note: str = Field(default="", max_length=5000)
-    author: str = Field(min_length=1, max_length=200)
+
+
+class TriageMany(TriagePatch):
+    """The same for several regressions, such as those of one event; either all of them change or none."""
+
+    regressions: list[Annotated[int, Field(ge=1, le=2**62)]] = Field(min_length=1, max_length=500)
 
 
 @router.get("/regressions", responses=documented(404, 422))
 def get_regressions(
-    session: Db,
-    repository: RepositoryName,
-    verdict: VerdictName = "confirmed",
-    state: State | None = None,
-    direction: Direction | None = None,
-    before: Before = None,
-    limit: Limit = 50,
+    session: Db, settings: Config, repository: RepositoryName, filters: Filters, before: Before = None, limit: Limit = 50
 ) -> Page[RegressionRow]:
-    """Changes with that verdict, newest first; only confirmed ones are regressions or improvements."""
+    """What regressed between two commits or days and is still open, or anything else that the filters say; worst first."""
     found = repository_or_404(session, repository)
-    return list_regressions(session, found.id, verdict, state, direction, before, limit)
+    return list_regressions(session, found.id, understood_or_422(session, settings, found, filters), before, limit)
 
 
 @router.get("/regressions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_regressions_csv(
-    session: Db,
-    repository: RepositoryName,
-    verdict: Annotated[VerdictName, Query()] = "confirmed",
-    state: State | None = None,
-    direction: Direction | None = None,
-    before: Before = None,
-    limit: Limit = 200,
+    session: Db, settings: Config, repository: RepositoryName, filters: Filters, before: Before = None, limit: Limit = 200
 ) -> Response:
     """The same list as CSV."""
-    rows = get_regressions(session, repository, verdict, state, direction, before, limit).items
+    rows = get_regressions(session, settings, repository, filters, before, limit).items
     return csv_response(RegressionRow, rows, f"{repository}-regressions")
 
 
+@router.get("/events", responses=documented(404, 422))
+def get_events(
+    session: Db, settings: Config, repository: RepositoryName, filters: Filters, before: Before = None, limit: Limit = 20
+) -> Page[EventRow]:
+    """The same regressions grouped by what one cause explains: one direction, and one range of commits or ranges inside each other."""
+    found = repository_or_404(session, repository)
+    return list_events(session, found.id, understood_or_422(session, settings, found, filters), before, limit)
+
+
+@router.get("/quality", responses=documented(404, 422))
+def get_quality(session: Db, repository: RepositoryName) -> Page[QualityRow]:
+    """How many suspicions were confirmed, dismissed or unsure and how long it took: in all, then per thirty days, newest first."""
+    return Page(read_quality(session, repository_or_404(session, repository).id, datetime.now(UTC)), None)
+
+
 @router.get("/regressions/{regression_id}", responses=documented(404, 422))
-def get_regression(session: Db, regression_id: int) -> RegressionDetail:
-    """One change with every series that shows it, the paired rounds, both traces, notes and a command that measures it again."""
+def get_regression(session: Db, regression_id: RegressionId) -> RegressionDetail:
+    """One change with every series that shows it, the paired rounds, both traces, trials, notes and a command that measures it again."""
     found = read_regression(session, regression_id)
     if found is None:
         raise not_found("regression", regression_id)
     return found
 
 
-@router.post("/regressions/{regression_id}/triage", responses=documented(404, 409, 422))
-def triage_regression(session: Db, regression_id: int, body: TriageRequest) -> RegressionDetail:
-    """Acknowledge, accept, mark as fixed or invalid, or open again."""
+@router.patch("/regressions/{regression_id}", responses=documented(404, 422))
+def patch_regression(session: Db, regression_id: RegressionId, body: TriagePatch) -> RegressionDetail:
+    """Change state, assignee, link or due date, with a note; who changed what is kept."""
     get_regression(session, regression_id)
-    set_triage(session, regression_id, body.state, author=body.author, note=body.note)
+    if not body.fields() and not body.note:
+        remedy = f"name one of {', '.join(FIELDS)}, or write a note"
+        raise Problem(422, "nothing is to be changed", [FieldError(field="body", message="changes nothing", remedy=remedy)])
+    triage(session, [regression_id], author=body.author, note=body.note, fields=body.fields())
     return get_regression(session, regression_id)
+
+
+@router.post("/regressions/{regression_id}/triage", responses=documented(404, 409, 422))
+def triage_regression(session: Db, regression_id: RegressionId, body: TriageRequest) -> RegressionDetail:
+    """Acknowledge, accept, mark as fixed or invalid, or open again."""
+    return patch_regression(session, regression_id, body)
+
+
+@router.post("/triage", responses=documented(404, 422))
+def triage_event(session: Db, body: TriageMany) -> Page[RegressionDetail]:
+    """Say the same of several regressions at once, such as all of one event."""
+    for number in body.regressions:
+        get_regression(session, number)
+    triage(session, body.regressions, author=body.author, note=body.note, fields=body.fields())
+    return Page([get_regression(session, number) for number in dict.fromkeys(body.regressions)], None)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from db.reads.code import list_suites
 from db.reads.overview import read_overview
-from db.reads.regressions import list_regressions
+from db.reads.regressions import Question, list_regressions
 from db.reads.rows import Cell
 from server.formats import natural, variant_order
 from server.pages.choices import Text, choose_bench
@@ -49,7 +49,7 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         return page.page("welcome.html", json="/health")
     repository = page.repository
     cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, suite)
-    regressions = list_regressions(page.session, repository.id, "confirmed", "new", "slower", limit=6)
+    regressions = list_regressions(page.session, repository.id, Question(state="open"), limit=6)
     filters = {"repository": repository.name, "device": bench.device.key, "metric": bench.metric, "suite": suite}
     return page.page(
         "overview.html",
@@ -61,5 +61,5 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         grids=grids(cells),
         checks=Counter(cell.check_status for cell in cells if cell.check_status),
         broken=[cell for cell in cells if cell.check_status not in SETTLED or cell.bench_status not in SETTLED],
-        regressions=regressions.items,
+        regressions=[row for row in regressions.items if row.direction != "faster"],
     )

@@ -1,76 +1,90 @@
-"""Regressions: what a comparison confirmed, suspected or dismissed, and what people make of it."""
+"""Regressions: what got slower, faster or broke, grouped by cause, and what people make of it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated
 
-from fastapi import APIRouter, Form, Query, Response
+from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
 
 from db.models import Triage
-from db.reads.regressions import list_regressions, read_regression
-from db.reads.rows import RegressionDetail, RegressionRow
-from db.regressions import set_triage
+from db.reads.code import list_operators
+from db.reads.devices import list_devices
+from db.reads.events import list_assignees, list_events, read_event, read_quality
+from db.reads.query import MAX_PAGE
+from db.reads.regressions import NOBODY, read_regression
+from db.reads.rows import RegressionDetail
+from db.triage import triage
 from server.charts import rounds_figure
 from server.pages.render import Page, query
 from server.problems import not_found
-from server.service import Before
+from server.questions import DIRECTIONS, STATE_FILTERS, Filters, understand
+from server.service import Before, Config
+from server.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
 
 router = APIRouter()
-Verdict = Literal["confirmed", "suspected", "dismissed", "unsure"]
-Direction = Annotated[Literal["slower", "faster"] | None, Query()]
-MAX_TEXT = 5000
+EVENTS_PER_PAGE = 20
+Line = Annotated[str, Form(max_length=MAX_NAME)]
 
 
 @router.get("/regressions")
-def regressions(page: Page, verdict: Verdict = "confirmed", direction: Direction = None, before: Before = None) -> Response:
-    """Changes with that verdict, the worst first."""
+def regressions(page: Page, settings: Config, filters: Filters, before: Before = None) -> Response:
+    """Events with that verdict, the worst first; those that are open unless something else is asked for."""
     if page.repository is None:
         return page.page("welcome.html")
-    found = list_regressions(page.session, page.repository.id, verdict, None, direction, before, limit=200)
-    filters = {"verdict": verdict, "direction": direction}
-    address = query("/regressions", repository=page.repository.name, **filters, before=before)
+    filters.state = filters.state or "open"
+    understood = understand(page.session, settings, page.repository, filters)
+    found = list_events(page.session, page.repository.id, understood.question, before, EVENTS_PER_PAGE)
+    asked, name = filters.asked(), page.repository.name
     return page.page(
         "regressions.html",
-        json=address,
-        csv=f"/api/v1{address.replace('/regressions', '/regressions.csv', 1)}",
+        json=query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE),
+        csv=query("/api/v1/regressions.csv", repository=name, **asked, limit=MAX_PAGE),
         found=found,
-        rows=sorted(found.items, key=severity),
-        filters=filters,
+        verdict=filters.verdict,
+        asked=asked,
+        errors={error.field: f"{error.message}; {error.remedy}" for error in understood.errors},
         before=before,
+        today=date.today(),
+        quality=read_quality(page.session, page.repository.id, datetime.now(UTC)),
+        year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
+        options={
+            "state": STATE_FILTERS,
+            "direction": DIRECTIONS,
+            "operator": [row.name for row in list_operators(page.session, page.repository.id)],
+            "device": [row.key for row in list_devices(page.session)],
+            "assignee": [NOBODY, *list_assignees(page.session, page.repository.id)],
+        },
     )
-
-
-def severity(row: RegressionRow) -> tuple[bool, bool, float]:
-    """Open ones first, slow-downs before speed-ups, the largest factor first."""
-    is_open = row.state in (Triage.NEW, Triage.ACKNOWLEDGED)
-    return not is_open, row.direction != "slower", -max(row.ratio, 1 / row.ratio)
 
 
 @router.get("/regressions/{regression_id}")
 def regression(page: Page, regression_id: int) -> Response:
-    """One change with its proof."""
+    """One change with its proof, its likely cause and the rest of its event."""
     return _show(page, _find(page, regression_id))
 
 
 @router.post("/regressions/{regression_id}/triage")
-def triage(
+def triage_form(
     page: Page,
     regression_id: int,
-    state: Annotated[str, Form()] = "",
-    author: Annotated[str, Form(max_length=200)] = "",
-    note: Annotated[str, Form(max_length=MAX_TEXT)] = "",
+    state: Line = "",
+    author: Line = "",
+    assignee: Line = "",
+    link: Annotated[str, Form(max_length=MAX_LINK)] = "",
+    due_on: Line = "",
+    note: Annotated[str, Form(max_length=MAX_NOTE)] = "",
+    also: Annotated[list[int] | None, Form()] = None,
 ) -> Response:
-    """Keep what people made of it; the form comes back with a message when a field cannot be used."""
+    """Keep what people made of it and of the others that were ticked; the form comes back with messages where a field cannot be used."""
     found = _find(page, regression_id)
-    errors = {}
-    if state not in list(Triage):
-        errors["state"] = f"Choose one of {', '.join(Triage)}."
-    if not author.strip():
-        errors["author"] = "Say who you are, so that others can ask."
+    texts = {"state": state, "author": author, "assignee": assignee, "link": link, "due_on": due_on, "note": note}
+    entered = {name: text.strip() for name, text in texts.items()}
+    fields, errors = read_form(entered)
     if errors:
-        return _show(page, found, {"state": state, "author": author, "note": note}, errors)
-    set_triage(page.session, regression_id, state, author=author.strip(), note=note.strip())
+        return _show(page, found, entered, errors, also)
+    triage(page.session, [regression_id, *(also or [])], author=entered["author"], note=entered["note"], fields=fields)
     return RedirectResponse(f"/regressions/{regression_id}#triage", 303)
 
 
@@ -83,17 +97,39 @@ def _find(page: Page, regression_id: int) -> RegressionDetail:
 
 
 def _show(
-    page: Page, detail: RegressionDetail, entered: dict[str, str] | None = None, errors: dict[str, str] | None = None
+    page: Page,
+    detail: RegressionDetail,
+    entered: dict[str, str] | None = None,
+    errors: dict[str, str] | None = None,
+    also: list[int] | None = None,
 ) -> Response:
+    assert page.repository is not None
+    also = also or []
+    row = detail.regression
     measured = [series for series in detail.series if series.base_ns]
+    event = read_event(page.session, page.repository.id, row)
+    others = [other for other in event.regressions if other.id != row.id] if event else []
     return page.page(
         "regression.html",
-        json=f"/regressions/{detail.regression.id}",
+        json=f"/regressions/{row.id}",
         status=422 if errors else 200,
         detail=detail,
-        row=detail.regression,
+        row=row,
+        event=event,
+        others=others,
+        # Whoever opens an event means all of it that is still in the same state.
+        also=also if errors else [other.id for other in others if other.state == row.state],
         figures=[(series, rounds_figure(series)) for series in measured[:6]],
         states=list(Triage),
-        entered=entered or {"state": detail.regression.state, "author": "", "note": ""},
+        today=date.today(),
+        entered=entered
+        or {
+            "state": row.state,
+            "author": "",
+            "assignee": row.assignee or "",
+            "link": row.link or "",
+            "due_on": row.due_on.isoformat() if row.due_on else "",
+            "note": "",
+        },
         errors=errors or {},
     )

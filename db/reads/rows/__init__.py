@@ -9,6 +9,7 @@ from db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory,
 from db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow
 from db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
 from db.reads.rows.proofs import AccusedView, ExhibitView, ProofView
+from db.reads.rows.schedules import AlarmRow, ScheduleRow
 from db.reads.rows.timings import (
     Cell,
     CommitCell,
@@ -21,7 +22,17 @@ from db.reads.rows.timings import (
     SeriesRow,
     StatusMark,
 )
-from db.reads.rows.verdicts import NoteRow, RegressionDetail, RegressionRow, RegressionSeriesRow, Verdicts
+from db.reads.rows.verdicts import (
+    CellRow,
+    EventRow,
+    NoteRow,
+    QualityRow,
+    RegressionDetail,
+    RegressionRow,
+    RegressionSeriesRow,
+    TrialRow,
+    Verdicts,
+)
 from db.reads.rows.work import JobDetail, JobRow, KernelView, LogLine, ResultView, RunRow, SubmissionRow, TraceDetail, TraceRow
 
 Item = TypeVar("Item")
@@ -37,9 +48,11 @@ class Page(Generic[Item]):
 
 __all__ = [
     "AccusedView",
+    "AlarmRow",
     "BuildView",
     "CaseRow",
     "Cell",
+    "CellRow",
     "CodeChange",
     "CodeCommit",
     "CodeHistory",
@@ -50,6 +63,7 @@ __all__ = [
     "ComparedRow",
     "DeviceRow",
     "EnvironmentView",
+    "EventRow",
     "ExhibitView",
     "HealthRow",
     "History",
@@ -66,17 +80,20 @@ __all__ = [
     "PointSamples",
     "ProofView",
     "PulseRow",
+    "QualityRow",
     "RegressionDetail",
     "RegressionRow",
     "RegressionSeriesRow",
     "RepositoryRow",
     "ResultView",
     "RunRow",
+    "ScheduleRow",
     "SeriesRow",
     "StatusMark",
     "SubmissionRow",
     "TraceDetail",
     "TraceRow",
+    "TrialRow",
     "Verdicts",
     "WorkerRow",
 ]

@@ -1,0 +1,184 @@
+"""Reads events: regressions that one cause explains, worst first; and how good the alarms were."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import text
+
+from db.reads.query import MAX_PAGE, Session, fetch
+from db.reads.regressions import COLUMNS, MATCHES, RANK, SEVERITY, TABLES, Question
+from db.reads.rows import EventRow, Page, QualityRow, RegressionRow
+
+OPEN = ("new", "acknowledged")
+"""States in which a regression waits for somebody."""
+
+# A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with the same head.
+_EVENTS = f"""
+WITH found AS MATERIALIZED (
+    SELECT regressions.id, regressions.operator_id, direction, base_commit_id, head_commit_id,
+           base.ordinal AS base_at, head.ordinal AS head_at, {RANK} AS rank, {SEVERITY} AS severity
+    FROM {TABLES} WHERE {MATCHES}
+), narrowed AS (
+    SELECT DISTINCT ON (wide.base_commit_id, wide.head_commit_id, direction)
+           wide.base_commit_id, wide.head_commit_id, direction, narrow.head_commit_id AS event_head
+    FROM found AS wide JOIN found AS narrow USING (operator_id, direction)
+    WHERE wide.head_at - wide.base_at > 1 AND narrow.base_at >= wide.base_at AND narrow.head_at <= wide.head_at
+      AND narrow.head_at - narrow.base_at < wide.head_at - wide.base_at
+    ORDER BY wide.base_commit_id, wide.head_commit_id, direction, narrow.head_at - narrow.base_at, narrow.head_at DESC, narrow.id
+)
+SELECT coalesce(narrowed.event_head, found.head_commit_id) AS head_id, direction, array_agg(found.id ORDER BY severity DESC, found.id) AS ids
+FROM found LEFT JOIN narrowed USING (base_commit_id, head_commit_id, direction)
+GROUP BY 1, 2 ORDER BY max(rank) DESC, max(severity) DESC, max(found.id) DESC LIMIT :limit OFFSET :skip
+"""
+
+
+class _Event(NamedTuple):
+    head_id: int
+    direction: str
+    ids: list[int]
+
+
+def list_events(
+    session: Session, repository_id: int, question: Question, before: int | None = None, limit: int = 50
+) -> Page[EventRow]:
+    """Events with a regression that the question asks for, worst first; `before` is `next_before` of the page before.
+
+    An event is shown whole: also those of its regressions that the filters leave out, as long as their verdict is the one asked for.
+    """
+    size, skip = max(1, min(limit, MAX_PAGE)), before or 0
+    asked = question.parameters | {"repository_id": repository_id}
+    events = fetch(session, _Event, _EVENTS, limit=size + 1, skip=skip, **asked)
+    shown = events[:size]
+    return Page(_whole(session, shown, question.verdict), skip + size if len(events) > size else None)
+
+
+def read_event(session: Session, repository_id: int, regression: RegressionRow) -> EventRow | None:
+    """The event that a regression is part of; None when it is gone."""
+    question = Question(verdict=regression.verdict, direction=regression.direction)
+    sql = f"SELECT * FROM ({_EVENTS}) AS events WHERE :id = ANY(ids)"
+    asked = question.parameters | {"repository_id": repository_id, **_around(session, regression)}
+    events = fetch(session, _Event, sql, limit=None, skip=0, id=regression.id, **asked)
+    return next(iter(_whole(session, events, question.verdict)), None)
+
+
+def _around(session: Session, regression: RegressionRow) -> dict[str, Any]:
+    """Only what overlaps its range, or lies in a range that does, can belong to the same event."""
+    sql = """
+    SELECT min(base.ordinal) AS since, max(head.ordinal) AS until
+    FROM regressions AS own
+    JOIN commits AS own_base ON own_base.id = own.base_commit_id JOIN commits AS own_head ON own_head.id = own.head_commit_id
+    JOIN regressions ON regressions.verdict = own.verdict AND regressions.direction = own.direction
+    JOIN commits AS base ON base.id = regressions.base_commit_id AND base.ordinal < own_head.ordinal
+    JOIN commits AS head ON head.id = regressions.head_commit_id AND head.ordinal > own_base.ordinal
+    WHERE own.id = :id
+    """
+    return dict(session.execute(text(sql), {"id": regression.id}).mappings().one())
+
+
+def _whole(session: Session, events: list[_Event], verdict: str | None) -> list[EventRow]:
+    """Events with all of their regressions."""
+    sql = f"""
+    SELECT regressions.head_commit_id, {COLUMNS} FROM {TABLES}
+    WHERE regressions.id = ANY(:ids)
+       OR (regressions.head_commit_id = ANY(:heads) AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict))
+    ORDER BY {SEVERITY} DESC, regressions.id
+    """
+    by_id = {number: place for place, event in enumerate(events) for number in event.ids}
+    by_head = {(event.head_id, event.direction): place for place, event in enumerate(events)}
+    members: list[list[RegressionRow]] = [[] for _ in events]
+
+    def sort_in(head_commit_id: int, **columns: Any) -> None:
+        row = RegressionRow(**columns)
+        place = by_id.get(row.id, by_head.get((head_commit_id, row.direction)))
+        if place is not None:
+            members[place].append(row)
+
+    fetch(session, sort_in, sql, ids=list(by_id), heads=[event.head_id for event in events], verdict=verdict)
+    return [_event(rows) for rows in members]
+
+
+def _event(rows: list[RegressionRow]) -> EventRow:
+    """rows: worst first."""
+    worst, narrowest = rows[0], min(rows, key=lambda row: row.commits_between)
+    return EventRow(
+        id=worst.id,
+        direction=worst.direction,
+        ratio=worst.ratio,
+        base_sha=narrowest.base_sha,
+        head_sha=narrowest.head_sha,
+        head_subject=narrowest.head_subject,
+        head_author=narrowest.head_author,
+        commits_between=narrowest.commits_between,
+        open=sum(row.state in OPEN for row in rows),
+        operators=sorted({row.operator for row in rows}),
+        devices=sorted({row.device_key for row in rows}),
+        regressions=rows,
+    )
+
+
+def list_assignees(session: Session, repository_id: int) -> list[str]:
+    """Everybody whom a regression was given to."""
+    sql = """
+    SELECT DISTINCT assignee FROM regressions JOIN operators ON operators.id = operator_id
+    WHERE repository_id = :repository_id AND assignee IS NOT NULL ORDER BY assignee
+    """
+    return list(session.execute(text(sql), {"repository_id": repository_id}).scalars())
+
+
+def find_ordinal(session: Session, repository_id: int, sha: str) -> int | None:
+    """Where a commit stands in history, by its id or a unique beginning of it; None when it is not known or not unique."""
+    sql = """
+    SELECT ordinal FROM commits WHERE repository_id = :repository_id AND sha >= :sha AND sha < :sha || 'g' LIMIT 2
+    """
+    found = session.execute(text(sql), {"repository_id": repository_id, "sha": sha}).scalars().all()
+    return found[0] if len(found) == 1 else None
+
+
+def ordinal_at(session: Session, repository_id: int, moment: datetime) -> int:
+    """Where the newest commit written before a moment stands in history; 0 when there is none."""
+    sql = """
+    SELECT ordinal FROM commits WHERE repository_id = :repository_id AND authored_at < :moment
+    ORDER BY repository_id, ordinal DESC LIMIT 1
+    """
+    return session.execute(text(sql), {"repository_id": repository_id, "moment": moment}).scalar() or 0
+
+
+# The end of the first job at the commit where it was first suspected: when somebody could have known.
+_QUALITY = """
+WITH told AS (
+    SELECT verdict, triaged_at, decided_at, regressions.created_at,
+           least(regressions.created_at, (
+               SELECT min(jobs.finished_at) FROM jobs
+               WHERE jobs.commit_id = coalesce(first.head_commit_id, regressions.head_commit_id) AND jobs.kind IN ('bench', 'check')
+                 AND jobs.operator_id = regressions.operator_id AND jobs.device_id = regressions.device_id)) AS measured_at,
+           floor(greatest(extract(epoch FROM CAST(:now AS timestamptz) - regressions.created_at), 0) / :length) AS period
+    FROM regressions JOIN operators ON operators.id = regressions.operator_id
+    LEFT JOIN LATERAL (
+        SELECT head_commit_id FROM trials WHERE trials.regression_id = regressions.id ORDER BY trials.id LIMIT 1
+    ) AS first ON true
+    WHERE operators.repository_id = :repository_id
+)
+SELECT CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - (period + 1) * make_interval(secs => :length) END AS since,
+       CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - period * make_interval(secs => :length) END AS until,
+       count(*) AS suspected, count(*) FILTER (WHERE verdict = 'confirmed') AS confirmed,
+       count(*) FILTER (WHERE verdict = 'dismissed') AS dismissed, count(*) FILTER (WHERE verdict = 'unsure') AS unsure,
+       count(*) FILTER (WHERE verdict = 'suspected') AS waiting,
+       count(*) FILTER (WHERE verdict = 'confirmed' AND triaged_at IS NOT NULL) AS triaged,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM decided_at - measured_at))
+           FILTER (WHERE decided_at IS NOT NULL) AS decide_seconds,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY greatest(extract(epoch FROM triaged_at - decided_at), 0))
+           FILTER (WHERE verdict = 'confirmed') AS triage_seconds
+FROM told GROUP BY GROUPING SETS ((period), ()) HAVING count(*) > 0
+ORDER BY period NULLS FIRST LIMIT :periods + 1
+"""
+
+PERIOD_SECONDS = 30 * 86400
+
+
+def read_quality(session: Session, repository_id: int, now: datetime, periods: int = 6) -> list[QualityRow]:
+    """All time first, then the newest periods of thirty days in which something was suspected; empty when nothing ever was."""
+    return fetch(
+        session, QualityRow, _QUALITY, repository_id=repository_id, now=now, length=PERIOD_SECONDS, periods=periods
+    )  # fmt: skip
