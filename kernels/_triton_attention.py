@@ -12,6 +12,8 @@ from torch import Tensor
 from warpwatch.peers import triton_interpreted
 
 BLOCK = 64
+HALF = 32
+"""Rows of a tile where 64 of them, three products deep, need more shared memory than there is: wide heads in f32."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -133,11 +135,22 @@ def _options(q: Tensor, causal: bool) -> dict[str, Any]:
     # Full f32 would leave the tensor cores idle; three tf32 products keep its precision.
     precision = "tf32x3" if q.dtype == torch.float32 else "ieee"
     wide = max(16, triton.next_power_of_2(q.shape[3]))
-    return {"causal": causal, "block": BLOCK, "wide": wide, "precision": precision, "widen": triton_interpreted(), "num_warps": 4}
+    return {
+        "causal": causal,
+        "block": _block(q),
+        "wide": wide,
+        "precision": precision,
+        "widen": triton_interpreted(),
+        "num_warps": 4,
+    }
+
+
+def _block(t: Tensor) -> int:
+    return HALF if t.dtype == torch.float32 and t.shape[3] > 64 else BLOCK
 
 
 def _grid(t: Tensor) -> tuple[int, int]:
-    return triton.cdiv(t.shape[2], BLOCK), t.shape[0] * t.shape[1]
+    return triton.cdiv(t.shape[2], _block(t)), t.shape[0] * t.shape[1]
 
 
 class TritonAttention(torch.autograd.Function):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels._aligned import aligned
 from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
@@ -165,15 +166,23 @@ def v1(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return scores.softmax(3) @ v
 
 
+def _torch_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """torch's fused kernels read 16 bytes at a time wherever a tensor begins: elsewhere they end in an error that costs the process
+    its context, or, in cuDNN, in NaN. So what begins elsewhere is copied, the gradient that comes in too."""
+    out = F.scaled_dot_product_attention(aligned(q), aligned(k), aligned(v), is_causal=causal)
+    if out.requires_grad:
+        out.register_hook(aligned)  # type: ignore[no-untyped-call]
+    return out
+
+
 def _sdpa(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     with sdpa_kernel(backend):
-        out: Tensor = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return out
+        return _torch_attention(q, k, v, causal)
 
 
 @operator.variant("v2", idea="scaled_dot_product_attention, whichever backend torch chooses")
 def v2(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return _torch_attention(q, k, v, causal)
 
 
 @operator.variant("sdpa_math", idea="scaled_dot_product_attention in plain products")

@@ -17,6 +17,9 @@ from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsu
 NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS, DOUBLE, WARPS, TENSOR, SPLIT = range(3, 13)
 """Rungs of the native operator, numbered as in csrc/matmul/matmul.h."""
 
+TUNED_SIDE = 256
+"""Rows and columns below which autotuning would try tiles that are not filled even once."""
+
 LARGEST_NAIVE = 1 << 26
 """Elements of the intermediate result of v1 that are still worth waiting for: 256 MB in f32."""
 
@@ -320,15 +323,18 @@ CONFIGURATIONS = (
 )
 """What autotuning chooses from: rows, columns and depth of a tile, warps, stages."""
 
+SCALAR_CONFIGURATIONS = ((128, 64, 16, 8, 3), (64, 64, 16, 4, 3), (64, 128, 8, 8, 3))
+"""The same where tensor cores must not be used: a program's loop is written out in full then, so that deep tiles compile for minutes."""
+
 
 @functools.cache
-def _tuned_kernel() -> Any:
+def _tuned_kernel(scalar: bool) -> Any:
     """The kernel that finds its tiles by trying them; the fixed ones where there is no GPU to try them on."""
     if not torch.cuda.is_available():
         return None
     configurations = [
         triton.Config({"block_m": m, "block_n": n, "block_k": k, "group": 8}, num_warps=warps, num_stages=stages)
-        for m, n, k, warps, stages in CONFIGURATIONS
+        for m, n, k, warps, stages in (SCALAR_CONFIGURATIONS if scalar else CONFIGURATIONS)
     ]
     return triton.autotune(configurations, key=["m", "n", "k", "a_m", "a_k", "b_k", "b_n"])(product_kernel)
 
@@ -362,13 +368,14 @@ def _triton_product(a: Tensor, b: Tensor, how: str, precision: str) -> Tensor:
         return c
     arguments = (a, b, c, m, n, k, *a.stride(), *b.stride())
     options = {"precision": precision, "widen": triton_interpreted()}
-    tuned = _tuned_kernel() if how == "tuned" else None
+    scalar = precision == "ieee" and a.dtype == torch.float32
+    tuned = _tuned_kernel(scalar) if how == "tuned" and min(m, n) >= TUNED_SIDE else None
     if tuned is not None:
         tuned[lambda meta: (triton.cdiv(m, meta["block_m"]) * triton.cdiv(n, meta["block_n"]),)](*arguments, **options)
         return c
     # Without tensor cores a program's loop is written out in full: deep tiles would take longer to compile than they save.
     height, width, deep = (64, 64, 32) if how == "naive" else (128, 128, 32)
-    if precision == "ieee" and a.dtype == torch.float32:
+    if scalar:
         width, deep = 64, 16
     grid = (triton.cdiv(m, height) * triton.cdiv(n, width),)
     product_kernel[grid](

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels._aligned import aligned
 from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precision, both_directions, case
 from warpwatch.peers import compile_unsupported
@@ -320,9 +321,9 @@ class SemiStructured(torch.autograd.Function):
 
 
 def padded_product(product: Callable[[list[Tensor], Tensor], Tensor], weight: list[Tensor], x: Tensor) -> Tensor:
-    """Both libraries want a multiple of 8 tokens: what is added for that is cut off again."""
+    """Both libraries want a multiple of 8 tokens: what is added for that is cut off again. cuSPARSELt refuses what is not aligned."""
     missing = -x.shape[0] % 8
-    y = product(weight, F.pad(x, (0, 0, 0, missing)).mT if missing else x.contiguous().mT)
+    y = product(weight, F.pad(x, (0, 0, 0, missing)).mT if missing else aligned(x.contiguous()).mT)
     return y[: x.shape[0]]
 
 

@@ -1,0 +1,10 @@
+"""Tensors as libraries want them that read 16 bytes at a time wherever a tensor begins."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def aligned(t: Tensor) -> Tensor:
+    """`t` itself where its memory begins at a multiple of 16 bytes, as torch's own allocations do; a copy elsewhere."""
+    return t if t.data_ptr() % 16 == 0 else t.clone()
