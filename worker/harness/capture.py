@@ -19,13 +19,17 @@ def graph_capture(scene: Scene) -> str:
     if not data.fits(scene.data):
         raise NotProbedError("its inputs cannot be given other numbers in place")
     kept: dict[int, Any] = {}
-    # Backward too begins with the forward call: what it saved for the gradients belongs to these numbers.
+    # Backward too begins with the forward call: what it saved for the gradients belongs to these numbers. What a forward call
+    # prepared is made anew for other numbers, in place, as the timers do it.
+    call = (lambda: problem.call(data)()) if problem.backward else problem.call(data)
     try:
-        graph = capture([(0, lambda: problem.call(data)())], kept)
+        graph = capture([(0, call)], kept)
     except CaptureError as reason:
         raise NotProbedError(f"it cannot be captured: {reason}") from None
     results = problem.results(kept[0])
     data.overwrite(scene.data)
+    if problem.refreshed(call, data) is not call:
+        raise NotProbedError("what it prepares for other numbers does not go into the same memory")
     wipe(results, [data])
     graph.replay()
     problem.synchronize()

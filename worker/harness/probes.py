@@ -31,10 +31,10 @@ def run_probes(scene: Scene, progress: Progress) -> list[Probe]:
     """Every probe that makes sense on this device, whatever the ones before it found."""
     probes: dict[str, Callable[[Scene], str]] = {
         "guard bands": guard_bands,
+        "opcheck": opcheck,
         "strided inputs": lambda scene: _laid_out(scene, strided),
         "offset inputs": lambda scene: _laid_out(scene, offset),
         "special values": special_values,
-        "opcheck": opcheck,
     }
     if scene.problem.device.type == "cuda":
         probes["graph capture"] = graph_capture
@@ -52,7 +52,7 @@ def guard_bands(scene: Scene) -> str:
     allocations = GuardedAllocations()
     try:
         with no_recompilation(), allocations:
-            results = problem.run(guarded.data)
+            results = problem.run(guarded.data, scene.alive)
     except WrongResultError:
         raise
     except RuntimeError as error:

@@ -153,10 +153,14 @@ class Problem:
                 raise WrongResultError(f"{name} is None: the backward pass does not compute it")
         return dict(zip(self._gradient_names, raw, strict=True))
 
-    def run(self, data: Data) -> dict[str, Tensor]:
-        """The variant called once, with everything that it started on the device done."""
+    def run(self, data: Data, calls: list[Callable[[], Any]] | None = None) -> dict[str, Tensor]:
+        """The variant called once, with everything that it started on the device done. calls: takes the call, which keeps alive
+        what the variant prepared for it."""
         with _gradient_errors():
-            results = self.results(self.call(data)())
+            call = self.call(data)
+            if calls is not None:
+                calls.append(call)
+            results = self.results(call())
         self.synchronize()
         return results
 

@@ -19,7 +19,8 @@ class NotProbedError(Exception):
 
 @dataclass(slots=True)
 class Scene:
-    """seed: of the check. truth: for the numbers in `data`. calls: operators that the first probe saw called."""
+    """seed: of the check. truth: for the numbers in `data`. calls: operators that the first probe saw called, and alive: what called
+    them, since their arguments may stand for something that was prepared, such as the number of a plan."""
 
     problem: Problem
     seed: int
@@ -27,3 +28,4 @@ class Scene:
     truth: Truth
     memory: Memory
     calls: Calls = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)
