@@ -36,7 +36,6 @@ _ROUNDS, _IN_A_ROW = 3, 3
 _SETTLE_SECONDS, _PATIENCE_SECONDS = 0.01, 0.3
 _STREAM_DELAY_NS = 2_000_000
 _SEED_BITS = 40
-_LATE = {"cpu": "", "cuda": "; does it wait for the stream that it is called on?"}
 
 
 def expect_honest(problem: Problem) -> None:
@@ -73,8 +72,11 @@ def expect_finished(problem: Problem, first: int, live: Data, call: Callable[[],
         # Perhaps whoever has the work has not come to it yet.
         time.sleep(_PATIENCE_SECONDS)
         _expect_unmoved(early, results, [])
+        if problem.device.type == "cuda" and _is_right_once_idle(problem, live, call):
+            late = "it is right on an idle device: it does not wait for the stream that it is called on"
+            raise WrongResultError(f"wrong on numbers never seen: {wrong}; {late}")
         looks = explain(problem, partial(_drawn, problem, live, seed), results, [_drawn(problem, live, first)], decoys)
-        raise WrongResultError(f"wrong on numbers never seen: {wrong}{looks or _LATE[problem.device.type]}")
+        raise WrongResultError(f"wrong on numbers never seen: {wrong}{looks}")
 
 
 def _expect_unmoved(early: dict[str, Tensor], results: dict[str, Tensor], left: list[str]) -> None:
@@ -83,6 +85,17 @@ def _expect_unmoved(early: dict[str, Tensor], results: dict[str, Tensor], left: 
     if moved:
         where = f"the thread {left[0]!r} that it started" if left else "another thread or stream"
         raise WrongResultError(f"{moved[0]} still changes after the call has returned: the work is left to {where}")
+
+
+def _is_right_once_idle(problem: Problem, live: Data, call: Callable[[], Any]) -> bool:
+    """Whether a call is right when all that came before it is done; it is timed like any other."""
+    seed = _seed()
+    _moving(problem, live).overwrite(_moving(problem, problem.data(seed)))
+    call = problem.refreshed(call, live)
+    problem.synchronize()
+    results = problem.results(call())
+    problem.synchronize()
+    return explain_first(Truth(problem, _drawn(problem, live, seed)).judge(results), results) is None
 
 
 def _run_unawaited(
