@@ -10,6 +10,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from db.callbacks import reopen
 from db.errors import NotFoundError, StateError
 from db.live import announce
 from db.models import Job, JobState, Run, RunState, Submission
@@ -48,6 +49,8 @@ class NewSubmission:
     idempotency_key: str | None = None
     schedule_id: int | None = None
     """What asked for it, when nobody did."""
+    base_commit_id: int | None = None
+    """What the commit is held against; see db.models.Submission."""
 
 
 def create_submission(s: Session, new: NewSubmission) -> int:
@@ -57,7 +60,7 @@ def create_submission(s: Session, new: NewSubmission) -> int:
     """
     row = {
         "repository_id": new.repository_id, "request": new.request, "origin": new.origin, "priority": new.priority,
-        "schedule_id": new.schedule_id,
+        "schedule_id": new.schedule_id, "base_commit_id": new.base_commit_id,
     }  # fmt: skip
     statement = (
         upsert(Submission)
@@ -172,4 +175,5 @@ def _retry(s: Session, job: Job) -> None:
     job.max_attempts = job.attempt + ATTEMPTS
     s.flush()
     enqueue(s, [job.id])
+    reopen(s, job.submission_id, "measured again")
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)

@@ -11,6 +11,9 @@ from warpwatch import git
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
 from warpwatch.settings import Settings
 
+PARENT, MERGE_BASE = "parent", "merge-base"
+"""Words for what a commit is held against; a branch of that name is written refs/heads/parent."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -23,20 +26,46 @@ class History:
 
 
 def read_commits(
-    settings: Settings, repository: RepositoryRow, commits: str, base: str | None
+    settings: Settings, repository: RepositoryRow, commits: str, base: str | None, branch: str | None = None
 ) -> tuple[History, History | None, list[FieldError]]:
-    """The commits meant, and the one they are compared with when `base` is given; or what is wrong with either."""
+    """The commits meant, and the one they are compared with when `base` is given; or what is wrong with either.
+
+    base: a ref, PARENT, or MERGE_BASE, which is where the commit left `branch`, by default the one that is watched.
+    """
     try:
         mirror = git.update_mirror(repository.url, settings.home)
     except git.GitError as error:
         raise Problem(502, f"repository {repository.name!r} cannot be fetched: {error}") from error
     errors: list[FieldError] = []
     found = _read(mirror, "commits", commits, errors)
-    beside = _read(mirror, "base", base, errors) if base is not None else None
+    beside = None
+    if base in (PARENT, MERGE_BASE) and len(found.commits) == 1:
+        beside = _read_relative(mirror, found.commits[0], base, branch or repository.branch, errors)
+    elif base is not None:
+        beside = _read(mirror, "base", base, errors)
     if beside is not None and (len(beside.commits) > 1 or len(found.commits) > 1):
         remedy = "name one commit in `commits` and one in `base`"
-        errors.append(FieldError(field="base", message="kind compare takes two single commits", remedy=remedy))
+        errors.append(FieldError(field="base", message="a comparison takes two single commits", remedy=remedy))
     return found, beside, errors
+
+
+def _read_relative(mirror: Path, head: git.CommitInfo, base: str, branch: str | None, errors: list[FieldError]) -> History:
+    """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its parent."""
+    wanted = head.parent_sha
+    if base == MERGE_BASE:
+        try:
+            met = git.merge_base(mirror, head.sha, git.resolve(mirror, branch or "HEAD"))
+        except git.UnknownRefError as error:
+            field = "branch" if branch else "base"
+            errors.append(
+                FieldError(field=field, message=str(error), remedy="name the branch that the commit is to be merged into")
+            )
+            return History([], {}, "")
+        wanted = met if met != head.sha else wanted
+    if wanted is None:
+        errors.append(FieldError(field="base", message="the first commit has none before it", remedy="choose a later commit"))
+        return History([], {}, "")
+    return _read(mirror, "base", wanted, errors)
 
 
 def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> History:

@@ -17,10 +17,11 @@ from db.reads.rows import DeviceRow, RepositoryRow
 from db.reads.work import find_submission
 from db.registry import CommitRow, ensure_operators, record_commits
 from db.submissions import NewJob, NewSubmission, create_submission
+from server.callbacks import tell_pending
 from server.catalogue import Choice, choose
 from server.commits import History, read_commits
 from server.problems import FieldError, Problem
-from server.sources import Earlier
+from server.sources import Earlier, Sources
 from server.targets import choose_devices
 from warpwatch.git import CommitInfo, mirror_path
 from warpwatch.settings import Settings
@@ -50,7 +51,13 @@ class SubmissionRequest(BaseModel):
     commits: str = Field(
         min_length=1, max_length=400, description="A commit, branch or tag, or a range A..B.", examples=["main~5..main"]
     )
-    base: str | None = Field(default=None, max_length=200, description="For kind compare: what the commit is measured beside.")
+    base: str | None = Field(
+        default=None,
+        max_length=200,
+        description="What the commit is held against: a commit, `parent`, or `merge-base`, which is where it left `branch`. With kind "
+        "bench both are measured in turn where an operator's sources differ; with kind compare whether they differ or not.",
+    )
+    branch: str | None = Field(default=None, max_length=200, description="For base merge-base; by default the watched branch.")
     kinds: list[Kind] = Field(default=["check", "bench"], min_length=1, max_length=4)
     operators: list[str] = Field(default=[], max_length=200)
     variants: list[str] = Field(default=[], max_length=200)
@@ -81,6 +88,10 @@ class Plan:
     devices: list[DeviceRow]
     mirror: Path
 
+    def is_held(self, request: SubmissionRequest) -> bool:
+        """Whether the commit is held against a base: compared with it where sources differ, and its fate told to whoever asked."""
+        return self.base is not None and "compare" not in request.kinds
+
 
 def submit(
     database: Database, settings: Settings, request: SubmissionRequest, origin: str, idempotency_key: str | None = None
@@ -92,7 +103,7 @@ def submit(
     if earlier is not None:
         return earlier
     # git may have to fetch for minutes, so no transaction is open meanwhile.
-    history, base, errors = read_commits(settings, repository, request.commits, _base_of(request))
+    history, base, errors = read_commits(settings, repository, request.commits, _base_of(request), request.branch)
     errors = errors + _sanitizer_errors(request)
     with database.session() as session:
         choice, wrong = choose(session, repository.id, history, request)
@@ -101,7 +112,10 @@ def submit(
         if errors:
             raise Problem(422, "nothing was submitted; see `errors`", errors)
         plan = Plan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
-        return _create(session, plan, request, origin, idempotency_key)
+        made = _create(session, plan, request, origin, idempotency_key)
+        if plan.is_held(request):
+            tell_pending(session, settings.server_url, repository, made, plan.history.commits[0].sha)
+        return made
 
 
 def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> int | None:
@@ -125,13 +139,11 @@ def _repository(session: Session, name: str) -> RepositoryRow:
 
 
 def _base_of(request: SubmissionRequest) -> str | None:
-    """The ref to compare with, when that is asked for."""
-    if "compare" not in request.kinds:
-        return None
-    if not request.base:
+    """What the commit is held against or compared with, when that is asked for."""
+    if not request.base and "compare" in request.kinds:
         error = FieldError(field="base", message="kind compare needs it", remedy="name the commit to measure beside `commits`")
         raise Problem(422, "nothing was submitted; see `errors`", [error])
-    return request.base
+    return request.base or None
 
 
 def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
@@ -163,6 +175,7 @@ def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: st
                 unchanged_since=earlier.unchanged_since(place, operator, info.sha, spec) if earlier and kind != "compare" else None,
             )
         )
+    jobs += _held_jobs(plan, request, commits, operators) if plan.is_held(request) else []
     if len(jobs) > MAX_JOBS:
         error = FieldError(field="commits", message=f"would make {len(jobs)} jobs", remedy=f"ask for at most {MAX_JOBS} at once")
         raise Problem(422, "nothing was submitted; see `errors`", [error])
@@ -175,8 +188,32 @@ def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: st
             origin=origin,
             priority=request.priority,
             idempotency_key=key,
+            base_commit_id=commits[plan.base.commits[0].sha] if plan.base and plan.is_held(request) else None,
         ),
     )
+
+
+def _held_jobs(plan: Plan, request: SubmissionRequest, commits: dict[str, int], operators: dict[str, int]) -> list[NewJob]:
+    """Comparisons with the base of every operator that both commits have; where its sources are the same there is nothing to do."""
+    if plan.base is None or "bench" not in request.kinds:
+        return []
+    head, base, sources = plan.history.commits[0].sha, plan.base.commits[0].sha, Sources(plan.mirror)
+    shared = [name for name in plan.choice.operators if name in plan.base.operators[base] and name in plan.history.operators[head]]
+    jobs = []
+    for operator in shared:
+        is_unchanged = sources.of(base, operator) == sources.of(head, operator)
+        for device in plan.devices:
+            spec = job_spec(plan.choice, request, "compare", operator, device)
+            job = NewJob(
+                "compare", commits[head], operators[operator], device.id, spec, commits[base], base if is_unchanged else None
+            )
+            if "pairs" not in spec and not is_unchanged:
+                # Nobody knows its variants yet; the base is timed on its own, and history tells what differs.
+                spec = job_spec(plan.choice, request, "bench", operator, device)
+                job = NewJob("bench", commits[base], operators[operator], device.id, spec)
+            if is_unchanged or spec.get("pairs") != []:
+                jobs.append(job)
+    return jobs
 
 
 def _wanted(plan: Plan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo, str, Kind, DeviceRow]]:

@@ -10,7 +10,9 @@ from db.reads.query import Session, fetch, fetch_one, fetch_page, fetch_scalar
 from db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow
 
 _REPOSITORIES = """
-SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits FROM repositories
+SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch, status_url,
+       webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token
+FROM repositories
 """
 
 _COMMIT_COLUMNS = """

@@ -9,10 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
+    """branch: the one that is watched, None for the default one. What webhooks are signed with is never told, only that it is set."""
+
     id: int
     name: str
     url: str
     commits: int
+    branch: str | None = None
+    status_url: str | None = None
+    has_webhook_secret: bool = False
+    has_status_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)

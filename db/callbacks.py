@@ -1,0 +1,98 @@
+"""Writes what other systems are to be told of a commit, and how telling them went.
+
+A status is a row that comes to be with the change it tells. Whoever sends it holds its row locked meanwhile, so that two servers
+neither send it twice at once nor an older status of a submission after a newer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from db.database import dumps, storable
+
+PENDING = "pending"
+"""The state of a status whose submission has not come to its end."""
+SUPERSEDED = "not sent: a later status took its place"
+
+
+@dataclass(frozen=True, slots=True)
+class DueCallback:
+    """A status that is to be sent now. attempts: how often that failed before."""
+
+    id: int
+    submission_id: int
+    url: str
+    token: str | None
+    body: dict[str, Any]
+    attempts: int
+
+
+def tell(s: Session, submission_id: int, url: str, body: dict[str, Any]) -> None:
+    """Writes a status to be sent to `url`. Any state but pending is the end of those before it; pending twice in a row is told once."""
+    sql = """
+    INSERT INTO callbacks (submission_id, url, body, concluded_at)
+    SELECT :id, :url, CAST(:body AS jsonb), CASE WHEN :state = :pending THEN NULL ELSE now() END
+    WHERE NOT EXISTS (SELECT FROM callbacks WHERE submission_id = :id AND concluded_at IS NULL)
+    """
+    parameters = {"id": submission_id, "url": url, "body": dumps(body), "state": body["state"], "pending": PENDING}
+    if body["state"] != PENDING:
+        s.execute(text("UPDATE callbacks SET concluded_at = now() WHERE submission_id = :id AND concluded_at IS NULL"), parameters)
+    s.execute(text(sql), parameters)
+
+
+def reopen(s: Session, submission_id: int, description: str) -> None:
+    """Says `pending` once more, where an end was told of a submission that is now measured again."""
+    sql = "SELECT url, body, concluded_at FROM callbacks WHERE submission_id = :id ORDER BY id DESC LIMIT 1 FOR UPDATE"
+    last = s.execute(text(sql), {"id": submission_id}).one_or_none()
+    if last is not None and last.concluded_at is not None:
+        tell(s, submission_id, last.url, {**last.body, "state": PENDING, "description": description})
+
+
+def list_open(s: Session) -> list[tuple[int, str]]:
+    """(submission, url) of every status that waits for an end, oldest first, locked so that one process alone ends each."""
+    sql = "SELECT submission_id, url FROM callbacks WHERE concluded_at IS NULL ORDER BY id FOR UPDATE SKIP LOCKED"
+    return list(dict.fromkeys((row.submission_id, row.url) for row in s.execute(text(sql))))
+
+
+def claim_due(s: Session) -> DueCallback | None:
+    """The status to send next, locked until the transaction ends; what it takes the place of is not sent any more."""
+    sql = """
+    SELECT id, submission_id, url, body, attempts,
+           (SELECT status_token FROM repositories JOIN submissions ON repository_id = repositories.id
+            WHERE submissions.id = submission_id) AS token
+    FROM callbacks WHERE sent_at IS NULL AND given_up_at IS NULL AND next_at <= now()
+      AND NOT EXISTS (SELECT FROM callbacks AS later WHERE later.submission_id = callbacks.submission_id AND later.id > callbacks.id)
+    ORDER BY next_at, id LIMIT 1 FOR UPDATE OF callbacks SKIP LOCKED
+    """
+    row = s.execute(text(sql)).one_or_none()
+    if row is None:
+        return None
+    # Waits for whoever is sending an older one at this moment.
+    older = """
+    UPDATE callbacks SET given_up_at = now(), message = :message
+    WHERE submission_id = :submission_id AND id < :id AND sent_at IS NULL AND given_up_at IS NULL
+    """
+    s.execute(text(older), {"submission_id": row.submission_id, "id": row.id, "message": SUPERSEDED})
+    return DueCallback(row.id, row.submission_id, row.url, row.token, row.body, row.attempts)
+
+
+def record_sent(s: Session, callback_id: int) -> None:
+    """The status arrived."""
+    s.execute(
+        text("UPDATE callbacks SET attempts = attempts + 1, sent_at = now(), message = '' WHERE id = :id"), {"id": callback_id}
+    )
+
+
+def record_failure(s: Session, callback_id: int, message: str, pause_seconds: float | None) -> None:
+    """The status did not arrive; it is tried again after the pause, or, without one, not any more."""
+    sql = """
+    UPDATE callbacks SET attempts = attempts + 1, message = :message,
+           next_at = now() + make_interval(secs => coalesce(CAST(:pause AS double precision), 0)),
+           given_up_at = CASE WHEN CAST(:pause AS double precision) IS NULL THEN now() END
+    WHERE id = :id
+    """
+    s.execute(text(sql), {"id": callback_id, "message": storable(message), "pause": pause_seconds})

@@ -1,0 +1,192 @@
+"""Reads what a report on a submission is made from; which of it matters is for server.reports to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from db.reads.query import Session, fetch, fetch_one, fetch_scalar
+from db.reads.replay import run_command, submit_command
+from db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+from db.submissions import UNCHANGED
+
+MAX_FACTS = 5000
+"""Rows of a kind that a report is made from; what fails as often as that fails for one reason."""
+
+# The results of a comparison are profiles of both commits, and those of the base are not the change's.
+_FAULTS = """
+SELECT jobs.id AS job_id, results.kind, results.status, results.message, operators.name AS operator, variants.name AS variant,
+       cases.key AS case, devices.key AS device_key, devices.kind AS device_kind, commits.sha AS head_sha, base.sha AS base_sha,
+       jobs.spec,
+       coalesce(results.status = (
+           SELECT before.status FROM results AS before
+           WHERE before.commit_id = submissions.base_commit_id AND before.variant_id = results.variant_id
+             AND before.case_id = results.case_id AND before.device_id = results.device_id AND before.kind = results.kind
+           ORDER BY before.id DESC LIMIT 1
+       ), false) AS known_before
+FROM submissions
+JOIN jobs ON jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT FROM base_commit_id
+CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
+JOIN results ON results.run_id = run.id AND results.status NOT IN ('ok', 'unsupported')
+JOIN operators ON operators.id = results.operator_id
+JOIN variants ON variants.id = results.variant_id
+JOIN cases ON cases.id = results.case_id
+JOIN devices ON devices.id = results.device_id
+JOIN commits ON commits.id = results.commit_id
+LEFT JOIN commits AS base ON base.id = submissions.base_commit_id
+WHERE submissions.id = :id ORDER BY results.id LIMIT :limit
+"""
+
+_JOBS = f"""
+SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, operators.name AS operator, devices.key AS device_key,
+       devices.kind AS device_kind, commits.sha AS head_sha, base.sha AS base_sha, jobs.spec,
+       CASE WHEN jobs.state = 'done' THEN (regexp_match(jobs.message, '^{UNCHANGED} ([0-9a-f]+)$'))[1] END AS unchanged_since
+FROM jobs
+JOIN operators ON operators.id = jobs.operator_id
+JOIN devices ON devices.id = jobs.device_id
+JOIN commits ON commits.id = jobs.commit_id
+LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
+WHERE submission_id = :id AND (state IN ('failed', 'cancelled') OR (state = 'done' AND jobs.message LIKE '{UNCHANGED} %'))
+ORDER BY jobs.id LIMIT :limit
+"""
+
+_PAIRS = """
+SELECT jobs.id AS job_id, comparisons.status, comparisons.message, base_ns, head_ns, operators.name AS operator,
+       variants.name AS variant, cases.key AS case, devices.key AS device_key, devices.kind AS device_kind,
+       head.sha AS head_sha, base.sha AS base_sha,
+       EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id
+               WHERE head_commit_id = jobs.commit_id AND base_commit_id = jobs.base_commit_id
+                 AND regression_series.series_id = comparisons.series_id AND regressions.state IN ('accepted', 'invalid')
+       ) AS is_accepted
+FROM jobs
+CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
+JOIN comparisons ON comparisons.run_id = run.id
+JOIN series ON series.id = comparisons.series_id
+JOIN operators ON operators.id = series.operator_id
+JOIN variants ON variants.id = series.variant_id
+JOIN cases ON cases.id = series.case_id
+JOIN devices ON devices.id = series.device_id
+JOIN commits AS head ON head.id = jobs.commit_id
+JOIN commits AS base ON base.id = jobs.base_commit_id
+WHERE jobs.submission_id = :id AND jobs.kind = 'compare' ORDER BY comparisons.id LIMIT :limit
+"""
+
+# A change belongs to a submission that benched its head commit on its device; to one with a base only where it begins there.
+_OF_SUBMISSION = """
+(submissions.base_commit_id IS NULL OR submissions.base_commit_id = regressions.base_commit_id)
+AND EXISTS (SELECT FROM jobs WHERE jobs.submission_id = submissions.id AND jobs.kind = 'bench'
+            AND jobs.commit_id = regressions.head_commit_id AND jobs.operator_id = regressions.operator_id
+            AND jobs.device_id = regressions.device_id)
+"""
+
+_CHANGES = f"""
+SELECT regressions.id AS regression_id, regressions.direction, regression_series.verdict, regressions.state,
+       regression_series.ratio, regression_series.low, regression_series.high, coalesce(compared.rounds, 0) AS rounds,
+       operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device_key,
+       devices.kind AS device_kind, head.sha AS head_sha, base.sha AS base_sha,
+       coalesce(head.subject, '') AS message
+FROM submissions
+JOIN operators ON operators.repository_id = submissions.repository_id
+JOIN regressions ON regressions.operator_id = operators.id AND regressions.direction <> 'broken'
+     AND regressions.verdict IN ('confirmed', 'unsure') AND {_OF_SUBMISSION}
+JOIN regression_series ON regression_series.regression_id = regressions.id AND regression_series.verdict = regressions.verdict
+JOIN series ON series.id = regression_series.series_id
+JOIN variants ON variants.id = series.variant_id
+JOIN cases ON cases.id = series.case_id
+JOIN devices ON devices.id = series.device_id
+JOIN commits AS head ON head.id = regressions.head_commit_id
+JOIN commits AS base ON base.id = regressions.base_commit_id
+LEFT JOIN LATERAL (
+    SELECT jsonb_array_length(base_ns) AS rounds FROM comparisons JOIN runs ON runs.id = comparisons.run_id
+    WHERE comparisons.series_id = series.id AND runs.job_id = regressions.compare_job_id ORDER BY comparisons.id DESC LIMIT 1
+) AS compared ON true
+WHERE submissions.id = :id ORDER BY regressions.id, series.id LIMIT :limit
+"""
+
+# What is broken needs no comparison: a check that was wrong is in the report already.
+_PENDING = f"""
+((SELECT count(*) FROM jobs WHERE submission_id = submissions.id
+ AND (state IN ('queued', 'running') OR (kind IN ('check', 'bench') AND judged_at IS NULL)))
++ (SELECT count(*) FROM regressions JOIN operators ON operators.id = regressions.operator_id
+   WHERE operators.repository_id = submissions.repository_id AND verdict = 'suspected' AND settled_at IS NULL
+     AND direction <> 'broken' AND {_OF_SUBMISSION}))
+"""
+
+_HEAD = f"""
+SELECT submissions.id AS submission_id, repositories.name AS repository, repositories.url AS repository_url,
+       base.sha AS base_sha, submissions.created_at,
+       (SELECT sha FROM jobs JOIN commits ON commits.id = jobs.commit_id
+        WHERE submission_id = submissions.id AND commits.id IS DISTINCT FROM base_commit_id
+        ORDER BY commits.ordinal DESC, commits.id DESC LIMIT 1) AS head_sha,
+       (SELECT coalesce(jsonb_object_agg(state, number), '{{}}') FROM (
+            SELECT state, count(*) AS number FROM jobs WHERE submission_id = submissions.id GROUP BY state
+       ) AS states) AS counts,
+       (SELECT coalesce(jsonb_object_agg(status, number), '{{}}') FROM (
+            SELECT results.status, count(*) AS number
+            FROM jobs CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
+            JOIN results ON results.run_id = run.id
+            WHERE jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT FROM base_commit_id
+            GROUP BY results.status
+       ) AS statuses) AS results,
+       {_PENDING} AS pending
+FROM submissions
+JOIN repositories ON repositories.id = submissions.repository_id
+LEFT JOIN commits AS base ON base.id = submissions.base_commit_id
+WHERE submissions.id = :id
+"""
+
+
+def count_pending(session: Session, submission_id: int) -> int:
+    """How many jobs and verdicts of a submission are still to come."""
+    found: int | None = fetch_scalar(session, f"SELECT {_PENDING} FROM submissions WHERE id = :id", id=submission_id)
+    return found or 0
+
+
+def read_report_facts(session: Session, submission_id: int) -> ReportFacts | None:
+    """What a report on a submission is made from; None when it is unknown."""
+    found = fetch_one(session, ReportFacts, _HEAD, id=submission_id)
+    if found is None:
+        return None
+    repository = found.repository
+
+    def job(job_id: int, state: str, message: str, unchanged_since: str | None, **cell: Any) -> JobFact:
+        kind, spec = cell.pop("kind"), cell.pop("spec")
+        replay = _submit(repository, kind, spec.get("variants") or (), spec.get("cases") or (), spec, **cell)
+        where = CellFact(variant=None, case=None, replay=replay, **cell)
+        return JobFact(job_id, kind, state, message, unchanged_since, where)
+
+    def fault(
+        job_id: int, kind: str, status: str, message: str, known_before: bool, spec: dict[str, Any], **cell: Any
+    ) -> ResultFact:
+        run = run_command(cell["head_sha"], kind, cell["operator"], cell["variant"], cell["case"], cell["device_kind"], spec)
+        return ResultFact(job_id, kind, status, message, known_before, CellFact(replay=run, **cell))
+
+    def compared(**cell: Any) -> CellFact:
+        replay = _submit(repository, "compare", [cell["variant"]], [cell["case"]], {}, **cell)
+        return CellFact(replay=replay, **cell)
+
+    def pair(
+        job_id: int, status: str, message: str, base_ns: list[float], head_ns: list[float], is_accepted: bool, **cell: Any
+    ) -> PairFact:
+        return PairFact(job_id, status, message, base_ns, head_ns, is_accepted, compared(**cell))
+
+    def change(**columns: Any) -> ChangeFact:
+        own = {name: columns.pop(name) for name in _CHANGE_FIELDS}
+        return ChangeFact(cell=compared(**columns), **own)
+
+    parameters = {"id": submission_id, "limit": MAX_FACTS}
+    found.jobs.extend(fetch(session, job, _JOBS, **parameters))
+    found.faults.extend(fetch(session, fault, _FAULTS, **parameters))
+    found.pairs.extend(fetch(session, pair, _PAIRS, **parameters))
+    found.changes.extend(fetch(session, change, _CHANGES, **parameters))
+    return found
+
+
+_CHANGE_FIELDS = ("regression_id", "direction", "verdict", "state", "ratio", "low", "high", "rounds", "message")
+
+
+def _submit(repository: str, kind: str, variants: Any, cases: Any, spec: dict[str, Any], **cell: Any) -> str:
+    return submit_command(
+        repository, cell["head_sha"], kind, cell["operator"], cell["device_key"],
+        base=cell["base_sha"] if kind == "compare" else None, variants=variants, cases=cases,
+        suite=None if cases else spec.get("suite"), seed=spec.get("seed") or 0,
+    )  # fmt: skip

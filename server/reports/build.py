@@ -1,0 +1,178 @@
+"""Makes a report from facts: decides pairs, drops what is said twice, and puts the worst first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import log
+from statistics import median
+
+from db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+from server.reports.model import KINDS, Conclusion, Kind, Report, ReportRow, exit_code
+from server.verdicts.held import hold
+
+MAX_ROWS = 1000
+MISMATCH = "the two commits ask for different interpreters"
+"""How a worker begins to say that two commits cannot be compared; held equal to worker.comparison.MISMATCH by a test."""
+_CONCLUSIONS: tuple[Conclusion, ...] = ("success", "failure", "error")
+_ORACLE = {"check": "a check against the float64 oracle", "bench": "a check of what was computed while it was timed"}
+_ORDER: dict[Kind, int] = {kind: place for place, kind in enumerate(KINDS)}
+
+
+def build_report(facts: ReportFacts, address: str) -> Report:
+    """The report on a submission; `address` is where people reach the server, such as https://warpwatch.example."""
+    pairs = list(_pair_rows(facts, address))
+    decided = {_place(row) for row in pairs if row.kind in ("slower", "accepted", "faster")}
+    compared = {(p.cell.operator, p.cell.variant, p.cell.case, p.cell.device_key) for p in facts.pairs if p.status == "ok"}
+    changes = [
+        row for row in _change_rows(facts, address)
+        if _place(row) not in decided and not (row.kind == "unsure" and _place(row) in compared)
+    ]  # fmt: skip
+    overruled = {_place(row) for row in changes}
+    pairs = [row for row in pairs if _place(row) not in overruled]
+    faults = _worst_of_each(_fault_rows(facts, address))
+    told = {_place(row) for row in faults}
+    pairs = [row for row in pairs if row.kind not in ("failed", "skipped") or _place(row) not in told]
+    rows = sorted([*faults, *pairs, *changes, *_job_rows(facts, address)], key=_badness)
+    return _report(facts, address, rows, len(compared), len(compared) - _about_compared(rows, compared))
+
+
+def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: int, same: int) -> Report:
+    found = Counter(row.kind for row in rows)
+    counts = {kind: found[kind] for kind in KINDS if found[kind]}
+    code = exit_code(counts)
+    unchanged = sorted({job.cell.operator for job in facts.jobs if job.kind == "compare" and job.unchanged_since})
+    conclusion: Conclusion = "pending" if facts.pending else _CONCLUSIONS[code]
+    return Report(
+        submission_id=facts.submission_id,
+        repository=facts.repository,
+        url=f"{address}/submissions/{facts.submission_id}",
+        head_sha=facts.head_sha,
+        base_sha=facts.base_sha,
+        conclusion=conclusion,
+        exit_code=code,
+        summary=_summary(facts, counts, compared, unchanged),
+        pending=facts.pending,
+        results=facts.results,
+        counts=counts,
+        compared=compared,
+        same=same,
+        unchanged=unchanged,
+        created_at=facts.created_at,
+        rows=rows[:MAX_ROWS],
+        left_out=max(len(rows) - MAX_ROWS, 0),
+    )
+
+
+def _summary(facts: ReportFacts, counts: dict[Kind, int], compared: int, unchanged: list[str]) -> str:
+    """One line, short enough for a commit status."""
+    said = [f"{count} {KINDS[kind]}" for kind, count in counts.items()]
+    if not said:
+        said = ["all right" if facts.results.get("ok") else "nothing to say"]
+        said += ["none slower"] if compared else []
+    said += [f"{compared} compared"] if compared else []
+    said += [f"{len(unchanged)} unchanged"] if unchanged else []
+    said += [f"{facts.pending} to come"] if facts.pending else []
+    return ", ".join(said)
+
+
+def _fault_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
+    for fault in facts.faults:
+        kind: Kind = "wrong" if fault.status == "wrong" else "skipped" if fault.status == "skipped" else "failed"
+        yield _row(
+            kind, fault.cell, fault.status, fault.message, _decided(fault), f"{address}/jobs/{fault.job_id}",
+            is_known_before=fault.known_before,
+        )  # fmt: skip
+
+
+def _decided(fault: ResultFact) -> str:
+    return _ORACLE.get(fault.kind, "a run") if fault.status == "wrong" else f"a {fault.kind} run"
+
+
+def _job_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
+    for job in facts.jobs:
+        kind = _kind_of(job, facts.base_sha)
+        if kind is not None:
+            yield _row(kind, job.cell, job.state, job.message, f"job {job.job_id}", f"{address}/jobs/{job.job_id}")
+
+
+def _kind_of(job: JobFact, base_sha: str | None) -> Kind | None:
+    if job.state == "done":
+        return None
+    if job.kind == "compare" and job.message.startswith(MISMATCH):
+        return "mismatch"
+    # A base that cannot be measured is no fault of the change.
+    return "unsure" if job.cell.head_sha == base_sha else "not_run"
+
+
+def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
+    among = sum(pair.status == "ok" for pair in facts.pairs)
+    for pair in facts.pairs:
+        url = f"{address}/jobs/{pair.job_id}"
+        if pair.status != "ok":
+            yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "a comparison that came to no end", url)
+            continue
+        held = hold(pair.base_ns, pair.head_ns, pair.cell.device_kind, among)
+        if held.told == "same":
+            continue
+        kind: Kind = "accepted" if held.told == "slower" and pair.is_accepted else held.told
+        yield _row(
+            kind, pair.cell, pair.status, "", f"{len(pair.base_ns)} paired rounds, both commits in turn on one device", url,
+            ratio=held.ratio, low=held.low, high=held.high, rounds=len(pair.base_ns),
+            base_ns=median(pair.base_ns) if pair.base_ns else None, head_ns=median(pair.head_ns) if pair.head_ns else None,
+        )  # fmt: skip
+
+
+def _kind_of_pair(pair: PairFact) -> Kind:
+    if pair.status == "unsupported":
+        return "mismatch"
+    if pair.status == "skipped":
+        return "skipped"
+    return "unsure" if pair.message.startswith("base:") else "failed"
+
+
+def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
+    for change in facts.changes:
+        yield _row(
+            _kind_of_change(change), change.cell, change.verdict, change.message,
+            f"history suspected it, {change.rounds} paired rounds on one device decided", f"{address}/regressions/{change.regression_id}",
+            ratio=change.ratio, low=change.low, high=change.high, rounds=change.rounds,
+        )  # fmt: skip
+
+
+def _kind_of_change(change: ChangeFact) -> Kind:
+    if change.verdict != "confirmed":
+        return "unsure"
+    if change.direction == "faster":
+        return "faster"
+    return "accepted" if change.state in ("accepted", "invalid") else "slower"
+
+
+def _row(kind: Kind, cell: CellFact, status: str, message: str, decided_by: str, url: str, **more: object) -> ReportRow:
+    return ReportRow(
+        kind, cell.operator, cell.variant, cell.case, cell.device_key, cell.head_sha, cell.base_sha, status, message, decided_by, url,
+        cell.replay, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _place(row: ReportRow) -> tuple[str, str | None, str | None, str]:
+    return row.operator, row.variant, row.case, row.device
+
+
+def _worst_of_each(rows: Iterable[ReportRow]) -> list[ReportRow]:
+    """What is wrong both when it is checked and when it is timed is wrong once."""
+    worst: dict[object, ReportRow] = {}
+    for row in rows:
+        key = (*_place(row), row.head_sha)
+        if key not in worst or _ORDER[row.kind] < _ORDER[worst[key].kind]:
+            worst[key] = row
+    return list(worst.values())
+
+
+def _badness(row: ReportRow) -> tuple[object, ...]:
+    """The order of rows: kind, then how far the ratio is from 1, then names."""
+    return _ORDER[row.kind], -abs(log(row.ratio)) if row.ratio else 0.0, row.operator, row.case or "", row.variant or "", row.device
+
+
+def _about_compared(rows: list[ReportRow], compared: set[tuple[str, str | None, str | None, str]]) -> int:
+    return len({_place(row) for row in rows if row.kind in ("slower", "accepted", "faster", "unsure") and _place(row) in compared})

@@ -1,0 +1,43 @@
+"""A report as GitHub takes it: the body of a check run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.reports.markdown import markdown
+from server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Report, ReportRow
+from server.reports.words import reason, sentence
+
+NAME = "warpwatch"
+MAX_ANNOTATIONS = 50
+MAX_TEXT = 65_535
+_CONCLUSIONS = {"success": "success", "failure": "failure", "error": "action_required"}
+
+
+def check_run(report: Report, folder: str) -> dict[str, Any]:
+    """What `POST /repos/…/check-runs` takes. folder: where the repository keeps its operators, to point at their files."""
+    body: dict[str, Any] = {
+        "name": NAME,
+        "head_sha": report.head_sha or "",
+        "details_url": report.url,
+        "external_id": str(report.submission_id),
+        "status": "in_progress" if report.conclusion == "pending" else "completed",
+        "started_at": report.created_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "output": {
+            "title": report.summary[:255],
+            "summary": markdown(report, MAX_TEXT),
+            "annotations": [_annotation(row, folder) for row in report.rows[:MAX_ANNOTATIONS]],
+        },
+    }
+    if report.conclusion != "pending":
+        body["conclusion"] = _CONCLUSIONS[report.conclusion]
+    return body
+
+
+def _annotation(row: ReportRow, folder: str) -> dict[str, Any]:
+    level = "failure" if row.kind in FAILURES else "warning" if row.kind in ERRORS else "notice"
+    return {
+        "path": f"{folder.strip('/')}/{row.operator}.py", "start_line": 1, "end_line": 1, "annotation_level": level,
+        "title": f"{KINDS[row.kind]}: {row.cell}"[:255], "message": f"{sentence(row)}. {reason(row) or MEANINGS[row.kind]}",
+        "raw_details": f"{row.decided_by}\n{row.url}\n{row.replay}",
+    }  # fmt: skip

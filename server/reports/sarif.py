@@ -1,0 +1,81 @@
+"""A report as SARIF 2.1.0, for code scanning."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Kind, Report, ReportRow
+from server.reports.words import reason, sentence
+from warpwatch import __version__
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_ROOT = "SRCROOT"
+
+
+def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
+    """One run. folder: where the repository keeps its operators, to point at their files."""
+    kinds: list[Kind] = list(KINDS)
+    run: dict[str, Any] = {
+        "tool": {"driver": {
+            "name": "Warpwatch", "version": __version__, "informationUri": report.url,
+            "rules": [_rule(kind) for kind in kinds],
+        }},
+        "automationDetails": {"id": f"warpwatch/{report.repository}/{report.submission_id}"},
+        "invocations": [{"executionSuccessful": report.exit_code != 2, "exitCode": report.exit_code}],
+        "originalUriBaseIds": {_ROOT: {"description": {"text": "The root of the repository."}}},
+        "columnKind": "unicodeCodePoints",
+        "properties": {"summary": report.summary, "conclusion": report.conclusion, "leftOut": report.left_out},
+        "results": [_result(row, kinds.index(row.kind), folder) for row in report.rows],
+    }  # fmt: skip
+    if report.head_sha and urlsplit(repository_url).scheme in ("http", "https", "ssh", "git"):
+        run["versionControlProvenance"] = [{"repositoryUri": _without_password(repository_url), "revisionId": report.head_sha}]
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(kind: Kind) -> dict[str, Any]:
+    return {
+        "id": f"warpwatch/{kind}",
+        "name": "".join(word.capitalize() for word in kind.split("_")),
+        "shortDescription": {"text": KINDS[kind]},
+        "fullDescription": {"text": MEANINGS[kind]},
+        "defaultConfiguration": {"level": _level(kind)},
+    }
+
+
+def _level(kind: Kind) -> str:
+    return "error" if kind in FAILURES else "warning" if kind in ERRORS else "note"
+
+
+def _result(row: ReportRow, rule: int, folder: str) -> dict[str, Any]:
+    measured = {"ratio": row.ratio, "low": row.low, "high": row.high, "baseNs": row.base_ns, "headNs": row.head_ns}
+    file = quote(f"{folder.strip('/')}/{row.operator}.py")
+    text = sentence(row) + (f". {reason(row)}" if row.message else "")
+    return {
+        "ruleId": f"warpwatch/{row.kind}",
+        "ruleIndex": rule,
+        "level": _level(row.kind),
+        "message": {"text": text},
+        "locations": [{
+            "physicalLocation": {"artifactLocation": {"uri": file, "uriBaseId": _ROOT}, "region": {"startLine": 1}},
+            "logicalLocations": [{"fullyQualifiedName": row.cell, "kind": "function"}],
+        }],
+        "partialFingerprints": {"warpwatch/v1": _fingerprint(row)},
+        "hostedViewerUri": row.url,
+        "properties": {
+            "device": row.device, "baseSha": row.base_sha, "headSha": row.head_sha, "status": row.status,
+            "decidedBy": row.decided_by, "rounds": row.rounds, "replay": row.replay,
+            **{name: value for name, value in measured.items() if value is not None},
+        },
+    }  # fmt: skip
+
+
+def _fingerprint(row: ReportRow) -> str:
+    """The same finding at another commit is the same alert."""
+    return hashlib.sha256(repr((row.kind, row.operator, row.variant, row.case, row.device)).encode()).hexdigest()
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
