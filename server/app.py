@@ -17,9 +17,11 @@ from db.database import Database
 from server import pages, problems
 from server.api import router as api_router
 from server.assets import Assets
+from server.callbacks import Teller
 from server.judge import Judge
 from server.live import Hub
 from server.login import router as login_router
+from server.scheduler import Scheduler
 from server.security import Guard
 from warpwatch import __version__
 from warpwatch.settings import Settings
@@ -43,6 +45,8 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.schema_is_current = False
     app.state.hub = Hub(database)
     app.state.judge = Judge(settings, database) if judge else None
+    app.state.scheduler = Scheduler(settings, database) if judge else None
+    app.state.teller = Teller(settings, database) if judge else None
     app.state.problem_page = pages.problem_page
     problems.install(app)
     app.include_router(api_router)
@@ -55,14 +59,15 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    hub, judge = app.state.hub, app.state.judge
+    hub = app.state.hub
+    threads = [thread for thread in (app.state.judge, app.state.scheduler, app.state.teller) if thread is not None]
     hub.start()
-    if judge is not None:
-        judge.start()
+    for thread in threads:
+        thread.start()
     yield
     await hub.stop()
-    if judge is not None:
-        await run_in_threadpool(judge.stop)
+    for thread in threads:
+        await run_in_threadpool(thread.stop)
 
 
 def _mount_files(app: FastAPI) -> None:

@@ -50,7 +50,7 @@ class Choice:
 def choose(session: Session, repository_id: int, history: History, request: SubmissionRequest) -> tuple[Choice, list[FieldError]]:
     """The operators that have what is asked for at any of the commits; or what is wrong with the request."""
     present = sorted({name for names in history.operators.values() for name in names})
-    errors = _unknown("operators", "operator", request.operators, present) if history.commits else []
+    errors = unknown_names("operators", "operator", request.operators, present) if history.commits else []
     if history.commits and not present:
         message = f"no operators are in {history.folder}/ at these commits"
         errors = [
@@ -73,8 +73,8 @@ def _check_filters(request: SubmissionRequest, entries: list[dict[str, Any]]) ->
     variants = {variant["name"] for entry in entries for variant in entry["variants"]}
     cases = {case["key"] for entry in entries for case in entry["cases"]}
     suites = {suite for entry in entries for case in entry["cases"] for suite in case["suites"]}
-    errors = _unknown("variants", "variant", request.variants, variants) + _unknown("cases", "case", request.cases, cases)
-    return errors if request.cases else errors + _unknown("suite", "suite", [request.suite], suites)
+    errors = unknown_names("variants", "variant", request.variants, variants) + unknown_names("cases", "case", request.cases, cases)
+    return errors if request.cases else errors + unknown_names("suite", "suite", [request.suite], suites)
 
 
 def _has_any(entry: dict[str, Any] | None, request: SubmissionRequest) -> bool:
@@ -86,7 +86,7 @@ def _has_any(entry: dict[str, Any] | None, request: SubmissionRequest) -> bool:
     return has_variant and has_case
 
 
-def _unknown(field: str, what: str, wanted: Iterable[str], known: Iterable[str]) -> list[FieldError]:
+def unknown_names(field: str, what: str, wanted: Iterable[str], known: Iterable[str]) -> list[FieldError]:
     names = sorted(known)
     return [
         FieldError(field=field, message=f"there is no {what} {name!r}", remedy=_suggestion(name, names))

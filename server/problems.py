@@ -132,7 +132,16 @@ def _remedy(entry: Any) -> str:
         return "add it"
     if entry["type"] == "extra_forbidden":
         return "leave it out"
-    return f"use {context['expected']}" if "expected" in context else ""
+    if "expected" in context:
+        return f"use {context['expected']}"
+    return next((f"{words} {context[name]}" for name, words in _BOUNDS.items() if name in context), "")
+
+
+_BOUNDS = {
+    "ge": "use at least", "gt": "use more than", "le": "use at most", "lt": "use less than",
+    "min_length": "give at least this many:", "max_length": "give at most this many:",
+}  # fmt: skip
+"""What a limit of a field asks for, by the name that it has in the description."""
 
 
 def _from_http(request: Request, error: HTTPException) -> Problem:

@@ -9,10 +9,12 @@ from server.api.devices import router as devices
 from server.api.jobs import router as jobs
 from server.api.proofs import router as proofs
 from server.api.regressions import router as regressions
+from server.api.reports import router as reports
 from server.api.results import router as results
+from server.api.schedules import router as schedules
 from server.api.submissions import router as submissions
 from server.api.traces import router as traces
 
 router = APIRouter(prefix="/api/v1")
-for part in (code, devices, submissions, jobs, results, regressions, traces, proofs):
+for part in (code, devices, submissions, jobs, results, regressions, traces, proofs, schedules, reports):
     router.include_router(part)

@@ -1,0 +1,92 @@
+"""Schedules: work that nobody has to ask for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Request, Response
+
+from db.reads.code import find_repository
+from db.reads.query import Session
+from db.reads.rows import Page, RepositoryRow, ScheduleRow
+from db.reads.schedules import list_schedules
+from db.schedules import remove_schedule
+from server.problems import FieldError, Problem, documented, not_found
+from server.schedules.asked import REFUSED, ScheduleChange, ScheduleRequest, change, create, found_or_none
+from server.schedules.turn import take_turn
+from server.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
+from server.tables import CSV_ANSWER, csv_response
+
+router = APIRouter(tags=["schedules"])
+
+
+@router.get("/schedules", responses=documented(404, 422))
+def get_schedules(session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50) -> Page[ScheduleRow]:
+    """Schedules, newest first, with what each spent of its budget in the last 24 hours."""
+    repository_id = None if repository is None else repository_or_404(session, repository).id
+    return list_schedules(session, datetime.now(UTC), repository_id, before, limit)
+
+
+@router.get("/schedules.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_schedules_csv(session: Db, repository: str | None = None, before: Before = None, limit: Limit = 200) -> Response:
+    """The same list as CSV."""
+    return csv_response(ScheduleRow, get_schedules(session, repository, before, limit).items, "schedules")
+
+
+@router.post("/schedules", status_code=201, responses=documented(422))
+def create_schedule(session: Db, body: ScheduleRequest, response: Response) -> ScheduleRow:
+    """Have something measured again and again. Its first turn is taken when the cron expression next says so."""
+    now = datetime.now(UTC)
+    made = create(session, wanted_repository(session, body.repository), body, now)
+    response.headers["Location"] = f"/api/v1/schedules/{made}"
+    return find(session, made)
+
+
+@router.get("/schedules/{schedule_id}", responses=documented(404, 422))
+def get_schedule(session: Db, schedule_id: int) -> ScheduleRow:
+    """One schedule."""
+    return find(session, schedule_id)
+
+
+@router.patch("/schedules/{schedule_id}", responses=documented(404, 422))
+def change_schedule(session: Db, schedule_id: int, body: ScheduleChange) -> ScheduleRow:
+    """Change what is named in the body, enable or disable; a schedule keeps its repository, name and kind."""
+    schedule = find(session, schedule_id)
+    change(session, repository_or_404(session, schedule.repository), schedule, body, datetime.now(UTC))
+    return find(session, schedule_id)
+
+
+@router.delete("/schedules/{schedule_id}", status_code=204, responses=documented(404, 422))
+def delete_schedule(session: Db, schedule_id: int) -> None:
+    """Forget it. What it asked for stays."""
+    remove_schedule(session, find(session, schedule_id).id)
+
+
+@router.post("/schedules/{schedule_id}/run", responses=documented(404, 409, 422))
+def run_schedule(request: Request, schedule_id: int, settings: Config) -> ScheduleRow:
+    """Take a turn at once, within the budget; `message` says what it did. The next turn stays where it is."""
+    require_schema(request)
+    database = database_of(request)
+    with database.session() as session:
+        find(session, schedule_id)
+    # git may have to fetch for minutes, so no transaction is open meanwhile.
+    if not take_turn(database, settings, schedule_id, datetime.now(UTC), due=False):
+        raise Problem(409, f"schedule {schedule_id} is taking a turn just now; look at its message, or try again")
+    with database.session() as session:
+        return find(session, schedule_id)
+
+
+def find(session: Session, schedule_id: int) -> ScheduleRow:
+    found = found_or_none(session, schedule_id, datetime.now(UTC))
+    if found is None:
+        raise not_found("schedule", schedule_id, "see /api/v1/schedules")
+    return found
+
+
+def wanted_repository(session: Session, name: str) -> RepositoryRow:
+    """The repository that a body names; the problem is the field's, not the address's."""
+    found = find_repository(session, name)
+    if found is None:
+        remedy = "register it with `warpwatch repository add NAME URL`"
+        raise Problem(422, REFUSED, [FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)])
+    return found
