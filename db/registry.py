@@ -37,6 +37,12 @@ def ensure_repository(s: Session, name: str, url: str) -> int:
     return s.scalars(select(Repository.id).where(Repository.name == name)).one()
 
 
+def set_repository(s: Session, repository_id: int, values: dict[str, str | None]) -> None:
+    """Changes some of branch, webhook_secret, status_url and status_token; None takes one away."""
+    if values:
+        s.execute(update(Repository).where(Repository.id == repository_id).values(values))
+
+
 def record_commits(s: Session, repository_id: int, commits: Iterable[CommitRow]) -> dict[str, int]:
     """The id of each commit, by its sha."""
     rows = [{"repository_id": repository_id, **asdict(commit)} for commit in commits]

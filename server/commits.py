@@ -49,6 +49,13 @@ def read_commits(
     return found, beside, errors
 
 
+def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
+    """Where a commit keeps its operators; the default where nobody fetched the repository yet."""
+    mirror = git.mirror_path(url, settings.home)
+    (file,) = git.object_ids(mirror, [f"{sha}:{FILE_NAME}"]) if sha is not None and mirror.is_dir() else [None]
+    return _folder(mirror, file)
+
+
 def _read_relative(mirror: Path, head: git.CommitInfo, base: str, branch: str | None, errors: list[FieldError]) -> History:
     """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its parent."""
     wanted = head.parent_sha

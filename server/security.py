@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
@@ -24,6 +25,8 @@ MIN_TOKEN_LENGTH = 16
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OPEN_PATHS = ("/login", "/static/", "/api/v1/health")
 """What anybody may see: the log-in page and its style, and whether the service lives."""
+_HOOK = re.compile(r"/api/v1/hooks/[^/]+")
+"""Webhooks show no token: what they say is signed, and they are refused where it is not."""
 
 CONTENT_POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-src 'self'; object-src 'none'; "
@@ -102,13 +105,19 @@ class Guard:
             return Problem(400, f"this server does not answer for host {host!r}; open it at one of {', '.join(sorted(self.hosts))}")
         if scope["method"] not in _SAFE_METHODS and not _same_origin(headers, host):
             return Problem(403, "this request was sent by a page of another site; send it from this server's own pages")
-        if self.token is not None and not scope["path"].startswith(_OPEN_PATHS) and not has_token(headers, self.token):
+        if self.token is not None and not _is_open(scope) and not has_token(headers, self.token):
             remedy = "send `Authorization: Bearer $WARPWATCH_TOKEN`, or log in at /login"
             return Problem(401, f"a token is needed; {remedy}", headers={"WWW-Authenticate": "Bearer"})
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
             return Problem(413, _TOO_LARGE)
         return None
+
+
+def _is_open(scope: Scope) -> bool:
+    """Whether a request needs no token."""
+    is_hook = scope["method"] == "POST" and _HOOK.fullmatch(scope["path"]) is not None
+    return is_hook or scope["path"].startswith(_OPEN_PATHS)
 
 
 def has_token(headers: Headers, token: str) -> bool:

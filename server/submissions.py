@@ -107,7 +107,7 @@ def submit(
     errors = errors + _sanitizer_errors(request)
     with database.session() as session:
         choice, wrong = choose(session, repository.id, history, request)
-        devices, missing = choose_devices(session, request.device, settings.lease_seconds)
+        devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=origin == "webhook")
         errors = errors + wrong + missing
         if errors:
             raise Problem(422, "nothing was submitted; see `errors`", errors)

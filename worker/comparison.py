@@ -23,6 +23,9 @@ TURNS = {"cuda": 1, "cpu": 8}
 """How often a round goes A B B A, per device kind. Bursts of other work on a CPU last longer than a slice: where most slices of a round
 are undisturbed their median is too."""
 
+MISMATCH = "the two commits ask for different interpreters"
+"""How a comparison that would not be about code is refused; reports know it by these words."""
+
 
 def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
     """Paired rounds and one profile per side for every (variant, case) in spec["pairs"]."""
@@ -33,7 +36,7 @@ def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path)
     ))  # fmt: skip
     environment = head.checkout.environment(reporter)
     if base.checkout.environment(reporter).key != environment.key:
-        raise CannotRunError("the two commits ask for different interpreters, so a comparison would not be about their code")
+        raise CannotRunError(f"{MISMATCH}, so a comparison would not be about their code")
     outcome = Outcome(environment, tools.peaks(head.checkout, reporter))
     expect_healthy(head.checkout, head.checkout.host.device, outcome.peaks, reporter)
     base.load()

@@ -45,6 +45,12 @@ def find_repository(session: Session, name: str) -> RepositoryRow | None:
     return fetch_one(session, RepositoryRow, _REPOSITORIES + "WHERE name = :name", name=name)
 
 
+def read_webhook_secret(session: Session, name: str) -> str | None:
+    """What webhooks of the repository are signed with; None where none is taken."""
+    found: str | None = fetch_scalar(session, "SELECT webhook_secret FROM repositories WHERE name = :name", name=name)
+    return found
+
+
 def list_commits(session: Session, repository_id: int, before: int | None = None, limit: int = 50) -> Page[CommitRow]:
     """Commits in the order of history, newest first; `before` is the id of the last commit of the page before."""
     # The counts are taken after the page is cut, so that a long history costs no more than a short one.

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from server.api.badges import router as badges
 from server.api.code import router as code
 from server.api.devices import router as devices
+from server.api.hooks import router as hooks
 from server.api.jobs import router as jobs
 from server.api.proofs import router as proofs
 from server.api.regressions import router as regressions
 from server.api.reports import router as reports
+from server.api.repositories import router as repositories
 from server.api.results import router as results
 from server.api.schedules import router as schedules
 from server.api.submissions import router as submissions
 from server.api.traces import router as traces
 
 router = APIRouter(prefix="/api/v1")
-for part in (code, devices, submissions, jobs, results, regressions, traces, proofs, schedules, reports):
+for part in (
+    code,
+    devices,
+    submissions,
+    jobs,
+    results,
+    regressions,
+    traces,
+    proofs,
+    schedules,
+    reports,
+    hooks,
+    repositories,
+    badges,
+):
     router.include_router(part)

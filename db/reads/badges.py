@@ -1,0 +1,52 @@
+"""Reads the few numbers that a badge shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from db.reads.query import Session, fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a line of history stands: variants on cases and devices that are right, wrong, or fail otherwise at the newest commit where
+    their operator was checked; slower: confirmed slow-downs that nobody has settled."""
+
+    right: int
+    wrong: int
+    failed: int
+    slower: int
+
+
+_STANDING = """
+WITH line AS (
+    SELECT id FROM commits
+    WHERE repository_id = :repository_id AND (CAST(:shas AS text[]) IS NULL OR sha = ANY(CAST(:shas AS text[])))
+), wanted AS (
+    SELECT id FROM operators WHERE repository_id = :repository_id AND (CAST(:operator AS text) IS NULL OR name = :operator)
+), latest AS (
+    SELECT wanted.id AS operator_id, devices.id AS device_id, newest.commit_id
+    FROM wanted CROSS JOIN devices
+    CROSS JOIN LATERAL (
+        SELECT commit_id FROM results
+        WHERE operator_id = wanted.id AND device_id = devices.id AND kind = 'check' AND commit_id IN (SELECT id FROM line)
+        ORDER BY ordinal DESC, id DESC LIMIT 1
+    ) AS newest
+), checked AS (
+    SELECT DISTINCT ON (results.operator_id, results.variant_id, results.case_id, results.device_id) results.status
+    FROM latest JOIN results ON results.commit_id = latest.commit_id AND results.operator_id = latest.operator_id
+         AND results.device_id = latest.device_id AND results.kind = 'check'
+    ORDER BY results.operator_id, results.variant_id, results.case_id, results.device_id, results.id DESC
+)
+SELECT count(*) FILTER (WHERE status = 'ok') AS right, count(*) FILTER (WHERE status = 'wrong') AS wrong,
+       count(*) FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS failed,
+       (SELECT count(*) FROM regressions
+        WHERE operator_id IN (SELECT id FROM wanted) AND head_commit_id IN (SELECT id FROM line)
+          AND verdict = 'confirmed' AND direction = 'slower' AND state IN ('new', 'acknowledged')) AS slower
+FROM checked
+"""
+
+
+def read_standing(session: Session, repository_id: int, shas: list[str] | None, operator: str | None = None) -> Standing:
+    """How the commits with these ids stand, or all of the repository; of one operator where it is named."""
+    return fetch(session, Standing, _STANDING, repository_id=repository_id, shas=shas, operator=operator)[0]

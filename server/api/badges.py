@@ -1,0 +1,58 @@
+"""Badges for a README."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from db.reads.badges import read_standing
+from db.reads.rows import RepositoryRow
+from server.badges import badge
+from server.problems import documented, not_found
+from server.service import Config, Db, operator_or_404, repository_or_404
+from warpwatch import git
+from warpwatch.settings import Settings
+
+router = APIRouter(tags=["reports"])
+KEPT_SECONDS = 120
+_SVG: dict[int | str, dict[str, Any]] = {
+    200: {"description": "An SVG picture.", "content": {"image/svg+xml": {"schema": {"type": "string"}}}},
+    304: {"description": "It is the picture whose ETag was shown."},
+}
+_MAX_LABEL = 60
+
+
+@router.get("/badges/{repository}.svg", responses=documented(404, 422) | _SVG, response_class=Response)
+def get_badge(
+    request: Request,
+    session: Db,
+    settings: Config,
+    repository: str,
+    branch: Annotated[str | None, Query(max_length=200, description="By default the watched branch.")] = None,
+    operator: Annotated[str | None, Query(max_length=200, description="By default all of them.")] = None,
+) -> Response:
+    """How many variants on cases are right or wrong at the newest commits of a branch, and how many slow-downs are open."""
+    found = repository_or_404(session, repository)
+    name = operator_or_404(session, found, operator).name if operator else None
+    standing = read_standing(session, found.id, _line(settings, found, branch), name)
+    picture = badge((name or found.name)[:_MAX_LABEL], standing)
+    tag = f'"{hashlib.sha256(picture.encode()).hexdigest()[:20]}"'
+    headers = {"Cache-Control": f"max-age={KEPT_SECONDS}", "ETag": tag}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(picture, headers=headers, media_type="image/svg+xml")
+
+
+def _line(settings: Settings, repository: RepositoryRow, branch: str | None) -> list[str] | None:
+    """Ids of the branch's newest commits; None for all commits, where nobody fetched the repository and no branch is named."""
+    mirror = git.mirror_path(repository.url, settings.home)
+    if not mirror.is_dir():
+        if branch:
+            raise not_found("branch", branch, "the repository was not fetched yet")
+        return None
+    try:
+        return git.last_commits(mirror, branch or repository.branch or "HEAD", git.MAX_RANGE)
+    except git.UnknownRefError as error:
+        raise not_found("branch", branch or repository.branch or "HEAD", str(error)) from error
