@@ -169,7 +169,7 @@ SELECT CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - (period + 1
        percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM decided_at - measured_at))
            FILTER (WHERE decided_at IS NOT NULL) AS decide_seconds,
        percentile_cont(0.5) WITHIN GROUP (ORDER BY greatest(extract(epoch FROM triaged_at - decided_at), 0))
-           FILTER (WHERE verdict = 'confirmed') AS triage_seconds
+           FILTER (WHERE verdict = 'confirmed' AND triaged_at IS NOT NULL) AS triage_seconds
 FROM told GROUP BY GROUPING SETS ((period), ()) HAVING count(*) > 0
 ORDER BY period NULLS FIRST LIMIT :periods + 1
 """

@@ -13,6 +13,7 @@ from db.reads.regressions import list_regressions, read_regression
 from db.reads.rows import EventRow, Page, QualityRow, RegressionDetail, RegressionRow
 from db.triage import FIELDS, triage
 from server.api.code import RepositoryName
+from server.events import with_common
 from server.problems import FieldError, Problem, documented, not_found
 from server.questions import Filters, State, understood_or_422
 from server.service import Before, Config, Db, Limit, repository_or_404
@@ -84,7 +85,8 @@ def get_events(
 ) -> Page[EventRow]:
     """The same regressions grouped by what one cause explains: one direction, and one range of commits or ranges inside each other."""
     found = repository_or_404(session, repository)
-    return list_events(session, found.id, understood_or_422(session, settings, found, filters), before, limit)
+    page = list_events(session, found.id, understood_or_422(session, settings, found, filters), before, limit)
+    return Page(with_common(session, page.items), page.next_before)
 
 
 @router.get("/quality", responses=documented(404, 422))

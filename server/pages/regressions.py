@@ -14,9 +14,11 @@ from db.reads.devices import list_devices
 from db.reads.events import list_assignees, list_events, read_event, read_quality
 from db.reads.query import MAX_PAGE
 from db.reads.regressions import NOBODY, read_regression
+from db.reads.rows import Page as Listed
 from db.reads.rows import RegressionDetail
 from db.triage import triage
 from server.charts import rounds_figure
+from server.events import with_common
 from server.pages.render import Page, query
 from server.problems import not_found
 from server.questions import DIRECTIONS, STATE_FILTERS, Filters, understand
@@ -41,7 +43,7 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         "regressions.html",
         json=query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE),
         csv=query("/api/v1/regressions.csv", repository=name, **asked, limit=MAX_PAGE),
-        found=found,
+        found=Listed(with_common(page.session, found.items), found.next_before),
         verdict=filters.verdict,
         asked=asked,
         errors={error.field: f"{error.message}; {error.remedy}" for error in understood.errors},
@@ -108,6 +110,7 @@ def _show(
     row = detail.regression
     measured = [series for series in detail.series if series.base_ns]
     event = read_event(page.session, page.repository.id, row)
+    event = next(iter(with_common(page.session, [event])), None) if event else None
     others = [other for other in event.regressions if other.id != row.id] if event else []
     return page.page(
         "regression.html",

@@ -9,7 +9,7 @@ from db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory,
 from db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow
 from db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
 from db.reads.rows.proofs import AccusedView, ExhibitView, ProofView
-from db.reads.rows.schedules import AlarmRow, ScheduleRow
+from db.reads.rows.schedules import AlarmRow, ScheduleRow, alarm
 from db.reads.rows.timings import (
     Cell,
     CommitCell,
@@ -23,7 +23,6 @@ from db.reads.rows.timings import (
     StatusMark,
 )
 from db.reads.rows.verdicts import (
-    CellRow,
     EventRow,
     NoteRow,
     QualityRow,
@@ -52,7 +51,6 @@ __all__ = [
     "BuildView",
     "CaseRow",
     "Cell",
-    "CellRow",
     "CodeChange",
     "CodeCommit",
     "CodeHistory",
@@ -96,4 +94,5 @@ __all__ = [
     "TrialRow",
     "Verdicts",
     "WorkerRow",
+    "alarm",
 ]

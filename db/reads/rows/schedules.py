@@ -48,3 +48,11 @@ class AlarmRow:
     since: datetime
     message: str
     remedy: str
+
+
+def alarm(kind: str, since: datetime, message: str, remedy: str, **about: Any) -> AlarmRow:
+    """An alarm; what it is not about is left out."""
+    nothing: dict[str, Any] = {
+        "repository": "", "operator": "", "variant": "", "cases": [], "device_key": "", "commit_sha": "", "job_id": None,
+    }  # fmt: skip
+    return AlarmRow(kind=kind, since=since, message=message, remedy=remedy, **(nothing | about))

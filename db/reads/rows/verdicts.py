@@ -157,18 +157,3 @@ class QualityRow:
     triaged: int
     decide_seconds: float | None
     triage_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class CellRow:
-    """One variant on one case and device as far as a change is concerned. fate: changed | same | unclear."""
-
-    operator: str
-    variant: str
-    case: str
-    sizes: dict[str, Any]
-    precision: str
-    direction: str
-    layout: str
-    device_key: str
-    fate: str
