@@ -41,9 +41,9 @@ def read_commits(
     beside = None
     if base in (PARENT, MERGE_BASE) and len(found.commits) == 1:
         beside = _read_relative(mirror, found.commits[0], base, branch or repository.branch, errors)
-    elif base is not None:
+    elif base is not None and base not in (PARENT, MERGE_BASE):
         beside = _read(mirror, "base", base, errors)
-    if beside is not None and (len(beside.commits) > 1 or len(found.commits) > 1):
+    if base is not None and (len(found.commits) > 1 or (beside is not None and len(beside.commits) > 1)):
         remedy = "name one commit in `commits` and one in `base`"
         errors.append(FieldError(field="base", message="a comparison takes two single commits", remedy=remedy))
     return found, beside, errors

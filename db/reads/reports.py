@@ -24,7 +24,7 @@ SELECT jobs.id AS job_id, results.kind, results.status, results.message, operato
            ORDER BY before.id DESC LIMIT 1
        ), false) AS known_before
 FROM submissions
-JOIN jobs ON jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT FROM base_commit_id
+JOIN jobs ON jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT FROM submissions.base_commit_id
 CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
 JOIN results ON results.run_id = run.id AND results.status NOT IN ('ok', 'unsupported')
 JOIN operators ON operators.id = results.operator_id
@@ -115,7 +115,7 @@ _HEAD = f"""
 SELECT submissions.id AS submission_id, repositories.name AS repository, repositories.url AS repository_url,
        base.sha AS base_sha, submissions.created_at,
        (SELECT sha FROM jobs JOIN commits ON commits.id = jobs.commit_id
-        WHERE submission_id = submissions.id AND commits.id IS DISTINCT FROM base_commit_id
+        WHERE submission_id = submissions.id AND commits.id IS DISTINCT FROM submissions.base_commit_id
         ORDER BY commits.ordinal DESC, commits.id DESC LIMIT 1) AS head_sha,
        (SELECT coalesce(jsonb_object_agg(state, number), '{{}}') FROM (
             SELECT state, count(*) AS number FROM jobs WHERE submission_id = submissions.id GROUP BY state
@@ -124,7 +124,7 @@ SELECT submissions.id AS submission_id, repositories.name AS repository, reposit
             SELECT results.status, count(*) AS number
             FROM jobs CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
             JOIN results ON results.run_id = run.id
-            WHERE jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT FROM base_commit_id
+            WHERE jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT FROM submissions.base_commit_id
             GROUP BY results.status
        ) AS statuses) AS results,
        {_PENDING} AS pending

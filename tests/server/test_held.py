@@ -1,0 +1,249 @@
+"""A commit that is held against its base: what is compared, what the report says of it, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from db import registry, runs
+from db.database import Database
+from db.models import Status
+from db.outcome import ComparisonRow, ResultRow
+from server.reports.build import MISMATCH
+from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
+from tests.server.test_submissions import errors
+from worker import comparison
+
+API = "/api/v1"
+ROUNDS = [10_000.0 + 10 * (number % 3) for number in range(12)]
+V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))
+
+
+def times(ratio: float) -> tuple[list[float], list[float]]:
+    """Rounds whose head takes `ratio` times as long as the base."""
+    return ROUNDS, [value * ratio for value in ROUNDS]
+
+
+@pytest.fixture
+def lab(database: Database, tmp_path: Path) -> Lab:
+    """main: 0 to 2. feature: 3, which left main at 1 and changes square alone. A worker has read what there is."""
+    source = tmp_path / "source"
+    shas = make_repository(source, 3, ("square", "cube"))
+    run_git(source, "checkout", "--quiet", "-b", "feature", shas[1])
+    shas.append(commit(source, "Square faster"))
+    lab = Lab(database, source, shas, tmp_path, operators=("square", "cube"))
+    with database.session() as session:
+        registry.record_catalogue(session, lab.commits[shas[0]], catalogue(("square", "cube")))
+    return lab
+
+
+def held(client: TestClient, **fields: Any) -> int:
+    """The id of a submission of feature, held against where it left main."""
+    body = {"repository": "kernels", "commits": "feature", "base": "merge-base", "branch": "main", "device": "cpu"} | fields
+    answer = client.post(f"{API}/submissions", json=body)
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["id"])
+
+
+def jobs(client: TestClient, submission: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.get(f"{API}/jobs", params={"submission": submission, "limit": 200}).json()["items"][::-1]
+    return rows
+
+
+def report(client: TestClient, submission: int) -> dict[str, Any]:
+    answer = client.get(f"{API}/submissions/{submission}/report")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def run_all(lab: Lab, client: TestClient, submission: int, rounds: dict[Any, Any], **statuses: Status) -> None:
+    """End every job: checks and benches as `statuses` says of a variant, ok otherwise; comparisons with these rounds."""
+    for job in jobs(client, submission):
+        if job["state"] != "queued":
+            continue
+        if job["kind"] == "compare":
+            lab.compare(job["id"], rounds)
+        else:
+            rows = [
+                ResultRow(*cell, statuses.get(cell[0], Status.OK), "it is so" if cell[0] in statuses else "")
+                for cell in (V1, V2, V3)
+            ]
+            lab.finish(job["id"], lab.outcome(rows))
+    with lab.database.session() as session:
+        from db.regressions import mark_judged
+
+        for job in jobs(client, submission):
+            mark_judged(session, job["id"])
+
+
+def test_only_what_differs_from_the_base_is_compared(client: TestClient, lab: Lab) -> None:
+    found = jobs(client, held(client))
+    assert [(job["kind"], job["operator"], job["commit_sha"], job["base_sha"], job["state"]) for job in found] == [
+        ("check", "cube", lab.shas[3], None, "queued"),
+        ("bench", "cube", lab.shas[3], None, "queued"),
+        ("check", "square", lab.shas[3], None, "queued"),
+        ("bench", "square", lab.shas[3], None, "queued"),
+        ("compare", "cube", lab.shas[3], lab.shas[1], "done"),
+        ("compare", "square", lab.shas[3], lab.shas[1], "queued"),
+    ]
+    compared = client.get(f"{API}/jobs/{found[-1]['id']}").json()["spec"]["pairs"]
+    assert sorted(map(tuple, compared)) == sorted((variant, case) for variant in ("v1", "v2", "v3") for case in CASES[:2])
+
+
+@pytest.mark.parametrize(
+    ("fields", "base"),
+    [
+        ({}, 1),
+        ({"branch": None}, 1),
+        ({"base": "main"}, 2),
+        ({"base": "parent"}, 1),
+        ({"commits": "main", "base": "parent"}, 1),
+        ({"commits": "main"}, 1),
+        ({"branch": "feature", "commits": "feature"}, 1),
+    ],
+)
+def test_what_a_commit_is_held_against(client: TestClient, lab: Lab, fields: dict[str, Any], base: int) -> None:
+    """A commit that lies on the branch itself is held against its parent. Without a branch it is the one that git checks out."""
+    run_git(lab.source, "checkout", "--quiet", "main")
+    number = held(client, **fields)
+    assert report(client, number)["base_sha"] == lab.shas[base]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"base": "nope"}, "base", "names no commit"),
+        ({"branch": "nope"}, "branch", "names no commit"),
+        ({"base": "parent", "commits": "main~2"}, "base", "first commit"),
+        ({"commits": "main~2..main"}, "base", "two single commits"),
+        ({"commits": "main~2..main", "base": "main"}, "base", "two single commits"),
+    ],
+)
+def test_what_a_commit_cannot_be_held_against(client: TestClient, lab: Lab, fields: dict[str, Any], field: str, said: str) -> None:
+    body = {"repository": "kernels", "commits": "feature", "base": "merge-base", "branch": "main", "device": "cpu"} | fields
+    assert said in errors(client.post(f"{API}/submissions", json=body))[field]
+
+
+def test_a_report_says_what_matters_worst_first(client: TestClient, lab: Lab) -> None:
+    number = held(client, operators=["square"])
+    assert report(client, number)["conclusion"] == "pending"
+    noisy = (ROUNDS, [value * (1.3 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
+    rounds = {
+        V1: times(1.04), V2: times(1.20), V3: noisy, ("v1", CASES[1]): times(1.001), ("v2", CASES[1]): times(0.8),
+        ("v3", CASES[1]): times(1.0),
+    }  # fmt: skip
+    run_all(lab, client, number, rounds, v3=Status.WRONG)
+    found = report(client, number)
+    assert (found["conclusion"], found["exit_code"], found["pending"]) == ("failure", 1, 0)
+    assert [(row["kind"], row["variant"], row["case"]) for row in found["rows"]] == [
+        ("wrong", *V3), ("slower", *V2), ("slower", *V1), ("unsure", *V3), ("faster", "v2", CASES[1]),
+    ]  # fmt: skip
+    assert (found["counts"], found["compared"], found["same"]) == ({"wrong": 1, "slower": 2, "unsure": 1, "faster": 1}, 6, 2)
+    slower = found["rows"][1]
+    assert slower["low"] <= slower["ratio"] <= slower["high"]
+    assert slower["ratio"] == pytest.approx(1.2)
+    assert (slower["device"], slower["head_sha"], slower["base_sha"], slower["rounds"]) == (
+        "test-cpu",
+        lab.shas[3],
+        lab.shas[1],
+        12,
+    )
+    assert "12 paired rounds" in slower["decided_by"]
+    assert slower["url"].startswith("http://127.0.0.1:8321/jobs/")
+    assert f"--base {lab.shas[1]}" in slower["replay"]
+    assert "warpwatch run" in found["rows"][0]["replay"]
+
+
+def test_what_is_unsure_or_skipped_fails_nothing(client: TestClient, lab: Lab) -> None:
+    number = held(client)
+    noisy = (ROUNDS, [value * (1.3 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
+    run_all(lab, client, number, {V1: noisy, V2: times(1.0)}, v3=Status.SKIPPED)
+    found = report(client, number)
+    assert (found["conclusion"], found["exit_code"]) == ("success", 0)
+    assert [(row["kind"], row["operator"], row["variant"]) for row in found["rows"]] == [
+        ("unsure", "square", "v1"), ("skipped", "cube", "v3"), ("skipped", "square", "v3"),
+    ]  # fmt: skip
+    assert found["unchanged"] == ["cube"]
+
+
+@pytest.mark.parametrize("status", [Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY, Status.BUILD_FAILED])
+def test_what_could_not_be_run_is_told_from_what_was_not_tried(client: TestClient, lab: Lab, status: Status) -> None:
+    number = held(client, operators=["square"])
+    check, bench, compare = jobs(client, number)
+    lab.finish(check["id"], lab.outcome([ResultRow(*V1, status, "it is so")]))
+    run = lab.begin(bench["id"])
+    with lab.database.session() as session:
+        runs.fail_run(session, run, "no compiler", retry=False)
+    client.post(f"{API}/jobs/{compare['id']}/cancel")
+    found = report(client, number)
+    assert found["exit_code"] == 2
+    assert [(row["kind"], row["status"], row["variant"], row["message"]) for row in found["rows"]] == [
+        ("failed", status, "v1", "it is so"), ("not_run", "failed", None, "no compiler"), ("not_run", "cancelled", None, "cancelled"),
+    ]  # fmt: skip
+
+
+def test_another_environment_fails_nothing(client: TestClient, lab: Lab) -> None:
+    assert comparison.MISMATCH == MISMATCH
+    number = held(client, operators=["square"])
+    check, bench, compare = jobs(client, number)
+    for job in (check, bench):
+        lab.finish(job["id"], lab.outcome([ResultRow(*V1, Status.OK)]))
+    run = lab.begin(compare["id"])
+    with lab.database.session() as session:
+        runs.fail_run(session, run, f"{comparison.MISMATCH}, so it would not be about code", retry=False)
+    found = report(client, number)
+    assert ([row["kind"] for row in found["rows"]], found["exit_code"]) == (["mismatch"], 0)
+
+    other = held(client, operators=["square"], seed=1)
+    check, bench, compare = jobs(client, other)
+    row = ComparisonRow(*V1, "hot", "1", Status.UNSUPPORTED, "the base is measured as hot, the head as cold", [], [])
+    lab.finish(compare["id"], replace(lab.outcome([]), comparisons=[row], base_catalogue=catalogue(lab.operators)))
+    assert [row["kind"] for row in report(client, other)["rows"]] == ["mismatch"]
+
+
+def test_a_base_that_cannot_be_measured_is_no_fault_of_the_change(client: TestClient, lab: Lab) -> None:
+    number = held(client, operators=["square"])
+    check, bench, compare = jobs(client, number)
+    for job in (check, bench):
+        lab.finish(job["id"], lab.outcome([ResultRow(*V1, Status.OK)]))
+    rows = [
+        ComparisonRow(*V1, "hot", "1", Status.CRASHED, "base: it fell over", [], []),
+        ComparisonRow(*V2, "hot", "1", Status.CRASHED, "head: it fell over", [], []),
+    ]
+    lab.finish(compare["id"], replace(lab.outcome([]), comparisons=rows, base_catalogue=catalogue(lab.operators)))
+    found = report(client, number)
+    assert [(row["kind"], row["variant"]) for row in found["rows"]] == [("failed", "v2"), ("unsure", "v1")]
+
+
+def test_what_was_wrong_before_is_said_to_be(client: TestClient, lab: Lab) -> None:
+    lab.check(1, {V1: Status.WRONG, V2: Status.OK})
+    number = held(client, kinds=["check"], operators=["square"])
+    run_all(lab, client, number, {}, v1=Status.WRONG, v2=Status.WRONG)
+    found = report(client, number)
+    assert {row["variant"]: row["is_known_before"] for row in found["rows"]} == {"v1": True, "v2": False}
+    assert found["exit_code"] == 1
+
+
+def test_an_operator_that_nobody_knows_is_timed_at_both_commits(client: TestClient, lab: Lab) -> None:
+    run_git(lab.source, "checkout", "--quiet", "-b", "other", lab.shas[3])
+    base = commit(lab.source, "Add a fourth power", ("fourth",))
+    head = commit(lab.source, "Change it", ("fourth",))
+    number = held(client, commits=head, base=base, operators=["fourth"])
+    assert [(job["kind"], job["commit_sha"]) for job in jobs(client, number)] == [("check", head), ("bench", head), ("bench", base)]
+
+
+def test_many_pairs_are_told_with_more_confidence(client: TestClient, lab: Lab) -> None:
+    """Ten rounds of twelve say slower: enough for one pair, not for one of many."""
+    number = held(client, operators=["square"])
+    almost = (ROUNDS, [value * (1.04 if index > 1 else 0.99) for index, value in enumerate(ROUNDS)])
+    run_all(lab, client, number, {V1: almost})
+    assert [row["kind"] for row in report(client, number)["rows"]] == ["slower"]
+    more = held(client, operators=["square"], seed=1)
+    cells = [(variant, case) for variant in ("v1", "v2", "v3") for case in CASES]
+    run_all(lab, client, more, dict.fromkeys(cells, times(1.0)) | {V1: almost})
+    assert report(client, more)["counts"] == {}
