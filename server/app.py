@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from db.database import Database
 from server import pages, problems
+from server.alarms import Alarms
 from server.api import router as api_router
 from server.assets import Assets
 from server.callbacks import Teller
@@ -44,6 +45,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.database = database
     app.state.schema_is_current = False
     app.state.hub = Hub(database)
+    app.state.alarms = Alarms(settings.lease_seconds)
     app.state.judge = Judge(settings, database) if judge else None
     app.state.scheduler = Scheduler(settings, database) if judge else None
     app.state.teller = Teller(settings, database) if judge else None

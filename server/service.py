@@ -14,6 +14,7 @@ from db.reads.code import find_operator, find_repository
 from db.reads.devices import find_device
 from db.reads.query import MAX_PAGE, Session
 from db.reads.rows import DeviceRow, OperatorRow, RepositoryRow
+from server.alarms import Alarms
 from server.problems import not_found
 from warpwatch.settings import Settings
 
@@ -42,6 +43,11 @@ def database_of(request: Request) -> Database:
 def settings_of(request: Request) -> Settings:
     settings: Settings = request.app.state.settings
     return settings
+
+
+def alarms_of(request: Request) -> Alarms:
+    alarms: Alarms = request.app.state.alarms
+    return alarms
 
 
 # Committed when the endpoint returns, not after the answer was sent: what the answer says is true by then.

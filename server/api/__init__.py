@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from server.api.alarms import router as alarms
 from server.api.badges import router as badges
 from server.api.code import router as code
 from server.api.devices import router as devices
@@ -29,6 +30,7 @@ for part in (
     traces,
     proofs,
     schedules,
+    alarms,
     reports,
     hooks,
     repositories,
