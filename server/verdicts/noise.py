@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from math import exp, hypot, log, sqrt
-from statistics import median
+from itertools import pairwise
+from math import expm1, hypot, log, sqrt
+from statistics import median, stdev
 
 NORMAL_MAD = 1.4826
 """Standard deviations in a median absolute deviation, of a normal distribution."""
@@ -20,15 +20,18 @@ NORMAL_INTERVAL = 2 * 1.96
 PRIOR_BETWEEN = {"cuda": 0.008, "cpu": 0.03}
 """Deviation between runs that a series without history is taken to have, per device kind: the median of public H100 series re-run on
 the same commit, and what two shared cores show."""
-PRIOR_WEIGHT = 4.0
-"""How many differences between runs that expectation is worth."""
-LEAST_SIGMAS = 4.0
-"""How many deviations off its past a single reading must lie."""
+PRIOR_WEIGHT = 2.0
+"""How many readings that expectation is worth."""
+REPEAT_WEIGHT = 2
+"""How many differences between neighbouring commits one between runs of the same commit is worth: nothing but noise is in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One run's median of one series, with its interval. ordinal: the commit's place in history; several readings may have one commit."""
+    """One run's median of one series, with the interval its samples give. Durations in nanoseconds.
+
+    ordinal: the commit's place in history. Several readings may have one commit: repeats, which teach the noise.
+    """
 
     ordinal: int
     commit_id: int
@@ -46,10 +49,28 @@ class Noise:
     within: float
     differences: int = 0
 
-    @property
-    def total(self) -> float:
-        """Deviation of one new reading."""
-        return hypot(self.between, self.within)
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a shift of log time must exceed to count: `least` + `deviations` · s + `tail` · s², s being the deviation between runs.
+
+    The square is there because noisy series have heavier tails than normal ones. least_ns: absolute floor, below which a timer, not a
+    kernel, may have changed.
+    """
+
+    least: float
+    deviations: float
+    tail: float
+    least_ns: float = 200.0
+
+    def threshold(self, deviation: float) -> float:
+        return self.least + self.deviations * deviation + self.tail * deviation**2
+
+
+ALARM = {"cuda": Rule(0.018, 2.0, 12.0), "cpu": Rule(0.04, 3.0, 12.0)}
+"""For a verdict from history alone, per device kind: about one false alarm in 500 readings."""
+SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.03, 2.0, 8.0)}
+"""For what is worth a comparison, which then decides, per device kind."""
 
 
 def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
@@ -65,20 +86,41 @@ def learn(readings: Sequence[Reading], device_kind: str) -> Noise:
 
     Neighbours differ by noise save at the few changes, which a median ignores; repeats of one commit differ by noise alone.
     """
-    logs = [log(reading.median_ns) for reading in readings]
-    differences = [abs(after - before) / sqrt(2) for before, after in pairwise(logs)]
-    for _, repeats in groupby(readings, key=lambda reading: reading.commit_id):
-        own = [log(reading.median_ns) for reading in repeats]
-        differences += [abs(one - median(own)) * sqrt(len(own) / (len(own) - 1)) for one in own if len(own) > 1]
-    within = median([log(reading.high_ns / reading.low_ns) for reading in readings] or [0.0]) / NORMAL_INTERVAL
-    prior = PRIOR_BETWEEN[device_kind]
-    if not differences:
-        return Noise(prior, within)
-    seen = NORMAL_MAD * median(differences)
-    between = sqrt((len(differences) * seen**2 + PRIOR_WEIGHT * prior**2) / (len(differences) + PRIOR_WEIGHT))
-    return Noise(between, within, len(differences))
+    differences = []
+    for before, after in pairwise(readings):
+        difference = abs(log(after.median_ns / before.median_ns)) / sqrt(2)
+        differences += [difference] * (REPEAT_WEIGHT if before.commit_id == after.commit_id else 1)
+    within = median(width(reading) for reading in readings) / NORMAL_INTERVAL if readings else 0.0
+    seen = NORMAL_MAD * median(differences) if differences else 0.0
+    return Noise(shrink(seen, len(differences), PRIOR_BETWEEN[device_kind]), within, max(0, len(readings) - 1))
 
 
-def detectable(noise: Noise) -> float:
-    """The least share (0.021 is 2.1 %) by which one new reading must differ from the series' level to be seen."""
-    return exp(LEAST_SIGMAS * noise.total) - 1
+def shrink(seen: float, count: int, prior: float, weight: float = PRIOR_WEIGHT) -> float:
+    """A deviation seen in `count` readings, drawn towards the expected one, which is worth `weight` readings."""
+    return sqrt((count * seen**2 + weight * prior**2) / (count + weight))
+
+
+def deviation(logs: Sequence[float]) -> float:
+    """Standard deviation that outliers do not blow up: the smaller of the usual one and the one from absolute deviations.
+
+    Where readings alternate between two levels, the usual one is the smaller.
+    """
+    if len(logs) < 2:
+        return 0.0
+    level = median(logs)
+    return min(NORMAL_MAD * median(abs(value - level) for value in logs), stdev(logs))
+
+
+def width(reading: Reading) -> float:
+    """The interval of a reading, as a share of it."""
+    return log(reading.high_ns / reading.low_ns)
+
+
+def detectable(noise: Noise, device_kind: str = "cuda", level_ns: float | None = None) -> float:
+    """The least share (0.021 is 2.1 %) by which a single new reading must differ from the series' level to be an alarm.
+
+    level_ns: where the series is now, if the absolute floor is to count too.
+    """
+    rule = ALARM[device_kind]
+    relative = expm1(rule.threshold(hypot(noise.between, noise.within)))
+    return max(relative, rule.least_ns / level_ns) if level_ns else relative
