@@ -37,7 +37,18 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._call("POST", path, body or {}, headers)
 
+    def patch(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON answer to a PATCH of `body`."""
+        return self._call("PATCH", path, body, {})
+
+    def read(self, path: str) -> bytes:
+        """What lies below /api/v1 at `path`, whatever its form."""
+        return self._send("GET", path, None, {"Accept": "*/*"})
+
     def _call(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
+        return json.loads(self._send(method, path, body, headers))
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json", "Content-Type": "application/json", "X-Warpwatch-Origin": "cli", **headers}
         if token := os.environ.get("WARPWATCH_TOKEN"):
@@ -45,7 +56,8 @@ class Client:
         request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:
-                return json.load(answer)
+                content: bytes = answer.read()
+                return content
         except urllib.error.HTTPError as error:
             raise ApiError(_explain(error), error.code) from None
         except (urllib.error.URLError, ConnectionError, TimeoutError) as error:

@@ -1,0 +1,161 @@
+"""A report in every form that CI takes, held against what those forms allow."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import jsonschema_rs
+import pytest
+
+from server.reports.github import check_run
+from server.reports.junit import junit
+from server.reports.markdown import LIMIT, MARKER, markdown
+from server.reports.model import KINDS, Kind, Report, ReportRow, exit_code
+from server.reports.sarif import sarif
+from tests.server.forms import JUNIT_CHILDREN, JUNIT_OPTIONAL, JUNIT_REQUIRED, SARIF_SCHEMA
+
+NASTY = "a | b `c` <b>&amp;</b> @everyone ]]> \x00\x1b[31m \ud800 [link](http://evil.example) ``` \n\n# head" + "!" * 300
+
+
+def row(kind: Kind, number: int = 0, **fields: Any) -> ReportRow:
+    ratio = {"slower": 1.2, "faster": 0.8, "unsure": 1.05, "accepted": 1.1}.get(kind)
+    interval = {} if ratio is None else {"ratio": ratio, "low": ratio - 0.01, "high": ratio + 0.01, "rounds": 12}
+    return ReportRow(
+        kind, "square", "v3", f"n={number},f32,fwd", "test-gpu", "a" * 40, "b" * 40, "ok", "it is so", "12 paired rounds",
+        f"https://warp.example/jobs/{number}", "warpwatch run --commits …", **(interval | fields),
+    )  # fmt: skip
+
+
+def report(*rows: ReportRow, **fields: Any) -> Report:
+    counts = {kind: sum(one.kind == kind for one in rows) for kind in KINDS}
+    counts = {kind: count for kind, count in counts.items() if count}
+    code = exit_code(counts)
+    made = Report(
+        7, "kernels", "https://warp.example/submissions/7", "a" * 40, "b" * 40, ("success", "failure", "error")[code], code,
+        "a summary", 0, {"ok": 3}, counts, 9, 6, ["cube"], datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), list(rows),
+    )  # fmt: skip
+    return replace(made, **fields)
+
+
+EVERY = report(*(row(kind, number) for number, kind in enumerate(KINDS)))
+REPORTS = {
+    "empty": report(),
+    "pending": report(conclusion="pending", pending=3),
+    "no commit": report(head_sha=None, base_sha=None),
+    "every kind": EVERY,
+    "nasty": report(*(replace(one, message=NASTY, case=NASTY, operator="a b/c", replay=NASTY) for one in EVERY.rows), summary=NASTY),
+    "whole job": report(replace(row("not_run"), variant=None, case=None, base_sha=None)),
+    "many": report(*(row("slower", number) for number in range(1000)), left_out=2000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [
+        ([], 0),
+        (["faster"], 0),
+        (["unsure", "skipped", "mismatch", "accepted"], 0),
+        (["wrong"], 1),
+        (["slower", "unsure"], 1),
+        (["wrong", "not_run"], 1),
+        (["failed", "skipped"], 2),
+        (["not_run", "faster"], 2),
+    ],
+)
+def test_exit_codes(kinds: list[Kind], code: int) -> None:
+    assert exit_code(dict.fromkeys(kinds, 1)) == code
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_sarif_is_what_its_schema_allows(name: str) -> None:
+    content = json.loads(json.dumps(sarif(REPORTS[name], "https://user:secret@git.example/kernels.git", "kernels/")))
+    jsonschema_rs.validator_for(SARIF_SCHEMA).validate(content)
+    (run,) = content["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]] == result["ruleId"]
+    assert "secret" not in json.dumps(content)
+
+
+def test_sarif_levels_and_places() -> None:
+    (run,) = sarif(EVERY, "/a/path", "src/ops")["runs"]
+    assert {result["ruleId"].removeprefix("warpwatch/"): result["level"] for result in run["results"]} == {
+        "wrong": "error", "slower": "error", "failed": "warning", "not_run": "warning", "unsure": "note", "mismatch": "note",
+        "skipped": "note", "accepted": "note", "faster": "note",
+    }  # fmt: skip
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "src/ops/square.py"
+    assert "versionControlProvenance" not in run, "a path on the server is no address"
+    slower = run["results"][1]["properties"]
+    assert (slower["ratio"], slower["rounds"], slower["replay"]) == (1.2, 12, "warpwatch run --commits …")
+
+
+def test_an_alert_stays_the_same_at_the_next_commit() -> None:
+    def prints(one: ReportRow) -> Any:
+        return sarif(report(one), "", "kernels")["runs"][0]["results"][0]["partialFingerprints"]
+
+    assert prints(row("slower")) == prints(replace(row("slower"), head_sha="c" * 40))
+    assert prints(row("slower")) != prints(row("wrong"))
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_junit_is_what_its_readers_allow(name: str) -> None:
+    root = fromstring(junit(REPORTS[name]).encode())
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        assert JUNIT_REQUIRED[element.tag] <= set(element.attrib) <= JUNIT_REQUIRED[element.tag] | JUNIT_OPTIONAL[element.tag]
+        assert {child.tag for child in element} <= JUNIT_CHILDREN[element.tag]
+    for suite in root:
+        assert int(suite.attrib["tests"]) == len(suite.findall("testcase"))
+        for count, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            assert int(suite.attrib[count]) == len(suite.findall(f"testcase/{tag}"))
+    assert int(root.attrib["tests"]) == len(root.findall("testsuite/testcase"))
+
+
+def test_junit_tells_kinds_apart() -> None:
+    root = fromstring(junit(EVERY).encode())
+    cases = [case for case in root.iter("testcase") if case.get("classname") == "warpwatch.square"]
+    found = {child.get("type"): child.tag for case in cases for child in case if child.tag != "system-out"}
+    assert found == {
+        "wrong": "failure", "slower": "failure", "failed": "error", "not_run": "error", "unsure": "skipped", "mismatch": "skipped",
+        "skipped": "skipped", "accepted": "skipped",
+    }  # fmt: skip
+    assert len(cases) == len(KINDS)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_markdown_fits_and_says_nothing_that_it_was_not_told_to(name: str) -> None:
+    text = markdown(REPORTS[name])
+    assert len(text) <= LIMIT
+    assert text.startswith(MARKER)
+    outside = re.sub(r"```.*?```|<!-- warpwatch -->|</?(details|summary|sub)>", "", text, flags=re.DOTALL)
+    assert not re.search(r"(?<!\\)<\w", outside)
+    assert not re.search(r"@(?!\u200b)\w", outside)
+    assert "](http://evil" not in outside
+    table = [line for line in text.split("\n") if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} <= {8}
+
+
+def test_markdown_says_how_much_it_leaves_out() -> None:
+    text = markdown(REPORTS["many"])
+    shown = text.count("| **slower** |")
+    assert 100 < shown < 1000
+    assert f"{3000 - shown} more: [submission 7]" in text
+    assert "warpwatch run" in text
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_check_run_is_what_github_takes(name: str) -> None:
+    body = check_run(REPORTS[name], "kernels")
+    assert len(body["output"]["annotations"]) <= 50
+    assert len(body["output"]["summary"]) <= 65_535
+    assert 0 < len(body["output"]["title"]) <= 255
+    assert all(len(one["message"]) < 64_000 and len(one["title"]) <= 255 for one in body["output"]["annotations"])
+    assert (body["status"] == "completed") == ("conclusion" in body)
+    assert body.get("conclusion") in (None, "success", "failure", "action_required")
+    json.dumps(body).encode()
