@@ -138,6 +138,11 @@ def span(value: float | None) -> str:
     return f"{value / size:.{0 if value >= 10 * size or value < 1 else 1}f}{_THIN}{name}"
 
 
+def moment(when: datetime) -> str:
+    """A moment to come, to the minute."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
 def status_name(status: str) -> str:
     return STATUS_NAMES.get(status, status)
 
@@ -189,5 +194,5 @@ def fact(value: Any) -> str:
 
 
 FILTERS = (
-    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, day, span, status_name, headline, plural, shape, fact,
+    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, moment, day, span, status_name, headline, plural, shape, fact,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from server.pages import (
+    alarms,
     commits,
     compare,
     devices,
@@ -15,11 +16,14 @@ from server.pages import (
     proofs,
     reference,
     regressions,
+    schedules,
     submissions,
     traces,
 )
 from server.pages.errors import problem_page as problem_page
 
 router = APIRouter(include_in_schema=False)
-for module in (overview, operators, history, commits, compare, regressions, submissions, jobs, traces, devices, proofs, reference):
+for module in (
+    overview, operators, history, commits, compare, regressions, alarms, submissions, schedules, jobs, traces, devices, proofs, reference,
+):  # fmt: skip
     router.include_router(module.router)

@@ -20,7 +20,7 @@ from db.reads.rows import RepositoryRow
 from server import formats
 from server.kernel_names import short_name
 from server.problems import not_found
-from server.service import Db
+from server.service import Db, alarms_of
 from warpwatch import __version__
 
 WEB = Path(__file__).parent.parent.parent / "web"
@@ -47,6 +47,8 @@ class Scope:
     def page(self, template: str, *, json: str | None = None, status: int = 200, **values: Any) -> HTMLResponse:
         """The page; `json` is the address of its JSON below /api/v1, None where there is none."""
         values |= {"repository": self.repository, "repositories": self.repositories, "json_url": json and f"/api/v1{json}"}
+        if self.repository is not None:
+            values["alarm_count"] = alarms_of(self.request).count(self.session, self.repository.id)
         return render(self.request, template, status=status, **values)
 
     def moved(self, name: str) -> None:
@@ -59,7 +61,7 @@ Page = Annotated[Scope, Depends(Scope, scope="function")]
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A template with what every page needs; also works without a database, for error pages."""
-    values = {"repository": None, "repositories": [], "json_url": None, **values}
+    values = {"repository": None, "repositories": [], "json_url": None, "alarm_count": 0, **values}
     text = environment().get_template(template).render(request=request, path=request.url.path, **values)
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 

@@ -1,0 +1,38 @@
+"""Alarms: what keeps numbers from coming, and what to do about it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Query, Request, Response
+
+from server.api.alarms import AlarmKind
+from server.pages.render import Page, query
+from server.service import alarms_of
+
+router = APIRouter()
+KINDS = {
+    "stale_device": "no worker",
+    "stale_worker": "late worker",
+    "unfit": "unfit device",
+    "missing": "missing data",
+    "vanished": "vanished",
+}
+"""What each kind is called on the page, what stops most first."""
+
+
+@router.get("/alarms")
+def alarms(page: Page, request: Request, kind: AlarmKind | None = Query(None)) -> Response:
+    """Every alarm of the service and of the repository."""
+    if page.repository is None:
+        return page.page("welcome.html")
+    rows = alarms_of(request).list(page.session, page.repository.id)
+    address = query("/alarms", repository=page.repository.name, kind=kind)
+    counts = {name: sum(row.kind == name for row in rows) for name in KINDS}
+    return page.page(
+        "alarms.html",
+        json=address,
+        csv=f"/api/v1{address.replace('/alarms', '/alarms.csv', 1)}",
+        rows=[row for row in rows if kind in (None, row.kind)],
+        kind=kind,
+        kinds=[(name, f"{words} ({counts[name]})") for name, words in KINDS.items() if counts[name] or name == kind],
+        names=KINDS,
+    )

@@ -1,0 +1,137 @@
+"""Schedules: what is measured without anybody asking, what it cost, and a form to add one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+from starlette.datastructures import FormData
+
+from db.reads.code import list_operators, list_suites
+from db.reads.devices import list_devices
+from db.reads.rows import RepositoryRow, ScheduleRow
+from db.reads.schedules import list_schedules
+from db.schedules import remove_schedule
+from server.pages.render import Page, query
+from server.pages.submissions import form_of
+from server.problems import Problem, not_found
+from server.schedules.asked import ScheduleChange, ScheduleRequest, change, create, found_or_none
+from server.schedules.cron import EXAMPLE
+from server.schedules.turn import take_turn
+from server.service import Before, Config, database_of, repository_or_404, require_schema
+
+router = APIRouter()
+EMPTY: dict[str, Any] = {
+    "name": "", "kind": "suite", "cron": EXAMPLE, "budget_minutes": "60", "operators": [], "suite": "quick", "device": "all",
+    "skip_unchanged": "",
+}  # fmt: skip
+KINDS = {
+    "suite": "the whole suite at the newest commit of the watched branch",
+    "rerun": "a commit measured before once more, so that the noise between runs is learned",
+    "backfill": "commits that histories lack, the widest gap first",
+}
+
+
+@router.get("/schedules")
+def schedules(page: Page, before: Before = None) -> Response:
+    """Every schedule of the repository, newest first, and the form."""
+    return _show(page, before=before)
+
+
+@router.post("/schedules")
+def add(page: Page, form: Annotated[FormData, Depends(form_of)]) -> Response:
+    """Adds a schedule; or shows the form again, with what was entered and a message by each field at fault."""
+    entered: dict[str, Any] = {name: value for name, value in form.items() if str(value).strip()}
+    entered["operators"] = form.getlist("operators")
+    try:
+        wanted = ScheduleRequest.model_validate(entered)
+        create(page.session, _repository(page, wanted.repository), wanted, datetime.now(UTC))
+    except ValidationError as error:
+        errors = {str(found["loc"][0]): found["msg"] for found in error.errors()}
+    except Problem as problem:
+        if not problem.errors:
+            raise
+        errors = {found.field: f"{found.message}; {found.remedy}".rstrip("; ") for found in problem.errors}
+    else:
+        return RedirectResponse(query("/schedules", repository=wanted.repository), 303)
+    return _show(page, entered, errors)
+
+
+@router.post("/schedules/{schedule_id}/run")
+def run(request: Request, schedule_id: int, settings: Config) -> Response:
+    """Takes a turn at once; the list says what came of it."""
+    require_schema(request)
+    database, now = database_of(request), datetime.now(UTC)
+    with database.session() as session:
+        found = found_or_none(session, schedule_id, now)
+    if found is None:
+        raise not_found("schedule", schedule_id)
+    # git may have to fetch for minutes, so no transaction is open meanwhile. A turn that is under way already is as good as this one.
+    take_turn(database, settings, schedule_id, now, due=False)
+    return _back(found)
+
+
+@router.post("/schedules/{schedule_id}/enable")
+def enable(page: Page, schedule_id: int) -> Response:
+    return _switch(page, schedule_id, is_enabled=True)
+
+
+@router.post("/schedules/{schedule_id}/disable")
+def disable(page: Page, schedule_id: int) -> Response:
+    return _switch(page, schedule_id, is_enabled=False)
+
+
+@router.post("/schedules/{schedule_id}/remove")
+def remove(page: Page, schedule_id: int) -> Response:
+    found = _find(page, schedule_id)
+    remove_schedule(page.session, schedule_id)
+    return _back(found)
+
+
+def _switch(page: Page, schedule_id: int, *, is_enabled: bool) -> Response:
+    found = _find(page, schedule_id)
+    wanted = ScheduleChange(enabled=is_enabled)
+    change(page.session, repository_or_404(page.session, found.repository), found, wanted, datetime.now(UTC))
+    return _back(found)
+
+
+def _find(page: Page, schedule_id: int) -> ScheduleRow:
+    found = found_or_none(page.session, schedule_id, datetime.now(UTC))
+    if found is None:
+        raise not_found("schedule", schedule_id)
+    return found
+
+
+def _back(schedule: ScheduleRow) -> Response:
+    return RedirectResponse(query("/schedules", repository=schedule.repository) + f"#schedule-{schedule.id}", 303)
+
+
+def _repository(page: Page, name: str) -> RepositoryRow:
+    page.repository = repository_or_404(page.session, name)
+    return page.repository
+
+
+def _show(
+    page: Page, entered: dict[str, Any] | None = None, errors: dict[str, str] | None = None, before: int | None = None
+) -> Response:
+    if page.repository is None:
+        return page.page("welcome.html")
+    repository = page.repository
+    address = query("/schedules", repository=repository.name, before=before)
+    return page.page(
+        "schedules.html",
+        json=address,
+        csv=f"/api/v1{address.replace('/schedules', '/schedules.csv', 1)}",
+        status=422 if errors else 200,
+        found=list_schedules(page.session, datetime.now(UTC), repository.id, before),
+        before=before,
+        entered=EMPTY | (entered or {}),
+        errors=errors or {},
+        kinds=KINDS,
+        operators=list_operators(page.session, repository.id),
+        suites=list_suites(page.session, repository.id) or ["quick", "full"],
+        devices=list_devices(page.session),
+    )
