@@ -29,6 +29,7 @@ from warpwatch.cli import kron as _kron  # noqa: E402, F401
 from warpwatch.cli import prove as _prove  # noqa: E402, F401
 from warpwatch.cli import repository as _repository  # noqa: E402, F401
 from warpwatch.cli import run as _run  # noqa: E402, F401
+from warpwatch.cli import schedule as _schedule  # noqa: E402, F401
 from warpwatch.cli import serve as _serve  # noqa: E402, F401
 from warpwatch.cli import submit as _submit  # noqa: E402, F401
 from warpwatch.cli import up as _up  # noqa: E402, F401

@@ -41,6 +41,10 @@ class Client:
         """The JSON answer to a PATCH of `body`."""
         return self._call("PATCH", path, body, {})
 
+    def delete(self, path: str) -> None:
+        """Forget what lies at `path`."""
+        self._send("DELETE", path, None, {})
+
     def read(self, path: str) -> bytes:
         """What lies below /api/v1 at `path`, whatever its form."""
         return self._send("GET", path, None, {"Accept": "*/*"})

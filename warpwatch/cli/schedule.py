@@ -1,0 +1,126 @@
+"""`warpwatch schedule …`: what the server measures without anybody asking."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+
+from warpwatch.cli import app
+from warpwatch.cli.asking import asking
+from warpwatch.cli.client import ApiError, Client
+from warpwatch.cli.repository import choose_repository
+
+schedule_app = typer.Typer(no_args_is_help=True, help="What is measured without anybody asking, within budgets of device minutes.")
+app.add_typer(schedule_app, name="schedule")
+WHICH = typer.Argument(..., metavar="SCHEDULE", help="Its number or its name; see `warpwatch schedule list`.")
+
+
+@schedule_app.command("list")
+def list_schedules(
+    repository: str | None = typer.Option(None, help="Those of one repository alone."),
+    as_json: bool = typer.Option(False, "--json", help="Print them as JSON."),
+) -> None:
+    """List schedules: when each is due, what it spent in the last 24 hours, and what its last turn did."""
+    with asking() as client:
+        rows = _all(client, repository)
+        if as_json:
+            typer.echo(json.dumps(rows))
+        for row in [] if as_json else rows:
+            typer.echo(_line(row))
+
+
+@schedule_app.command("add")
+def add_schedule(
+    name: str,
+    kind: str = typer.Argument(
+        ..., help="suite: the newest commit; rerun: a measured one once more; backfill: holes in histories."
+    ),
+    repository: str | None = typer.Option(None, help="By default the one you stand in, or the only one."),
+    cron: str = typer.Option("0 2 * * *", help="minute hour day month weekday, in UTC."),
+    budget: int = typer.Option(60, help="Device minutes in any 24 hours, over all devices."),
+    kinds: str = typer.Option("", help="check, bench, profile; separated by commas. By default what the kind needs."),
+    operators: str = typer.Option("", help="Separated by commas; all by default."),
+    suite: str = typer.Option("quick", help="Which cases."),
+    device: str = typer.Option("all", help="A device's key, or cpu, cuda or all."),
+    priority: int = typer.Option(-5, help="-10 to 10; higher runs earlier. What people ask for has 0."),
+    skip_unchanged: bool = typer.Option(False, help="For suite: leave out operators whose sources were measured before."),
+    disabled: bool = typer.Option(False, help="Do not take turns yet."),
+) -> None:
+    """Have something measured again and again."""
+    with asking() as client:
+        chosen, _ = choose_repository(client, repository)
+        body = {
+            "repository": chosen, "name": name, "kind": kind, "cron": cron, "budget_minutes": budget, "kinds": _split(kinds),
+            "operators": _split(operators), "suite": suite, "device": device, "priority": priority,
+            "skip_unchanged": skip_unchanged, "enabled": not disabled,
+        }  # fmt: skip
+        typer.echo(_line(client.post("/schedules", body)))
+
+
+@schedule_app.command("remove")
+def remove_schedule(which: str = WHICH) -> None:
+    """Forget a schedule. What it asked for stays."""
+    with asking() as client:
+        row = _find(client, which)
+        client.delete(f"/schedules/{row['id']}")
+        typer.echo(f"schedule {row['id']} {row['name']} is removed")
+
+
+@schedule_app.command("enable")
+def enable_schedule(which: str = WHICH) -> None:
+    """Take turns again, from the next time on."""
+    _change(which, {"enabled": True})
+
+
+@schedule_app.command("disable")
+def disable_schedule(which: str = WHICH) -> None:
+    """Take no turns."""
+    _change(which, {"enabled": False})
+
+
+@schedule_app.command("run")
+def run_schedule(which: str = WHICH) -> None:
+    """Take a turn at once, within the budget, and say what it did."""
+    with asking() as client:
+        typer.echo(client.post(f"/schedules/{_find(client, which)['id']}/run")["message"])
+
+
+def _change(which: str, body: dict[str, Any]) -> None:
+    with asking() as client:
+        typer.echo(_line(client.patch(f"/schedules/{_find(client, which)['id']}", body)))
+
+
+def _all(client: Client, repository: str | None = None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    before = None
+    while True:
+        page = client.get("/schedules", repository=repository, before=before, limit=200)
+        rows += page["items"]
+        before = page["next_before"]
+        if before is None:
+            return rows
+
+
+def _find(client: Client, which: str) -> dict[str, Any]:
+    rows = _all(client)
+    found = [row for row in rows if which in (str(row["id"]), row["name"])]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(f"{row['id']} ({row['repository']}: {row['name']})" for row in found or rows)
+    if found:
+        raise ApiError(f"{which!r} names more than one schedule; say the number: {listed}")
+    raise ApiError(f"there is no schedule {which!r}; there are: {listed or 'none, see `warpwatch schedule add --help`'}")
+
+
+def _line(row: dict[str, Any]) -> str:
+    due = f"next {row['next_at'][:16].replace('T', ' ')} UTC" if row["next_at"] else "disabled"
+    spent = f"{row['spent_minutes']:.1f} of {row['budget_minutes']} min"
+    return "\t".join(
+        [str(row["id"]), row["repository"], row["name"], row["kind"], row["cron"], due, spent, row["message"]]
+    ).rstrip()
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
