@@ -1,9 +1,10 @@
-"""Latency of the history and overview API with a million points loaded.
+"""Latency of histories, the overview and regressions with millions of points loaded.
 
-    python bench/million_points.py [--points 1000000] [--requests 200]
+    python bench/million_points.py [--points 1000000] [--regressions 5000] [--requests 200]
 
-Loads synthetic rows into a fresh database of an embedded server, starts the server on it and times whole HTTP requests over loopback, one at
-a time. Prints p50 and p95 in milliseconds; the aims are p95 <= 50 ms for a history and <= 150 ms for the overview on two cores.
+Loads a year of synthetic rows into a fresh database of an embedded server, starts the server on it and times whole HTTP requests over
+loopback, one at a time. Prints p50 and p95 in milliseconds; the aims are p95 <= 50 ms for a history and <= 150 ms for the overview with a
+million points, and <= 100 ms for "what regressed in the past year and is still open?" with two million, on two cores.
 """
 
 from __future__ import annotations
@@ -20,21 +21,24 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date, timedelta
 from pathlib import Path
 
 import psycopg
 
 from db import embedded, migrate
 
-COMMITS = 926
+DAYS = 365
 OPERATORS, CASES, VARIANTS, METRICS = 3, 20, 6, ("hot", "cold", "call")
+SERIES = OPERATORS * CASES * VARIANTS * len(METRICS)
+OPEN = "verdict = 'confirmed' AND state IN ('new', 'acknowledged')"
 
 LOAD = """
 INSERT INTO repositories (name, url) VALUES ('load', '/nowhere');
 INSERT INTO devices (key, kind, name) VALUES ('cpu-load', 'cpu', 'load');
 INSERT INTO environments (device_id, key, facts) SELECT id, 'load', '{}' FROM devices WHERE key = 'cpu-load';
 INSERT INTO commits (repository_id, sha, parent_sha, ordinal, author, authored_at, subject)
-  SELECT r.id, lpad(to_hex(n), 40, '0'), lpad(to_hex(n - 1), 40, '0'), n, 'load', now() - (%(commits)s - n) * interval '1 hour', 'commit ' || n
+  SELECT r.id, lpad(to_hex(n), 40, '0'), lpad(to_hex(n - 1), 40, '0'), n, 'load', now() - (%(commits)s - n) * (interval '1 day' * %(days)s / %(commits)s), 'commit ' || n
   FROM repositories r, generate_series(1, %(commits)s) n;
 INSERT INTO operators (repository_id, name) SELECT id, 'op' || n FROM repositories, generate_series(1, %(operators)s) n;
 INSERT INTO variants (operator_id, name) SELECT id, 'v' || n FROM operators, generate_series(1, %(variants)s) n;
@@ -59,15 +63,42 @@ INSERT INTO points (series_id, commit_id, ordinal, environment_id, result_id, me
   LATERAL (SELECT 10000 * (1 + s.id %% 17) * (1 + 0.01 * random()) AS ns) t WHERE r.kind = 'bench';
 """
 
+# A few suspicions for every commit. Most become regressions, half of which are open; a fifth is still a range of several commits.
+REGRESSIONS = """
+SELECT setseed(0.5);
+CREATE TEMPORARY TABLE dice AS
+  SELECT h.id AS head, h.ordinal, o.id AS operator, h.authored_at, random() AS a, random() AS b, random() AS c, random() AS e,
+         CASE WHEN random() < 0.8 THEN 1 ELSE 2 + floor(10 * random()) END AS width
+  FROM commits h, operators o, generate_series(1, ceil(%(regressions)s / (%(commits)s * %(operators)s::float))::int) WHERE h.ordinal > 20;
+INSERT INTO regressions (operator_id, device_id, base_commit_id, head_commit_id, direction, verdict, state, ratio, low, high, assignee,
+                         due_on, created_at, decided_at, settled_at, triaged_at)
+  SELECT operator, d.id, base.id, head, w.direction, v.verdict, CASE WHEN c < 0.5 THEN 'new' WHEN c < 0.6 THEN 'acknowledged' ELSE 'fixed' END,
+         r.ratio, r.ratio * 0.99, r.ratio * 1.01, CASE WHEN c > 0.3 THEN 'person ' || (10 * c)::int END,
+         CASE WHEN c > 0.8 THEN current_date + (100 * a - 50)::int END, t.at, CASE WHEN v.verdict <> 'suspected' THEN t.at + interval '5 minutes' END,
+         CASE WHEN v.verdict <> 'suspected' THEN t.at + interval '1 hour' END, CASE WHEN c > 0.2 THEN t.at + interval '1 day' * c END
+  FROM dice JOIN commits base ON base.ordinal = dice.ordinal - width, devices d,
+  LATERAL (SELECT CASE WHEN a < 0.6 THEN 'slower' WHEN a < 0.9 THEN 'faster' ELSE 'broken' END AS direction) w,
+  LATERAL (SELECT CASE WHEN b < 0.6 THEN 'confirmed' WHEN b < 0.9 THEN 'dismissed' WHEN b < 0.98 THEN 'unsure' ELSE 'suspected' END AS verdict) v,
+  LATERAL (SELECT CASE w.direction WHEN 'slower' THEN 1.03 + e WHEN 'faster' THEN 0.97 - e / 2 END AS ratio) r,
+  LATERAL (SELECT dice.authored_at + interval '2 hours' AS at) t
+  ON CONFLICT DO NOTHING;
+INSERT INTO regression_series (regression_id, series_id, suspected_ratio, verdict, ratio, low, high)
+  SELECT r.id, s.id, r.ratio, r.verdict, r.ratio, r.low, r.high FROM regressions r
+  CROSS JOIN LATERAL (SELECT id FROM series WHERE operator_id = r.operator_id AND metric = 'hot' ORDER BY (id * 7919 + r.id) %% 1009 LIMIT 1 + r.id %% 6) s;
+INSERT INTO trials (regression_id, job_id, purpose, base_commit_id, head_commit_id, answer, ratio, answered_at)
+  SELECT r.id, (SELECT j.id FROM jobs j WHERE j.commit_id = r.head_commit_id AND j.operator_id = r.operator_id AND j.kind = 'bench'), 'confirm',
+         r.base_commit_id, r.head_commit_id, 'changed', r.ratio, r.decided_at FROM regressions r ON CONFLICT DO NOTHING;
+"""
+
 
 @contextmanager
-def loaded_server() -> Iterator[tuple[str, str]]:
+def loaded_server(points: int, regressions: int) -> Iterator[tuple[str, str]]:
     """Address of a server on a loaded database, and the database's URL."""
     with tempfile.TemporaryDirectory(prefix="ww") as folder:
         home = Path(folder)
         url = embedded.start(home)
         migrate.upgrade(url)
-        load(url)
+        load(url, points, regressions)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -84,17 +115,29 @@ def loaded_server() -> Iterator[tuple[str, str]]:
             embedded.stop(home)
 
 
-def load(url: str) -> None:
-    values = {"commits": COMMITS, "operators": OPERATORS, "cases": CASES, "variants": VARIANTS, "metrics": list(METRICS)}
+def commits_for(points: int) -> int:
+    """How many commits make so many points."""
+    return max(points // SERIES, 30)
+
+
+def load(url: str, points: int, regressions: int) -> None:
+    values = {
+        "commits": commits_for(points), "operators": OPERATORS, "cases": CASES, "variants": VARIANTS, "metrics": list(METRICS),
+        "days": DAYS, "regressions": regressions,
+    }  # fmt: skip
     began = time.monotonic()
     with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
-        for statement in LOAD.split(";\n"):
+        for statement in (LOAD + REGRESSIONS).split(";\n"):
             if statement.strip():
                 connection.execute(statement, values)
         connection.execute("VACUUM ANALYZE")
-        row = connection.execute("SELECT (SELECT count(*) FROM points), (SELECT count(*) FROM series)").fetchone()
-    assert row is not None
-    print(f"loaded {row[0]:,} points in {row[1]:,} series in {time.monotonic() - began:.0f} s", flush=True)
+        counted = [
+            connection.execute(f"SELECT count(*) FROM {what}").fetchone()
+            for what in ("points", "series", "commits", "regressions", f"regressions WHERE {OPEN}")
+        ]
+    points, series, commits, regressions, still_open = (row[0] for row in counted if row)
+    print(f"loaded {points:,} points in {series:,} series over {commits:,} commits in {time.monotonic() - began:.0f} s")
+    print(f"{regressions:,} regressions, {still_open:,} of them confirmed and open", flush=True)
 
 
 def wait_for(address: str) -> None:
@@ -125,21 +168,44 @@ def report(name: str, taken: list[float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=1_000_000)
+    parser.add_argument("--regressions", type=int, default=5_000)
     parser.add_argument("--requests", type=int, default=200)
     arguments = parser.parse_args()
     count = arguments.requests + 10
-    with loaded_server() as (address, _url):
-        series = OPERATORS * CASES * VARIANTS * len(METRICS)
-        api = f"{address}/api/v1"
-        report(
-            f"history of {COMMITS} points, JSON",
-            time_requests([f"{api}/history/{random.randint(1, series)}" for _ in range(count)]),
-        )
-        report("history, page", time_requests([f"{address}/history/{random.randint(1, series)}" for _ in range(count)]))
-        overview = f"{api}/overview?repository=load&device=cpu-load&metric=hot"
-        report("overview of 360 cells, JSON", time_requests([overview] * count))
-        report("overview, page", time_requests([f"{address}/?repository=load&device=cpu-load&metric=hot"] * count))
+    with loaded_server(arguments.points, arguments.regressions) as (address, url):
+        time_histories(address, count, commits_for(arguments.points))
+        time_regressions(address, count, url)
+
+
+def time_histories(address: str, count: int, commits: int) -> None:
+    api = f"{address}/api/v1"
+    chosen = [random.randint(1, SERIES) for _ in range(count)]
+    report(f"history of {commits} points, JSON", time_requests([f"{api}/history/{number}" for number in chosen]))
+    report("history, page", time_requests([f"{address}/history/{number}" for number in chosen]))
+    overview = f"{api}/overview?repository=load&device=cpu-load&metric=hot"
+    report("overview of 360 cells, JSON", time_requests([overview] * count))
+    report("overview, page", time_requests([f"{address}/?repository=load&device=cpu-load&metric=hot"] * count))
+
+
+def time_regressions(address: str, count: int, url: str) -> None:
+    """What regressed in the past year and is still open, as people and scripts ask it."""
+    year = f"from={date.today() - timedelta(days=DAYS)}"
+    asked = f"repository=load&state=open&{year}"
+    for name, path in (
+        ("open of the past year, events JSON", f"/api/v1/events?{asked}"),
+        ("the same, rows JSON", f"/api/v1/regressions?{asked}"),
+        ("the same, CSV", f"/api/v1/regressions.csv?{asked}"),
+        ("the same, page", f"/regressions?{asked}"),
+        ("the same, page 10", f"/regressions?{asked}&before=180"),
+        ("of one operator and person, page", f"/regressions?{asked}&operator=op1&assignee=person%205"),
+        ("quality of alarms, JSON", "/api/v1/quality?repository=load"),
+    ):
+        report(name, time_requests([address + path] * count))
+    with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://")) as connection:
+        rows = connection.execute(f"SELECT id FROM regressions WHERE {OPEN} ORDER BY random() LIMIT {count}").fetchall()
+    report("one regression with its event, page", time_requests([f"{address}/regressions/{row[0]}" for row in rows]))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,11 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{decimals}f}".replace("-", _MINUS)
 
 
+def sci(value: float | None) -> str:
+    """An error: 3.1e−06; an en dash where it is unknown."""
+    return "–" if value is None else "0" if value == 0 else f"{value:.1e}".replace("-", _MINUS)
+
+
 def seconds(value: float | None) -> str:
     return duration(None if value is None else value * 1e9, 2)
 
@@ -194,5 +199,5 @@ def fact(value: Any) -> str:
 
 
 FILTERS = (
-    duration, significant, seconds, change, direction, share, size, quantity, short, ago, absolute, moment, day, span, status_name, headline, plural, shape, fact,
+    duration, significant, sci, seconds, change, direction, share, size, quantity, short, ago, absolute, moment, day, span, status_name, headline, plural, shape, fact,
 )  # fmt: skip

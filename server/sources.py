@@ -19,16 +19,21 @@ _SERVICE = {"warpwatch"}
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A commit. description: id of warpwatch.toml. package: what its operators are imported from. modules: what lies at its root.
+    """A commit. description: id of warpwatch.toml. project: what it says. modules: what lies at its root.
 
     files and natives: ids of what lies in the folders of operators and of native sources, by name.
     """
 
     description: str | None
-    package: str
+    project: Project
     modules: set[str]
     files: dict[str, str]
     natives: dict[str, str]
+
+    @property
+    def package(self) -> str:
+        """What its operators are imported from."""
+        return self.project.operators.strip("/").replace("/", ".")
 
 
 class Sources:
@@ -51,10 +56,29 @@ class Sources:
             self._found[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
         return self._found[sha, operator]
 
+    def paths(self, sha: str, operator: str) -> list[str]:
+        """Files and folders that make the operator at the commit; empty where it is the whole commit, or not there at all."""
+        layout = self._layout(sha)
+        used = self._used(operator, layout) if f"{operator}.py" in layout.files else None
+        if used is None:
+            return []
+        project = layout.project
+        files = [f"{project.operators.strip('/')}/{name}.py" for name in sorted(used)]
+        return [*files, *(f"{project.native.strip('/')}/{name}" for name in self._natives(used, layout)), FILE_NAME]
+
     def _fingerprint(self, sha: str, operator: str, layout: _Layout) -> str | None:
-        files = layout.files
-        if f"{operator}.py" not in files:
+        if f"{operator}.py" not in layout.files:
             return None
+        used = self._used(operator, layout)
+        if used is None:
+            return sha
+        parts = [layout.files[f"{name}.py"] for name in sorted(used)]
+        parts += [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
+        return hashlib.sha256(repr((layout.description, parts)).encode()).hexdigest()
+
+    def _used(self, operator: str, layout: _Layout) -> set[str] | None:
+        """The operator and what it imports from beside it; None where it imports anything else of its repository."""
+        files = layout.files
         used, left = set[str](), {operator}
         while left:
             name = left.pop()
@@ -62,15 +86,17 @@ class Sources:
             for module in self._imported(files[f"{name}.py"]):
                 sibling = _sibling(module, layout.package)
                 if sibling is None and module.split(".")[0] in layout.modules:
-                    return sha
+                    return None
                 if sibling is not None and f"{sibling}.py" not in files:
                     # All of the package at once, or something in a folder of its own.
-                    return sha
+                    return None
                 left |= {sibling} - used if sibling is not None else set()
-        others = {file.removesuffix(".py") for file in files} - used
-        parts = [files[f"{name}.py"] for name in sorted(used)]
-        parts += [f"{name} {tree}" for name, tree in sorted(layout.natives.items()) if name not in others]
-        return hashlib.sha256(repr((layout.description, parts)).encode()).hexdigest()
+        return used
+
+    def _natives(self, used: set[str], layout: _Layout) -> list[str]:
+        """Folders of native sources, without those of operators that are not used."""
+        others = {file.removesuffix(".py") for file in layout.files} - used
+        return sorted(name for name in layout.natives if name not in others)
 
     def _layout(self, sha: str) -> _Layout:
         if sha not in self._layouts:
@@ -81,8 +107,7 @@ class Sources:
                 project = Project()
             files, natives = (git.entries(self._mirror, sha, folder) for folder in (project.operators, project.native))
             modules = {name.removesuffix(".py") for name in root} - _SERVICE
-            package = project.operators.strip("/").replace("/", ".")
-            self._layouts[sha] = _Layout(root.get(FILE_NAME), package, modules, files, natives)
+            self._layouts[sha] = _Layout(root.get(FILE_NAME), project, modules, files, natives)
         return self._layouts[sha]
 
     def _imported(self, blob: str) -> set[str]:

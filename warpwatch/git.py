@@ -35,6 +35,15 @@ class UnknownRefError(GitError):
 
 
 @dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file that differs between two commits; added and deleted lines are None where it is not text."""
+
+    path: str
+    added: int | None
+    deleted: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class CommitInfo:
     """What history says of one commit. ordinal is the number of its ancestors, itself included."""
 
@@ -155,6 +164,24 @@ def object_ids(mirror: Path, names: Sequence[str]) -> list[str | None]:
     """Ids of the files or folders called `<full commit id>:<path>`; None for what is not there. One git call for all."""
     lines = git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n").splitlines() if names else []
     return [line if _SHA.fullmatch(line) else None for line in lines]
+
+
+def changed_files(mirror: Path, base: str, head: str, paths: Sequence[str] = ()) -> list[FileChange]:
+    """Files below `paths` (everywhere, without any) that differ between two commits (full ids), by path."""
+    # Stats of quoted names would need unquoting; with -z they come as they are.
+    told = git("diff", "--numstat", "--no-renames", "-z", base, head, "--", *_literal(paths), cwd=mirror)
+    lines = [line.split("\t", 2) for line in told.split("\0") if line]
+    return [FileChange(path, *(int(count) if count.isdigit() else None for count in counts)) for *counts, path in lines]
+
+
+def commits_touching(mirror: Path, base: str, head: str, paths: Sequence[str] = (), limit: int = 50) -> list[str]:
+    """Commits behind `base` up to `head` (full ids) that change something below `paths`, newest first."""
+    return git("rev-list", f"--max-count={limit}", f"{base}..{head}", "--", *_literal(paths), cwd=mirror).split()
+
+
+def _literal(paths: Sequence[str]) -> list[str]:
+    """Paths in which git sees no patterns."""
+    return [f":(literal){path}" for path in paths]
 
 
 def read_file(mirror: Path, sha: str, path: str) -> str | None:

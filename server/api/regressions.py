@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from db.reads.events import list_events, read_quality
@@ -13,6 +13,7 @@ from db.reads.regressions import list_regressions, read_regression
 from db.reads.rows import EventRow, Page, QualityRow, RegressionDetail, RegressionRow
 from db.triage import FIELDS, triage
 from server.api.code import RepositoryName
+from server.causes import CauseView, find_cause
 from server.events import with_common
 from server.problems import FieldError, Problem, documented, not_found
 from server.questions import Filters, State, understood_or_422
@@ -81,12 +82,18 @@ def get_regressions_csv(
 
 @router.get("/events", responses=documented(404, 422))
 def get_events(
-    session: Db, settings: Config, repository: RepositoryName, filters: Filters, before: Before = None, limit: Limit = 20
+    session: Db,
+    settings: Config,
+    repository: RepositoryName,
+    filters: Filters,
+    before: Before = None,
+    limit: Limit = 20,
+    common: Annotated[bool, Query(description="Tell what all that changed has in common, which takes longer.")] = False,
 ) -> Page[EventRow]:
     """The same regressions grouped by what one cause explains: one direction, and one range of commits or ranges inside each other."""
     found = repository_or_404(session, repository)
     page = list_events(session, found.id, understood_or_422(session, settings, found, filters), before, limit)
-    return Page(with_common(session, page.items), page.next_before)
+    return Page(with_common(session, page.items), page.next_before) if common else page
 
 
 @router.get("/quality", responses=documented(404, 422))
@@ -102,6 +109,13 @@ def get_regression(session: Db, regression_id: RegressionId) -> RegressionDetail
     if found is None:
         raise not_found("regression", regression_id)
     return found
+
+
+@router.get("/regressions/{regression_id}/cause", responses=documented(404, 422))
+def get_cause(session: Db, settings: Config, regression_id: RegressionId) -> CauseView:
+    """What differs on both sides of a change: sources, machine code, kernels, environments and clocks, numerical errors."""
+    detail = get_regression(session, regression_id)
+    return find_cause(session, settings, repository_or_404(session, detail.repository), detail)
 
 
 @router.patch("/regressions/{regression_id}", responses=documented(404, 422))

@@ -17,12 +17,13 @@ from db.reads.regressions import NOBODY, read_regression
 from db.reads.rows import Page as Listed
 from db.reads.rows import RegressionDetail
 from db.triage import triage
+from server.causes import find_cause
 from server.charts import rounds_figure
 from server.events import with_common
 from server.pages.render import Page, query
 from server.problems import not_found
 from server.questions import DIRECTIONS, STATE_FILTERS, Filters, understand
-from server.service import Before, Config
+from server.service import Before, Config, settings_of
 from server.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
 
 router = APIRouter()
@@ -31,19 +32,25 @@ Line = Annotated[str, Form(max_length=MAX_NAME)]
 
 
 @router.get("/regressions")
-def regressions(page: Page, settings: Config, filters: Filters, before: Before = None) -> Response:
-    """Events with that verdict, the worst first; those that are open unless something else is asked for."""
+def regressions(page: Page, settings: Config, filters: Filters, before: Before = None, common: bool = False) -> Response:
+    """Events with that verdict, the worst first; those that are open unless something else is asked for.
+
+    What is common to an event takes longer to find, so the page asks for it once it stands.
+    """
     if page.repository is None:
         return page.page("welcome.html")
     filters.state = filters.state or "open"
     understood = understand(page.session, settings, page.repository, filters)
     found = list_events(page.session, page.repository.id, understood.question, before, EVENTS_PER_PAGE)
+    if common:
+        found = Listed(with_common(page.session, found.items), found.next_before)
     asked, name = filters.asked(), page.repository.name
     return page.page(
         "regressions.html",
-        json=query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE),
+        json=query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE, common="true"),
         csv=query("/api/v1/regressions.csv", repository=name, **asked, limit=MAX_PAGE),
-        found=Listed(with_common(page.session, found.items), found.next_before),
+        found=found,
+        common=common,
         verdict=filters.verdict,
         asked=asked,
         errors={error.field: f"{error.message}; {error.remedy}" for error in understood.errors},
@@ -119,6 +126,7 @@ def _show(
         detail=detail,
         row=row,
         event=event,
+        cause=find_cause(page.session, settings_of(page.request), page.repository, detail),
         others=others,
         # Whoever opens an event means all of it that is still in the same state.
         also=also if errors else [other.id for other in others if other.state == row.state],

@@ -51,7 +51,7 @@ def find_common(changed: Sequence[Cell], same: Sequence[Cell], unclear: Sequence
     if len(changed) < LEAST_CELLS:
         return []
     if not same:
-        operators = _values(changed, lambda cell: cell.operator)
+        operators = {cell.operator for cell in changed}
         return [f"every case of {_listed(sorted(operators))}"] if len(operators) <= MOST_VALUES and not unclear else []
     statements = list(_statements(changed, same, unclear))
     alone = {(one.subject, one.family): one.text for one in reversed(statements) if not one.same}
@@ -71,88 +71,77 @@ def find_common(changed: Sequence[Cell], same: Sequence[Cell], unclear: Sequence
 def _statements(changed: Sequence[Cell], same: Sequence[Cell], unclear: Sequence[Cell]) -> Iterable[_Statement]:
     """Everything simple that holds for all that changed or may have, the plainest first; what holds for all of `same` too says nothing."""
     everything = (1 << len(same)) - 1
-    for text, subject, family, holds in [*_names(changed), *_sizes(changed, [*same, *unclear])]:
-        if not all(map(holds, unclear)):
-            continue
-        bits = sum(1 << place for place, cell in enumerate(same) if holds(cell))
-        if bits != everything:
-            yield _Statement(text, subject, family, bits)
+    for reading in _readings([*changed, *same, *unclear]):
+        # Each reading is taken once, because there are more properties than readings.
+        values = reading.values
+        told, spared, doubtful = (
+            values[: len(changed)],
+            values[len(changed) : len(changed) + len(same)],
+            values[len(changed) + len(same) :],
+        )
+        for text, family, holds in reading.properties(set(told)):
+            bits = sum(1 << place for place, value in enumerate(spared) if holds(value))
+            if bits != everything and all(map(holds, doubtful)):
+                yield _Statement(reading.form.format(text), reading.subject, family, bits)
 
 
-_Property = tuple[str, str, str, Callable[[Cell], bool]]
-_SUBJECTS: tuple[tuple[str, Callable[[Cell], str], str], ...] = (
-    ("operator", lambda cell: cell.operator, "{}"),
-    ("variant", lambda cell: cell.variant, "{}"),
-    ("direction", lambda cell: {"fwd": "forward", "bwd": "backward"}.get(cell.direction, cell.direction), "{}"),
-    ("precision", lambda cell: cell.precision, "{}"),
-    ("layout", lambda cell: cell.layout, "{}"),
-    ("device", lambda cell: cell.device, "on {}"),
-)
+_Property = tuple[str, str, Callable[[Any], bool]]
 
 
-def _names(changed: Sequence[Cell]) -> Iterable[_Property]:
-    for subject, read, form in _SUBJECTS:
-        values = _values(changed, read)
-        if len(values) <= MOST_VALUES:
-            yield form.format(_listed(sorted(values))), subject, "name", lambda cell, read=read, values=values: read(cell) in values  # type: ignore[misc]
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One thing read of every cell. form: how a property of it is said."""
+
+    subject: str
+    form: str
+    values: list[Any]
+    properties: Callable[[set[Any]], Iterable[_Property]]
 
 
-def _sizes(changed: Sequence[Cell], others: Sequence[Cell]) -> Iterable[_Property]:
-    """Properties of every size that all cells have."""
-    cells = [*changed, *others]
+_DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+
+
+def _readings(cells: Sequence[Cell]) -> Iterable[_Reading]:
+    for name in ("operator", "variant", "direction", "precision", "layout", "device"):
+        values = [getattr(cell, name) for cell in cells]
+        if name == "direction":
+            values = [_DIRECTIONS.get(value, value) for value in values]
+        yield _Reading(name, "on {}" if name == "device" else "{}", values, _names)
     for name in cells[0].sizes:
-        if not all(name in cell.sizes for cell in cells):
-            continue
-        if all(_is_number(cell.sizes[name]) for cell in cells):
-            for words, read in _readings(name, cells):
-                yield from _numbers(words, read, changed)
-            continue
-        values = _values(changed, lambda cell, name=name: str(cell.sizes[name]))  # type: ignore[misc]
-        if len(values) <= MOST_VALUES:
-            text = f"{name} = {_listed(sorted(values))}"
-            yield text, name, "value", lambda cell, name=name, values=values: str(cell.sizes[name]) in values  # type: ignore[misc]
+        if all(name in cell.sizes for cell in cells):
+            yield from _size_readings(name, [cell.sizes[name] for cell in cells])
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a size is a number or a list of numbers."""
-    return all(type(one) is int for one in value) if isinstance(value, list | tuple) else type(value) is int
+def _size_readings(name: str, values: list[Any]) -> Iterable[_Reading]:
+    """A size as it is; lists of numbers by their length, their least and their largest."""
+    if all(type(value) is int for value in values):
+        yield _Reading(name, name + " {}", values, _numbers)
+    elif all(isinstance(value, list | tuple) and value and all(type(one) is int for one in value) for value in values):
+        yield _Reading(f"number of {name}", f"number of {name} {{}}", [len(value) for value in values], _numbers)
+        yield _Reading(f"largest of {name}", f"largest of {name} {{}}", [max(value) for value in values], _numbers)
+        yield _Reading(f"least of {name}", f"least of {name} {{}}", [min(value) for value in values], _numbers)
+    else:
+        yield _Reading(name, name + " = {}", [str(value) for value in values], _names)
 
 
-def _readings(name: str, cells: Sequence[Cell]) -> Iterable[tuple[str, Callable[[Cell], int]]]:
-    """A size as numbers: itself, or of a list its length, its least and its largest."""
-    if all(isinstance(cell.sizes[name], int) for cell in cells):
-        yield name, lambda cell: int(cell.sizes[name])
+def _names(told: set[Any]) -> Iterable[_Property]:
+    if len(told) <= MOST_VALUES:
+        yield _listed(sorted(told)), "name", told.__contains__
+
+
+def _numbers(told: set[Any]) -> Iterable[_Property]:
+    least, most = min(told), max(told)
+    if least == most:
+        yield f"= {least}", "value", least.__eq__
         return
-    folds: tuple[tuple[str, Callable[[Sequence[int]], int]], ...] = (
-        (f"number of {name}", len), (f"largest of {name}", max), (f"least of {name}", min),
-    )  # fmt: skip
-    for words, fold in folds:
-        yield words, lambda cell, fold=fold: fold(_list(cell.sizes[name]))  # type: ignore[misc]
-
-
-def _numbers(words: str, read: Callable[[Cell], int], changed: Sequence[Cell]) -> Iterable[_Property]:
-    values = _values(changed, read)
-    if len(values) == 1:
-        (value,) = values
-        yield f"{words} = {value}", words, "value", lambda cell: read(cell) == value
-        return
-    least, most = min(values), max(values)
-    yield f"{words} ≥ {least}", words, "bound", lambda cell: read(cell) >= least
-    yield f"{words} ≤ {most}", words, "bound", lambda cell: read(cell) <= most
+    yield f"≥ {least}", "bound", least.__le__
+    yield f"≤ {most}", "bound", most.__ge__
     # Of several divisors that tell them apart, the largest is that of a tile.
     for divisor in reversed(DIVISORS):
-        if all(value % divisor for value in values):
-            yield f"{words} % {divisor} ≠ 0", words, "divisor", lambda cell, divisor=divisor: read(cell) % divisor != 0  # type: ignore[misc]
-        elif all(value % divisor == 0 for value in values):
-            yield f"{words} % {divisor} = 0", words, "divisor", lambda cell, divisor=divisor: read(cell) % divisor == 0  # type: ignore[misc]
-
-
-def _values(cells: Iterable[Cell], read: Callable[[Cell], Any]) -> set[Any]:
-    return {read(cell) for cell in cells}
-
-
-def _list(value: Any) -> Sequence[int]:
-    return [value] if isinstance(value, int) else value or [0]
+        if all(value % divisor for value in told):
+            yield f"% {divisor} ≠ 0", "divisor", lambda value, divisor=divisor: value % divisor != 0  # type: ignore[misc]
+        elif not any(value % divisor for value in told):
+            yield f"% {divisor} = 0", "divisor", lambda value, divisor=divisor: value % divisor == 0  # type: ignore[misc]
 
 
 def _listed(names: Sequence[Any]) -> str:

@@ -185,12 +185,14 @@ def test_what_is_common_comes_from_what_was_measured_around(client: TestClient, 
     lab.bench(0, medians(1.4, []))
     lab.bench(2, medians(1.4, slow))
     number = plant(lab, 0, 2, 1.4, slow)
-    (event,) = events(client)
+    (event,) = events(client, common=True)
     assert event["common"] == words
     page = client.get(f"/regressions/{number}").text
     assert words in page
     assert ("What is common" in page) == bool(words)
-    assert words in client.get("/regressions").text
+    # The list stands at once and asks for it later.
+    assert "common=true" in client.get("/regressions").text
+    assert words in client.get("/regressions", params={"common": True}).text
 
 
 def test_a_cell_that_may_have_changed_too_keeps_it_silent(client: TestClient, lab: Lab) -> None:
@@ -198,7 +200,7 @@ def test_a_cell_that_may_have_changed_too_keeps_it_silent(client: TestClient, la
     lab.bench(0, medians(1.4, []))
     lab.bench(2, medians(1.4, slow) | {("v1", CASES[0]): 12_000.0})
     plant(lab, 0, 2, 1.4, slow)
-    assert events(client)[0]["common"] == ""
+    assert events(client, common=True)[0]["common"] == ""
 
 
 def test_what_broke_is_told_by_checks(client: TestClient, lab: Lab) -> None:
@@ -206,7 +208,7 @@ def test_what_broke_is_told_by_checks(client: TestClient, lab: Lab) -> None:
     bad = [cell for cell in CELLS if cell[1].endswith("bwd")]
     lab.check(1, {cell: Status.WRONG if cell in bad else Status.OK for cell in CELLS})
     number = plant(lab, 0, 1, None, bad)
-    (event,) = events(client)
+    (event,) = events(client, common=True)
     assert event["common"] == "only backward"
     detail = client.get(f"/api/v1/regressions/{number}").json()
     (one, *_), row = detail["series"], detail["regression"]

@@ -1,0 +1,158 @@
+"""Reads what is known of why something changed: machine code, circumstances and numerical errors at the nearest measured commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from db.reads.builds import code_changes, kernel_codes
+from db.reads.query import Session, fetch, fetch_one
+from db.reads.rows.causes import BenchEvidence, BenchSide, CodeEvidence, Difference, ErrorChange, ErrorEvidence, Evidence
+
+MOST_SERIES = 40
+"""Series of a regression whose checks are looked at."""
+SHOWN_ERRORS = 12
+
+
+class _Place(NamedTuple):
+    operator_id: int
+    device_id: int
+    base_at: int
+    head_at: int
+
+
+class _Cell(NamedTuple):
+    series_id: int
+    variant_id: int
+    case_id: int
+    variant: str
+    case: str
+
+
+class _Build(NamedTuple):
+    sha: str
+    environment_id: int
+    code_hash: str
+    resources: list[Any]
+
+
+class _Check(NamedTuple):
+    sha: str
+    tensors: list[dict[str, Any]]
+
+
+_PLACE = """
+SELECT operator_id, device_id, base.ordinal AS base_at, head.ordinal AS head_at FROM regressions
+JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id WHERE regressions.id = :id
+"""
+
+# The worst confirmed one first.
+_MEMBERS = """
+SELECT series.id AS series_id, series.variant_id, series.case_id, variants.name AS variant, cases.key AS case
+FROM regression_series AS member
+JOIN series ON series.id = member.series_id
+JOIN variants ON variants.id = series.variant_id
+JOIN cases ON cases.id = series.case_id
+WHERE member.regression_id = :id
+ORDER BY member.verdict <> 'confirmed',
+         abs(ln(greatest(coalesce(member.ratio, member.suspected_ratio, 1), 1e-9))) DESC, series.id LIMIT :limit
+"""
+
+
+def read_evidence(session: Session, regression_id: int) -> Evidence:
+    """Everything kept that may tell why a change came about; the regression must exist."""
+    place = fetch_one(session, _Place, _PLACE, id=regression_id)
+    assert place is not None
+    cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=MOST_SERIES)
+    return Evidence(_code(session, place), _bench(session, place, cells[0]) if cells else None, _errors(session, place, cells))
+
+
+def _nearest(column: str, side: str) -> tuple[str, str]:
+    """Condition and order for what lies nearest to the change on one side of it."""
+    return (f"{column} <= :at", f"{column} DESC") if side == "base" else (f"{column} >= :at", column)
+
+
+def _code(session: Session, place: _Place) -> CodeEvidence | None:
+    def build(side: str, at: int, environment_id: int = 0) -> _Build | None:
+        condition, order = _nearest("commits.ordinal", side)
+        sql = f"""
+        SELECT commits.sha, environment_id, code_hash, resources
+        FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments ON environments.id = builds.environment_id
+        WHERE operator_id = :operator_id AND status = 'ok' AND device_id = :device_id AND {condition}
+        ORDER BY {order}, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
+        """
+        of = {"operator_id": place.operator_id, "device_id": place.device_id, "environment_id": environment_id}
+        return fetch_one(session, _Build, sql, at=at, **of)
+
+    base = build("base", place.base_at)
+    head = build("head", place.head_at, base.environment_id) if base else None
+    if base is None or head is None:
+        return None
+    changes = code_changes(kernel_codes(base.resources), kernel_codes(head.resources))
+    return CodeEvidence(base.sha, head.sha, base.code_hash, head.code_hash, changes)
+
+
+def _bench(session: Session, place: _Place, cell: _Cell) -> BenchEvidence:
+    def timed(side: str, at: int) -> BenchSide | None:
+        condition, order = _nearest("points.ordinal", side)
+        sql = f"""
+        SELECT commits.sha AS commit_sha, runs.job_id, median_ns, low_ns, high_ns, measured_at,
+               coalesce(results.details -> 'health', '{{}}') AS health, environments.facts
+        FROM points
+        JOIN results ON results.id = points.result_id
+        JOIN runs ON runs.id = results.run_id
+        JOIN commits ON commits.id = points.commit_id
+        JOIN environments ON environments.id = points.environment_id
+        WHERE points.series_id = :series_id AND {condition}
+        ORDER BY {order}, points.id DESC LIMIT 1
+        """
+        return fetch_one(session, BenchSide, sql, series_id=cell.series_id, at=at)
+
+    base, head = timed("base", place.base_at), timed("head", place.head_at)
+    return BenchEvidence(cell.variant, cell.case, base, head, _differences(base.facts, head.facts) if base and head else [])
+
+
+def _differences(base: dict[str, Any], head: dict[str, Any]) -> list[Difference]:
+    names = dict.fromkeys([*base, *head])
+    return [Difference(name, base.get(name), head.get(name)) for name in names if base.get(name) != head.get(name)]
+
+
+def _errors(session: Session, place: _Place, cells: Iterable[_Cell]) -> ErrorEvidence | None:
+    changes = [change for cell in cells for change in _error_changes(session, place, cell)]
+    told = [change for change in changes if None not in (change.base_relative, change.head_relative)]
+    if not changes:
+        return None
+    moved = [c for c in changes if c.base_relative != c.head_relative or c.base_right != c.head_right]
+    moved.sort(key=lambda c: (c.head_right is not False, -(c.ratio or 0), -(c.head_relative or 0)))
+    return ErrorEvidence(len(told), moved[:SHOWN_ERRORS])
+
+
+def _error_changes(session: Session, place: _Place, cell: _Cell) -> list[ErrorChange]:
+    """Every tensor that either side told of, where both sides were checked."""
+
+    def checked(side: str, at: int) -> _Check | None:
+        condition, order = _nearest("results.ordinal", side)
+        sql = f"""
+        SELECT commits.sha, coalesce(details -> 'tensors', '[]') AS tensors FROM results JOIN commits ON commits.id = results.commit_id
+        WHERE variant_id = :variant_id AND case_id = :case_id AND device_id = :device_id AND kind = 'check' AND {condition}
+        ORDER BY {order}, results.id DESC LIMIT 1
+        """
+        of = {"variant_id": cell.variant_id, "case_id": cell.case_id, "device_id": place.device_id}
+        return fetch_one(session, _Check, sql, at=at, **of)
+
+    base, head = checked("base", place.base_at), checked("head", place.head_at)
+    if base is None or head is None:
+        return []
+    before, after = ({tensor["name"]: tensor for tensor in side.tensors} for side in (base, head))
+    found = []
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name, {}), after.get(name, {})
+        errors = (_number(old.get("relative")), _number(new.get("relative")), old.get("right"), new.get("right"))
+        tolerance = _number(new.get("tolerance", old.get("tolerance")))
+        found.append(ErrorChange(cell.variant, cell.case, name, base.sha, head.sha, *errors, tolerance))
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """Numbers that are not finite are kept as text, because JSON has none."""
+    return None if value is None else float(value)

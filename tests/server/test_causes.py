@@ -1,0 +1,193 @@
+"""What may be the cause of a change: every part is told from both sides, and says plainly when nothing is known."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from db.database import Database
+from db.models import Status
+from db.outcome import BuildRow, KernelRow, ResultRow, TraceRow
+from server.diffs import compare_url
+from tests.builders import CASES, CPU, Lab, commit, make_repository, measurement, run_git
+from tests.server.planted import plant
+from tests.server.test_code import problem
+from warpwatch import git
+from warpwatch.settings import Settings
+
+CELL = ("v3", CASES[0])
+
+
+def cause(client: TestClient, number: int) -> Any:
+    answer = client.get(f"/api/v1/regressions/{number}/cause")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_nothing_known_is_said_plainly(client: TestClient, lab: Lab) -> None:
+    lab.bench(5, {CELL: 1000.0})
+    number = plant(lab, 0, 1, 1.3)
+    told = cause(client, number)
+    assert (told["code"], told["kernels"], told["bench"], told["errors"], told["circumstances"]) == (None, None, None, None, [])
+    assert told["sources"]["message"] == "the repository was not fetched here yet"
+    page = client.get(f"/regressions/{number}").text
+    assert page.count("Not known:") == 5
+    assert "no trace of either commit" in page
+    assert "git diff" in page
+    problem(client.get("/api/v1/regressions/999/cause"), 404)
+
+
+def test_sources_that_differ(client: TestClient, database: Database, settings: Settings, tmp_path: Path) -> None:
+    """Only what the operator is made from counts, over all commits of the range."""
+    path = tmp_path / "kernels"
+    shas = make_repository(path, commits=1, operators=("square", "cube"))
+    (path / "csrc" / "square").mkdir(parents=True)
+    (path / "csrc" / "square" / "[x].cu").write_text("a\nb\n")
+    shas.append(commit(path, "Add a kernel", ("cube",)))
+    shas.append(commit(path, "Touch the other one", ("cube",)))
+    shas.append(commit(path, "Touch it", ("square",)))
+    lab = Lab(database, path, shas, tmp_path)
+    lab.bench(3, {CELL: 1000.0})
+    number = plant(lab, 0, 3, 1.3)
+    git.update_mirror(str(path), settings.home)
+    diff = cause(client, number)["sources"]
+    assert diff["files"] == [
+        {"path": "csrc/square/[x].cu", "added": 2, "deleted": 0}, {"path": "kernels/square.py", "added": 1, "deleted": 1},
+    ]  # fmt: skip
+    assert diff["commits"] == [shas[3], shas[1]]
+    assert diff["url"] is None
+    words = diff["command"].split()
+    assert words[:3] == ["git", "diff", shas[0][:12]]
+    assert "kernels/square.py" in run_git(path, *words[1:])
+    assert "cube" not in run_git(path, *words[1:])
+    page = client.get(f"/regressions/{number}").text
+    assert "changed by 2" in page.replace("\u2009", " ")
+    other = plant(lab, 2, 3, 1.3, operator="cube")
+    assert "Nothing cube is made from differs" in client.get(f"/regressions/{other}").text
+
+
+@pytest.mark.parametrize(("url", "page"), [
+    ("https://github.com/acme/kernels.git", "https://github.com/acme/kernels/compare/a...b"),
+    ("https://someone:secret@github.com/acme/kernels", "https://github.com/acme/kernels/compare/a...b"),
+    ("git@github.com:acme/kernels.git", "https://github.com/acme/kernels/compare/a...b"),
+    ("ssh://git@gitlab.example.com:2222/group/sub/kernels.git", "https://gitlab.example.com/group/sub/kernels/-/compare/a...b"),
+    ("http://gitlab.example.com:8080/group/kernels/", "http://gitlab.example.com:8080/group/kernels/-/compare/a...b"),
+    ("https://codeberg.org/acme/kernels", "https://codeberg.org/acme/kernels/compare/a...b"),
+    ("https://git.example.com/acme/kernels", None),
+    ("https://notgithub.com/acme/kernels", None),
+    ("https://github.com/acme/../kernels", None),
+    ("https://github.com/acme/kernels?x=<script>", None),
+    ("/srv/github.com/kernels", None),
+    ("file:///srv/kernels", None),
+])  # fmt: skip
+def test_where_people_read_a_diff(url: str, page: str | None) -> None:
+    assert compare_url(url, "a", "b") == page
+
+
+def build(code: str, registers: int) -> BuildRow:
+    kernel = {
+        "name": "fwd",
+        "arch": "sm_90",
+        "registers": registers,
+        "shared_bytes": 1024,
+        "spill_bytes": 0,
+        "code_bytes": 512,
+        "code_hash": code,
+    }
+    other = kernel | {"name": "bwd", "code_hash": "same", "registers": 40}
+    return BuildRow("ok", code, False, 1.0, "", [kernel, other], 1.0, code)
+
+
+def check(lab: Lab, index: int, error: float, built: BuildRow, *, right: bool = True) -> None:
+    tensors = [
+        {"name": name, "relative": value, "tolerance": 2e-5, "right": right or name == "y"}
+        for name, value in (("y", 1e-7), ("grad x", error))
+    ]
+    row = ResultRow(*CELL, Status.OK if right else Status.WRONG, "" if right else "grad x is wrong", {"tensors": tensors})
+    lab.finish(lab.submit("check", index), replace(lab.outcome([row]), build=built))
+
+
+def bench(lab: Lab, index: int, median: float, health: dict[str, Any]) -> int:
+    row = ResultRow(*CELL, Status.OK, details={"health": health}, measurements=[measurement(median, "hot")])
+    job = lab.submit("bench", index)
+    lab.finish(job, lab.outcome([row]))
+    return job
+
+
+def test_every_part_is_told_from_both_sides(client: TestClient, lab: Lab) -> None:
+    check(lab, 1, 1e-6, build("one", 64))
+    check(lab, 2, 3e-6, build("two", 80))
+    before = bench(lab, 1, 1000.0, {"before": {"sm_mhz": 1980, "throttle": []}, "after": {"sm_mhz": 1980, "throttle": []}})
+    lab.environment = replace(CPU, key="d" * 64, facts=CPU.facts | {"torch": "2.14.0"})
+    after = bench(lab, 2, 1300.0, {"before": {"sm_mhz": 1980}, "after": {"sm_mhz": 1410, "throttle": ["software thermal"]}})
+    number = plant(lab, 1, 2, 1.3, [CELL])
+    told = cause(client, number)
+    assert [(one["name"], one["state"], one["before"]["registers"], one["after"]["registers"]) for one in told["code"]["changes"]] == [
+        ("fwd", "changed", 64, 80),
+    ]  # fmt: skip
+    assert (told["bench"]["base"]["job_id"], told["bench"]["head"]["job_id"]) == (before, after)
+    assert told["bench"]["differences"] == [{"name": "torch", "base": "2.13.0", "head": "2.14.0"}]
+    assert told["circumstances"][0] == {
+        "name": "sm_mhz", "base_before": 1980, "base_after": 1980, "head_before": 1980, "head_after": 1410,
+    }  # fmt: skip
+    assert told["errors"]["checked"] == 2
+    (one,) = told["errors"]["changes"]
+    assert (one["tensor"], one["base_relative"], one["head_relative"], one["base_right"]) == ("grad x", 1e-6, 3e-6, True)
+    page = client.get(f"/regressions/{number}").text
+    for words in ("software thermal", "2.13.0 → 2.14.0", "1 piece changed", "3.0e−06"):
+        assert words in page.replace("\u2009", " "), words
+    assert "Not known: there is no trace of either commit" in page
+
+
+def test_the_nearest_commits_stand_in_and_are_named(client: TestClient, lab: Lab) -> None:
+    """After bisecting, neither end of the range was built and timed by itself."""
+    check(lab, 0, 1e-6, build("one", 64))
+    check(lab, 4, 1e-6, build("one", 64))
+    bench(lab, 0, 1000.0, {})
+    number = plant(lab, 1, 2, 1.3, [CELL])
+    told = cause(client, number)
+    assert (told["code"]["base_sha"], told["code"]["head_sha"], told["code"]["changes"]) == (lab.shas[0], lab.shas[4], [])
+    assert (told["bench"]["base"]["commit_sha"], told["bench"]["head"]) == (lab.shas[0], None)
+    assert told["errors"] == {"checked": 2, "changes": []}
+    page = client.get(f"/regressions/{number}").text.replace("\u2009", " ")
+    for words in (
+        "The same, to the byte, between the nearest builds",
+        "after: not known",
+        "The same to the last digit in all 2 outputs",
+    ):
+        assert words in page, words
+
+
+def test_an_error_that_is_not_finite(client: TestClient, lab: Lab) -> None:
+    check(lab, 1, 1e-6, build("one", 64))
+    check(lab, 2, float("inf"), build("one", 64), right=False)
+    number = plant(lab, 1, 2, None, [CELL])
+    (one,) = cause(client, number)["errors"]["changes"]
+    assert (one["head_right"], one["base_right"]) == (False, True)
+    assert client.get(f"/regressions/{number}").status_code == 200
+
+
+def test_kernels_that_came_and_went(client: TestClient, lab: Lab, tmp_path: Path) -> None:
+    traces = []
+    for index, names in ((1, ("fused", "copy")), (2, ("fused", "transpose"))):
+        path = tmp_path / f"{index}.json.gz"
+        path.write_bytes(gzip.compress(json.dumps({"traceEvents": []}).encode()))
+        kernels = [KernelRow(name, 2, 2000.0 * index * (place + 1), 1000.0, 0.5) for place, name in enumerate(names)]
+        row = ResultRow(*CELL, Status.OK, trace=TraceRow(path, 20, kernels, {}))
+        job = lab.submit("profile", index)
+        lab.finish(job, lab.outcome([row]))
+        (result,) = client.get(f"/api/v1/jobs/{job}").json()["results"]
+        traces.append(result["trace_id"])
+    number = plant(lab, 1, 2, 1.3, [CELL], base_trace_id=traces[0], head_trace_id=traces[1])
+    states = {row["b_name"] or row["a_name"]: row["state"] for row in cause(client, number)["kernels"]["rows"]}
+    assert states == {"fused": "slower", "copy": "removed", "transpose": "added"}
+    page = client.get(f"/regressions/{number}").text
+    assert f"/traces/compare?repository=kernels&amp;a={traces[0]}&amp;b={traces[1]}" in page or f"a={traces[0]}" in page
+    half = plant(lab, 2, 3, 1.3, [CELL], base_trace_id=traces[0])
+    assert "only one of the two commits was traced" in client.get(f"/regressions/{half}").text
