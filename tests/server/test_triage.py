@@ -1,0 +1,119 @@
+"""What people make of regressions: one or a whole event, through the API and the form, with everything kept."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.builders import GPU, Lab
+from tests.server.planted import plant
+from tests.server.test_code import problem
+
+LINK = "https://example.com/issues/7"
+
+
+def row(client: TestClient, number: int) -> dict[str, Any]:
+    found: dict[str, Any] = client.get(f"/api/v1/regressions/{number}").json()["regression"]
+    return found
+
+
+def test_a_patch_changes_what_it_names(client: TestClient, lab: Lab) -> None:
+    number = plant(lab, 0, 1)
+    url = f"/api/v1/regressions/{number}"
+    body = {"author": "ann", "state": "acknowledged", "assignee": "bea", "link": LINK, "due_on": "2026-03-31", "note": "mine"}
+    told = client.patch(url, json=body).json()["regression"]
+    assert {name: told[name] for name in ("state", "assignee", "link", "due_on")} == {
+        name: body[name] for name in ("state", "assignee", "link", "due_on")
+    }
+    assert told["triaged_at"]
+    told = client.patch(url, json={"author": "bea", "due_on": None}).json()
+    assert (told["regression"]["state"], told["regression"]["assignee"], told["regression"]["due_on"]) == (
+        "acknowledged",
+        "bea",
+        None,
+    )
+    assert [(note["author"], note["changes"]) for note in told["notes"]] == [
+        ("ann", {"state": ["new", "acknowledged"], "assignee": [None, "bea"], "link": [None, LINK], "due_on": [None, "2026-03-31"]}),
+        ("bea", {"due_on": ["2026-03-31", None]}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "field"), [
+    ({"state": "gone"}, "state"),
+    ({"link": "javascript:alert(1)"}, "link"),
+    ({"link": "example.com/7"}, "link"),
+    ({"link": "https://"}, "link"),
+    ({"link": "https://example.com/a b"}, "link"),
+    ({"due_on": "2026-02-30"}, "due_on"),
+    ({"due_on": "tomorrow"}, "due_on"),
+    ({"assignee": ""}, "assignee"),
+    ({"author": ""}, "author"),
+    ({"verdict": "dismissed"}, "verdict"),
+    ({}, "body"),
+    ({"state": None}, "body"),
+])  # fmt: skip
+def test_what_cannot_be_used_is_named(client: TestClient, lab: Lab, change: dict[str, Any], field: str) -> None:
+    number = plant(lab, 0, 1)
+    fault = problem(client.patch(f"/api/v1/regressions/{number}", json={"author": "ann"} | change), 422)
+    assert [error["field"] for error in fault["errors"]] == [field]
+    assert client.get(f"/api/v1/regressions/{number}").json()["notes"] == []
+
+
+def test_an_event_is_triaged_whole_or_not_at_all(client: TestClient, lab: Lab) -> None:
+    first, second = plant(lab, 0, 1), plant(lab, 0, 1, operator="cube")
+    body = {"author": "ann", "state": "accepted", "note": "worth it"}
+    problem(client.post("/api/v1/triage", json=body | {"regressions": [first, 999]}), 404)
+    assert row(client, first)["state"] == "new"
+    told = client.post("/api/v1/triage", json=body | {"regressions": [first, second, first]}).json()["items"]
+    assert [(one["regression"]["id"], one["regression"]["state"]) for one in told] == [(first, "accepted"), (second, "accepted")]
+    assert [len(one["notes"]) for one in told] == [1, 1]
+    problem(client.post("/api/v1/triage", json=body | {"regressions": []}), 422)
+
+
+def test_what_is_faster_or_broken_is_triaged_too(client: TestClient, lab: Lab) -> None:
+    for number in (plant(lab, 0, 1, 0.7), plant(lab, 0, 1, None)):
+        client.post(f"/api/v1/regressions/{number}/triage", json={"author": "ann", "state": "accepted"})
+        assert row(client, number)["state"] == "accepted"
+        assert client.get(f"/regressions/{number}").status_code == 200
+
+
+def test_one_form_triages_a_whole_event(client: TestClient, lab: Lab) -> None:
+    first, second = plant(lab, 0, 1, 1.5), plant(lab, 0, 1, 1.4, operator="cube")
+    lab.switch(GPU)
+    third = plant(lab, 0, 1, 1.3, state="accepted")
+    apart = plant(lab, 1, 2, 1.3)
+    page = client.get(f"/regressions/{first}").text
+    assert re.findall(r'name="also" value="(\d+)"( checked)?', page) == [(str(second), " checked"), (str(third), "")]
+    form = {"state": "acknowledged", "author": " Ann ", "assignee": "Bea", "link": LINK, "due_on": "2026-03-31", "note": "mine"}
+    answer = client.post(f"/regressions/{first}/triage", data=form | {"also": [second]}, follow_redirects=False)
+    assert answer.status_code == 303
+    for number in (first, second):
+        told = row(client, number)
+        assert (told["state"], told["assignee"], told["link"], told["due_on"]) == ("acknowledged", "Bea", LINK, "2026-03-31")
+    assert (row(client, third)["state"], row(client, apart)["assignee"]) == ("accepted", None)
+    page = client.get(f"/regressions/{first}").text
+    assert 'value="2026-03-31"' in page
+    assert "assignee: none → Bea" in page
+    assert f'<a href="{LINK}" rel="noopener noreferrer">' in page
+    # A field that was emptied is taken away.
+    client.post(f"/regressions/{first}/triage", data={"state": "acknowledged", "author": "Ann"})
+    assert (row(client, first)["assignee"], row(client, first)["link"]) == (None, None)
+
+
+def test_the_form_comes_back_with_what_was_entered(client: TestClient, lab: Lab) -> None:
+    first, second = plant(lab, 0, 1, 1.5), plant(lab, 0, 1, 1.4, operator="cube")
+    form = {"state": "nothing", "author": "", "assignee": "<b>", "link": "javascript:alert(1)", "due_on": "soon", "note": "why"}
+    answer = client.post(f"/regressions/{first}/triage", data=form)
+    assert answer.status_code == 422
+    page = html.unescape(answer.text)
+    for name in ("state", "author", "link", "due_on"):
+        assert f'id="{name}-error"' in page
+    assert 'value="<b>"' in page
+    assert "&lt;b&gt;" in answer.text
+    assert 'href="javascript' not in answer.text
+    assert re.findall(r'name="also" value="(\d+)"( checked)?', page) == [(str(second), "")]
+    assert row(client, first)["state"] == "new"
