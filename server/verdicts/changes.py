@@ -20,7 +20,7 @@ from itertools import groupby
 from math import exp, hypot, log, pi, sqrt
 from statistics import median, median_high, median_low
 
-from server.verdicts.noise import PRIOR_BETWEEN, PRIOR_WEIGHT, SUSPICION, Reading, Rule, deviation, shrink, width
+from server.verdicts.noise import ALARM, DOUBT, PRIOR_BETWEEN, PRIOR_WEIGHT, SUSPICION, Reading, Rule, deviation, shrink, width
 
 BLOCK = 256
 """Commits after which the walk starts anew, one block ahead."""
@@ -40,13 +40,16 @@ SETTLED = 8
 """Readings after which a level is known. Until then a return to where the series was before must last for half as many."""
 LONGER = 3
 """How many times as long as on an earlier visit a series must stay at a level that is to be its own."""
-LEAST_SHARE = 0.4
+LEAST_SHARE = 0.7
 """Share of the deviation between runs that any number of readings leaves: neighbouring runs are not independent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of level between two neighbouring readings: their indices, head over base level, and its size over what was needed."""
+    """A change of level between two neighbouring readings: their indices, and head over base level.
+
+    score: its size over what ALARM asks for; from 1 on, history alone says that it is one.
+    """
 
     base: int
     head: int
@@ -54,120 +57,132 @@ class Change:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Logs:
-    """The readings in log time: low end, median and high end of each interval, its width, and the commit."""
-
-    ends: tuple[list[float], list[float], list[float]]
-    widths: list[float]
-    commits: list[int]
-
-
-def find_changes(readings: Sequence[Reading], device_kind: str, rule: Rule | None = None) -> list[Change]:
+def find_changes(
+    readings: Sequence[Reading], device_kind: str, rule: Rule | None = None, around: int | None = None
+) -> list[Change]:
     """The changes in readings of one series in one environment, sorted by ordinal and order of measuring.
 
     device_kind: cuda | cpu. rule: how large a shift must be; by default so small that a comparison has to confirm it (SUSPICION),
-    while ALARM is for verdicts from history alone.
+    while ALARM is for verdicts from history alone. around: only what a reading at this ordinal may have changed is looked for.
     """
-    rule = rule or SUSPICION[device_kind]
-    logs = _Logs(
-        ([log(one.low_ns) for one in readings], [log(one.median_ns) for one in readings], [log(one.high_ns) for one in readings]),
-        [width(one) for one in readings],
-        [one.commit_id for one in readings],
-    )
+    walk = _Walk(readings, device_kind, rule or SUSPICION[device_kind])
     found: list[Change] = []
-    for warm_up, first, end in _blocks(readings):
-        found += [
-            change
-            for change in _walk(logs, warm_up, end, rule, (PRIOR_BETWEEN[device_kind], PRIOR_WEIGHT))
-            if first <= change.head < end
-        ]
+    for warm_up, first, end in _blocks(readings, around):
+        found += [change for change in walk.changes(warm_up, end) if first <= change.head < end]
     return found
 
 
+def doubt_newest(readings: Sequence[Reading], device_kind: str) -> Change | None:
+    """The step to the newest commit, unless history rules out that it hides a change of 3 % (DOUBT); sorted as for find_changes.
+
+    For who has time to compare the commits of noisy series often: history alone cannot see small changes there.
+    """
+    head = len(readings) - 1
+    while head > 0 and readings[head - 1].commit_id == readings[head].commit_id:
+        head -= 1
+    if head < LEAST_BEFORE:
+        return None
+    walk = _Walk(readings, device_kind, SUSPICION[device_kind])
+    for _ in walk.changes(0, head):
+        pass
+    walk.rule = DOUBT[device_kind]
+    return walk.change_at(head, len(readings)) if head - walk.start >= LEAST_BEFORE else None
+
+
 def span(ordinal: int) -> tuple[int, int]:
-    """First and last ordinal of the readings that find_changes needs for the changes that a reading at `ordinal` may touch."""
+    """First and last ordinal of the readings that find_changes needs to look around `ordinal`."""
     block = ordinal // BLOCK
     return max(0, (block - 2) * BLOCK), (block + 3) * BLOCK - 1
 
 
-def _blocks(readings: Sequence[Reading]) -> Iterator[tuple[int, int, int]]:
+def _blocks(readings: Sequence[Reading], around: int | None) -> Iterator[tuple[int, int, int]]:
     """Indices where the walk of a block starts, and where the block itself does and ends."""
     ordinals = [one.ordinal for one in readings]
     for block in sorted({ordinal // BLOCK for ordinal in ordinals}):
-        warm_up, first, end = (bisect_left(ordinals, (block + offset) * BLOCK) for offset in (-1, 0, 1))
-        yield warm_up, first, end
+        if around is None or abs(block - around // BLOCK) <= 1:
+            warm_up, first, end = (bisect_left(ordinals, (block + offset) * BLOCK) for offset in (-1, 0, 1))
+            yield warm_up, first, end
 
 
-def _walk(logs: _Logs, start: int, end: int, rule: Rule, prior: tuple[float, float]) -> Iterator[Change]:
-    """Changes with a head from `start` to `end`, each against the level since the one before it."""
-    head, last = start + LEAST_BEFORE, len(logs.commits)
-    while head < min(end, last):
-        if logs.commits[head] == logs.commits[head - 1]:
-            head += 1
-            continue
-        change = _change(logs, start, head, min(head + AFTER, last), rule, prior)
-        if change is None:
-            head += 1
-            continue
-        yield change
-        past = logs.ends[1][max(start, change.head - WINDOW) : change.head]
-        prior = shrink(deviation(past), len(past), *prior), min(len(past) + prior[1], SETTLED)
-        start, head = change.head, change.head + LEAST_BEFORE
+class _Walk:
+    """A walk along readings in log time, which knows since when the level is what it is, and what noise to expect."""
 
+    def __init__(self, readings: Sequence[Reading], device_kind: str, rule: Rule) -> None:
+        self.lows = [log(one.low_ns) for one in readings]
+        self.medians = [log(one.median_ns) for one in readings]
+        self.highs = [log(one.high_ns) for one in readings]
+        self.widths = [width(one) for one in readings]
+        self.commits = [one.commit_id for one in readings]
+        self.rule = rule
+        self.alarm = ALARM[device_kind]
+        self.usual = PRIOR_BETWEEN[device_kind], PRIOR_WEIGHT
+        self.start, self.prior = 0, self.usual
 
-def _change(logs: _Logs, start: int, head: int, end: int, rule: Rule, prior: tuple[float, float]) -> Change | None:
-    """The change between the level before `head` and that of the readings from `head` to `end`; None when noise may explain it."""
-    level, now = median(logs.ends[1][max(start, head - LEVEL) : head]), median(logs.ends[1][head:end])
-    sign = 1 if now > level else -1
-    if sign * (now - level) < rule.least or abs(exp(now) - exp(level)) < rule.least_ns:
-        return None
-    usual = median(logs.widths[max(start, head - WINDOW) : head])
-    stretched = max(0.0, median(logs.widths[head:end]) - USUAL_WIDTH * usual)
-    score = min(_score(values, start, head, end, sign, stretched, rule, prior) for values in logs.ends)
-    if score < 1 or _known(logs.ends[1][max(0, head - WINDOW) : head], head - start, end - head, level, now):
-        return None
-    border = _border(logs, head, end, level, now)
-    return Change(border - 1, border, exp(now - level), score)
+    def changes(self, start: int, end: int) -> Iterator[Change]:
+        """Changes with a head from `start` to `end`, each against the level since the one before it."""
+        self.start, self.prior = start, self.usual
+        head, last = start + LEAST_BEFORE, len(self.commits)
+        while head < end:
+            change = self.change_at(head, min(head + AFTER, last)) if self.commits[head] != self.commits[head - 1] else None
+            if change is None:
+                head += 1
+                continue
+            yield change
+            past = self.medians[max(self.start, change.head - WINDOW) : change.head]
+            self.prior = shrink(deviation(past), len(past), *self.prior), min(len(past) + self.prior[1], SETTLED)
+            self.start, head = change.head, change.head + LEAST_BEFORE
 
+    def change_at(self, head: int, end: int) -> Change | None:
+        """The change between the level before `head` and that of the readings from `head` to `end`; None when noise may explain it."""
+        level, now = median(self.medians[max(self.start, head - LEVEL) : head]), median(self.medians[head:end])
+        sign = 1 if now > level else -1
+        if abs(exp(now) - exp(level)) < self.rule.least_ns or (
+            self.rule.deviations >= 0 and sign * (now - level) < self.rule.least
+        ):
+            return None
+        sizes = [self._size(values, head, end, sign) for values in (self.lows, self.medians, self.highs)]
+        if any(shift < self.rule.threshold(spread) for shift, spread in sizes):
+            return None
+        if not self.rule.revisits and self._known(head, end, level, now):
+            return None
+        border = self._border(head, end, level, now)
+        return Change(border - 1, border, exp(now - level), min(shift / self.alarm.threshold(spread) for shift, spread in sizes))
 
-def _score(
-    values: Sequence[float], start: int, head: int, end: int, sign: int, stretched: float, rule: Rule, prior: tuple[float, float]
-) -> float:
-    """The shift of one end of the interval over what the rule asks for."""
-    past, new = values[max(start, head - WINDOW) : head], values[head:end]
-    cautious = median_low(new) if sign > 0 else median_high(new)
-    shift = sign * (cautious - median(past[-LEVEL:]))
-    spread = hypot(shrink(deviation(past), len(past), *prior), stretched)
-    return shift / rule.threshold(spread * _share(min(len(past), LEVEL), len(new)))
+    def _size(self, values: Sequence[float], head: int, end: int, sign: int) -> tuple[float, float]:
+        """The shift of one end of the interval, and the deviation that noise gives it."""
+        past, new = values[max(self.start, head - WINDOW) : head], values[head:end]
+        shift = (median_low(new) if sign > 0 else median_high(new)) - median(past[-LEVEL:])
+        usual = median(self.widths[max(self.start, head - WINDOW) : head])
+        stretched = max(0.0, median(self.widths[head:end]) - USUAL_WIDTH * usual)
+        spread = hypot(shrink(deviation(past), len(past), *self.prior), stretched)
+        return sign * shift, spread * _share(min(len(past), LEVEL), len(new))
+
+    def _known(self, head: int, end: int, level: float, now: float) -> bool:
+        """Whether the readings from `head` to `end` are at a level that is none of its own yet.
+
+        The series may have come there before and left again, and has not stayed for much longer than then; or it only went back there,
+        from a level that was its own for a short time.
+        """
+        first, new = max(0, head - WINDOW), end - head
+        there = [SAME_LEVEL[0] < (value - level) / (now - level) < SAME_LEVEL[1] for value in self.medians[first:head]]
+        before, since = there[: max(0, self.start - first)], there[max(0, self.start - first) :]
+        if head - self.start < SETTLED and new < SETTLED // 2 and any(before):
+            return True
+        visits = [len(list(group)) for inside, group in groupby(since) if inside]
+        if visits and since[0]:
+            del visits[0]  # It began there, and did not come.
+        return bool(visits) and new <= LONGER * max(visits)
+
+    def _border(self, head: int, end: int, level: float, now: float) -> int:
+        """The index from `head` on at which two constant levels fit the readings best, by absolute deviations; first of a commit."""
+        best, cost, least = head, 0.0, 0.0
+        for index in range(head, end - 1):
+            cost += abs(self.medians[index] - level) - abs(self.medians[index] - now)
+            if cost < least and self.commits[index + 1] != self.commits[index]:
+                best, least = index + 1, cost
+        return best
 
 
 def _share(before: int, after: int) -> float:
     """Deviation of the difference of two levels, as a share of that of one reading and a level of many."""
     return max(LEAST_SHARE, sqrt((1 / after + pi / 2 / before) / (1 + pi / 2 / LEVEL)))
-
-
-def _known(past: Sequence[float], settled: int, new: int, level: float, now: float) -> bool:
-    """Whether the `new` readings are at a level that is none of its own yet.
-
-    The series may have come there before and left again, and has not stayed for much longer than then; or it only went back there,
-    from where it was for `settled` readings.
-    """
-    there = [SAME_LEVEL[0] < (value - level) / (now - level) < SAME_LEVEL[1] for value in past]
-    if settled < SETTLED and new < SETTLED // 2 and any(there[:-settled]):
-        return True
-    away = [len(list(group)) for inside, group in groupby(there[-settled:]) if inside]
-    if away and there[-settled]:
-        del away[0]  # It began there, and did not come.
-    return bool(away) and new <= LONGER * max(away)
-
-
-def _border(logs: _Logs, head: int, end: int, level: float, now: float) -> int:
-    """The index from `head` on at which two constant levels fit the readings best, by absolute deviations; first of a commit."""
-    values = logs.ends[1]
-    best, cost, least = head, 0.0, 0.0
-    for index in range(head, end - 1):
-        cost += abs(values[index] - level) - abs(values[index] - now)
-        if cost < least and logs.commits[index + 1] != logs.commits[index]:
-            best, least = index + 1, cost
-    return best

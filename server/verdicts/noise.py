@@ -52,25 +52,29 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a shift of log time must exceed to count: `least` + `deviations` · s + `tail` · s², s being the deviation between runs.
+    """What a shift of log time must reach to count: `least` + `deviations` · s + `tail` · s², s being the deviation between runs.
 
     The square is there because noisy series have heavier tails than normal ones. least_ns: absolute floor, below which a timer, not a
-    kernel, may have changed.
+    kernel, may have changed. revisits: whether a return to a level that the series visited before counts.
     """
 
     least: float
     deviations: float
     tail: float
-    least_ns: float = 200.0
+    least_ns: float = 50.0
+    revisits: bool = False
 
     def threshold(self, deviation: float) -> float:
         return self.least + self.deviations * deviation + self.tail * deviation**2
 
 
-ALARM = {"cuda": Rule(0.018, 2.0, 12.0), "cpu": Rule(0.04, 3.0, 12.0)}
+ALARM = {"cuda": Rule(0.018, 2.0, 18.0), "cpu": Rule(0.04, 3.0, 18.0, least_ns=200.0)}
 """For a verdict from history alone, per device kind: about one false alarm in 500 readings."""
-SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.03, 2.0, 8.0)}
-"""For what is worth a comparison, which then decides, per device kind."""
+SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.03, 2.0, 8.0, least_ns=200.0)}
+"""For what is worth a comparison, which then decides, per device kind: one reading in fifty."""
+DOUBT = {"cuda": Rule(0.020, -1.5, 0.0, revisits=True), "cpu": Rule(0.04, -1.0, 0.0, least_ns=200.0, revisits=True)}
+"""For whatever may hide a change of 3 % (6 % on a CPU): the noisier the series, the less history can rule out, and the more readings
+are worth a comparison."""
 
 
 def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
