@@ -22,7 +22,7 @@ from statistics import median, median_high, median_low
 
 from server.verdicts.noise import ALARM, DOUBT, PRIOR_BETWEEN, PRIOR_WEIGHT, SUSPICION, Reading, Rule, deviation, shrink, width
 
-BLOCK = 256
+BLOCK = 128
 """Commits after which the walk starts anew, one block ahead."""
 WINDOW = 48
 """Readings of the past that the noise is taken from."""
@@ -140,20 +140,26 @@ class _Walk:
             self.rule.deviations >= 0 and sign * (now - level) < self.rule.least
         ):
             return None
-        sizes = [self._size(values, head, end, sign) for values in (self.lows, self.medians, self.highs)]
-        if any(shift < self.rule.threshold(spread) for shift, spread in sizes):
-            return None
+        stretched = self._stretched(head, end)
+        score = float("inf")
+        for values in (self.medians, self.lows, self.highs):
+            shift, spread = self._size(values, head, end, sign, stretched)
+            if shift < self.rule.threshold(spread):
+                return None
+            score = min(score, shift / self.alarm.threshold(spread))
         if not self.rule.revisits and self._known(head, end, level, now):
             return None
         border = self._border(head, end, level, now)
-        return Change(border - 1, border, exp(now - level), min(shift / self.alarm.threshold(spread) for shift, spread in sizes))
+        return Change(border - 1, border, exp(now - level), score)
 
-    def _size(self, values: Sequence[float], head: int, end: int, sign: int) -> tuple[float, float]:
+    def _stretched(self, head: int, end: int) -> float:
+        """How much wider the intervals of the new readings are than this series' usually are."""
+        return max(0.0, median(self.widths[head:end]) - USUAL_WIDTH * median(self.widths[max(self.start, head - WINDOW) : head]))
+
+    def _size(self, values: Sequence[float], head: int, end: int, sign: int, stretched: float) -> tuple[float, float]:
         """The shift of one end of the interval, and the deviation that noise gives it."""
         past, new = values[max(self.start, head - WINDOW) : head], values[head:end]
         shift = (median_low(new) if sign > 0 else median_high(new)) - median(past[-LEVEL:])
-        usual = median(self.widths[max(self.start, head - WINDOW) : head])
-        stretched = max(0.0, median(self.widths[head:end]) - USUAL_WIDTH * usual)
         spread = hypot(shrink(deviation(past), len(past), *self.prior), stretched)
         return sign * shift, spread * _share(min(len(past), LEVEL), len(new))
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import expm1, hypot, log, sqrt
-from statistics import median, stdev
+from math import expm1, fsum, hypot, log, sqrt
+from statistics import median
 
 NORMAL_MAD = 1.4826
 """Standard deviations in a median absolute deviation, of a normal distribution."""
@@ -111,8 +111,9 @@ def deviation(logs: Sequence[float]) -> float:
     """
     if len(logs) < 2:
         return 0.0
-    level = median(logs)
-    return min(NORMAL_MAD * median(abs(value - level) for value in logs), stdev(logs))
+    level, mean = median(logs), fsum(logs) / len(logs)
+    usual = sqrt(fsum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
+    return min(NORMAL_MAD * median([abs(value - level) for value in logs]), usual)
 
 
 def width(reading: Reading) -> float:
