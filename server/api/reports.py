@@ -7,7 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
+from db.reads.callbacks import CallbackRow, list_callbacks
 from db.reads.reports import read_report_facts
+from db.reads.rows import Page
+from db.reads.work import read_submission
 from server.commits import operator_folder
 from server.problems import documented, not_found
 from server.reports.build import build_report
@@ -90,6 +93,14 @@ def get_sarif(found: Submission) -> Response:
 def get_check_run(found: Submission) -> dict[str, Any]:
     """The report as the body of GitHub's `POST /repos/{owner}/{repo}/check-runs`."""
     return check_run(found.report, found.folder)
+
+
+@router.get("/submissions/{submission_id}/callbacks", responses=documented(404, 422))
+def get_callbacks(session: Db, submission_id: int) -> Page[CallbackRow]:
+    """Commit statuses that another system is or was to be told of this submission, oldest first."""
+    if read_submission(session, submission_id) is None:
+        raise not_found("submission", submission_id)
+    return Page(list_callbacks(session, submission_id), None)
 
 
 def _file(found: Reported, text: str, form: str, ending: str) -> Response:

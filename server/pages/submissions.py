@@ -11,13 +11,17 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from starlette.datastructures import FormData
 
+from db.reads.callbacks import list_callbacks
 from db.reads.code import list_operators, list_suites
 from db.reads.devices import list_devices
+from db.reads.reports import read_report_facts
 from db.reads.work import list_jobs, list_submissions, read_submission
 from db.submissions import cancel_submission, retry_submission
 from server.pages.render import Page, Scope
 from server.pages.render import query as address
 from server.problems import Problem, not_found
+from server.reports.build import build_report
+from server.reports.model import KINDS, MEANINGS, Report
 from server.service import Before, Config, database_of, require_schema
 from server.submissions import ORDER, SubmissionRequest, submit
 
@@ -95,7 +99,17 @@ def submission(page: Page, submission_id: int, before: Before = None) -> Respons
         before=before,
         total=total,
         ended=ended,
+        report=report_on(page, submission_id),
+        callbacks=list_callbacks(page.session, submission_id),
+        kinds=KINDS,
+        meanings=MEANINGS,
     )
+
+
+def report_on(page: Scope, submission_id: int) -> Report | None:
+    """What a submission came to so far."""
+    facts = read_report_facts(page.session, submission_id)
+    return build_report(facts, "") if facts is not None else None
 
 
 @router.post("/submissions/{submission_id}/cancel")

@@ -1,0 +1,64 @@
+"""A commit held against its base that has something of everything in its report, and a code host that would not listen."""
+
+from __future__ import annotations
+
+import random
+
+from db import callbacks, submissions
+from db.models import Status
+from db.outcome import ComparisonRow, ResultRow, RunOutcome
+from db.reads.judging import list_job_ids
+from db.regressions import mark_judged
+from tests.browser.operators import OPERATORS
+from tests.browser.world import COMMITS, GPU_LATER, World, finish
+
+RATIOS = {"v1": 1.0, "v2": 1.31, "v3": 1.04, "triton": 0.82}
+URL = "https://api.github.com/repos/acme/kernels/statuses/{sha}"
+
+
+def hold(world: World) -> None:
+    """The newest commit but one, held against the one before it."""
+    number, kron = COMMITS - 2, OPERATORS[0]
+    head, base = world.commits[world.shas[number]], world.commits[world.shas[number - 1]]
+    device = world.devices[GPU_LATER.device_key]
+    jobs = [
+        submissions.NewJob(kind, head, world.operators[operator], device, {"suite": "quick"}, base if kind == "compare" else None, same)
+        for kind, operator, same in (
+            ("check", "kron", None), ("bench", "kron", None), ("compare", "kron", None), ("compare", "square", world.shas[number - 1]),
+        )
+    ]  # fmt: skip
+    asked = {"commits": world.shas[number], "base": "merge-base", "kinds": ["check", "bench"], "device": "all"}
+    with world.database.session() as s:
+        new = submissions.NewSubmission(world.repository, asked, jobs, "webhook", base_commit_id=base)
+        made = submissions.create_submission(s, new)
+        check, bench, compare, _ = list_job_ids(s, made)
+        url = URL.replace("{sha}", world.shas[number])
+        callbacks.tell(s, made, url, {"state": "pending", "description": "is being measured"})
+        first = callbacks.claim_due(s)
+        assert first is not None
+        callbacks.record_sent(s, first.id)
+    case = kron.cases[0][0]
+    results = [
+        ResultRow("v1", case, Status.OK),
+        ResultRow("v3", case, Status.WRONG, "grad x is wrong: relative error 4.1e-02, allowed 2.3e-05"),
+    ]
+    finish(world, check, RunOutcome(GPU_LATER, results=results))
+    timed_out = ResultRow("v2", kron.cases[1][0], Status.TIMED_OUT, "took longer than 120 s")
+    finish(world, bench, RunOutcome(GPU_LATER, results=[ResultRow("v1", case, Status.OK), timed_out]))
+    finish(world, compare, RunOutcome(GPU_LATER, comparisons=[_rounds(variant, case, ratio) for variant, ratio in RATIOS.items()]))
+    with world.database.session() as s:
+        for job in (check, bench, compare):
+            mark_judged(s, job)
+        callbacks.tell(
+            s, made, url, {"state": "failure", "description": "1 wrong, 2 slower, 1 failed, 1 faster, 4 compared, 1 unchanged"}
+        )
+        last = callbacks.claim_due(s)
+        assert last is not None
+        callbacks.record_failure(s, last.id, "it was answered with 503", 3600)
+    world.ids["held"] = made
+
+
+def _rounds(variant: str, case: str, ratio: float) -> ComparisonRow:
+    rng = random.Random(variant)
+    base = [21_000.0 * rng.gauss(1, 0.004) for _ in range(14)]
+    return ComparisonRow(variant, case, "graph", "1", Status.OK, "", base, [value * ratio * rng.gauss(1, 0.002) for value in base])
