@@ -9,7 +9,7 @@ from .problem import Data, Problem
 from .truth import Truth
 
 Memory = set[tuple[str, str, str]]
-"""(operator, variant, torch operator) that a child has put through opcheck: once is enough."""
+"""(operator, variant, torch operator and direction) that a child has put through opcheck: once is enough."""
 Calls = dict[Any, tuple[tuple[Any, ...], dict[str, Any]]]
 
 
