@@ -51,7 +51,7 @@ def v1(x):
 
 @operator.variant("v3", idea="one loop in C++", native=True, devices=("cpu",))
 def v3(x):
-    return torch.ops.cube.forward(x)
+    return torch.ops.cube.forward(x.contiguous())
 """
 
 NATIVE = """
