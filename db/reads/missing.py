@@ -62,22 +62,23 @@ WITH RECURSIVE lines AS (
     FROM steps WHERE step < {COMMITS} AND ordinal IS NOT NULL
 )
 SELECT repositories.id AS repository_id, repositories.name AS repository, operators.name AS operator, devices.key AS device_key,
-       steps.device_id, results.commit_id, commits.sha, steps.ordinal, max(results.created_at) AS measured_at,
-       jobs.spec ->> 'suite' AS suite, array_agg(ARRAY[variants.name, cases.key, results.status]) AS cells
+       steps.device_id, found.commit_id, commits.sha, steps.ordinal, found.measured_at,
+       coalesce(jobs.spec ->> 'suite', 'quick') AS suite, found.cells, jobs.spec - 'known' AS spec
 FROM steps
-JOIN results ON results.operator_id = steps.operator_id AND results.device_id = steps.device_id AND results.kind = 'bench'
-     AND results.ordinal = steps.ordinal
-JOIN runs ON runs.id = results.run_id
-JOIN jobs ON jobs.id = runs.job_id AND jsonb_typeof(coalesce(nullif(jobs.spec -> 'variants', '[]'), 'null')) = 'null'
-     AND jsonb_typeof(coalesce(nullif(jobs.spec -> 'cases', '[]'), 'null')) = 'null'
-JOIN variants ON variants.id = results.variant_id
-JOIN cases ON cases.id = results.case_id
-JOIN commits ON commits.id = results.commit_id
+-- Grouped here, so that nobody starts from all runs there ever were.
+CROSS JOIN LATERAL (
+    SELECT run_id, commit_id, max(created_at) AS measured_at, array_agg(ARRAY[variants.name, cases.key, status]) AS cells
+    FROM results JOIN variants ON variants.id = variant_id JOIN cases ON cases.id = case_id
+    WHERE results.operator_id = steps.operator_id AND device_id = steps.device_id AND kind = 'bench' AND ordinal = steps.ordinal
+    GROUP BY run_id, commit_id
+) AS found
+JOIN runs ON runs.id = found.run_id
+JOIN jobs ON jobs.id = runs.job_id
+JOIN commits ON commits.id = found.commit_id
 JOIN operators ON operators.id = steps.operator_id
 JOIN repositories ON repositories.id = operators.repository_id
 JOIN devices ON devices.id = steps.device_id
-GROUP BY repositories.id, operators.id, devices.id, steps.device_id, results.commit_id, commits.sha, steps.ordinal, jobs.spec ->> 'suite'
-ORDER BY operators.id, devices.id, steps.ordinal DESC, results.commit_id DESC
+ORDER BY operators.id, devices.id, steps.ordinal DESC, found.commit_id DESC, found.run_id
 """
 
 
@@ -134,7 +135,7 @@ class _Thinned:
 def list_missing(session: Session, now: datetime, repository_id: int | None = None) -> Iterator[AlarmRow]:
     """What is missing of one repository, or of all."""
     lines: dict[tuple[int, str, int], list[_Measured]] = defaultdict(list)
-    for row in fetch(session, _Measured, _HISTORIES, repository_id=repository_id):
+    for row in _read_histories(session, repository_id):
         if now - row.measured_at < timedelta(days=MISSING_DAYS):
             lines[row.repository_id, row.operator, row.device_id].append(row)
     measured: dict[tuple[int, int], dict[int, _Measured]] = defaultdict(dict)
@@ -149,6 +150,24 @@ def list_missing(session: Session, now: datetime, repository_id: int | None = No
             thinned.append(_Thinned(rows[0], cells))
     yield from _tell_ended(session, now, ended)
     yield from _tell_thinned(session, now, thinned)
+
+
+def _read_histories(session: Session, repository_id: int | None) -> list[_Measured]:
+    """The newest commits measured of every operator on every device, newest first; runs of one commit count as one."""
+
+    def row(spec: dict[str, Any], **fields: Any) -> _Measured | None:
+        return None if spec.get("variants") or spec.get("cases") else _Measured(**fields)
+
+    found: dict[tuple[int, str, int, int, str], _Measured] = {}
+    for one in fetch(session, row, _HISTORIES, repository_id=repository_id):
+        if one is None:
+            continue
+        key = one.repository_id, one.operator, one.device_id, one.commit_id, one.suite
+        if key in found:
+            found[key].cells.extend(one.cells)
+        else:
+            found[key] = one
+    return list(found.values())
 
 
 def _had_points(rows: Sequence[_Measured]) -> bool:
