@@ -5,16 +5,18 @@ The first custom value of every point is the address that a click on it leads to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
 from db.reads.rows import History, PointRow, RegressionSeriesRow, StatusMark
-from server.formats import STATUS_NAMES, absolute, duration, fact, headline, shape, share, short, unit_of, variant_order
+from server.formats import STATUS_NAMES, absolute, change, duration, fact, headline, shape, share, short, unit_of, variant_order
+from server.learned import Step
 
 Figure = dict[str, Any]
+SLOWER, FASTER = "#d2453a", "#2f9e6a"
 
 # Readable on light and dark, and told apart by most kinds of colour blindness.
 PALETTE = ("#4878d0", "#d98324", "#2f9e82", "#b05cc6", "#c8505a", "#7d8c2f", "#8c6d5a", "#2f9dc0")
@@ -35,16 +37,20 @@ _HOVER = "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br><b>%{c
 _MAX_TICKS = 8
 
 
-def history_figure(histories: Sequence[History], *, log_scale: bool = False) -> Figure:
+def history_figure(
+    histories: Sequence[History], steps: Mapping[int, Sequence[Step]] | None = None, *, log_scale: bool = False
+) -> Figure:
     """Medians with their 95 % intervals over the commits that were measured, one line per series and environment.
 
-    Commits stand at equal distances in the order of history. Statuses other than ok stand in a strip below the lines.
+    Commits stand at equal distances in the order of history. Statuses other than ok stand in a strip below the lines. steps: where
+    the level of a series changed, by its id.
     """
     commits = _positions(histories)
     size, unit = unit_of(max((point.median_ns for history in histories for point in history.points), default=1e3))
     traces: list[Figure] = []
     for index, history in enumerate(histories):
         traces += _lines(history, commits, size, PALETTE[index % len(PALETTE)], several=len(histories) > 1)
+    traces += _steps(histories, steps or {}, commits, size)
     strip, rows = _status_strip(histories, commits)
     floor = 0.07 * len(rows) + 0.04 if rows else 0.0
     layout = plain_layout()
@@ -154,6 +160,47 @@ def _hover(history: History, point: PointRow) -> list[str]:
     return [
         _commit_address(history, point.commit_sha), short(point.commit_sha), escape(_shortened(point.subject)),
         f"{escape(point.author)}, {absolute(point.authored_at)}", duration(point.median_ns, 4), interval,
+    ]  # fmt: skip
+
+
+def _steps(histories: Sequence[History], steps: Mapping[int, Sequence[Step]], commits: dict[str, int], size: float) -> list[Figure]:
+    """A triangle with the change on the first point of every new level, where that point is shown; one trace per direction."""
+    traces: list[Figure] = []
+    for name, symbol, colour, place in (
+        ("slower", "triangle-up", SLOWER, "top center"),
+        ("faster", "triangle-down", FASTER, "bottom center"),
+    ):
+        own = [
+            (history, point, step)
+            for history in histories
+            for step in steps.get(history.series.id, ())
+            for point in history.points
+            if point.commit_sha == step.head_sha and (step.ratio > 1) == (name == "slower")
+        ]
+        if own:
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers+text",
+                    "name": f"became {name}",
+                    "cliponaxis": False,
+                    "hovertemplate": _HOVER,
+                    "x": [commits[point.commit_sha] for _, point, _ in own],
+                    "y": [point.median_ns / size for _, point, _ in own],
+                    "text": [change(step.ratio) for _, _, step in own],
+                    "textposition": place,
+                    "textfont": {"color": colour, "size": 12},
+                    "marker": {"symbol": symbol, "size": 11, "color": colour},
+                    "customdata": [_step_hover(history, point, step) for history, point, step in own],
+                }
+            )
+    return traces
+
+
+def _step_hover(history: History, point: PointRow, step: Step) -> list[str]:
+    return [
+        _commit_address(history, point.commit_sha), short(point.commit_sha), escape(_shortened(point.subject)),
+        f"{escape(history.series.variant)}, level since {short(step.base_sha)}", change(step.ratio), "by history alone",
     ]  # fmt: skip
 
 

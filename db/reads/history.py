@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import text
 
 from db.reads.query import Session, fetch, fetch_one, fetch_page
-from db.reads.rows import History, Page, PointRow, PointSamples, SeriesRow, StatusMark
+from db.reads.rows import History, Page, PointRow, PointSamples, ReadingRow, SeriesRow, StatusMark
 from db.results import unpack_samples
 
 MAX_POINTS = 5000
@@ -116,6 +116,23 @@ def read_history(
 def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
     found = session.execute(text("SELECT id, facts FROM environments WHERE id = ANY(:ids)"), {"ids": list(ids)})
     return {row.id: row.facts for row in found}
+
+
+def list_readings(session: Session, series_id: int, limit: int = MAX_POINTS) -> list[ReadingRow]:
+    """What the newest right runs of a series measured, several per commit where it was repeated; in order of history, then of time."""
+    sql = """
+    SELECT commits.sha AS commit_sha, newest.commit_id, newest.ordinal, newest.environment_id, devices.kind AS device_kind,
+           median_ns, low_ns, high_ns
+    FROM (
+        SELECT points.* FROM points JOIN results ON results.id = points.result_id
+        WHERE series_id = :series_id AND results.status = 'ok' ORDER BY points.ordinal DESC, points.id DESC LIMIT :limit
+    ) AS newest
+    JOIN commits ON commits.id = newest.commit_id
+    JOIN series ON series.id = newest.series_id
+    JOIN devices ON devices.id = series.device_id
+    ORDER BY newest.ordinal, newest.commit_id, newest.id
+    """
+    return fetch(session, ReadingRow, sql, series_id=series_id, limit=limit)
 
 
 def read_samples(session: Session, point_id: int) -> PointSamples | None:

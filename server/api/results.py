@@ -8,11 +8,12 @@ from fastapi import APIRouter, Query, Response
 
 from db.reads.code import find_commit
 from db.reads.commits import compare_commits, compare_variants
-from db.reads.history import MAX_POINTS, list_series, read_history, read_samples
+from db.reads.history import MAX_POINTS, list_series, read_history, read_samples, read_series
 from db.reads.overview import read_overview
 from db.reads.query import METRICS, Session
 from db.reads.rows import Cell, CommitRow, ComparedRow, DeviceRow, History, Page, PointRow, PointSamples, RepositoryRow, SeriesRow
 from server.api.code import DeviceKey, RepositoryName
+from server.learned import Learned, read_learned
 from server.problems import FieldError, Problem, documented, not_found
 from server.service import Before, Db, Limit, device_or_404, repository_or_404
 from server.tables import CSV_ANSWER, csv_response
@@ -88,6 +89,14 @@ def get_history(
     if found is None:
         raise not_found("series", series_id, "list them at /api/v1/series")
     return found
+
+
+@router.get("/history/{series_id}/noise", responses=documented(404, 422))
+def get_noise(session: Db, series_id: int) -> Page[Learned]:
+    """How far runs of the same code lie apart in a series, the least change it can show, and where it changed; per environment."""
+    if read_series(session, series_id) is None:
+        raise not_found("series", series_id, "list them at /api/v1/series")
+    return Page(read_learned(session, series_id), None)
 
 
 @router.get("/points/{point_id}/samples", responses=documented(404, 422))

@@ -13,6 +13,7 @@ from db.reads.history import find_series, read_history
 from db.reads.rows import History, PointRow, StatusMark
 from server.charts import history_figure
 from server.formats import fact, natural, variant_order
+from server.learned import Learned, Step, read_learned
 from server.pages.choices import Text, Texts, choose_bench
 from server.pages.render import Page, query
 from server.problems import Problem, not_found
@@ -82,6 +83,7 @@ def _show(page: Page, histories: list[History], environment: int | None, scale: 
     filters = {"operator": series.operator, "case": series.case, "device": series.device_key, "metric": series.metric}
     named = next(row for row in operators if row.name == series.operator)
     rows = table_rows(shown)
+    learned = {one.series.id: read_learned(page.session, one.series.id) for one in histories}
     return page.page(
         "history.html",
         json=address if len(histories) == 1 else query(address, repository=page.repository.name, **filters),
@@ -96,7 +98,8 @@ def _show(page: Page, histories: list[History], environment: int | None, scale: 
         environments=environment_facts(histories),
         environment=environment,
         scale=scale,
-        figure=history_figure(shown, log_scale=scale == "log"),
+        figure=history_figure(shown, steps_of(learned, environment), log_scale=scale == "log"),
+        learned={id_: only_shown(found, environment) for id_, found in learned.items()},
         rows=rows[:MAX_ROWS],
         row_count=len(rows),
     )
@@ -107,6 +110,19 @@ def only_environment(history: History, environment: int | None) -> History:
     if environment is None:
         return history
     return replace(history, points=[point for point in history.points if point.environment_id == environment])
+
+
+def only_shown(found: list[Learned], environment: int | None) -> Learned | None:
+    """What the chosen environment says, by default the newest; None where nothing was measured."""
+    return next((one for one in found if environment in (None, one.environment_id)), None)
+
+
+def steps_of(learned: dict[int, list[Learned]], environment: int | None) -> dict[int, list[Step]]:
+    """Where each series changed in the environments that are shown."""
+    return {
+        id_: [step for one in found if environment in (None, one.environment_id) for step in one.steps]
+        for id_, found in learned.items()
+    }
 
 
 def table_rows(histories: Iterable[History]) -> list[TableRow]:

@@ -22,6 +22,8 @@ PRIOR_BETWEEN = {"cuda": 0.008, "cpu": 0.03}
 the same commit, and what two shared cores show."""
 PRIOR_WEIGHT = 2.0
 """How many readings that expectation is worth."""
+NINE_IN_TEN = 1.28
+"""Standard deviations above which a tenth of a normal distribution lies."""
 REPEAT_WEIGHT = 2
 """How many differences between neighbouring commits one between runs of the same commit is worth: nothing but noise is in it."""
 
@@ -122,10 +124,11 @@ def width(reading: Reading) -> float:
 
 
 def detectable(noise: Noise, device_kind: str = "cuda", level_ns: float | None = None) -> float:
-    """The least share (0.021 is 2.1 %) by which a single new reading must differ from the series' level to be an alarm.
+    """The least change (0.021 is 2.1 %) that a single new reading shows as an alarm nine times in ten. device_kind: cuda | cpu.
 
-    level_ns: where the series is now, if the absolute floor is to count too.
+    level_ns: where the series is now, if the absolute floor is to count, too.
     """
     rule = ALARM[device_kind]
-    relative = expm1(rule.threshold(hypot(noise.between, noise.within)))
+    spread = hypot(noise.between, noise.within)
+    relative = expm1(rule.threshold(spread) + NINE_IN_TEN * spread)
     return max(relative, rule.least_ns / level_ns) if level_ns else relative

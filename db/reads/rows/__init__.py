@@ -19,6 +19,7 @@ from db.reads.rows.timings import (
     Measured,
     PointRow,
     PointSamples,
+    ReadingRow,
     SeriesRow,
     StatusMark,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "ProofView",
     "PulseRow",
     "QualityRow",
+    "ReadingRow",
     "RegressionDetail",
     "RegressionRow",
     "RegressionSeriesRow",

@@ -121,6 +121,20 @@ class StatusMark:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadingRow:
+    """What one run measured in one series. Unlike points of a history, all runs of a commit count: repeats teach the noise."""
+
+    commit_sha: str
+    commit_id: int
+    ordinal: int
+    environment_id: int
+    device_kind: str
+    median_ns: float
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     series: SeriesRow
     points: list[PointRow]
