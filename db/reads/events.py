@@ -15,18 +15,24 @@ OPEN = ("new", "acknowledged")
 """States in which a regression waits for somebody."""
 
 # A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with the same head.
+# What the filters leave out counts here too, so that an event is the same whatever is asked for.
 _EVENTS = f"""
-WITH found AS MATERIALIZED (
+WITH known AS MATERIALIZED (
     SELECT regressions.id, regressions.operator_id, direction, base_commit_id, head_commit_id,
-           base.ordinal AS base_at, head.ordinal AS head_at, {RANK} AS rank, {SEVERITY} AS severity
-    FROM {TABLES} WHERE {MATCHES}
+           base.ordinal AS base_at, head.ordinal AS head_at, {RANK} AS rank, {SEVERITY} AS severity, {MATCHES} AS is_found
+    FROM {TABLES}
+    WHERE operators.repository_id = :repository_id AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
+), found AS MATERIALIZED (
+    SELECT * FROM known WHERE is_found
 ), narrowed AS (
     SELECT DISTINCT ON (wide.base_commit_id, wide.head_commit_id, direction)
-           wide.base_commit_id, wide.head_commit_id, direction, narrow.head_commit_id AS event_head
-    FROM found AS wide JOIN found AS narrow USING (operator_id, direction)
-    WHERE wide.head_at - wide.base_at > 1 AND narrow.base_at >= wide.base_at AND narrow.head_at <= wide.head_at
+           wide.base_commit_id, wide.head_commit_id, wide.direction, narrow.head_commit_id AS event_head
+    FROM known AS wide CROSS JOIN LATERAL generate_series(wide.base_at + 1, wide.head_at) AS inside
+    JOIN known AS narrow ON narrow.operator_id = wide.operator_id AND narrow.direction = wide.direction AND narrow.head_at = inside
+    WHERE wide.head_at - wide.base_at > 1 AND narrow.base_at >= wide.base_at
       AND narrow.head_at - narrow.base_at < wide.head_at - wide.base_at
-    ORDER BY wide.base_commit_id, wide.head_commit_id, direction, narrow.head_at - narrow.base_at, narrow.head_at DESC, narrow.id
+      AND (wide.base_commit_id, wide.head_commit_id, wide.direction) IN (SELECT base_commit_id, head_commit_id, direction FROM found)
+    ORDER BY wide.base_commit_id, wide.head_commit_id, wide.direction, narrow.head_at - narrow.base_at, narrow.head_at DESC, narrow.id
 )
 SELECT coalesce(narrowed.event_head, found.head_commit_id) AS head_id, direction, array_agg(found.id ORDER BY severity DESC, found.id) AS ids
 FROM found LEFT JOIN narrowed USING (base_commit_id, head_commit_id, direction)
@@ -64,15 +70,11 @@ def read_event(session: Session, repository_id: int, regression: RegressionRow) 
 
 
 def _around(session: Session, regression: RegressionRow) -> dict[str, Any]:
-    """Only what overlaps its range, or lies in a range that does, can belong to the same event."""
+    """All of one event holds the commit at the head of its narrowest range, so each overlaps every other."""
     sql = """
-    SELECT min(base.ordinal) AS since, max(head.ordinal) AS until
-    FROM regressions AS own
-    JOIN commits AS own_base ON own_base.id = own.base_commit_id JOIN commits AS own_head ON own_head.id = own.head_commit_id
-    JOIN regressions ON regressions.verdict = own.verdict AND regressions.direction = own.direction
-    JOIN commits AS base ON base.id = regressions.base_commit_id AND base.ordinal < own_head.ordinal
-    JOIN commits AS head ON head.id = regressions.head_commit_id AND head.ordinal > own_base.ordinal
-    WHERE own.id = :id
+    SELECT base.ordinal AS since, head.ordinal AS until
+    FROM regressions JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
+    WHERE regressions.id = :id
     """
     return dict(session.execute(text(sql), {"id": regression.id}).mappings().one())
 

@@ -14,8 +14,8 @@ from db.reads.devices import list_devices
 from db.reads.events import list_assignees, list_events, read_event, read_quality
 from db.reads.query import MAX_PAGE
 from db.reads.regressions import NOBODY, read_regression
+from db.reads.rows import EventRow, RegressionDetail
 from db.reads.rows import Page as Listed
-from db.reads.rows import RegressionDetail
 from db.triage import triage
 from server.causes import find_cause
 from server.charts import rounds_figure
@@ -32,31 +32,35 @@ Line = Annotated[str, Form(max_length=MAX_NAME)]
 
 
 @router.get("/regressions")
-def regressions(page: Page, settings: Config, filters: Filters, before: Before = None, common: bool = False) -> Response:
+def regressions(page: Page, settings: Config, filters: Filters, before: Before = None, whole: bool = False) -> Response:
     """Events with that verdict, the worst first; those that are open unless something else is asked for.
 
-    What is common to an event takes longer to find, so the page asks for it once it stands.
+    What is common to an event, and how good the alarms were, takes longer to find, so the page asks for it once it stands.
     """
     if page.repository is None:
         return page.page("welcome.html")
     filters.state = filters.state or "open"
     understood = understand(page.session, settings, page.repository, filters)
-    found = list_events(page.session, page.repository.id, understood.question, before, EVENTS_PER_PAGE)
-    if common:
+    found: Listed[EventRow] = Listed([], None)
+    if not understood.errors:
+        found = list_events(page.session, page.repository.id, understood.question, before, EVENTS_PER_PAGE)
+    if whole:
         found = Listed(with_common(page.session, found.items), found.next_before)
     asked, name = filters.asked(), page.repository.name
     return page.page(
         "regressions.html",
-        json=query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE, common="true"),
+        json=None
+        if understood.errors
+        else query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE, common="true"),
         csv=query("/api/v1/regressions.csv", repository=name, **asked, limit=MAX_PAGE),
         found=found,
-        common=common,
+        whole=whole,
         verdict=filters.verdict,
         asked=asked,
         errors={error.field: f"{error.message}; {error.remedy}" for error in understood.errors},
         before=before,
         today=date.today(),
-        quality=read_quality(page.session, page.repository.id, datetime.now(UTC)),
+        quality=read_quality(page.session, page.repository.id, datetime.now(UTC)) if whole else None,
         year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
         options={
             "state": STATE_FILTERS,

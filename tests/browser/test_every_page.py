@@ -30,11 +30,16 @@ PAGES = {
     "nothing to compare": "/compare",
     "regressions": "/regressions",
     "suspected": "/regressions?verdict=suspected",
+    "regressions with what is common": "/regressions?whole=true&state=any",
+    "asked between two commits": "/regressions?from={before}&to={after}&operator=kron&assignee=nobody",
+    "asked of no commit": "/regressions?from=nowhere",
+    "what broke": "/regressions/{broken}",
     "none unsure": "/regressions?verdict=unsure",
     "regression": "/regressions/{slower}",
     "submissions": "/submissions",
     "form": "/submissions/new",
     "submission": "/submissions/{submission}",
+    "held submission": "/submissions/{held}",
     "jobs": "/jobs",
     "running job": "/jobs/{running_job}",
     "failed job": "/jobs/{failed_job}",
@@ -43,6 +48,8 @@ PAGES = {
     "traces beside each other": "/traces/compare?a=1&b=2",
     "a trace to be compared": "/traces/compare?a=1",
     "machine code": "/operators/kron?code=code_bytes&arch=sm_80",
+    "schedules": "/schedules",
+    "alarms": "/alarms",
     "devices": "/devices",
     "proofs": "/proofs",
     "reference": "/api/v1/docs",
@@ -94,4 +101,4 @@ def test_an_error_is_a_page_that_helps(server: str, path: str, status: int, word
 
 def test_every_page_but_the_forms_has_its_json(server: str, world: World) -> None:
     without = {name for name in PAGES if 'type="application/json" href="' not in httpx.get(server + address(world, name)).text}
-    assert without == {"form", "nothing to compare", "a trace to be compared"}
+    assert without == {"form", "nothing to compare", "a trace to be compared", "asked of no commit"}

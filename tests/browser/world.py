@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from db import proofs, registry, regressions, runs, submissions
+from db import proofs, registry, regressions, runs, submissions, triage
 from db.database import Database
 from db.models import Status, Triage, Verdict
 from db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
 from db.reads.history import find_series
 from db.reads.judging import list_job_ids
 from tests.browser.operators import OPERATORS, Op, catalogue
+from tests.browser.regressed import regress
+from tests.browser.scheduled import plan
 from warpwatch import git
 
 COMMITS = 40
@@ -91,6 +93,8 @@ def make_source(path: Path) -> list[str]:
 
 def build(world: World) -> World:
     """Fills the database."""
+    from tests.browser.held import hold
+
     trace = real_trace()
     _register(world)
     for number in range(COMMITS):
@@ -102,8 +106,11 @@ def build(world: World) -> World:
                 _measure(world, op, number, CPU)
     _profile(world, trace)
     _judge(world, trace)
+    regress(world, SLOWER, FASTER, GPU.device_key, CPU.device_key)
+    hold(world)
     _queue(world)
     _prove(world)
+    plan(world)
     return world
 
 
@@ -280,8 +287,8 @@ def _judge(world: World, trace: TraceRow) -> None:
     world.ids["suspected"] = _change(world, "vector_add", "v2", COMMITS - 1, 1.06, None, trace)
     with world.database.session() as s:
         note = "The second buffer halves the occupancy. A smaller tile follows.\nUntil then v2 serves."
-        regressions.set_triage(s, world.ids["slower"], Triage.ACKNOWLEDGED, "First Author", note)
-        regressions.set_triage(s, world.ids["slower"], Triage.NEW, "Second Author", "Open again: it also hits the backward pass.")
+        triage.set_triage(s, world.ids["slower"], Triage.ACKNOWLEDGED, "First Author", note)
+        triage.set_triage(s, world.ids["slower"], Triage.NEW, "Second Author", "Open again: it also hits the backward pass.")
 
 
 def _change(world: World, operator: str, variant: str, number: int, ratio: float, verdict: Verdict | None, trace: TraceRow) -> int:

@@ -16,7 +16,7 @@ from db.models import Status
 from db.outcome import BuildRow, KernelRow, ResultRow, TraceRow
 from server.diffs import compare_url
 from tests.builders import CASES, CPU, Lab, commit, make_repository, measurement, run_git
-from tests.server.planted import plant
+from tests.planted import plant
 from tests.server.test_code import problem
 from warpwatch import git
 from warpwatch.settings import Settings

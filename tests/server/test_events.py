@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from db.models import Commit, Regression, Status
 from tests.builders import CASES, GPU, Lab, run_git
-from tests.server.planted import plant, try_out
+from tests.planted import plant, try_out
 from tests.server.test_code import problem
 from warpwatch import git
 from warpwatch.settings import Settings
@@ -191,8 +191,8 @@ def test_what_is_common_comes_from_what_was_measured_around(client: TestClient, 
     assert words in page
     assert ("What is common" in page) == bool(words)
     # The list stands at once and asks for it later.
-    assert "common=true" in client.get("/regressions").text
-    assert words in client.get("/regressions", params={"common": True}).text
+    assert "whole=true" in client.get("/regressions").text
+    assert words in client.get("/regressions", params={"whole": True}).text
 
 
 def test_a_cell_that_may_have_changed_too_keeps_it_silent(client: TestClient, lab: Lab) -> None:
@@ -246,7 +246,7 @@ def quality(client: TestClient) -> list[dict[str, Any]]:
 
 def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     assert quality(client) == []
-    assert "Nothing was suspected yet" in client.get("/regressions").text
+    assert "Nothing was suspected yet" in client.get("/regressions?whole=true").text
     lab.bench(2, {CELLS[0]: 1000.0})
     now = datetime.now(UTC)
     measured = now - timedelta(days=40)
@@ -264,9 +264,10 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     assert everything["triage_seconds"] == pytest.approx(3 * 3600)
     assert (newest["suspected"], newest["confirmed"], newest["triage_seconds"]) == (2, 0, None)
     assert (older["suspected"], older["decide_seconds"]) == (1, pytest.approx(2 * 3600))
-    page = client.get("/regressions").text
+    assert "whole=true" in client.get("/regressions").text
+    page = client.get("/regressions?whole=true").text
     assert "in all" in page
     with lab.database.session() as s:
         s.execute(update(Regression).values(triaged_at=None))
     assert quality(client)[0]["triage_seconds"] is None
-    assert "nobody has triaged a confirmed change yet" in client.get("/regressions").text
+    assert "nobody has triaged a confirmed change yet" in client.get("/regressions?whole=true").text

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import GPU, Lab
-from tests.server.planted import plant
+from tests.planted import plant
 from tests.server.test_code import problem
 
 LINK = "https://example.com/issues/7"

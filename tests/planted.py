@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import select
 
 from db import registry
+from db.database import Database
 from db.models import Case, Regression, RegressionSeries, Series, Trial, Variant
-from tests.builders import Lab
 
 Cell = tuple[str, str]
 
 
+class Place(Protocol):
+    """A repository and a device in a database: a Lab, or anything that has as much."""
+
+    database: Database
+    repository: int
+    device: int
+    shas: list[str]
+    commits: dict[str, int]
+
+
 def plant(
-    lab: Lab,
+    lab: Place,
     base: int,
     head: int,
     ratio: float | None = 1.3,
@@ -70,7 +80,7 @@ def series_of(s: Any, operator_id: int, device_id: int, variant: str, case: str)
     return int(known)
 
 
-def try_out(lab: Lab, regression_id: int, job_id: int, purpose: str, base: int, head: int, answer: str, **columns: Any) -> None:
+def try_out(lab: Place, regression_id: int, job_id: int, purpose: str, base: int, head: int, answer: str, **columns: Any) -> None:
     """A trial of a regression and what it said."""
     commits = {"base_commit_id": lab.commits[lab.shas[base]], "head_commit_id": lab.commits[lab.shas[head]]}
     with lab.database.session() as s:
