@@ -93,6 +93,12 @@ class Team:
 
 
 @pytest.fixture
+def lease() -> float:
+    """The laboratory's worker says once that it lives."""
+    return 300.0
+
+
+@pytest.fixture
 def team(served: Settings, database: Database, tmp_path: Path) -> Iterator[Team]:
     source, host, clone = tmp_path / "first", tmp_path / "kernels.git", tmp_path / "clone"
     shas = make_repository(source, 2)
@@ -157,7 +163,8 @@ def test_from_a_push_to_an_exit_code(team: Team, tmp_path: Path) -> None:
     with FakeWorker(team.lab, FINE):
         assert team.propose(better, main, "synchronize") != number
         team.status_of(better, "success")
-    assert team.ci(FINE).exit_code == 0
+    done = team.ci(FINE)
+    assert done.exit_code == 0, done.stdout + done.stderr
     assert team.heard.states.count("error") == 0
 
 
