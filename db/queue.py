@@ -59,6 +59,14 @@ def withdraw(s: Session, tickets: Sequence[int | None]) -> None:
     s.execute(text("DELETE FROM procrastinate_jobs WHERE id = ANY(:tickets)"), {"tickets": [t for t in tickets if t is not None]})
 
 
+def hurry(s: Session, ticket: int | None, priority: int) -> None:
+    """Gives a ticket that still waits another priority."""
+    s.execute(
+        text("UPDATE procrastinate_jobs SET priority = :priority WHERE id = :ticket AND status = 'todo'"),
+        {"ticket": ticket, "priority": priority},
+    )
+
+
 async def run_worker(url: str, queue: str, handler: Callable[[int], None], stop: asyncio.Event) -> None:
     """Calls `handler(job_id)`, in a thread, for one job of `queue` after the other, until `stop` is set.
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from db.errors import NotFoundError
 from db.live import announce
-from db.models import Job, JobState, Regression, RegressionSeries, Verdict
+from db.models import Cause, Direction, Job, JobState, Regression, RegressionSeries, Verdict
 from db.triage import set_triage as set_triage
 
 
@@ -29,6 +30,8 @@ class EndedJob:
     device_id: int
     submission_id: int
     finished_at: datetime | None
+    spec: dict[str, Any]
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,15 @@ class SeriesDecision:
     high: float | None = None
 
 
+class Member(NamedTuple):
+    """A series that a suspicion is about. ratio: head over base in history; statuses are those of checks, where something broke."""
+
+    series_id: int
+    ratio: float | None = None
+    base_status: str | None = None
+    head_status: str | None = None
+
+
 def open_suspicion(
     s: Session,
     *,
@@ -50,28 +62,51 @@ def open_suspicion(
     base_commit_id: int,
     head_commit_id: int,
     direction: str,
-    ratio: float,
-    series: Iterable[tuple[int, float]],
+    ratio: float | None,
+    series: Iterable[tuple[int, float] | Member],
+    cause: str = Cause.HISTORY,
 ) -> int | None:
-    """The id of a new suspected change; None when this one is open or decided already.
+    """The id of the suspected change; None when it is known already, with all of these series.
 
-    direction: slower | faster. ratio: head over base of the worst series. series: (series id, its ratio).
+    direction: slower | faster | broken. ratio: head over base of the worst series. One that is known gets the series that are new
+    in it, which are still to be decided then.
     """
-    row = {"operator_id": operator_id, "device_id": device_id, "base_commit_id": base_commit_id, "head_commit_id": head_commit_id}
-    statement = upsert_into(Regression).values(**row, direction=direction, ratio=ratio).on_conflict_do_nothing()
-    regression_id: int | None = s.scalar(statement.returning(Regression.id))
-    if regression_id is None:
+    key = {
+        "operator_id": operator_id, "device_id": device_id, "base_commit_id": base_commit_id, "head_commit_id": head_commit_id,
+        "direction": direction,
+    }  # fmt: skip
+    statement = upsert_into(Regression).values(**key, ratio=ratio, cause=cause).on_conflict_do_nothing()
+    is_new = s.scalar(statement.returning(Regression.id)) is not None
+    regression = s.scalars(select(Regression).filter_by(**key).with_for_update()).one()
+    members = [
+        {"regression_id": regression.id, "suspected_ratio": one.ratio, **_statuses(one)} for one in (Member(*m) for m in series)
+    ]
+    if not add_members(s, members) and not is_new:
         return None
-    members = [{"regression_id": regression_id, "series_id": number, "suspected_ratio": value} for number, value in series]
-    if members:
-        s.execute(insert(RegressionSeries), members)
+    regression.settled_at = None
+    if regression.verdict != Verdict.CONFIRMED:
+        regression.verdict = Verdict.SUSPECTED
+    s.flush()
     announce(s, "regression")
-    return regression_id
+    return regression.id
+
+
+def add_members(s: Session, rows: list[dict[str, Any]]) -> int:
+    """Adds series to a regression, those that it has already aside; returns how many were new."""
+    if not rows:
+        return 0
+    statement = upsert_into(RegressionSeries).values(rows).on_conflict_do_nothing().returning(RegressionSeries.series_id)
+    return len(s.scalars(statement).all())
+
+
+def _statuses(member: Member) -> dict[str, Any]:
+    return {"series_id": member.series_id, "base_status": member.base_status, "head_status": member.head_status}
 
 
 def attach_compare_job(s: Session, regression_id: int, job_id: int) -> None:
     """Remembers which job decides the suspicion."""
     _get(s, regression_id).compare_job_id = job_id
+    s.flush()
 
 
 def decide(
@@ -93,11 +128,74 @@ def decide(
     regression.low, regression.high = low, high
     regression.base_trace_id, regression.head_trace_id = base_trace_id, head_trace_id
     regression.decided_at = func.now()
-    for one in series:
+    s.flush()
+    decide_series(s, regression_id, series)
+    announce(s, "regression")
+
+
+def decide_series(s: Session, regression_id: int, decisions: Iterable[SeriesDecision]) -> None:
+    """Writes what was found of single series, while the whole is not decided yet."""
+    for one in decisions:
         member = (RegressionSeries.regression_id == regression_id, RegressionSeries.series_id == one.series_id)
         values = {"verdict": Verdict(one.verdict), "ratio": one.ratio, "low": one.low, "high": one.high}
         s.execute(update(RegressionSeries).where(*member).values(values))
+
+
+def lock(s: Session, regression_id: int) -> None:
+    """Lets one process at a time decide what becomes of a regression; NotFoundError when there is no such one."""
+    _get(s, regression_id)
+
+
+def settle(s: Session, regression_id: int) -> None:
+    """Says that nothing is left to be measured for it."""
+    _get(s, regression_id).settled_at = func.now()
+    s.flush()
     announce(s, "regression")
+
+
+def unsettle(s: Session, regression_id: int) -> None:
+    """Says that something is to be measured for it again."""
+    _get(s, regression_id).settled_at = None
+    s.flush()
+
+
+def move(s: Session, regression_id: int, base_commit_id: int, head_commit_id: int) -> int | None:
+    """Gives it the narrower range of commits; the id of another regression that has this range already, and nothing is changed."""
+    regression = _get(s, regression_id)
+    other = _same(s, regression, base_commit_id, head_commit_id, regression.direction)
+    if other is None:
+        regression.base_commit_id, regression.head_commit_id = base_commit_id, head_commit_id
+        s.flush()
+        announce(s, "regression")
+    return other
+
+
+def turn(s: Session, regression_id: int) -> bool:
+    """Changes slower into faster or back, as the comparison says; False where the other direction has a regression of its own."""
+    regression = _get(s, regression_id)
+    direction = Direction.FASTER if regression.direction == Direction.SLOWER else Direction.SLOWER
+    if _same(s, regression, regression.base_commit_id, regression.head_commit_id, direction) is not None:
+        return False
+    regression.direction = direction
+    s.flush()
+    return True
+
+
+def copy_members(s: Session, source_id: int, target_id: int) -> None:
+    """Adds the confirmed series of one regression to another that has the same cause, with what was found of them."""
+    confirmed = select(RegressionSeries).filter_by(regression_id=source_id, verdict=Verdict.CONFIRMED)
+    columns = ("series_id", "suspected_ratio", "base_status", "head_status", "verdict", "ratio", "low", "high")
+    rows = [{name: getattr(row, name) for name in columns} | {"regression_id": target_id} for row in s.scalars(confirmed)]
+    add_members(s, rows)
+
+
+def _same(s: Session, regression: Regression, base_commit_id: int, head_commit_id: int, direction: str) -> int | None:
+    """The id of another regression of the operator on the device, with this range and direction."""
+    wanted = select(Regression.id).filter_by(
+        operator_id=regression.operator_id, device_id=regression.device_id,
+        base_commit_id=base_commit_id, head_commit_id=head_commit_id, direction=direction,
+    )  # fmt: skip
+    return s.scalars(wanted.where(Regression.id != regression.id)).one_or_none()
 
 
 def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
@@ -118,6 +216,8 @@ def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
             job.device_id,
             job.submission_id,
             job.finished_at,
+            job.spec,
+            job.message,
         )
         for job in s.scalars(statement)
     ]

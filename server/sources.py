@@ -48,10 +48,15 @@ class Sources:
         self._mirror = mirror
         self._layouts: dict[str, _Layout] = {}
         self._imports: dict[str, set[str]] = {}
-        self._found: dict[tuple[str, str], str | None] = {}
+        self._found: dict[tuple[str, str], tuple[str, str] | None] = {}
 
     def of(self, sha: str, operator: str) -> str | None:
         """The fingerprint of `operator` at the commit with this full id; None where the commit has no such operator."""
+        parts = self.parts(sha, operator)
+        return None if parts is None else "-".join(parts)
+
+    def parts(self, sha: str, operator: str) -> tuple[str, str] | None:
+        """The fingerprints of its Python sources, with warpwatch.toml, and of its native ones; None where there is no such operator."""
         if (sha, operator) not in self._found:
             self._found[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
         return self._found[sha, operator]
@@ -66,15 +71,15 @@ class Sources:
         files = [f"{project.operators.strip('/')}/{name}.py" for name in sorted(used)]
         return [*files, *(f"{project.native.strip('/')}/{name}" for name in self._natives(used, layout)), FILE_NAME]
 
-    def _fingerprint(self, sha: str, operator: str, layout: _Layout) -> str | None:
+    def _fingerprint(self, sha: str, operator: str, layout: _Layout) -> tuple[str, str] | None:
         if f"{operator}.py" not in layout.files:
             return None
         used = self._used(operator, layout)
         if used is None:
-            return sha
-        parts = [layout.files[f"{name}.py"] for name in sorted(used)]
-        parts += [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
-        return hashlib.sha256(repr((layout.description, parts)).encode()).hexdigest()
+            return sha, sha
+        python = [layout.files[f"{name}.py"] for name in sorted(used)]
+        native = [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
+        return _digest((layout.description, python)), _digest(native)
 
     def _used(self, operator: str, layout: _Layout) -> set[str] | None:
         """The operator and what it imports from beside it; None where it imports anything else of its repository."""
@@ -140,6 +145,10 @@ class Earlier:
             return before.sha
         self._asked[place] = Asked(sha, spec)
         return None
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def _modules(node: ast.AST) -> list[str]:

@@ -160,6 +160,33 @@ def merge_base(mirror: Path, one: str, other: str) -> str:
         raise UnknownRefError(f"{one[:9]} and {other[:9]} have no commit in common") from None
 
 
+def ancestors(mirror: Path, sha: str, oldest: str) -> set[str]:
+    """`sha` and those of its ancestors that are not older than `oldest`, which is among them if it is an ancestor (full ids)."""
+    found = set(git("rev-list", sha, f"^{oldest}", cwd=mirror).split()) | {sha}
+    return found | {oldest} if is_ancestor(mirror, oldest, sha) else found
+
+
+def descendants(mirror: Path, sha: str, newest: str) -> set[str]:
+    """Every commit that descends from `sha` and that `newest` is or descends from (full ids); empty when `newest` does not."""
+    return set(git("rev-list", "--ancestry-path", f"{sha}..{newest}", cwd=mirror).split())
+
+
+def path(mirror: Path, base: str, head: str) -> list[str]:
+    """One line of commits (full ids) from `base` to `head`, both included, each the parent of the next.
+
+    Of a merge's parents that descend from `base` the first one is followed. GitError when `head` does not descend from `base`.
+    """
+    lines = git("rev-list", "--ancestry-path", "--parents", f"{base}..{head}", cwd=mirror).splitlines()
+    parents = {sha: rest for sha, *rest in (line.split() for line in lines)}
+    line = [head]
+    while line[-1] != base:
+        following = [parent for parent in parents.get(line[-1], []) if parent in parents or parent == base]
+        if not following:
+            raise GitError(f"{head[:9]} does not descend from {base[:9]}")
+        line.append(following[0])
+    return line[::-1]
+
+
 def object_ids(mirror: Path, names: Sequence[str]) -> list[str | None]:
     """Ids of the files or folders called `<full commit id>:<path>`; None for what is not there. One git call for all."""
     lines = git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n").splitlines() if names else []

@@ -1,0 +1,136 @@
+"""Writes trials: jobs that are to tell something about a regression, what they said, and their share of a device's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select, text, update
+from sqlalchemy.orm import Session
+
+from db.database import storable
+from db.live import announce
+from db.models import Answer, Job, Purpose, Series, Trial
+from db.queue import hurry
+from db.registry import upsert
+from db.submissions import NewJob, NewSubmission, create_submission
+
+SHARE = 0.2
+"""Part of a device's time that trials get however much else is waiting."""
+RECENT = 50
+"""Ended runs of a device that the share is taken from."""
+HURRIED = 1
+"""Priority of a trial whose turn it is: before ordinary work, which has 0, and behind what a person calls urgent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTrial:
+    """A question about a regression, as a job. kind: compare, or check of the head alone. priority: as a submission's."""
+
+    regression_id: int
+    repository_id: int
+    operator_id: int
+    device_id: int
+    kind: str
+    purpose: Purpose
+    base_commit_id: int
+    head_commit_id: int
+    spec: dict[str, Any]
+    priority: int
+
+
+def ask(s: Session, new: NewTrial) -> int:
+    """The id of the job that is to answer; trial, job and queue entry come to be together."""
+    is_compare = new.kind == "compare"
+    job = NewJob(
+        kind=new.kind,
+        commit_id=new.head_commit_id,
+        base_commit_id=new.base_commit_id if is_compare else None,
+        operator_id=new.operator_id,
+        device_id=new.device_id,
+        spec=new.spec,
+    )
+    request = {"regression": new.regression_id, "kinds": [new.kind], "purpose": str(new.purpose)}
+    submission_id = create_submission(s, NewSubmission(new.repository_id, request, [job], "confirm", new.priority))
+    job_id = s.scalars(select(Job.id).where(Job.submission_id == submission_id)).one()
+    s.add(
+        Trial(
+            regression_id=new.regression_id,
+            job_id=job_id,
+            purpose=new.purpose,
+            base_commit_id=new.base_commit_id,
+            head_commit_id=new.head_commit_id,
+        )
+    )
+    s.flush()
+    announce(s, "regression")
+    return job_id
+
+
+def answer(
+    s: Session,
+    trial_id: int,
+    said: Answer,
+    message: str,
+    ratio: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+) -> None:
+    """Writes what a trial said; a job that was run once more replaces what it said before."""
+    values = {"answer": Answer(said), "message": storable(message), "ratio": ratio, "low": low, "high": high}
+    s.execute(update(Trial).where(Trial.id == trial_id).values(**values, answered_at=func.clock_timestamp()))
+    announce(s, "regression")
+
+
+def ensure_series(
+    s: Session, operator_id: int, device_id: int, cells: list[tuple[int, int]], metric: str
+) -> dict[tuple[int, int], int]:
+    """The series by which (variant id, case id) are known in a metric, the newest protocol's; made where they were never timed."""
+    known = _series(s, operator_id, device_id, metric)
+    missing = [cell for cell in cells if cell not in known]
+    protocol = s.scalar(select(func.max(Series.protocol)).where(Series.device_id == device_id, Series.metric == metric)) or "1"
+    common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
+    rows = [{**common, "variant_id": variant, "case_id": case} for variant, case in missing]
+    upsert(s, Series, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])
+    return _series(s, operator_id, device_id, metric) if missing else known
+
+
+def _series(s: Session, operator_id: int, device_id: int, metric: str) -> dict[tuple[int, int], int]:
+    statement = select(Series.variant_id, Series.case_id, Series.id).order_by(Series.id)
+    rows = s.execute(statement.filter_by(operator_id=operator_id, device_id=device_id, metric=metric))
+    return {(row.variant_id, row.case_id): row.id for row in rows}
+
+
+def keep_share(s: Session, device_id: int) -> int | None:
+    """The id of a waiting trial's job that was put in front of ordinary work, because trials had too little of the device lately.
+
+    None where they had their share, where none waits, or where one is in front already. Trials have a lower priority than ordinary
+    work, so that they never keep new commits waiting; this keeps new commits from doing that to them for ever.
+    """
+    spent = s.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT}).one()
+    if SHARE * float(spent.all_seconds) <= float(spent.trial_seconds):
+        return None
+    waiting = s.execute(text(_WAITING), {"device_id": device_id}).one_or_none()
+    if waiting is None or waiting.priority >= HURRIED:
+        return None
+    s.execute(update(Job).where(Job.id == waiting.id).values(priority=HURRIED))
+    hurry(s, waiting.ticket, HURRIED)
+    announce(s, "state", job_id=waiting.id)
+    return int(waiting.id)
+
+
+_SPENT = """
+SELECT coalesce(sum(seconds), 0) AS all_seconds, coalesce(sum(seconds) FILTER (WHERE is_trial), 0) AS trial_seconds
+FROM (SELECT extract(epoch FROM runs.finished_at - runs.started_at) AS seconds,
+             EXISTS (SELECT FROM trials WHERE trials.job_id = jobs.id) AS is_trial
+      FROM runs JOIN jobs ON jobs.id = runs.job_id
+      WHERE jobs.device_id = :device_id AND runs.finished_at IS NOT NULL ORDER BY runs.id DESC LIMIT :recent) AS recent
+"""
+
+_WAITING = """
+SELECT jobs.id, jobs.priority, jobs.ticket FROM jobs JOIN trials ON trials.job_id = jobs.id
+WHERE jobs.device_id = :device_id AND jobs.state = 'queued'
+  AND EXISTS (SELECT FROM jobs AS other WHERE other.device_id = :device_id AND other.state = 'queued' AND other.priority >= jobs.priority
+              AND other.id <> jobs.id)
+ORDER BY jobs.priority DESC, jobs.id LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
+"""

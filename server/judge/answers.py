@@ -1,0 +1,155 @@
+"""What the job of a trial says: of paired rounds, or of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from db.models import Answer, Purpose, Verdict
+from db.reads import judging
+from db.reads.judging import BAD, MemberRow, RoundsRow, TrialState
+from db.reads.query import Session
+from db.regressions import SeriesDecision
+from server.judge.dossier import CONFIRMING, Dossier
+from server.verdicts import paired
+from server.verdicts.paired import Direction
+
+EXPECTED_RATIO = {"cuda": 1.01, "cpu": 1.03}
+"""Least change, per device kind, that rounds must hold not to dismiss a suspicion, however little history said."""
+_NOT_BUILT = "build_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a trial said, of each series and in all. opposite: series that went the other way, with head over base."""
+
+    answer: Answer
+    message: str
+    decisions: list[SeriesDecision] = field(default_factory=list)
+    opposite: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def worst(self) -> SeriesDecision | None:
+        """The confirmed series that changed most; without one, the one that changed most."""
+        return worst(self.decisions)
+
+    def has(self, verdict: Verdict) -> bool:
+        """Whether it said this of any series."""
+        return any(one.verdict == verdict for one in self.decisions)
+
+
+def hear(session: Session, dossier: Dossier, trial: TrialState) -> Said:
+    """What the job of a trial says now that it has ended."""
+    if trial.job_state != "done":
+        asked = [
+            SeriesDecision(one.series_id, Verdict.UNSURE) for one in _asked(dossier, trial) if one.verdict != Verdict.CONFIRMED
+        ]
+        return Said(Answer.UNSURE, f"its job {trial.job_state}", asked if trial.purpose in CONFIRMING else [])
+    return _hear_check(session, dossier, trial) if trial.kind == "check" else _hear_rounds(session, dossier, trial)
+
+
+def worst(decisions: Iterable[SeriesDecision]) -> SeriesDecision | None:
+    """See Said.worst."""
+    return max(decisions, key=lambda one: (one.verdict == Verdict.CONFIRMED, severity(one.ratio)), default=None)
+
+
+def severity(ratio: float | None) -> float:
+    """How far a ratio is from 1, either way."""
+    return max(ratio, 1 / ratio) if ratio else 0.0
+
+
+def joint(verdicts: Iterable[str]) -> Verdict:
+    """One confirmed series confirms the change; it is dismissed only when every series is."""
+    said = set(verdicts)
+    for verdict in (Verdict.CONFIRMED, Verdict.SUSPECTED, Verdict.UNSURE):
+        if verdict in said:
+            return verdict
+    return Verdict.DISMISSED
+
+
+def _asked(dossier: Dossier, trial: TrialState) -> list[MemberRow]:
+    """The series that a trial was to measure."""
+    spec = trial.spec
+    pairs = {tuple(pair) for pair in spec.get("pairs") or []}
+    variants, cases = set(spec.get("variants") or []), set(spec.get("cases") or [])
+    return [m for m in dossier.members if (m.variant, m.case) in pairs or (m.variant in variants and m.case in cases)]
+
+
+# --- paired rounds --------------------------------------------------------------------------------------------
+
+
+def _hear_rounds(session: Session, dossier: Dossier, trial: TrialState) -> Said:
+    rounds = judging.list_rounds(session, trial.job_id)
+    direction: Direction = "slower" if dossier.regression.direction == "slower" else "faster"
+    asked, kind = _asked(dossier, trial), dossier.regression.device_kind
+    decisions = [_decide(one, rounds.get(one.series_id), direction, kind, trial) for one in asked]
+    measured = [one for one in decisions if one.ratio is not None]
+    troubles = [f"{row.status}: {row.message}" for row in rounds.values() if row.status != "ok"]
+    if trial.purpose in CONFIRMING:
+        other: Direction = "faster" if direction == "slower" else "slower"
+        turned = [_decide(one, rounds.get(one.series_id), other, kind, trial) for one in asked]
+        opposite = [(one.series_id, one.ratio) for one in turned if one.verdict == Verdict.CONFIRMED and one.ratio]
+        return Said(_ANSWERS[joint(one.verdict for one in decisions)], _describe(rounds, decisions, troubles), decisions, opposite)
+    if not measured and trial.purpose == Purpose.BISECT and not any(row.message.startswith("base:") for row in rounds.values()):
+        return Said(Answer.SKIPPED, troubles[0] if troubles else "it cannot be measured", [])
+    verdict = joint(one.verdict for one in measured) if measured else Verdict.UNSURE
+    return Said(_ANSWERS[verdict], _describe(rounds, decisions, troubles), decisions)
+
+
+_ANSWERS = {
+    Verdict.CONFIRMED: Answer.CHANGED,
+    Verdict.DISMISSED: Answer.SAME,
+    Verdict.UNSURE: Answer.UNSURE,
+    Verdict.SUSPECTED: Answer.UNSURE,
+}
+
+
+def _decide(member: MemberRow, rounds: RoundsRow | None, direction: Direction, kind: str, trial: TrialState) -> SeriesDecision:
+    if rounds is None or rounds.status != "ok":
+        return SeriesDecision(member.series_id, Verdict.UNSURE)
+    suspected = member.suspected_ratio if trial.purpose in CONFIRMING else member.ratio
+    least = EXPECTED_RATIO[kind] if direction == "slower" else 1 / EXPECTED_RATIO[kind]
+    expected = (max if direction == "slower" else min)(least, suspected or least)
+    said = paired.decide(rounds.base_ns, rounds.head_ns, direction, expected, kind)
+    return SeriesDecision(member.series_id, Verdict(said.decision), said.ratio, said.low, said.high)
+
+
+def _describe(rounds: dict[int, RoundsRow], decisions: list[SeriesDecision], troubles: list[str]) -> str:
+    most = worst(decisions)
+    if most is None or most.ratio is None or most.low is None or most.high is None:
+        return troubles[0] if troubles else "nothing was measured"
+    return f"{len(rounds[most.series_id].base_ns)} rounds: {most.ratio:.3f} ({most.low:.3f} … {most.high:.3f})"
+
+
+# --- checks ---------------------------------------------------------------------------------------------------
+
+
+def _hear_check(session: Session, dossier: Dossier, trial: TrialState) -> Said:
+    found = {(row.variant_id, row.case_id): row.status for row in judging.list_checks(session, trial.job_id)}
+    statuses = {one.series_id: found.get((one.variant_id, one.case_id)) for one in _asked(dossier, trial)}
+    members = {one.series_id: one for one in dossier.members}
+    fates = {number: _fate(status, members[number]) for number, status in statuses.items()}
+    bad = [number for number, fate in fates.items() if fate == Verdict.CONFIRMED]
+    message = _count(statuses.values())
+    if trial.purpose in CONFIRMING and trial.base_sha != trial.head_sha:
+        return Said(_ANSWERS[joint(fates.values())], message, [SeriesDecision(*item) for item in fates.items()])
+    decisions = [SeriesDecision(number, fate) for number, fate in fates.items() if fate != Verdict.UNSURE]
+    if bad:
+        return Said(Answer.CHANGED, message, decisions)
+    return Said(Answer.SAME if decisions else Answer.SKIPPED, message, decisions)
+
+
+def _fate(status: str | None, member: MemberRow) -> Verdict:
+    """Whether a check shows what is broken. Where something else kept the commit from being built, it says nothing."""
+    if status == "ok":
+        return Verdict.DISMISSED
+    if status not in BAD or (status == _NOT_BUILT and member.head_status != _NOT_BUILT):
+        return Verdict.UNSURE
+    return Verdict.CONFIRMED
+
+
+def _count(statuses: Iterable[str | None]) -> str:
+    listed = [status or "not checked" for status in statuses]
+    return (
+        ", ".join(f"{listed.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(listed)) or "nothing was checked"
+    )

@@ -1,0 +1,83 @@
+"""Asks for trials: which job is to tell something about a regression, of what, and how soon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from db.models import Answer, Cause, Purpose
+from db.reads.judging import MemberRow, TrialState
+from db.reads.query import Session
+from db.regressions import attach_compare_job, unsettle
+from db.trials import NewTrial, ask
+from server.judge.answers import severity
+from server.judge.dossier import CONFIRMING, Dossier
+from server.judge.mirror import record
+
+CONFIRM_PRIORITY = -1
+"""Below ordinary work, which new commits are; db.trials.keep_share sees to it that trials get on all the same."""
+CODE_PRIORITY = -2
+"""Where no time stands out and only code has changed, nothing waits for the answer."""
+MAX_PAIRS = 6
+"""Series that one suspicion is about; the most changed ones come first."""
+MORE_ROUNDS = {"cuda": 36, "cpu": 36}
+"""Rounds of the second try of what was unsure, per device kind: three times as many, so that the interval is about half as wide."""
+
+
+def ask_trial(
+    session: Session,
+    dossier: Dossier,
+    purpose: Purpose,
+    base_sha: str,
+    head_sha: str,
+    members: list[MemberRow],
+    *,
+    larger: bool = False,
+) -> None:
+    """Asks for one trial of these series at two commits; `larger` takes three times the rounds."""
+    state = dossier.regression
+    ids = record(session, dossier.mirror, state.repository_id, list(dict.fromkeys([base_sha, head_sha])))
+    by_code = state.cause == Cause.CODE and purpose in CONFIRMING
+    job_id = ask(
+        session,
+        NewTrial(
+            regression_id=state.id,
+            repository_id=state.repository_id,
+            operator_id=state.operator_id,
+            device_id=state.device_id,
+            kind="check" if dossier.is_broken else "compare",
+            purpose=purpose,
+            base_commit_id=ids[base_sha],
+            head_commit_id=ids[head_sha],
+            spec=_check_spec(members) if dossier.is_broken else _compare_spec(members, state.device_kind, larger),
+            priority=CODE_PRIORITY if by_code else CONFIRM_PRIORITY,
+        ),
+    )
+    unsettle(session, state.id)
+    if purpose == Purpose.CONFIRM and not dossier.is_broken:
+        attach_compare_job(session, state.id, job_id)
+
+
+def asked_before(dossier: Dossier, base_sha: str, head_sha: str) -> list[TrialState]:
+    """The trials of these two commits; of something broken, those that checked the second one."""
+    return [one for one in dossier.trials if one.head_sha == head_sha and (dossier.is_broken or one.base_sha == base_sha)]
+
+
+def may_ask(before: list[TrialState]) -> bool:
+    """Whether a question may be asked, after these trials of it: at first, and once more when the answer was unsure.
+
+    Not where somebody or something ended the job of the last one: a person may have it tried again.
+    """
+    if not before:
+        return True
+    return len(before) < 2 and before[-1].answer == Answer.UNSURE and before[-1].job_state == "done"
+
+
+def _compare_spec(members: list[MemberRow], device_kind: str, larger: bool) -> dict[str, Any]:
+    worst_first = sorted(members, key=lambda member: severity(member.ratio or member.suspected_ratio), reverse=True)
+    spec: dict[str, Any] = {"pairs": [[member.variant, member.case] for member in worst_first], "seed": 0}
+    return spec | ({"rounds": MORE_ROUNDS[device_kind]} if larger else {})
+
+
+def _check_spec(members: list[MemberRow]) -> dict[str, Any]:
+    variants, cases = (sorted({getattr(member, name) for member in members}) for name in ("variant", "case"))
+    return {"suite": "quick", "variants": variants, "cases": cases, "seed": 0}

@@ -1,0 +1,180 @@
+"""Suspicions from a new point: of times that stand out, and of code that changed where times would not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from math import expm1, hypot
+from statistics import median
+
+from db.models import Cause
+from db.reads import judging
+from db.reads.judging import JobOrigin, ReadingRow
+from db.reads.query import Session
+from db.regressions import EndedJob, open_suspicion
+from server.judge.answers import severity
+from server.judge.asking import MAX_PAIRS
+from server.judge.code import Code
+from server.judge.confirmation import advance
+from server.judge.known import Known
+from server.judge.mirror import Mirrors
+from server.verdicts.changes import LEAST_BEFORE, find_changes
+from server.verdicts.noise import SUSPICION, Noise, Reading, detectable, learn
+
+NEAR = 16
+"""Readings from a new point within which it may have brought changes to light."""
+WORTH_KNOWING = {"cuda": 0.02, "cpu": 0.03}
+"""Least change, per device kind, for which changed code is compared where the times of a series would not show it by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicious:
+    """A series between two commits: head over base, and what made it suspicious."""
+
+    series_id: int
+    base_commit_id: int
+    head_commit_id: int
+    ratio: float
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a series reads at one commit: the median of its readings there."""
+
+    commit_id: int
+    sha: str
+    ordinal: int
+    median_ns: float
+
+
+@dataclass
+class Sight:
+    """One series around a new point, on one line of history, in one environment. rows: the oldest commit first."""
+
+    rows: list[ReadingRow]
+    device_kind: str
+    commit_id: int
+    levels: list[Level] = field(init=False)
+
+    def __post_init__(self) -> None:
+        groups = ((key, list(rows)) for key, rows in groupby(self.rows, key=lambda row: (row.commit_id, row.sha, row.ordinal)))
+        self.levels = [Level(*key, median(row.median_ns for row in rows)) for key, rows in groups]
+
+    @property
+    def first(self) -> ReadingRow:
+        return self.rows[0]
+
+    def noticed(self) -> dict[tuple[int, int], float]:
+        """Ranges of commits in which the time changed, with head over base: change points near the new point.
+
+        Where a series has too few readings before it for a level to change from, jumps between neighbours count instead.
+        """
+        readings = [_reading(row) for row in self.rows]
+        here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
+        found = {
+            (self.rows[one.base].commit_id, self.rows[one.head].commit_id): one.ratio
+            for one in find_changes(readings, self.device_kind)
+            if here[0] - NEAR <= one.head <= here[-1] + NEAR
+        }
+        least = self._least()
+        for base, head in self.neighbours():
+            ratio, before = head.median_ns / base.median_ns, sum(row.ordinal < head.ordinal for row in self.rows)
+            is_jump = severity(ratio) > 1 + least and abs(head.median_ns - base.median_ns) >= SUSPICION[self.device_kind].least_ns
+            if is_jump and before < LEAST_BEFORE:
+                found.setdefault((base.commit_id, head.commit_id), ratio)
+        return {(base, head): ratio for (base, head), ratio in found.items() if base != head}
+
+    def neighbours(self) -> Iterator[tuple[Level, Level]]:
+        """The new point's commit with the nearest older one, and the nearest newer one with it."""
+        for base, head in pairwise(self.levels):
+            if self.commit_id in (base.commit_id, head.commit_id):
+                yield base, head
+
+    def detectable(self) -> float:
+        """The least change that the times of this series show by themselves, by what is known without the new commit."""
+        return detectable(self._noise(), self.device_kind)
+
+    def _least(self) -> float:
+        noise = self._noise()
+        return expm1(SUSPICION[self.device_kind].threshold(hypot(noise.between, noise.within)))
+
+    def _noise(self) -> Noise:
+        return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.device_kind)
+
+
+def suspect_changes(session: Session, mirrors: Mirrors, job: EndedJob, origin: JobOrigin) -> None:
+    """Opens a suspicion, and has it confirmed, for every range of commits in which a bench job's new points show a change."""
+    rows = judging.list_readings(session, job.id)
+    own = next((row for row in rows if row.commit_id == job.commit_id), None)
+    if own is None:
+        return
+    mirror = mirrors.of(origin.repository_url)
+    line = mirror.line(own.sha, {(row.ordinal, row.sha) for row in rows}, own.ordinal)
+    on_line = [row for row in rows if row.sha in line]
+    known = Known(session, job.operator_id, job.device_id, min(row.ordinal for row in on_line))
+    code = Code(session, mirror, origin.operator, job.operator_id)
+    found: list[Suspicious] = []
+    for _, group in groupby(on_line, key=lambda row: row.series_id):
+        found += _suspicions(Sight(list(group), origin.device_kind, job.commit_id), known, code)
+    for (base_id, head_id, direction), series in _by_range(found).items():
+        _open(session, mirrors, job, (base_id, head_id, direction), series)
+
+
+def _suspicions(sight: Sight, known: Known, code: Code) -> Iterator[Suspicious]:
+    """All that is new about one series."""
+    first, at = sight.first, {level.commit_id: level for level in sight.levels}
+    noticed = sight.noticed()
+    for (base_id, head_id), ratio in noticed.items():
+        base, head = at[base_id], at[head_id]
+        if known.is_told(first.series_id, _direction(ratio), base.ordinal, head.ordinal):
+            continue
+        if code.changed((base_id, base.sha), (head_id, head.sha), first.environment_id).holds(first.variant):
+            yield Suspicious(first.series_id, base_id, head_id, ratio, Cause.HISTORY)
+    if sight.detectable() <= WORTH_KNOWING[sight.device_kind]:
+        return
+    for base, head in sight.neighbours():
+        if (base.commit_id, head.commit_id) in noticed or known.is_tried(first.series_id, base.ordinal, head.ordinal):
+            continue
+        if code.changed((base.commit_id, base.sha), (head.commit_id, head.sha), first.environment_id).holds(first.variant):
+            yield Suspicious(first.series_id, base.commit_id, head.commit_id, head.median_ns / base.median_ns, Cause.CODE)
+
+
+def _by_range(found: list[Suspicious]) -> dict[tuple[int, int, str], list[Suspicious]]:
+    """What is suspicious by (base, head, direction), the most changed series first.
+
+    Series that are suspicious by code alone went neither way for certain: they are tried along with what stands out between the same
+    commits, and where nothing does, all in one trial.
+    """
+    ranges: dict[tuple[int, int, str], list[Suspicious]] = defaultdict(list)
+    stood_out = [one for one in found if one.cause == Cause.HISTORY]
+    for one in stood_out:
+        ranges[one.base_commit_id, one.head_commit_id, _direction(one.ratio)].append(one)
+    by_code = sorted((one for one in found if one.cause == Cause.CODE), key=lambda one: severity(one.ratio), reverse=True)
+    for one in by_code:
+        taken = [key for key in ranges if key[:2] == (one.base_commit_id, one.head_commit_id)]
+        ranges[taken[0] if taken else (one.base_commit_id, one.head_commit_id, _direction(one.ratio))].append(one)
+    return {key: sorted(series, key=_rank)[:MAX_PAIRS] for key, series in ranges.items()}
+
+
+def _rank(one: Suspicious) -> tuple[bool, float]:
+    return one.cause == Cause.CODE, -severity(one.ratio)
+
+
+def _open(session: Session, mirrors: Mirrors, job: EndedJob, where: tuple[int, int, str], series: list[Suspicious]) -> None:
+    found = open_suspicion(
+        session, operator_id=job.operator_id, device_id=job.device_id, base_commit_id=where[0], head_commit_id=where[1],
+        direction=where[2], ratio=series[0].ratio, series=[(one.series_id, one.ratio) for one in series], cause=series[0].cause,
+    )  # fmt: skip
+    if found is not None:
+        advance(session, mirrors, found)
+
+
+def _direction(ratio: float) -> str:
+    return "slower" if ratio > 1 else "faster"
+
+
+def _reading(row: ReadingRow) -> Reading:
+    return Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns)

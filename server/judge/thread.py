@@ -1,0 +1,74 @@
+"""The thread that judges: one transaction per ended job, so that two servers judge each once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from db.database import Database
+from db.errors import EngineError
+from db.reaper import Reaper
+from db.regressions import mark_judged, unjudged_jobs
+from db.trials import keep_share
+from server.judge import verdict
+from server.judge.mirror import Mirrors
+from warpwatch.settings import Settings
+
+POLL_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Judge:
+    """A thread that judges ended jobs and gives back the jobs of workers that died."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._settings = settings
+        self._database = database
+        self._reaper = Reaper(settings.lease_seconds)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after what it is at."""
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        # The reaper trusts what it sees only when it looks several times per lease.
+        pause = min(POLL_SECONDS, self._settings.lease_seconds / 5)
+        while not self._stop.wait(pause):
+            try:
+                self.sweep()
+            except EngineError as error:
+                _log.warning("verdicts wait: %s", error)
+            except Exception:  # noqa: BLE001 - the thread must outlive what nobody thought of.
+                _log.exception("verdicts wait for an error that is not known")
+
+    def sweep(self) -> None:
+        """One round: lost jobs are given back, and every ended job is judged."""
+        with self._database.session() as session:
+            for job_id in self._reaper.sweep(session):
+                _log.warning("the worker of job %d was silent; the job was taken from it", job_id)
+        mirrors = Mirrors(self._settings)
+        while not self._stop.is_set() and self._judge_next(mirrors):
+            pass
+
+    def _judge_next(self, mirrors: Mirrors) -> bool:
+        """Judge one ended job in a transaction of its own; False when there is none."""
+        with self._database.session() as session:
+            jobs = unjudged_jobs(session, limit=1)
+            for job in jobs:
+                try:
+                    with session.begin_nested():
+                        verdict.judge_job(session, mirrors, job)
+                        keep_share(session, job.device_id)
+                except EngineError:
+                    raise
+                except Exception:  # noqa: BLE001
+                    # One result that cannot be judged must not keep all others waiting.
+                    _log.exception("job %d cannot be judged", job.id)
+                mark_judged(session, job.id)
+        return bool(jobs)

@@ -1,0 +1,32 @@
+"""Draws every verdict that one ended job allows."""
+
+from __future__ import annotations
+
+from db.reads import judging
+from db.reads.query import Session
+from db.regressions import EndedJob
+from server.judge.confirmation import take_answer
+from server.judge.correctness import suspect_breakage
+from server.judge.mirror import Mirrors
+from server.judge.suspicion import suspect_changes
+
+_MEASURED_ELSEWHERE = ("bundle", "example")
+"""Origins of what was imported: it cannot be measured again here."""
+
+
+def judge_job(session: Session, mirrors: Mirrors, job: EndedJob) -> None:
+    """Takes the answer of a trial's job; suspects what the results of any other job show."""
+    trial = judging.find_trial(session, job.id)
+    if trial is not None:
+        take_answer(session, mirrors, trial)
+        return
+    if job.state != "done" or job.kind not in ("bench", "check"):
+        return
+    origin = judging.read_origin(session, job.id)
+    if origin.origin in _MEASURED_ELSEWHERE:
+        return
+    if job.kind == "bench":
+        suspect_changes(session, mirrors, job, origin)
+    elif "sanitize" not in job.spec:
+        # A sanitizer finds what a plain check cannot see, so the two are not held against each other.
+        suspect_breakage(session, mirrors, job, origin)

@@ -1,0 +1,140 @@
+"""A repository of many commits whose every effect is known, and a worker that measures them with the noise of real ones."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from db.models import Status
+from db.outcome import ResultRow
+from server.judge import Judge
+from tests.builders import CASES, Lab, run_git
+
+Cell = tuple[str, str]
+V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))
+BASE_NS = 100_000.0
+
+
+def write_history(path: Path, changes: Mapping[int, str], commits: int = 40) -> list[str]:
+    """A repository in which the commits named touch the file named, and all others the manual; ids, oldest first."""
+    (path / "kernels").mkdir(parents=True)
+    (path / "kernels" / "square.py").write_text("# the beginning\n")
+    run_git(path, "init", "--quiet", "--initial-branch", "main")
+    shas = []
+    for number in range(commits):
+        (path / changes.get(number, "README.md")).write_text(f"# change {number}\n")
+        run_git(path, "add", "--all")
+        run_git(path, "commit", "--quiet", "--message", f"Change {number}")
+        shas.append(run_git(path, "rev-parse", "HEAD").strip())
+    return shas
+
+
+@dataclass
+class Truth:
+    """What really happened: factors of time from a commit on, statuses from a commit on (until the second), commits that do not build."""
+
+    times: Mapping[Cell, Mapping[int, float]] = field(default_factory=dict)
+    broken: Mapping[Cell, tuple[int, Status]] = field(default_factory=dict)
+    unbuildable: frozenset[int] = frozenset()
+
+    def status(self, cell: Cell, number: int) -> Status:
+        if number in self.unbuildable:
+            return Status.BUILD_FAILED
+        since, status = self.broken.get(cell, (10**9, Status.OK))
+        return status if number >= since else Status.OK
+
+    def time(self, cell: Cell, number: int) -> float:
+        time = BASE_NS
+        for since, factor in self.times.get(cell, {}).items():
+            time *= factor if number >= since else 1.0
+        return time
+
+
+@dataclass
+class Machine:
+    """Answers jobs by the truth. between: deviation of one run's median; within: of one round's ratio."""
+
+    client: TestClient
+    lab: Lab
+    judge: Judge
+    truth: Truth
+    cells: tuple[Cell, ...] = (V1, V2, V3)
+    between: float = 0.01
+    within: float = 0.01
+    chance: random.Random = field(default_factory=lambda: random.Random(5))
+    done: Counter[str] = field(default_factory=Counter)
+
+    def bench(self, number: int) -> None:
+        """A bench of all cells at a commit, judged at once."""
+        self.lab.bench(number, {cell: self._timed(cell, number) for cell in self.cells})
+        self.judge.sweep()
+
+    def check(self, number: int) -> None:
+        """A check of all cells at a commit, judged at once."""
+        self.lab.check(number, {cell: self.truth.status(cell, number) for cell in self.cells})
+        self.judge.sweep()
+
+    def work(self, limit: int = 200) -> None:
+        """Does what trials ask for, the most urgent first, until nothing is asked for any more."""
+        for _ in range(limit):
+            self.judge.sweep()
+            waiting = self.waiting()
+            if not waiting:
+                return
+            self.answer(waiting[0])
+        raise AssertionError(f"there is no end to what is asked for: {self.done}")
+
+    def waiting(self) -> list[dict[str, Any]]:
+        rows = self.client.get("/api/v1/jobs", params={"state": "queued", "limit": 200}).json()["items"]
+        return sorted(rows, key=lambda row: (-row["priority"], row["id"]))
+
+    def answer(self, job: dict[str, Any]) -> None:
+        """Measures what one job asks for."""
+        spec = self.client.get(f"/api/v1/jobs/{job['id']}").json()["spec"]
+        head = self.lab.shas.index(job["commit_sha"])
+        self.done[job["kind"]] += 1
+        if job["kind"] == "check":
+            cells = [(variant, case) for variant in spec["variants"] for case in spec["cases"]]
+            rows = [ResultRow(*cell, status := self.truth.status(cell, head), f"it was {status}") for cell in cells]
+            self.lab.finish(job["id"], self.lab.outcome(rows))
+            return
+        pairs = [(variant, case) for variant, case in spec["pairs"]]
+        base = self.lab.shas.index(job["base_sha"])
+        if head in self.truth.unbuildable:
+            self.lab.compare(job["id"], {cell: ([], []) for cell in pairs}, Status.BUILD_FAILED)
+            return
+        self.lab.compare(job["id"], {cell: self._rounds(cell, base, head, spec.get("rounds", 12)) for cell in pairs})
+
+    def found(self, **filters: Any) -> set[tuple[str, int, int]]:
+        """(direction, base, head) of what is confirmed and open, by numbers of commits."""
+        rows = self.client.get("/api/v1/regressions", params={"repository": "kernels", "limit": 200} | filters).json()["items"]
+        return {
+            (row["direction"], self.lab.shas.index(row["base_sha"]), self.lab.shas.index(row["head_sha"]))
+            for row in rows
+            if row["state"] == "new"
+        }
+
+    def rows(self, verdict: str = "confirmed") -> list[dict[str, Any]]:
+        params = {"repository": "kernels", "verdict": verdict, "limit": 200}
+        rows: list[dict[str, Any]] = self.client.get("/api/v1/regressions", params=params).json()["items"]
+        return rows
+
+    def notes(self, regression: int) -> list[str]:
+        notes = self.client.get(f"/api/v1/regressions/{regression}").json()["notes"]
+        assert {note["author"] for note in notes} <= {"warpwatch"}
+        return [note["note"] for note in notes]
+
+    def _timed(self, cell: Cell, number: int) -> float | Status:
+        status = self.truth.status(cell, number)
+        return self.truth.time(cell, number) * self.chance.gauss(1, self.between) if status == Status.OK else status
+
+    def _rounds(self, cell: Cell, base: int, head: int, count: int) -> tuple[list[float], list[float]]:
+        before, after = self.truth.time(cell, base), self.truth.time(cell, head)
+        pace = [self.chance.gauss(1, self.between) for _ in range(count)]
+        return [before * p for p in pace], [after * p * self.chance.gauss(1, self.within) for p in pace]
