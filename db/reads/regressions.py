@@ -166,8 +166,7 @@ regressions.id IN (
     WHERE jobs.submission_id = :submission_id AND jobs.kind IN ('bench', 'check')
       AND (own.head_commit_id = jobs.commit_id
            OR (begun.ordinal > held_against.ordinal AND begun.ordinal <= measured.ordinal)
-           OR EXISTS (SELECT FROM trials WHERE trials.regression_id = own.id AND trials.head_commit_id = jobs.commit_id
-                      AND trials.purpose IN ('confirm', 'retry'))))
+           OR (SELECT head_commit_id FROM trials WHERE regression_id = own.id ORDER BY trials.id LIMIT 1) = jobs.commit_id))
 """
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from sqlalchemy import event, text
 
 from db import registry, regressions, runs, submissions, traces
 from db.database import Database
 from db.models import JobState, Point
 from db.outcome import ComparisonRow, ResultRow, Status
+from db.reads.causes import read_evidence
+from db.reads.cells import list_cells_around
+from db.reads.events import find_ordinal, list_assignees, list_events, ordinal_at, read_event, read_quality
+from db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from db.reaper import Reaper
 from tests.db.conftest import World, outcome
 
@@ -47,17 +53,36 @@ def use_everything(world: World) -> None:
         list(traces._chunks(s, 1))
 
 
-def test_no_statement_reads_a_whole_table(world: World) -> None:
+def read_everything(world: World) -> None:
+    """Asks all that can be asked of regressions."""
+    with world.database.session() as s:
+        (listed,) = list_regressions(s, world.repository, Question(state="open", since=0, assignee="nobody")).items
+        list_events(s, world.repository, Question(state="open", operator="kron", device_key="test-cpu", overdue=False))
+        assert read_event(s, world.repository, listed) is not None
+        assert read_regression(s, listed.id) is not None
+        assert list_cells_around(s, [listed.id])
+        read_evidence(s, listed.id)
+        read_quality(s, world.repository, datetime.now(UTC))
+        read_verdicts(s, 1)
+        list_assignees(s, world.repository)
+        find_ordinal(s, world.repository, "aaaa")
+        ordinal_at(s, world.repository, datetime.now(UTC))
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_no_statement_reads_a_whole_table(world: World, reads: bool) -> None:
     seen: dict[str, Any] = {}
 
     def remember(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-        if statement.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "INSERT")) and "pg_notify" not in statement:
+        if statement.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")) and "pg_notify" not in statement:
             seen.setdefault(statement, parameters[0] if isinstance(parameters, list) else parameters)
 
+    if reads:
+        use_everything(world)
     event.listen(world.database.engine, "before_cursor_execute", remember)
-    use_everything(world)
+    (read_everything if reads else use_everything)(world)
     event.remove(world.database.engine, "before_cursor_execute", remember)
-    assert len(seen) > 40
+    assert len(seen) > (18 if reads else 40)
     without_index = "SELECT id FROM runs WHERE message = 'x'"
     assert "Seq Scan" in plans(world.database, {without_index: None})[without_index]
     assert {statement: plan for statement, plan in plans(world.database, seen).items() if "Seq Scan" in plan} == {}

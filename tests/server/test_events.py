@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from db.models import Commit, Regression, Status
+from db.models import Commit, Job, Regression, Status, Submission
 from tests.builders import CASES, GPU, Lab, run_git
 from tests.planted import plant, try_out
 from tests.server.test_code import problem
@@ -251,8 +251,6 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     now = datetime.now(UTC)
     measured = now - timedelta(days=40)
     with lab.database.session() as s:
-        from db.models import Job
-
         s.execute(update(Job).values(finished_at=measured))
     old = {"created_at": measured + timedelta(hours=1), "decided_at": measured + timedelta(hours=2)}
     plant(lab, 1, 2, 1.3, **old, triaged_at=measured + timedelta(hours=5))
@@ -271,3 +269,24 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
         s.execute(update(Regression).values(triaged_at=None))
     assert quality(client)[0]["triage_seconds"] is None
     assert "nobody has triaged a confirmed change yet" in client.get("/regressions?whole=true").text
+
+
+def test_what_belongs_to_a_submission(client: TestClient, lab: Lab) -> None:
+    """Its own commit, the end of the range where it was first suspected, and what lies behind the commit it is held against."""
+    job = lab.bench(4, {CELLS[0]: 1000.0})
+    number = client.get(f"/api/v1/jobs/{job}").json()["job"]["submission_id"]
+    url = f"/api/v1/submissions/{number}/verdicts"
+    with lab.database.session() as s:
+        s.execute(update(Job).values(judged_at=datetime.now(UTC)))
+    own, narrowed, earlier = plant(lab, 3, 4, 1.2), plant(lab, 1, 2, 1.3), plant(lab, 0, 1, 1.5)
+    plant(lab, 4, 5, 1.4)
+    lab.check(2, {CELLS[0]: Status.OK})
+    trial = lab.submit("compare", 4, base=0)
+    try_out(lab, narrowed, trial, "confirm", 0, 4, "changed")
+    assert [row["id"] for row in client.get(url).json()["regressions"]] == [narrowed, own]
+    with lab.database.session() as s:
+        s.execute(update(Submission).where(Submission.id == number).values(base_commit_id=lab.commits[lab.shas[0]]))
+    assert [row["id"] for row in client.get(url).json()["regressions"]] == [earlier, narrowed, own]
+    assert client.get(url).json()["pending"] == 0
+    plant(lab, 2, 3, 1.1, verdict="suspected")
+    assert client.get(url).json()["pending"] == 1, "bisecting does not keep anybody waiting, a suspicion does"
