@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from db.errors import DatabaseDownError, DatabaseFullError, EngineError, SchemaOutdatedError
+from db.errors import DatabaseDownError, DatabaseFullError, EngineError, SchemaOutdatedError, UnusableValueError
 
 CONNECT_TIMEOUT_SECONDS = 5
 _STATES_OF_A_SERVER_THAT_GOES_OR_COMES = ("57P01", "57P02", "57P03", "53300")
@@ -41,7 +41,7 @@ class Database:
     def session(self) -> Iterator[Session]:
         """One transaction: committed when the block ends, rolled back when it raises.
 
-        DatabaseDownError, DatabaseFullError and SchemaOutdatedError stand for what the driver says.
+        DatabaseDownError, DatabaseFullError, SchemaOutdatedError and UnusableValueError stand for what the driver says.
         """
         try:
             with self._sessions.begin() as session:
@@ -94,14 +94,16 @@ def shown_url(url: str) -> str:
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
 
 
-def translate(error: Exception, url: str) -> EngineError | None:
-    """The error of ours that stands for what the driver said; None when it is no matter of the server's health."""
+def translate(error: Exception, url: str) -> EngineError | UnusableValueError | None:
+    """The error of ours that stands for what the driver said; None when it is neither the server's health nor a value given."""
     if isinstance(error, PoolTimeoutError):
         return DatabaseDownError(f"no connection to PostgreSQL at {shown_url(url)} became free in time; it is overloaded or hangs")
     driver_error = error.orig if isinstance(error, DBAPIError) else error if isinstance(error, psycopg.Error) else error.__cause__
     state = getattr(driver_error, "sqlstate", None)
     if isinstance(driver_error, psycopg.errors.DiskFull):
         return DatabaseFullError()
+    if isinstance(driver_error, psycopg.DataError):
+        return UnusableValueError((str(driver_error).strip().splitlines() or ["a value cannot be used"])[0])
     if isinstance(driver_error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn | psycopg.errors.UndefinedObject):
         return SchemaOutdatedError()
     if isinstance(driver_error, psycopg.OperationalError) and (

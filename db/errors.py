@@ -44,3 +44,7 @@ class StateError(EngineError):
 
 class OutcomeError(EngineError):
     """The outcome of a run cannot be recorded: it contradicts itself or the job. Nothing was written."""
+
+
+class UnusableValueError(ValueError):
+    """A number is too large, or a text holds what PostgreSQL cannot: whoever gave it must give another. Nothing was written."""

@@ -96,6 +96,7 @@ def install(app: FastAPI) -> None:
         RequestValidationError: lambda request, error: _from_validation(error),
         HTTPException: _from_http,
         db_errors.EngineError: lambda request, error: _from_engine(error),
+        db_errors.UnusableValueError: lambda request, error: Problem(422, f"a value cannot be used: {error}"),
         GitError: lambda request, error: Problem(502, str(error)),
     }
     for kind, translate in handlers.items():
