@@ -37,9 +37,11 @@ USUAL_WIDTH = 1.5
 SAME_LEVEL = 0.7, 1.3
 """Readings of the past that lie at so much of a shift were at the new level before."""
 SETTLED = 8
-"""Readings after which a level is known. Until then a return to where the series was before must last for half as many."""
+"""Readings after which a level is known. Until then a return to where the series was before must last for as many."""
 LONGER = 3
 """How many times as long as on an earlier visit a series must stay at a level that is to be its own."""
+SELDOM = 8
+"""One reading in so many may be elsewhere and not end a stay."""
 LEAST_SHARE = 0.7
 """Share of the deviation between runs that any number of readings leaves: neighbouring runs are not independent."""
 
@@ -134,6 +136,8 @@ class _Walk:
 
     def change_at(self, head: int, end: int) -> Change | None:
         """The change between the level before `head` and that of the readings from `head` to `end`; None when noise may explain it."""
+        if head - self.start < self.rule.least_before and end - head < SETTLED // 2:
+            return None
         level, now = median(self.medians[max(self.start, head - LEVEL) : head]), median(self.medians[head:end])
         sign = 1 if now > level else -1
         if abs(exp(now) - exp(level)) < self.rule.least_ns or (
@@ -147,7 +151,7 @@ class _Walk:
             if shift < self.rule.threshold(spread):
                 return None
             score = min(score, shift / self.alarm.threshold(spread))
-        if not self.rule.revisits and self._known(head, end, level, now):
+        if not self.rule.revisits and self._known(head, level, now):
             return None
         border = self._border(head, end, level, now)
         return Change(border - 1, border, exp(now - level), score)
@@ -163,21 +167,31 @@ class _Walk:
         spread = hypot(shrink(deviation(past), len(past), *self.prior), stretched)
         return sign * shift, spread * _share(min(len(past), LEVEL), len(new))
 
-    def _known(self, head: int, end: int, level: float, now: float) -> bool:
-        """Whether the readings from `head` to `end` are at a level that is none of its own yet.
+    def _known(self, head: int, level: float, now: float) -> bool:
+        """Whether the readings from `head` on are at a level that is none of its own yet.
 
         The series may have come there before and left again, and has not stayed for much longer than then; or it only went back there,
         from a level that was its own for a short time.
         """
-        first, new = max(0, head - WINDOW), end - head
-        there = [SAME_LEVEL[0] < (value - level) / (now - level) < SAME_LEVEL[1] for value in self.medians[first:head]]
-        before, since = there[: max(0, self.start - first)], there[max(0, self.start - first) :]
-        if head - self.start < SETTLED and new < SETTLED // 2 and any(before):
+        first, stay = max(0, head - WINDOW), self._stay(head, level, now)
+        there = [_there(value, level, now) for value in self.medians[first:head]]
+        since = there[max(0, self.start - first) :]
+        settled = len(since) >= SETTLED
+        if not settled and any(there) and stay < SETTLED:
             return True
         visits = [len(list(group)) for inside, group in groupby(since) if inside]
-        if visits and since[0]:
+        if visits and since[0] and settled:
             del visits[0]  # It began there, and did not come.
-        return bool(visits) and new <= LONGER * max(visits)
+        return bool(visits) and stay <= LONGER * max(visits)
+
+    def _stay(self, head: int, level: float, now: float) -> int:
+        """How long from `head` on the readings are at the new level, but for one in SELDOM and one more."""
+        missed = 0
+        for index in range(head, min(head + WINDOW, len(self.medians))):
+            missed += not _there(self.medians[index], level, now)
+            if missed > 1 + (index - head) // SELDOM:
+                return index - head
+        return min(head + WINDOW, len(self.medians)) - head
 
     def _border(self, head: int, end: int, level: float, now: float) -> int:
         """The index from `head` on at which two constant levels fit the readings best, by absolute deviations; first of a commit."""
@@ -187,6 +201,11 @@ class _Walk:
             if cost < least and self.commits[index + 1] != self.commits[index]:
                 best, least = index + 1, cost
         return best
+
+
+def _there(value: float, level: float, now: float) -> bool:
+    """Whether a reading is at the new level rather than at the old one."""
+    return SAME_LEVEL[0] < (value - level) / (now - level) < SAME_LEVEL[1]
 
 
 def _share(before: int, after: int) -> float:

@@ -22,6 +22,8 @@ PRIOR_BETWEEN = {"cuda": 0.008, "cpu": 0.03}
 the same commit, and what two shared cores show."""
 PRIOR_WEIGHT = 2.0
 """How many readings that expectation is worth."""
+UNCERTAIN = 0.5
+"""Over their number: by how much more than they show a few readings may scatter."""
 NINE_IN_TEN = 1.28
 """Standard deviations above which a tenth of a normal distribution lies."""
 REPEAT_WEIGHT = 2
@@ -57,24 +59,26 @@ class Rule:
     """What a shift of log time must reach to count: `least` + `deviations` · s + `tail` · s², s being the deviation between runs.
 
     The square is there because noisy series have heavier tails than normal ones. least_ns: absolute floor, below which a timer, not a
-    kernel, may have changed. revisits: whether a return to a level that the series visited before counts.
+    kernel, may have changed. least_before: readings that a level must have before a few others can leave it. revisits: whether a return to a level that the series
+    visited before counts.
     """
 
     least: float
     deviations: float
     tail: float
     least_ns: float = 50.0
+    least_before: int = 3
     revisits: bool = False
 
     def threshold(self, deviation: float) -> float:
         return self.least + self.deviations * deviation + self.tail * deviation**2
 
 
-ALARM = {"cuda": Rule(0.018, 2.0, 18.0), "cpu": Rule(0.04, 3.0, 18.0, least_ns=200.0)}
+ALARM = {"cuda": Rule(0.018, 2.0, 18.0, least_before=4), "cpu": Rule(0.04, 3.0, 18.0, least_ns=200.0, least_before=4)}
 """For a verdict from history alone, per device kind: about one false alarm in 500 readings."""
 SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.03, 2.0, 8.0, least_ns=200.0)}
 """For what is worth a comparison, which then decides, per device kind: one reading in fifty."""
-DOUBT = {"cuda": Rule(0.020, -1.5, 0.0, revisits=True), "cpu": Rule(0.04, -1.0, 0.0, least_ns=200.0, revisits=True)}
+DOUBT = {"cuda": Rule(0.020, -1.7, 0.0, revisits=True), "cpu": Rule(0.04, -1.0, 0.0, least_ns=200.0, revisits=True)}
 """For whatever may hide a change of 3 % (6 % on a CPU): the noisier the series, the less history can rule out, and the more readings
 are worth a comparison."""
 
@@ -109,13 +113,14 @@ def shrink(seen: float, count: int, prior: float, weight: float = PRIOR_WEIGHT) 
 def deviation(logs: Sequence[float]) -> float:
     """Standard deviation that outliers do not blow up: the smaller of the usual one and the one from absolute deviations.
 
-    Where readings alternate between two levels, the usual one is the smaller.
+    Where readings alternate between two levels, the usual one is the smaller. Few readings know it badly and are taken to scatter more.
     """
     if len(logs) < 2:
         return 0.0
     level, mean = median(logs), fsum(logs) / len(logs)
     usual = sqrt(fsum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
-    return min(NORMAL_MAD * median([abs(value - level) for value in logs]), usual)
+    robust = NORMAL_MAD * median([abs(value - level) for value in logs])
+    return min(robust, usual) * (1 + UNCERTAIN / len(logs))
 
 
 def width(reading: Reading) -> float:

@@ -1,0 +1,216 @@
+"""What counts as a change in a history, on numbers alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp, log, sqrt
+
+import pytest
+
+from server.verdicts.changes import Change, doubt_newest, find_changes, span
+from server.verdicts.noise import ALARM, Noise, Reading, detectable, learn, split_environments
+
+LEVEL = 1e6
+RULE = ALARM["cuda"]
+
+
+def reading(ordinal: int, median_ns: float, commit: int | None = None, spread: float = 0.001, environment: int = 1) -> Reading:
+    return Reading(
+        ordinal, ordinal if commit is None else commit, environment, median_ns, median_ns * (1 - spread), median_ns * (1 + spread)
+    )
+
+
+def noisy(shifts: Sequence[float], deviation: float = 0.005, seed: int = 1) -> list[Reading]:
+    """Readings of consecutive commits around LEVEL, each shifted by a factor."""
+    draw = random.Random(seed)
+    return [reading(index, LEVEL * shift * exp(draw.gauss(0, deviation))) for index, shift in enumerate(shifts)]
+
+
+def heads(readings: Sequence[Reading]) -> list[int]:
+    return [change.head for change in find_changes(readings, "cuda", RULE)]
+
+
+def scaled(readings: Sequence[Reading], factor: float) -> list[Reading]:
+    return [
+        replace(one, median_ns=one.median_ns * factor, low_ns=one.low_ns * factor, high_ns=one.high_ns * factor) for one in readings
+    ]
+
+
+def test_noise_alone_is_no_change() -> None:
+    found = {
+        deviation: sum(len(heads(noisy([1.0] * 60, deviation, seed))) for seed in range(25)) for deviation in (0.002, 0.01, 0.04)
+    }
+    assert found[0.002] == found[0.01] == 0
+    assert found[0.04] <= 0.006 * 25 * 60, "of a noisy series little is known at first"
+
+
+@pytest.mark.parametrize("factor", [1.06, 1.3, 0.93, 0.5])
+@pytest.mark.parametrize("place", [8, 20, 39])
+def test_a_step_is_found_at_its_commit(factor: float, place: int) -> None:
+    readings = noisy([1.0] * place + [factor] * (40 - place))
+    (found,) = find_changes(readings, "cuda", RULE)
+    assert (found.base, found.head) == (place - 1, place)
+    assert found.ratio == pytest.approx(factor, rel=0.01)
+    assert found.score > 1
+    assert heads(readings[: place + 1]) == [place], "at once, without waiting for later runs"
+
+
+def test_small_steps_are_seen_as_more_runs_come() -> None:
+    every = [noisy([1.0] * 30 + [1.04] * 10, 0.012, seed) for seed in range(40)]
+    at_once = sum(30 in heads(readings[:31]) for readings in every)
+    later = sum(any(abs(head - 30) <= 2 for head in heads(readings)) for readings in every)
+    assert at_once < 15
+    assert later > at_once + 10
+
+
+def test_every_level_of_several_is_found() -> None:
+    assert heads(noisy([1.0] * 20 + [1.1] * 20 + [0.9] * 20 + [0.95] * 20)) == [20, 40, 60]
+
+
+def test_the_order_of_arrival_does_not_matter() -> None:
+    """Ordinals sort what arrives; a backfilled commit counts as if it had always been there."""
+    readings = noisy([1.0] * 25 + [1.2] * 25)
+    shuffled = random.Random(2).sample(readings, len(readings))
+    assert find_changes(split_environments(shuffled)[1], "cuda") == find_changes(readings, "cuda")
+    # Only every fifth commit was measured at first, so the step lay between two of those; filling the hole moves it to its commit.
+    sparse = readings[2::5]
+    (found,) = find_changes(sparse, "cuda", RULE)
+    assert [sparse[found.base].ordinal, sparse[found.head].ordinal] == [22, 27]
+    filled = sorted([*sparse, *readings[23:27]], key=lambda one: one.ordinal)
+    (found,) = find_changes(filled, "cuda", RULE)
+    assert [filled[found.base].ordinal, filled[found.head].ordinal] == [24, 25]
+
+
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+def test_only_ratios_count_above_the_floor(factor: float) -> None:
+    readings = scaled(noisy([1.0] * 20 + [1.1] * 20), 10)
+    assert [change.head for change in find_changes(scaled(readings, factor), "cuda", RULE)] == [20]
+
+
+def test_changes_of_a_few_nanoseconds_are_none() -> None:
+    assert heads(scaled(noisy([1.0] * 20 + [1.1] * 20, 0.001), 400 / LEVEL)) == []
+    assert heads(scaled(noisy([1.0] * 20 + [1.1] * 20, 0.001), 600 / LEVEL)) == [20]
+
+
+def test_an_outlier_is_forgotten_when_the_next_run_is_there() -> None:
+    readings = noisy([1.0] * 20 + [1.5] + [1.0] * 19)
+    assert heads(readings[:21]) == [20]
+    assert heads(readings[:22]) == heads(readings) == []
+
+
+def test_a_level_visited_before_is_no_change() -> None:
+    draw = random.Random(3)
+    slow = [False] * 12 + [True] + [draw.random() < 0.3 for _ in range(60)]
+    readings = noisy([1.08 if now else 1.0 for now in slow], 0.003)
+    alarms = sum(end in heads(readings[: end + 1]) for end in range(16, len(readings)))
+    assert sum(slow[16:]) > 10
+    assert alarms == 0
+    assert heads(readings) == []
+    beyond = [reading(len(readings) + index, LEVEL * 1.25) for index in range(4)]
+    assert heads([*readings, *beyond]) == [len(readings)], "neither of the two levels"
+
+
+def test_a_run_whose_samples_scatter_more_than_usual_proves_less() -> None:
+    usual = noisy([1.0] * 20)
+    assert heads([*usual, reading(20, LEVEL * 1.06)]) == [20]
+    assert heads([*usual, reading(20, LEVEL * 1.06, spread=0.05)]) == []
+
+
+def test_a_slow_drift_is_no_change() -> None:
+    assert heads(noisy([1.0003**index for index in range(200)], 0.004)) == []
+
+
+def test_repeats_of_a_commit_are_never_split() -> None:
+    before = noisy([1.0] * 20)
+    repeats = [reading(20, LEVEL * shift, commit=20) for shift in (1.0, 1.1, 1.1, 1.1)]
+    after = [reading(21 + index, LEVEL * 1.1) for index in range(5)]
+    assert heads([*before, *repeats, *after]) in ([20], [24])
+
+
+def test_repeats_teach_the_noise() -> None:
+    """Commits that differ by much more than runs of one commit do are noise to who sees them once, and are not to who repeats them."""
+    draw = random.Random(4)
+    levels = [exp(draw.gauss(0, 0.03)) for _ in range(12)]
+    once = [reading(index, LEVEL * level) for index, level in enumerate(levels)]
+    repeated = [
+        reading(index, LEVEL * level * exp(draw.gauss(0, 0.004)), index) for index, level in enumerate(levels) for _ in range(4)
+    ]
+    assert learn(once, "cuda").between > 0.02
+    assert learn(repeated, "cuda").between < 0.008
+
+
+def test_noise_has_two_levels() -> None:
+    draw = random.Random(6)
+    found = learn([reading(i, LEVEL * exp(draw.gauss(0, 0.02)), spread=0.00196) for i in range(200)], "cuda")
+    assert found.between == pytest.approx(0.02, rel=0.2)
+    assert found.within == pytest.approx(0.001, rel=0.01)
+    assert learn([*noisy([1.0] * 100), *noisy([1.3] * 100)], "cuda").between == pytest.approx(0.005, rel=0.25), "steps are no noise"
+
+
+def test_without_history_a_series_expects_what_others_showed() -> None:
+    assert learn([], "cuda") == Noise(0.008, 0.0, 0)
+    assert learn([reading(0, LEVEL)], "cpu").between == 0.03
+    assert find_changes([], "cuda") == []
+    assert find_changes(noisy([1.0, 2.0]), "cuda") == []
+
+
+def test_what_is_detectable_is_detected_nine_times_in_ten() -> None:
+    seen = 0
+    for seed in range(100):
+        usual = noisy([1.0] * 30, 0.008, seed)
+        least = detectable(learn(usual, "cuda"), "cuda", LEVEL)
+        new = reading(30, LEVEL * (1 + least) * exp(random.Random(f"new {seed}").gauss(0, 0.008)))
+        seen += 30 in heads([*usual, new])
+    assert 82 <= seen <= 98
+    assert detectable(Noise(0.004, 0.0), "cuda") < 0.035 < detectable(Noise(0.02, 0.0), "cuda")
+    assert detectable(Noise(0.004, 0.0), "cuda", level_ns=500) == 0.1
+
+
+def test_a_noisy_series_is_doubted_sooner_than_a_quiet_one() -> None:
+    quiet, loud = ([*noisy([1.0] * 30, deviation), reading(30, LEVEL * 1.001)] for deviation in (0.002, 0.03))
+    assert doubt_newest(quiet, "cuda") is None
+    doubt = doubt_newest(loud, "cuda")
+    assert doubt is not None
+    assert (doubt.base, doubt.head) == (29, 30)
+    assert doubt.score < 1
+    assert doubt_newest(noisy([1.0] * 3), "cuda") is None
+
+
+def test_environments_are_looked_at_apart() -> None:
+    rows = [reading(index, LEVEL * (1 + index // 20), environment=index // 20) for index in range(40)]
+    assert {id_: (len(own), heads(own)) for id_, own in split_environments(rows).items()} == {0: (20, []), 1: (20, [])}
+
+
+def test_one_more_reading_needs_its_neighbourhood_only() -> None:
+    """What is found around a commit is what is found in all of history there, from a part of it."""
+    readings = noisy([1.0] * 700 + [1.1] * 800 + [1.0] * 500, 0.01)
+    whole = [(readings[one.head].ordinal, one.score) for one in find_changes(readings, "cuda")]
+    for ordinal in (0, 699, 700, 1499, 1505, 1999):
+        first, last = span(ordinal)
+        part = [one for one in readings if first <= one.ordinal <= last]
+        found = [(part[one.head].ordinal, one.score) for one in find_changes(part, "cuda", around=ordinal)]
+        assert found == [pair for pair in whole if found and found[0][0] <= pair[0] <= found[-1][0]]
+        assert len(part) <= 640
+    near = find_changes([one for one in readings if span(700)[0] <= one.ordinal <= span(700)[1]], "cuda", RULE, around=700)
+    assert isinstance(near[0], Change)
+    assert len(near) == 1
+
+
+def test_cost_grows_with_the_neighbourhood_not_with_history() -> None:
+    def seconds(count: int) -> float:
+        readings = noisy([1.0] * count, 0.01)
+        first, last = span(count - 1)
+        start = time.perf_counter()
+        for _ in range(5):
+            find_changes(readings[max(0, first) : last + 1], "cuda", around=count - 1)
+        return time.perf_counter() - start
+
+    assert seconds(10_000) < 10 * seconds(1_000)
+
+
+def test_deviations_of_ratios_are_those_of_log_time() -> None:
+    twice = [reading(index, LEVEL * (2.0 if index % 2 else 1.0)) for index in range(40)]
+    assert learn(twice, "cuda").between == pytest.approx(1.4826 * log(2) / sqrt(2), rel=0.05)
