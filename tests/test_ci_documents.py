@@ -1,0 +1,75 @@
+"""The workflows in docs/ci call commands, options and forms that exist, and docs/ci.md tells the truth about the rest."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from server.callbacks import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS
+from server.reports.model import ERRORS, FAILURES, KINDS
+from server.verdicts.held import LEAST_NS, WORTH_RATIO
+from server.verdicts.paired import CONFIRM_RATIO
+from warpwatch.cli import app
+from warpwatch.cli.submit import FORMS
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "ci.md").read_text()
+WORKFLOWS: dict[str, Any] = {path.name: yaml.safe_load(path.read_text()) for path in sorted((DOCS / "ci").glob("*.yml"))}
+
+
+def scripts() -> list[str]:
+    """Every shell line of the workflows and of the page."""
+    steps = WORKFLOWS["github.yml"]["jobs"]["warpwatch"]["steps"]
+    lines = [step["run"] for step in steps if "run" in step] + WORKFLOWS["gitlab.yml"]["kernels"]["script"]
+    blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    return [line for text in [*lines, *blocks] for line in text.strip().splitlines() if line.startswith("warpwatch ")]
+
+
+def test_both_are_there_and_linked() -> None:
+    assert set(WORKFLOWS) == {"github.yml", "gitlab.yml"}
+    for name in WORKFLOWS:
+        assert f"(ci/{name})" in PAGE
+
+
+@pytest.mark.parametrize("line", scripts())
+def test_commands_and_options_exist(line: str) -> None:
+    words = shlex.split(line.replace("$(", "(").replace("{sha}", "sha"))[1:]
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert [word for word in words if word.startswith("--") and word not in options] == []
+    for form in re.findall(r"--report (\w+)=", line):
+        assert form in FORMS
+
+
+def test_workflows_hold_the_commit_against_its_base_and_keep_the_report() -> None:
+    for text in ((DOCS / "ci" / name).read_text() for name in WORKFLOWS):
+        for word in ("--base merge-base", "--wait", "--report junit=", "--idempotency-key", "WARPWATCH_TOKEN"):
+            assert word in text
+    steps = WORKFLOWS["github.yml"]["jobs"]["warpwatch"]["steps"]
+    measured = next(number for number, step in enumerate(steps) if step.get("name") == "Measure")
+    assert all("always()" in step["if"] for step in steps[measured + 1 :]), (
+        "a report is shown above all when the exit code is not 0"
+    )
+
+
+def test_the_page_names_every_kind_form_and_number() -> None:
+    for kind, name in KINDS.items():
+        code = "1" if kind in FAILURES else "2" if kind in ERRORS else "–"
+        assert kind == "accepted" or f"| {name} | {code} |" in PAGE
+    assert all(f"`{form}`" in PAGE for form in FORMS)
+    said = [
+        f"{100 * (CONFIRM_RATIO['cuda'] - 1):.1f} % (GPU)",
+        f"{100 * (CONFIRM_RATIO['cpu'] - 1):.0f} % (CPU)",
+        f"{LEAST_NS:.0f} ns",
+    ]
+    said += [f"{100 * (WORTH_RATIO['cuda'] - 1):.0f} % on a GPU, {100 * (WORTH_RATIO['cpu'] - 1):.0f} % on a CPU"]
+    said += [f"after {FIRST_PAUSE_SECONDS:.0f} s", f"{MAX_ATTEMPTS} times"]
+    assert [words for words in said if words not in PAGE] == []
