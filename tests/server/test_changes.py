@@ -157,15 +157,15 @@ def test_without_history_a_series_expects_what_others_showed() -> None:
     assert find_changes(noisy([1.0, 2.0]), "cuda") == []
 
 
-def test_what_is_detectable_is_detected_nine_times_in_ten() -> None:
+def test_what_is_detectable_is_detected() -> None:
     seen = 0
     for seed in range(100):
         usual = noisy([1.0] * 30, 0.008, seed)
         least = detectable(learn(usual, "cuda"), "cuda", LEVEL)
         new = reading(30, LEVEL * (1 + least) * exp(random.Random(f"new {seed}").gauss(0, 0.008)))
         seen += 30 in heads([*usual, new])
-    assert 82 <= seen <= 98
-    assert detectable(Noise(0.004, 0.0), "cuda") < 0.035 < detectable(Noise(0.02, 0.0), "cuda")
+    assert seen >= 90, "normal noise, unlike that of real series, has no tails"
+    assert detectable(Noise(0.004, 0.0), "cuda") < 0.045 < detectable(Noise(0.02, 0.0), "cuda")
     assert detectable(Noise(0.004, 0.0), "cuda", level_ns=500) == 0.1
 
 
