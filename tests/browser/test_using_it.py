@@ -254,6 +254,29 @@ def test_what_people_make_of_a_regression_is_kept(visit: Visit, world: World) ->
     expect(page.locator(".head .badge").last).to_have_text("accepted")
 
 
+def test_a_whole_event_is_given_to_somebody(visit: Visit, world: World) -> None:
+    page = visit.open("/regressions?operator=kron&state=any")
+    row = page.locator("tbody tr", has_text="kron, square")
+    # The list stands before what is common and the quality of alarms are told.
+    expect(page.get_by_role("heading", name="How good the alarms are")).to_be_visible()
+    row.locator("summary").click()
+    row.get_by_role("link", name="kron", exact=True).last.click()
+    page.wait_for_url(re.compile(r"/regressions/\d+"))
+    visit.wait_for_charts()
+    boxes = page.get_by_role("group", name="The same for the rest of the event").get_by_role("checkbox")
+    assert boxes.count() == 3
+    for box in boxes.all():
+        box.check()
+    page.get_by_label("Assignee").fill("Fifth Author")
+    page.get_by_label("Due").fill("2031-03-31")
+    page.get_by_label("Your name").fill("Fourth Author")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("ol.list li").first).to_contain_text("assignee: none → Fifth Author")
+    page = visit.open("/regressions?state=any&assignee=Fifth+Author")
+    expect(page.locator("tbody tr").first).to_contain_text("due 2031-03-31")
+    assert len(httpx.get(f"{visit.server}/api/v1/regressions?repository=kernels&assignee=Fifth+Author").json()["items"]) == 4
+
+
 def test_a_command_can_be_copied(visit: Visit, world: World) -> None:
     visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = visit.open(f"/regressions/{world.ids['slower']}")
