@@ -168,7 +168,8 @@ def v1(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 def _torch_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """torch's fused kernels read 16 bytes at a time wherever a tensor begins: elsewhere they end in an error that costs the process
-    its context, or, in cuDNN, in NaN. So what begins elsewhere is copied, the gradient that comes in too."""
+    its context, or, in cuDNN, in NaN. So what begins elsewhere is copied, the gradient that comes in too, and so is what has gaps
+    between its elements, which they refuse."""
     out = F.scaled_dot_product_attention(aligned(q), aligned(k), aligned(v), is_causal=causal)
     if out.requires_grad:
         out.register_hook(aligned)  # type: ignore[no-untyped-call]
@@ -194,22 +195,32 @@ def sixteen_bits_only(case: Case, _device: DeviceKind) -> str | None:
     return None if case.precision in ("bf16", "f16") else "takes bf16 and f16 alone"
 
 
+def flash_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case["causal"] and case["q"] != case["k"]:
+        return "torch has no causal FlashAttention for fewer or more keys than queries"
+    return sixteen_bits_only(case, device)
+
+
+def efficient_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    if case.precision == "f64":
+        return "has no kernel for f64"
+    return "takes rows of whole 16 bytes" if case["d"] * case.element_bytes % 16 else None
+
+
 def cudnn_unsupported(case: Case, device: DeviceKind) -> str | None:
     if case["d"] % 8:
         return "cuDNN takes heads of a multiple of 8"
     return sixteen_bits_only(case, device)
 
 
-def not_f64(case: Case, _device: DeviceKind) -> str | None:
-    return "has no kernel for f64" if case.precision == "f64" else None
-
-
-@operator.variant("sdpa_flash", idea="FlashAttention in torch", devices=("cuda",), unsupported=sixteen_bits_only)
+@operator.variant("sdpa_flash", idea="FlashAttention in torch", devices=("cuda",), unsupported=flash_unsupported)
 def sdpa_flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return _sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)
 
 
-@operator.variant("sdpa_efficient", idea="memory-efficient attention in torch", devices=("cuda",), unsupported=not_f64)
+@operator.variant(
+    "sdpa_efficient", idea="memory-efficient attention in torch", devices=("cuda",), unsupported=efficient_unsupported
+)
 def sdpa_efficient(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return _sdpa(SDPBackend.EFFICIENT_ATTENTION, q, k, v, causal)
 

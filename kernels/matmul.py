@@ -323,7 +323,7 @@ CONFIGURATIONS = (
 )
 """What autotuning chooses from: rows, columns and depth of a tile, warps, stages."""
 
-SCALAR_CONFIGURATIONS = ((128, 64, 16, 8, 3), (64, 64, 16, 4, 3), (64, 128, 8, 8, 3))
+SCALAR_CONFIGURATIONS = ((128, 64, 16, 8, 3), (64, 64, 16, 4, 3), (64, 128, 16, 8, 3))
 """The same where tensor cores must not be used: a program's loop is written out in full then, so that deep tiles compile for minutes."""
 
 

@@ -272,9 +272,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
   m.def(
       "spmm_cusparse_plan(Tensor crow, Tensor col, Tensor values, Tensor b, int algorithm, bool gradients)"
       " -> (int, Tensor, Tensor, Tensor)");
-  m.def("spmm_cusparse(Tensor crow, Tensor col, Tensor values, Tensor b, Tensor buffer, int plan) -> Tensor");
-  m.def("spmm_cusparse_transposed(Tensor crow, Tensor col, Tensor values, Tensor g, Tensor buffer, int plan, int k) -> Tensor");
-  m.def("spmm_cusparse_sampled(Tensor crow, Tensor col, Tensor g, Tensor b, Tensor buffer, int plan) -> Tensor");
+  m.def("spmm_cusparse(Tensor crow, Tensor col, Tensor values, Tensor b, Tensor(a!) buffer, int plan) -> Tensor");
+  m.def("spmm_cusparse_transposed(Tensor crow, Tensor col, Tensor values, Tensor g, Tensor(a!) buffer, int plan, int k) -> Tensor");
+  m.def("spmm_cusparse_sampled(Tensor crow, Tensor col, Tensor g, Tensor b, Tensor(a!) buffer, int plan) -> Tensor");
   m.def("spmm_cusparse_forget(int plan) -> ()");
   m.def("spmm_cusparse_plans() -> int");
 }
