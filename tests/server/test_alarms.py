@@ -202,13 +202,22 @@ def test_a_cell_without_a_word(lab: Lab) -> None:
     assert (found.kind, found.variant, found.cases) == ("missing", "v2", [CASES[1], CASES[0]])
     assert found.message.startswith(f"v2 of square has no result for 2 cases at {lab.shas[BEFORE][:8]} on test-cpu")
     assert "--operators square --variants v2 --suite quick --device test-cpu`" in found.remedy
-    measure(lab, BEFORE + 1, operators=("square",), cells={V1: 1e4, V2: 1e4, ("v2", CASES[1]): Status.CRASHED})
-    assert alarms(lab) == [], "a status is a word"
+
+
+def test_a_status_is_a_word(lab: Lab) -> None:
+    measure(lab, *range(BEFORE), operators=("square",))
+    measure(lab, BEFORE, operators=("square",), cells={V1: 1e4, V2: Status.CRASHED})
+    assert alarms(lab) == []
 
 
 def test_a_history_too_short_misses_nothing(lab: Lab) -> None:
     measure(lab, *range(BEFORE - 1), operators=("square",))
     measure(lab, BEFORE, operators=("square",), cells={V1: 1e4})
+    assert alarms(lab) == []
+    measure(lab, BEFORE + 1, operators=("cube",))
+    left = json.dumps(catalogue(("cube",)))
+    change(lab, "UPDATE commits SET catalogue = CAST(:c AS jsonb) WHERE sha = :sha", c=left, sha=lab.shas[BEFORE + 1])
+    change(lab, "DELETE FROM results WHERE commit_id = :id", id=lab.commits[lab.shas[BEFORE]])
     assert alarms(lab) == []
 
 
