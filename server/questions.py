@@ -47,7 +47,9 @@ class _Filters:
         operator: _Name = None,
         device: _Name = None,
         assignee: Annotated[str | None, Query(max_length=200, description=f"`{NOBODY}` where nobody has it.")] = None,
-        overdue: Annotated[bool, Query(description="Open, and due before today.")] = False,
+        overdue: Annotated[
+            bool, BeforeValidator(lambda value: value or False), Query(description="Open, and due before today.")
+        ] = False,
         since: Annotated[_Bound, Query(alias="from")] = None,
         until: Annotated[_Bound, Query(alias="to")] = None,
     ) -> None:
@@ -121,10 +123,10 @@ def _ordinal(session: Session, settings: Settings, repository: RepositoryRow, te
     """Where a commit stands in history, or the last one before a day (of a day, where it ends a range)."""
     if _DAY.fullmatch(text):
         try:
-            midnight = datetime.fromisoformat(text).replace(tzinfo=UTC)
-        except ValueError:
+            midnight = datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=end)
+        except (ValueError, OverflowError):
             raise ValueError(f"{text!r} is no day") from None
-        return ordinal_at(session, repository.id, midnight + timedelta(days=end))
+        return ordinal_at(session, repository.id, midnight)
     known = find_ordinal(session, repository.id, text) if _SHA.fullmatch(text) else None
     if known is not None:
         return known

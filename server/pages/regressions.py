@@ -65,11 +65,16 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         options={
             "state": STATE_FILTERS,
             "direction": DIRECTIONS,
-            "operator": [row.name for row in list_operators(page.session, page.repository.id)],
-            "device": [row.key for row in list_devices(page.session)],
-            "assignee": [NOBODY, *list_assignees(page.session, page.repository.id)],
+            "operator": _with(filters.operator, [row.name for row in list_operators(page.session, page.repository.id)]),
+            "device": _with(filters.device, [row.key for row in list_devices(page.session)]),
+            "assignee": _with(filters.assignee, [NOBODY, *list_assignees(page.session, page.repository.id)]),
         },
     )
+
+
+def _with(chosen: str | None, options: list[str]) -> list[str]:
+    """A link may ask for somebody who has nothing any more; the form must not show that as if everybody were asked for."""
+    return [*options, chosen] if chosen and chosen not in options else options
 
 
 @router.get("/regressions/{regression_id}")

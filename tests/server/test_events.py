@@ -134,6 +134,30 @@ def test_who_has_it_and_what_is_overdue(client: TestClient, lab: Lab) -> None:
     assert re.search(r'<option value="ann" selected>', page)
 
 
+@pytest.mark.parametrize(("field", "text"), [
+    ("to", "9999-12-31"), ("from", "2026-02-30"), ("from", "--all"), ("from", "main..main"), ("to", "\0"), ("from", "ffffffff"),
+])  # fmt: skip
+def test_what_is_no_commit_and_no_day_is_named(client: TestClient, lab: Lab, settings: Settings, field: str, text: str) -> None:
+    git.update_mirror(str(lab.source), settings.home)
+    plant(lab, 0, 1)
+    for path in ("events", "regressions", "regressions.csv"):
+        fault = problem(client.get(f"/api/v1/{path}", params={"repository": "kernels", field: text}), 422)
+        assert [error["field"] for error in fault["errors"]] == [field]
+    page = client.get("/regressions", params={field: text})
+    assert page.status_code == 200
+    assert f'id="{field}-error"' in page.text
+    assert "/regressions/1?" not in page.text, "a filter that cannot be used must not show everything"
+
+
+def test_a_form_without_scripts_sends_its_blanks(client: TestClient, lab: Lab) -> None:
+    number = plant(lab, 0, 1)
+    blanks = dict.fromkeys(("from", "to", "direction", "operator", "device", "assignee", "overdue"), "")
+    page = client.get("/regressions", params=blanks | {"state": "open", "verdict": "confirmed"})
+    assert page.status_code == 200
+    assert f"/regressions/{number}?" in page.text
+    assert '<option value="zoe" selected>zoe</option>' in client.get("/regressions?assignee=zoe").text
+
+
 def test_pages_hold_their_filters(client: TestClient, lab: Lab) -> None:
     numbers = [
         plant(lab, place % 5, place % 5 + 1, 1.1 + place / 100, operator=f"op{place:02}", state="acknowledged")
