@@ -49,12 +49,20 @@ WHERE submission_id = :id AND (state IN ('failed', 'cancelled') OR (state = 'don
 ORDER BY jobs.id LIMIT :limit
 """
 
-_PAIRS = """
+# Bisecting moves the ends of a change; its first trial keeps the commits between which it was suspected.
+_FIRST = """
+LEFT JOIN LATERAL (
+    SELECT base_commit_id, head_commit_id FROM trials WHERE regression_id = regressions.id ORDER BY trials.id LIMIT 1
+) AS first ON true
+"""
+
+_PAIRS = f"""
 SELECT jobs.id AS job_id, comparisons.status, comparisons.message, base_ns, head_ns, operators.name AS operator,
        variants.name AS variant, cases.key AS case, devices.key AS device_key, devices.kind AS device_kind,
        head.sha AS head_sha, base.sha AS base_sha,
-       EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id
-               WHERE head_commit_id = jobs.commit_id AND base_commit_id = jobs.base_commit_id
+       EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id {_FIRST}
+               WHERE jobs.commit_id IN (regressions.head_commit_id, first.head_commit_id)
+                 AND jobs.base_commit_id IN (regressions.base_commit_id, first.base_commit_id)
                  AND regression_series.series_id = comparisons.series_id AND regressions.state IN ('accepted', 'invalid')
        ) AS is_accepted
 FROM jobs
@@ -70,12 +78,16 @@ JOIN commits AS base ON base.id = jobs.base_commit_id
 WHERE jobs.submission_id = :id AND jobs.kind = 'compare' ORDER BY comparisons.id LIMIT :limit
 """
 
-# A change belongs to a submission that benched its head commit on its device; to one with a base only where it begins there.
+# A change belongs to a submission that benched the commit it begins at, or was suspected at, on its device. To one that is held against
+# a base it belongs only where it was suspected between the two, and where they were not measured in turn: then those rounds decide.
 _OF_SUBMISSION = """
-(submissions.base_commit_id IS NULL OR submissions.base_commit_id = regressions.base_commit_id)
-AND EXISTS (SELECT FROM jobs WHERE jobs.submission_id = submissions.id AND jobs.kind = 'bench'
-            AND jobs.commit_id = regressions.head_commit_id AND jobs.operator_id = regressions.operator_id
-            AND jobs.device_id = regressions.device_id)
+EXISTS (SELECT FROM jobs WHERE jobs.submission_id = submissions.id AND jobs.kind = 'bench'
+        AND jobs.commit_id IN (regressions.head_commit_id, first.head_commit_id)
+        AND jobs.operator_id = regressions.operator_id AND jobs.device_id = regressions.device_id)
+AND (submissions.base_commit_id IS NULL
+     OR (submissions.base_commit_id IN (regressions.base_commit_id, first.base_commit_id)
+         AND NOT EXISTS (SELECT FROM jobs WHERE jobs.submission_id = submissions.id AND jobs.kind = 'compare'
+                         AND jobs.operator_id = regressions.operator_id AND jobs.device_id = regressions.device_id)))
 """
 
 _CHANGES = f"""
@@ -87,7 +99,8 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
 FROM submissions
 JOIN operators ON operators.repository_id = submissions.repository_id
 JOIN regressions ON regressions.operator_id = operators.id AND regressions.direction <> 'broken'
-     AND regressions.verdict IN ('confirmed', 'unsure') AND {_OF_SUBMISSION}
+     AND regressions.verdict IN ('confirmed', 'unsure')
+{_FIRST}
 JOIN regression_series ON regression_series.regression_id = regressions.id AND regression_series.verdict = regressions.verdict
 JOIN series ON series.id = regression_series.series_id
 JOIN variants ON variants.id = series.variant_id
@@ -99,14 +112,14 @@ LEFT JOIN LATERAL (
     SELECT jsonb_array_length(base_ns) AS rounds FROM comparisons JOIN runs ON runs.id = comparisons.run_id
     WHERE comparisons.series_id = series.id AND runs.job_id = regressions.compare_job_id ORDER BY comparisons.id DESC LIMIT 1
 ) AS compared ON true
-WHERE submissions.id = :id ORDER BY regressions.id, series.id LIMIT :limit
+WHERE submissions.id = :id AND {_OF_SUBMISSION} ORDER BY regressions.id, series.id LIMIT :limit
 """
 
 # What is broken needs no comparison: a check that was wrong is in the report already.
 _PENDING = f"""
 ((SELECT count(*) FROM jobs WHERE submission_id = submissions.id
  AND (state IN ('queued', 'running') OR (kind IN ('check', 'bench') AND judged_at IS NULL)))
-+ (SELECT count(*) FROM regressions JOIN operators ON operators.id = regressions.operator_id
++ (SELECT count(*) FROM regressions JOIN operators ON operators.id = regressions.operator_id {_FIRST}
    WHERE operators.repository_id = submissions.repository_id AND verdict = 'suspected' AND settled_at IS NULL
      AND direction <> 'broken' AND {_OF_SUBMISSION}))
 """

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db import registry, runs
+from db import registry, regressions, runs
 from db.database import Database
-from db.models import Status
+from db.models import Status, Verdict
 from db.outcome import ComparisonRow, ResultRow
+from db.reads.history import list_series
 from server.reports.build import MISMATCH
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_submissions import errors
@@ -75,10 +76,8 @@ def run_all(lab: Lab, client: TestClient, submission: int, rounds: dict[Any, Any
             ]
             lab.finish(job["id"], lab.outcome(rows))
     with lab.database.session() as session:
-        from db.regressions import mark_judged
-
         for job in jobs(client, submission):
-            mark_judged(session, job["id"])
+            regressions.mark_judged(session, job["id"])
 
 
 def test_only_what_differs_from_the_base_is_compared(client: TestClient, lab: Lab) -> None:
@@ -247,3 +246,20 @@ def test_many_pairs_are_told_with_more_confidence(client: TestClient, lab: Lab) 
     cells = [(variant, case) for variant in ("v1", "v2", "v3") for case in CASES]
     run_all(lab, client, more, dict.fromkeys(cells, times(1.0)) | {V1: almost})
     assert report(client, more)["counts"] == {}
+
+
+def test_a_slow_down_that_someone_accepted_fails_nothing(client: TestClient, lab: Lab) -> None:
+    number = held(client, operators=["square"])
+    run_all(lab, client, number, {V1: times(1.2), V2: times(1.2)})
+    assert report(client, number)["counts"] == {"slower": 2}
+    with lab.database.session() as session:
+        (series,) = (row.id for row in list_series(session, lab.repository, variant="v1", case=CASES[0]).items)
+        ends = {"base_commit_id": lab.commits[lab.shas[1]], "head_commit_id": lab.commits[lab.shas[3]]}
+        square = registry.ensure_operators(session, lab.repository, ["square"])["square"]
+        opened = regressions.open_suspicion(
+            session, operator_id=square, device_id=lab.device, direction="slower", ratio=1.2, series=[(series, 1.2)], **ends
+        )
+        assert opened is not None
+        regressions.decide(session, opened, Verdict.CONFIRMED, ratio=1.2, low=1.1, high=1.3)
+    client.post(f"{API}/regressions/{opened}/triage", json={"state": "accepted", "note": "worth it", "author": "ann"})
+    assert [(row["kind"], row["variant"]) for row in report(client, number)["rows"]] == [("slower", "v2"), ("accepted", "v1")]
