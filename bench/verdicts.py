@@ -215,16 +215,16 @@ def print_stages(series: Sequence[Series], count: int, paired: Paired) -> None:
 
 
 def print_detectable(series: Sequence[Series], count: int) -> None:
-    """How often a step that a series is said to show is found at once."""
+    """How often a step that a series is said to show is suspected at once."""
     said, found = [], 0
     for one in series:
         for index in positions(one, count):
             past = one.readings[:index]
             least = detectable(learn(past, "cuda"), "cuda", past[-1].median_ns)
             said.append(least)
-            found += ours(with_step(one.readings, index, 1 + least)[: index + 1]).get(index) == 1
+            found += suspicions(with_step(one.readings, index, 1 + least)[: index + 1]).get(index) == 1
     quartiles = ", ".join(f"{value:.1%}" for value in quantiles(said, n=4))
-    print(f"\ndetectable, as shown: quartiles {quartiles}; such a step is found at once in {found / len(said):.0%}")
+    print(f"\ndetectable, as shown: quartiles {quartiles}; such a step is suspected at once in {found / len(said):.0%}")
 
 
 def print_speed(count: int = 10_000) -> None:

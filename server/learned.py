@@ -29,7 +29,7 @@ class Step:
 class Learned:
     """What the readings of one environment say. Deviations and `detectable` are shares of the time: 0.021 is 2.1 %.
 
-    repeats: readings of commits that had one already. detectable: the least change that one new run would show.
+    repeats: readings of commits that had one already. detectable: the least change that one new run lets suspect.
     """
 
     environment_id: int

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import expm1, fsum, hypot, log, sqrt
+from math import expm1, fsum, log, sqrt
 from statistics import median
 
 NORMAL_MAD = 1.4826
@@ -25,7 +25,7 @@ PRIOR_WEIGHT = 2.0
 UNCERTAIN = 0.5
 """Over their number: by how much more than they show a few readings may scatter."""
 BEYOND = 3.0
-"""Deviations beyond the rule at which steps are said to be detectable: of such steps in public H100 series four in five are found at
+"""Deviations beyond the rule at which steps are said to be detectable: of such steps in public H100 series three in four are found at
 once. Of normal noise it would be nearly all; real noise has heavier tails.
 """
 REPEAT_WEIGHT = 2
@@ -131,11 +131,10 @@ def width(reading: Reading) -> float:
 
 
 def detectable(noise: Noise, device_kind: str = "cuda", level_ns: float | None = None) -> float:
-    """The least change (0.021 is 2.1 %) that a single new reading shows as an alarm, four times in five. device_kind: cuda | cpu.
+    """The least change (0.021 is 2.1 %) that a single new reading lets suspect, three times in four. device_kind: cuda | cpu.
 
-    level_ns: where the series is now, if the absolute floor is to count, too.
+    What runs differ by holds what one run is uncertain by. level_ns: where the series is now, if the absolute floor is to count, too.
     """
-    rule = ALARM[device_kind]
-    spread = hypot(noise.between, noise.within)
+    rule, spread = SUSPICION[device_kind], max(noise.between, noise.within)
     relative = expm1(rule.threshold(spread) + BEYOND * spread)
     return max(relative, rule.least_ns / level_ns) if level_ns else relative

@@ -12,6 +12,7 @@ from db.models import Status
 from db.reads.rows import History, PointRow, RegressionSeriesRow, SeriesRow, StatusMark
 from server.charts import SYMBOLS, RooflinePoint, history_figure, roofline_figure, rounds_figure
 from server.formats import STATUS_NAMES
+from server.learned import Step
 from server.pages.history import environment_facts, only_environment, table_rows
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -91,6 +92,19 @@ def test_several_variants_are_named_and_share_the_commits() -> None:
     assert lines(figure)[1]["x"] == [1]
     assert figure["layout"]["yaxis"]["type"] == "log"
     accepted(figure)
+
+
+def test_changes_of_level_are_triangles_with_their_size() -> None:
+    steps = [Step("b" * 40, f"{2:040x}", 1, 2, 1.3), Step("b" * 40, f"{3:040x}", 2, 3, 0.5), Step("b" * 40, "e" * 40, 8, 9, 1.1)]
+    figure = history_figure([history([point(1, 1e4), point(2, 1.3e4), point(3, 6.5e3)])], {1: steps})
+    marks = {trace["name"]: trace for trace in figure["data"] if trace["mode"] == "markers+text"}
+    assert {name: (trace["x"], trace["y"], trace["text"]) for name, trace in marks.items()} == {
+        "became slower": ([1], [13.0], ["+30.0\N{THIN SPACE}%"]),
+        "became faster": ([2], [6.5], ["\N{MINUS SIGN}50.0\N{THIN SPACE}%"]),
+    }, "a change behind the last point shown has no mark"
+    assert marks["became slower"]["customdata"][0][0] == f"/commits/{2:040x}?repository=kernels"
+    accepted(figure)
+    assert history_figure([history([point(1, 1e4)])], {}) == history_figure([history([point(1, 1e4)])])
 
 
 def test_nothing_measured_is_still_a_figure() -> None:
