@@ -78,7 +78,7 @@ class Rule:
 
 ALARM = {"cuda": Rule(0.018, 2.0, 18.0, least_before=4), "cpu": Rule(0.04, 3.0, 18.0, least_ns=200.0, least_before=4)}
 """For a verdict from history alone, per device kind: about one false alarm in 500 readings."""
-SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.03, 2.0, 8.0, least_ns=200.0)}
+SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.015, 1.0, 8.0, least_ns=200.0)}
 """For what is worth a comparison, which then decides, per device kind: one reading in fifty."""
 DOUBT = {"cuda": Rule(0.020, -1.7, 0.0, revisits=True), "cpu": Rule(0.04, -1.0, 0.0, least_ns=200.0, revisits=True)}
 """For whatever may hide a change of 3 % (6 % on a CPU): the noisier the series, the less history can rule out, and the more readings
