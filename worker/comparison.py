@@ -14,8 +14,10 @@ from worker.outcome import Comparison, Finding, Order, Outcome
 from worker.protocol import METRICS, PROTOCOL, Catalogue, SampleReply, Status
 from worker.reporter import BoundedReporter, CannotRunError
 
-MIN_ROUNDS = 12
-"""Fewer pairs than this cannot tell a change from noise."""
+ROUNDS = 12
+"""Rounds of a comparison that asks for no other number: fewer cannot tell a small change from noise."""
+MIN_ROUNDS = 6
+"""With fewer there is no interval that holds the median in 95 of 100 cases."""
 TYPICAL = {"cuda": 0.5, "cpu": 0.1}
 """The quantile that stands for a slice, per device kind. What else runs on a CPU only ever adds time, so that the fastest tenth of a
 slice says what the code takes; its median says as well how busy the machine was."""
@@ -106,7 +108,7 @@ class _Rounds:
         self._base = base
         self._head = head
         self._reporter = reporter
-        self._rounds = max(MIN_ROUNDS, int(order.spec.get("rounds") or MIN_ROUNDS))
+        self._rounds = max(MIN_ROUNDS, int(order.spec.get("rounds") or ROUNDS))
         self._budget_ns = int(order.spec.get("budget_ns") or BUDGET_NS)
         metric = METRICS[head.checkout.host.kind][0]
         self._found = {

@@ -19,8 +19,10 @@ CODE_PRIORITY = -2
 """Where no time stands out and only code has changed, nothing waits for the answer."""
 MAX_PAIRS = 6
 """Series that one suspicion is about; the most changed ones come first."""
-MORE_ROUNDS = {"cuda": 36, "cpu": 36}
-"""Rounds of the second try of what was unsure, per device kind: three times as many, so that the interval is about half as wide."""
+ROUNDS, MORE_ROUNDS, FEW_ROUNDS = 12, 36, 6
+"""Rounds of a trial; of the second try of what was unsure, whose interval is about half as wide; and of halving a plain change."""
+PLAIN_RATIO = {"cuda": 1.05, "cpu": 1.15}
+"""From this change on, per device kind, halving takes few rounds."""
 
 
 def ask_trial(
@@ -30,10 +32,9 @@ def ask_trial(
     base_sha: str,
     head_sha: str,
     members: list[MemberRow],
-    *,
-    larger: bool = False,
+    rounds: int = ROUNDS,
 ) -> None:
-    """Asks for one trial of these series at two commits; `larger` takes three times the rounds."""
+    """Asks for one trial of these series at two commits."""
     state = dossier.regression
     ids = record(session, dossier.mirror, state.repository_id, list(dict.fromkeys([base_sha, head_sha])))
     by_code = state.cause == Cause.CODE and purpose in CONFIRMING
@@ -48,13 +49,18 @@ def ask_trial(
             purpose=purpose,
             base_commit_id=ids[base_sha],
             head_commit_id=ids[head_sha],
-            spec=_check_spec(members) if dossier.is_broken else _compare_spec(members, state.device_kind, larger),
+            spec=_check_spec(members) if dossier.is_broken else _compare_spec(members, rounds),
             priority=CODE_PRIORITY if by_code else CONFIRM_PRIORITY,
         ),
     )
     unsettle(session, state.id)
     if purpose == Purpose.CONFIRM and not dossier.is_broken:
         attach_compare_job(session, state.id, job_id)
+
+
+def is_plain(members: list[MemberRow], device_kind: str) -> bool:
+    """Whether every series changed by so much that few rounds show on which side of a commit the change lies."""
+    return bool(members) and all(severity(member.ratio) >= PLAIN_RATIO[device_kind] for member in members)
 
 
 def asked_before(dossier: Dossier, base_sha: str, head_sha: str) -> list[TrialState]:
@@ -72,10 +78,9 @@ def may_ask(before: list[TrialState]) -> bool:
     return len(before) < 2 and before[-1].answer == Answer.UNSURE and before[-1].job_state == "done"
 
 
-def _compare_spec(members: list[MemberRow], device_kind: str, larger: bool) -> dict[str, Any]:
+def _compare_spec(members: list[MemberRow], rounds: int) -> dict[str, Any]:
     worst_first = sorted(members, key=lambda member: severity(member.ratio or member.suspected_ratio), reverse=True)
-    spec: dict[str, Any] = {"pairs": [[member.variant, member.case] for member in worst_first], "seed": 0}
-    return spec | ({"rounds": MORE_ROUNDS[device_kind]} if larger else {})
+    return {"pairs": [[member.variant, member.case] for member in worst_first], "seed": 0, "rounds": rounds}
 
 
 def _check_spec(members: list[MemberRow]) -> dict[str, Any]:

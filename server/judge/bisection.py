@@ -12,7 +12,7 @@ from db.reads.query import Session
 from db.regressions import attach_compare_job, copy_members, decide, decide_series, move, settle
 from db.triage import SERVICE, set_triage
 from server.judge.answers import Said, hear
-from server.judge.asking import ask_trial, asked_before, may_ask
+from server.judge.asking import FEW_ROUNDS, MORE_ROUNDS, ROUNDS, ask_trial, asked_before, is_plain, may_ask
 from server.judge.dossier import Dossier, remark
 from server.judge.leftover import suspect_leftover
 from server.judge.mirror import record
@@ -91,7 +91,8 @@ def _halve(session: Session, dossier: Dossier, line: Line) -> bool:
     if not may_ask(before):
         return False
     confirmed = dossier.having(Verdict.CONFIRMED)
-    ask_trial(session, dossier, Purpose.BISECT, base, head, confirmed, larger=bool(before))
+    few = FEW_ROUNDS if is_plain(confirmed, dossier.regression.device_kind) else ROUNDS
+    ask_trial(session, dossier, Purpose.BISECT, base, head, confirmed, MORE_ROUNDS if before else few)
     return True
 
 
@@ -106,7 +107,7 @@ def _proof(session: Session, dossier: Dossier, line: Line) -> TrialState | None:
     if direct:
         return direct[-1]
     if may_ask(here):
-        ask_trial(session, dossier, Purpose.PROVE, *line.ends, dossier.having(Verdict.CONFIRMED), larger=bool(here))
+        ask_trial(session, dossier, Purpose.PROVE, *line.ends, dossier.having(Verdict.CONFIRMED), MORE_ROUNDS if here else ROUNDS)
         return None
     place = {sha: number for number, sha in enumerate(line.shas)}
     within = [one for one in changed if one.base_sha in place and one.head_sha in place]

@@ -9,7 +9,7 @@ from db.reads.query import Session
 from db.regressions import attach_compare_job, decide, decide_series, open_suspicion, settle, turn
 from db.trials import answer
 from server.judge.answers import hear, joint, severity
-from server.judge.asking import ask_trial
+from server.judge.asking import MORE_ROUNDS, ask_trial
 from server.judge.bisection import bisect
 from server.judge.dossier import CONFIRMING, Dossier, open_dossier, remark
 from server.judge.mirror import Mirrors
@@ -69,7 +69,7 @@ def _try_once_more(session: Session, dossier: Dossier) -> bool:
     if not unsure:
         # What could not be measured will not be by measuring for longer.
         return False
-    ask_trial(session, dossier, Purpose.RETRY, last.base_sha, last.head_sha, unsure, larger=True)
+    ask_trial(session, dossier, Purpose.RETRY, last.base_sha, last.head_sha, unsure, MORE_ROUNDS)
     return True
 
 

@@ -1,0 +1,105 @@
+"""What was right and is broken now: suspected from checks, confirmed and bisected by checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from db.database import Database
+from db.models import Status
+from server.judge import Judge
+from tests.builders import CPU, Lab
+from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
+from warpwatch import git
+from warpwatch.settings import Settings
+
+Build = Callable[[Truth], Machine]
+
+
+@pytest.fixture
+def build(client: TestClient, settings: Settings, database: Database, tmp_path: Path) -> Build:
+    def make(truth: Truth) -> Machine:
+        source = tmp_path / "history" / "kernels"
+        shas = write_history(source, dict.fromkeys(range(8), "kernels/square.py"), 8)
+        git.update_mirror(str(source), settings.home)
+        return Machine(client, Lab(database, source, shas, tmp_path), Judge(settings, database), truth)
+
+    return make
+
+
+def test_all_that_broke_at_once_is_one_regression(build: Build) -> None:
+    worker = build(Truth(broken={V1: (3, Status.WRONG), V2: (3, Status.CRASHED)}, unbuildable=frozenset({2, 4})))
+    for number in (0, 7):
+        worker.check(number)
+        worker.work()
+    # Commit 2 does not build, so nobody can tell whether it broke there or in commit 3.
+    assert worker.found() == {("broken", 1, 3)}
+    (row,) = worker.rows()
+    assert (row["ratio"], row["series"], row["cause"]) == (None, 2, "status")
+    detail = worker.client.get(f"/api/v1/regressions/{row['id']}").json()
+    statuses = {(one["variant"], one["base_status"], one["head_status"]) for one in detail["series"]}
+    assert statuses == {("v1", "ok", "wrong"), ("v2", "ok", "crashed")}
+    assert f"skipped, as they cannot be measured: {worker.lab.shas[2][:9]}" in worker.notes(row["id"])[-1]
+
+
+def test_what_broke_later_is_found_too(build: Build) -> None:
+    worker = build(Truth(broken={V1: (2, Status.WRONG), V2: (5, Status.TIMED_OUT)}))
+    for number in (0, 7):
+        worker.check(number)
+        worker.work()
+    assert worker.found() == {("broken", 1, 2), ("broken", 4, 5)}
+
+
+def test_a_build_that_fails_from_a_commit_on_is_the_thing_itself(build: Build) -> None:
+    worker = build(Truth(broken=dict.fromkeys((V1, V2, V3), (4, Status.BUILD_FAILED))))
+    for number in (7, 0):
+        worker.check(number)
+        worker.work()
+    assert worker.found() == {("broken", 3, 4)}
+
+
+def test_what_fails_once_is_flaky(build: Build) -> None:
+    worker = build(Truth())
+    worker.check(0)
+    worker.lab.check(7, {V1: Status.WRONG, V2: Status.OK})
+    worker.work()
+    assert worker.found() == set()
+    (row,) = worker.rows("dismissed")
+    assert worker.notes(row["id"]) == ["dismissed: 1 ok"]
+    worker.check(6)
+    assert worker.waiting() == []
+
+
+def test_a_new_environment_breaks_nothing(build: Build) -> None:
+    """From a new driver on commit 7 is wrong, and so would be every commit before it."""
+    worker = build(Truth())
+    worker.check(0)
+    worker.lab.environment = replace(CPU, key="e" * 64, facts={"torch": "2.14.0"})
+    worker.truth = Truth(broken={V1: (0, Status.WRONG)})
+    worker.check(7)
+    worker.work()
+    assert worker.found() == set()
+    (row,) = worker.rows("dismissed")
+    assert "the environment changed, not the code" in " ".join(worker.notes(row["id"]))
+
+
+def test_what_breaks_in_a_new_environment_by_a_commit_is_found(build: Build) -> None:
+    worker = build(Truth(broken={V1: (5, Status.WRONG)}))
+    worker.check(0)
+    worker.lab.environment = replace(CPU, key="e" * 64, facts={"torch": "2.14.0"})
+    worker.check(7)
+    worker.work()
+    assert worker.found() == {("broken", 4, 5)}
+
+
+def test_what_says_nothing_alarms_nobody(build: Build) -> None:
+    worker = build(Truth())
+    for number, status in enumerate((Status.OK, Status.UNSUPPORTED, Status.SKIPPED, Status.OK)):
+        worker.lab.check(number, {V1: status})
+    worker.lab.check(5, {V2: Status.WRONG})
+    worker.judge.sweep()
+    assert worker.waiting() == []
