@@ -51,13 +51,8 @@ def _stale_devices(session: Session, now: datetime, lease_seconds: float) -> Ite
     FROM (SELECT device_id, count(*) AS queued, min(created_at) AS oldest_at, min(id) AS job_id
           FROM jobs WHERE state = 'queued' GROUP BY device_id) AS waiting
     JOIN devices ON devices.id = waiting.device_id
-    LEFT JOIN LATERAL (
-        SELECT max(heartbeat_at) AS last_heard_at,
-               bool_or(stopped_at IS NULL AND heartbeat_at > :now - make_interval(secs => :lease)) AS is_alive
-        FROM workers WHERE device_id = devices.id
-    ) AS heard ON true
-    WHERE heard.is_alive IS NOT TRUE
-      AND greatest(waiting.oldest_at, heard.last_heard_at) <= :now - make_interval(secs => :lease)
+    CROSS JOIN LATERAL (SELECT max(heartbeat_at) AS last_heard_at FROM workers WHERE device_id = devices.id) AS heard
+    WHERE greatest(waiting.oldest_at, heard.last_heard_at) <= :now - make_interval(secs => :lease)
     """
     for row in fetch(session, _Waiting, sql, now=now, lease=lease_seconds):
         jobs = "1 job waits" if row.queued == 1 else f"{row.queued} jobs wait"
