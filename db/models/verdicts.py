@@ -121,5 +121,5 @@ class RegressionNote(Base):
     state: Mapped[str]
     note: Mapped[str]
     changes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
-    """What else was changed with it, as {"assignee": [before, after], …}."""
+    """What was changed with it, the state included, as {"assignee": [before, after], …}."""
     created_at: Mapped[datetime] = created()

@@ -95,6 +95,13 @@ def test_waiting_for_a_verdict(served: Settings, lab: Lab) -> None:
     assert (body["exit_code"], body["results"], body["origin"]) == (1, {"ok": 1}, "cli")
     assert [(row["direction"], row["head_sha"]) for row in body["regressions"]] == [("slower", lab.shas[5])]
     number = str(body["regressions"][0]["id"])
+    given = command(
+        served, "triage", number, "acknowledged", "--assignee", "bea", "--due", "2031-03-31", "--link", "https://example.com/7"
+    )
+    assert given.stdout == f"regression {number} is acknowledged\n"
+    refused = command(served, "triage", number, "fixed", "--link", "example.com/7")
+    assert refused.exit_code != 0
+    assert "link" in refused.stdout + refused.stderr
     assert command(served, "triage", number, "accepted", "--note", "more exact").stdout == f"regression {number} is accepted\n"
     assert command(served, "status", str(body["id"])).exit_code == 0
 

@@ -119,10 +119,15 @@ def triage(
     state: str = typer.Argument(..., help="acknowledged, accepted, fixed, invalid or new."),
     note: str = typer.Option("", help="Why."),
     author: str | None = typer.Option(None, help="By default your user name."),
+    assignee: str | None = typer.Option(None, help="Who looks after it."),
+    link: str | None = typer.Option(None, help="Where it is talked about: the address of an issue or a pull request."),
+    due: str | None = typer.Option(None, help="A day, such as 2026-03-31."),
 ) -> None:
     """Say what became of a regression or improvement."""
     with asking() as client:
+        named = {"assignee": assignee, "link": link, "due_on": due}
         body = {"state": state, "note": note, "author": author or getpass.getuser()}
+        body |= {name: value for name, value in named.items() if value}
         answer = client.post(f"/regressions/{regression}/triage", body)
         typer.echo(f"regression {regression} is {answer['regression']['state']}")
 
