@@ -12,10 +12,12 @@ from db import registry, regressions, runs, submissions, traces
 from db.database import Database
 from db.models import JobState, Point
 from db.outcome import ComparisonRow, ResultRow, Status
+from db.reads.alarms import list_alarms
 from db.reads.causes import read_evidence
 from db.reads.cells import list_cells_around
 from db.reads.events import find_ordinal, list_assignees, list_events, ordinal_at, read_event, read_quality
 from db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
+from db.reads.schedules import list_asked, list_due, list_open, list_readings, list_schedules, read_costs
 from db.reaper import Reaper
 from tests.db.conftest import World, outcome
 
@@ -54,8 +56,16 @@ def use_everything(world: World) -> None:
 
 
 def read_everything(world: World) -> None:
-    """Asks all that can be asked of regressions."""
+    """Asks all that can be asked of regressions, schedules and alarms."""
     with world.database.session() as s:
+        now = datetime.now(UTC)
+        list_alarms(s, now, 15.0, world.repository)
+        list_schedules(s, now, world.repository)
+        list_due(s, now)
+        list_open(s, 1, now)
+        list_asked(s, world.repository, ["aaaa"], ["bench"])
+        list_readings(s, world.repository)
+        read_costs(s)
         (listed,) = list_regressions(s, world.repository, Question(state="open", since=0, assignee="nobody")).items
         list_events(s, world.repository, Question(state="open", operator="kron", device_key="test-cpu", overdue=False))
         assert read_event(s, world.repository, listed) is not None
