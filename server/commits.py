@@ -40,7 +40,7 @@ def read_commits(
     found = _read(mirror, "commits", commits, errors)
     beside = None
     if base in (PARENT, MERGE_BASE) and len(found.commits) == 1:
-        beside = _read_relative(mirror, found.commits[0], base, branch or repository.branch, errors)
+        beside = _read_relative(mirror, found.commits[0], base, branch, repository.branch, errors)
     elif base is not None and base not in (PARENT, MERGE_BASE):
         beside = _read(mirror, "base", base, errors)
     if base is not None and (len(found.commits) > 1 or (beside is not None and len(beside.commits) > 1)):
@@ -56,12 +56,14 @@ def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
     return _folder(mirror, file)
 
 
-def _read_relative(mirror: Path, head: git.CommitInfo, base: str, branch: str | None, errors: list[FieldError]) -> History:
+def _read_relative(
+    mirror: Path, head: git.CommitInfo, base: str, branch: str | None, watched: str | None, errors: list[FieldError]
+) -> History:
     """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its parent."""
     wanted = head.parent_sha
     if base == MERGE_BASE:
         try:
-            met = git.merge_base(mirror, head.sha, git.resolve(mirror, branch or "HEAD"))
+            met = git.merge_base(mirror, head.sha, git.resolve(mirror, branch or watched or "HEAD"))
         except git.UnknownRefError as error:
             field = "branch" if branch else "base"
             errors.append(
