@@ -1,6 +1,6 @@
 """How often detectors of changes see a step that is there, and one that is not: ours beside the rules of other services.
 
-    python bench/verdicts.py [FILE] [--positions 3] [--fast] [--paired FILE.json]
+    python bench/verdicts.py [FILE] [--gpu NAME] [--positions 3] [--fast] [--paired FILE.json]
 
 FILE holds public timings in the form of bench/data/h100-kernel-series.csv.gz (see the README there), which is the default. Its control
 series are code that was not under test: any change found there is a false alarm, save where a whole family of series shifted at once.
@@ -29,7 +29,7 @@ from statistics import median, quantiles
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.detectors.rules import LOOK_AHEAD, RULES, Detector, ours, suspicions
-from bench.detectors.series import SHAPES, Series, load_controls, synthesize, with_step
+from bench.detectors.series import GPU, SHAPES, Series, load_controls, synthesize, with_step
 from server.verdicts.changes import Change, doubt_newest, find_changes, span
 from server.verdicts.noise import Reading, detectable, learn
 from server.verdicts.paired import decide
@@ -252,11 +252,14 @@ def print_speed(count: int = 10_000) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=DATA)
+    parser.add_argument("--gpu", default=GPU)
     parser.add_argument("--positions", type=int, default=3, help="steps put into each series, per size")
     parser.add_argument("--fast", action="store_true", help="our rule on the controls alone")
     parser.add_argument("--paired", type=Path, help="rounds as bench/trials.py --output writes them")
     given = parser.parse_args()
-    controls = load_controls(given.file)
+    controls = load_controls(given.file, given.gpu)
+    if not controls:
+        parser.error(f"{given.file} has no control series of {given.gpu!r} with enough points")
     shifts = sum(len(one.shifts) for one in controls)
     print(f"{given.file.name}: {shifts} readings left out, at which a whole family of series shifted")
     own, other = ([one for one in controls if (one.kernel in TUNED_ON) is tuned] for tuned in (True, False))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 from statistics import median, quantiles
+from zlib import crc32
 
 from server.verdicts.noise import Reading
 
@@ -48,7 +49,7 @@ def load_controls(path: Path, gpu: str = GPU) -> list[Series]:
 
 def _reading(row: dict[str, str]) -> Reading:
     """A row as a reading; the repeats of a commit carry its short name with a tag behind it."""
-    commit = int(row["commit"].partition("-")[0], 16)
+    commit = crc32(row["commit"].partition("-")[0].encode())
     middle, low, high = (float(row[name] or row["p50_ms"]) * NS_PER_MS for name in ("p50_ms", "p20_ms", "p80_ms"))
     return Reading(int(row["run_idx"]), commit, 1, middle, low, high)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bench.detectors.rules import RULES, ours
 from bench.detectors.series import Series, load_controls, synthesize, with_step
-from bench.verdicts import DATA, TUNED_ON, confirmed, hold_later, hold_online, hold_stages, paired_normal
+from bench.verdicts import DATA, TUNED_ON, confirmed, hold_later, hold_online, hold_stages, paired_measured, paired_normal
 
 STEPS = (1.05, 1.10)
 
@@ -80,3 +81,10 @@ def test_a_step_is_put_into_all_of_an_interval(controls: list[Series]) -> None:
     assert after[:5] == before[:5]
     assert after[5].low_ns / before[5].low_ns == pytest.approx(1.1)
     assert after[5].high_ns / after[5].median_ns == pytest.approx(before[5].high_ns / before[5].median_ns)
+
+
+def test_rounds_that_were_measured_may_be_drawn_from() -> None:
+    rounds = [[(100.0, 100.1), (100.2, 100.0), (99.9, 100.0)]]
+    draw = random.Random(1)
+    assert confirmed(partial(paired_measured, rounds), draw, 1.03, 1.03)
+    assert not confirmed(partial(paired_measured, rounds), draw, 1.0, 1.03)
