@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 class Scheduler:
     """A thread beside the judge's: fetching a repository may take minutes, and verdicts must not wait for it."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database, cache: SourceCache | None = None) -> None:
         self._settings = settings
         self._database = database
-        self._cache = SourceCache()
+        self._cache = cache or SourceCache()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 

@@ -70,7 +70,7 @@ def run_schedule(request: Request, schedule_id: int, settings: Config) -> Schedu
     with database.session() as session:
         find(session, schedule_id)
     # git may have to fetch for minutes, so no transaction is open meanwhile.
-    if not take_turn(database, settings, schedule_id, datetime.now(UTC), due=False):
+    if not take_turn(database, settings, schedule_id, datetime.now(UTC), due=False, cache=request.app.state.sources):
         raise Problem(409, f"schedule {schedule_id} is taking a turn just now; look at its message, or try again")
     with database.session() as session:
         return find(session, schedule_id)

@@ -70,7 +70,7 @@ def run(request: Request, schedule_id: int, settings: Config) -> Response:
     if found is None:
         raise not_found("schedule", schedule_id)
     # git may have to fetch for minutes, so no transaction is open meanwhile. A turn that is under way already is as good as this one.
-    take_turn(database, settings, schedule_id, now, due=False)
+    take_turn(database, settings, schedule_id, now, due=False, cache=request.app.state.sources)
     return _back(found)
 
 

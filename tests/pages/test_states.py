@@ -28,7 +28,7 @@ def client(tmp_path: Path, database_url: str, database: Database) -> Iterator[Te
         yield client
 
 
-@pytest.mark.parametrize("path", ["/", "/commits", "/compare", "/regressions", "/submissions/new"])
+@pytest.mark.parametrize("path", ["/", "/commits", "/compare", "/regressions", "/alarms", "/schedules", "/submissions/new"])
 def test_without_a_repository_pages_say_how_to_register_one(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 200
