@@ -1,0 +1,109 @@
+"""Changed code is compared where times would not tell; the same code is not, whatever the times say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from db.database import Database
+from db.outcome import BuildRow
+from server.judge import CODE_PRIORITY, CONFIRM_PRIORITY, Judge
+from tests.builders import Lab, catalogue
+from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
+from warpwatch import git
+from warpwatch.settings import Settings
+
+PYTHON, NATIVE, MANUAL = "kernels/square.py", "csrc/square/square.cpp", "README.md"
+
+
+@pytest.fixture
+def worker(client: TestClient, settings: Settings, database: Database, tmp_path: Path) -> Machine:
+    """Commits 1 and 2 touch native code, 3 the manual and 4 the operator's file; v3 is native."""
+    source = tmp_path / "history" / "kernels"
+    (source / "csrc" / "square").mkdir(parents=True)
+    shas = write_history(source, {0: PYTHON, 1: NATIVE, 2: NATIVE, 3: MANUAL, 4: PYTHON}, 5)
+    git.update_mirror(str(source), settings.home)
+    return Machine(client, Lab(database, source, shas, tmp_path), Judge(settings, database), Truth())
+
+
+def bench(worker: Machine, number: int, code_hash: str, times: dict[Any, float] | None = None) -> list[list[str]]:
+    """A bench at a commit with this machine code; the pairs that are to be compared after it."""
+    lab = worker.lab
+    names = catalogue()
+    for variant in names["operators"][0]["variants"]:
+        variant["native"] = variant["name"] == "v3"
+    job = lab.submit("bench", number)
+    rows = [lab._timed(*cell, (times or {}).get(cell, 100_000.0), 0.002) for cell in (V1, V2, V3)]
+    build = BuildRow("ok", "key", False, 1.0, "", [], None, code_hash)
+    lab.finish(job, replace(lab.outcome(rows), catalogue=names, build=build))
+    worker.judge.sweep()
+    return [
+        sorted(variant for variant, _ in worker.client.get(f"/api/v1/jobs/{job['id']}").json()["spec"]["pairs"])
+        for job in worker.waiting()
+    ]
+
+
+def test_only_what_the_changed_code_can_reach_is_compared(worker: Machine) -> None:
+    assert bench(worker, 0, "a") == []
+    assert bench(worker, 1, "b") == [["v3"]]
+    (job,) = worker.waiting()
+    assert job["priority"] == CODE_PRIORITY
+    (row,) = worker.rows("suspected")
+    assert row["cause"] == "code"
+    worker.answer(job)
+    worker.judge.sweep()
+    assert worker.rows("dismissed")[0]["settled_at"]
+    assert bench(worker, 2, "b") == [], "other sources, the same machine code"
+    assert bench(worker, 3, "") == [], "the same sources"
+    assert bench(worker, 4, "b") == [["v1", "v2", "v3"]]
+
+
+def test_the_same_code_is_evidence_of_noise(worker: Machine) -> None:
+    bench(worker, 1, "b")
+    assert bench(worker, 2, "b", {V1: 150_000.0, V3: 150_000.0}) == []
+    assert bench(worker, 3, "c", {V1: 300_000.0, V3: 300_000.0}) == [], "where the sources are the same the build must be"
+    assert worker.rows("suspected") == []
+
+
+def test_what_the_code_changed_is_found_whichever_way_it_went(worker: Machine) -> None:
+    """3 % is nothing that a noisy history shows, nor the direction."""
+    worker.truth = Truth(times={V3: {1: 0.96}})
+    bench(worker, 0, "a")
+    bench(worker, 1, "b", {V3: 101_000.0})
+    assert worker.rows("suspected")[0]["direction"] == "slower"
+    worker.work()
+    assert worker.found() == {("faster", 0, 1)}
+    assert worker.done == {"compare": 1}
+
+
+def test_one_range_is_compared_for_its_code_once(worker: Machine) -> None:
+    bench(worker, 0, "a")
+    bench(worker, 2, "c")
+    worker.work()
+    assert worker.done == {"compare": 1}
+    assert bench(worker, 1, "b") == [], "nothing differed between 0 and 2"
+
+
+def test_trials_get_their_share_of_a_busy_device(worker: Machine) -> None:
+    """Ordinary work goes first, but not for ever: a trial in every few jobs is put in front of it."""
+    worker.truth = Truth(times={V1: {4: 1.5}})
+    worker.bench(0)
+    worker.bench(4)
+    ordinary = [worker.lab.submit("check", 0) for _ in range(12)]
+    (trial,) = [job for job in worker.waiting() if job["kind"] == "compare"]
+    assert trial["priority"] == CONFIRM_PRIORITY
+    assert worker.waiting()[-1] == trial, "it is behind all that people asked for"
+    order = []
+    while waiting := worker.waiting():
+        order.append(waiting[0]["kind"])
+        if waiting[0]["kind"] == "check":
+            worker.lab.finish(waiting[0]["id"], worker.lab.outcome([]))
+        else:
+            worker.answer(waiting[0])
+        worker.judge.sweep()
+    assert order.index("compare") == 1, "trials had nothing of the device so far"
+    assert order.count("check") == len(ordinary)
