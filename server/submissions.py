@@ -104,7 +104,7 @@ def submit(
         return earlier
     # git may have to fetch for minutes, so no transaction is open meanwhile.
     history, base, errors = read_commits(settings, repository, request.commits, _base_of(request), request.branch)
-    errors = errors + _sanitizer_errors(request)
+    errors = errors + _sanitizer_errors(request) + _own_base_errors(history, base, request)
     with database.session() as session:
         choice, wrong = choose(session, repository.id, history, request)
         devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=origin == "webhook")
@@ -152,6 +152,13 @@ def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
     return [
         FieldError(field="sanitize", message="nothing that a sanitizer slows down can be timed", remedy="ask for kind check alone")
     ]
+
+
+def _own_base_errors(history: History, base: History | None, request: SubmissionRequest) -> list[FieldError]:
+    """A commit measured beside itself says how much noise there is; held against itself it says nothing."""
+    if base is None or base.commits != history.commits or "compare" in request.kinds:
+        return []
+    return [FieldError(field="base", message="is the commit itself", remedy="use `parent`, or ask for kind compare to see the noise")]
 
 
 def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: str, key: str | None) -> int:

@@ -81,12 +81,12 @@ WHERE jobs.submission_id = :id AND jobs.kind = 'compare' ORDER BY comparisons.id
 # A change belongs to a submission that benched the commit it begins at, or was suspected at, on its device. To one that is held against
 # a base it belongs only where it was suspected between the two, and where they were not measured in turn: then those rounds decide.
 _OF_SUBMISSION = """
-EXISTS (SELECT FROM jobs WHERE jobs.submission_id = submissions.id AND jobs.kind = 'bench'
+EXISTS (SELECT FROM jobs WHERE jobs.submission_id = :id AND jobs.kind = 'bench'
         AND jobs.commit_id IN (regressions.head_commit_id, first.head_commit_id)
         AND jobs.operator_id = regressions.operator_id AND jobs.device_id = regressions.device_id)
 AND (submissions.base_commit_id IS NULL
      OR (submissions.base_commit_id IN (regressions.base_commit_id, first.base_commit_id)
-         AND NOT EXISTS (SELECT FROM jobs WHERE jobs.submission_id = submissions.id AND jobs.kind = 'compare'
+         AND NOT EXISTS (SELECT FROM jobs WHERE jobs.submission_id = :id AND jobs.kind = 'compare'
                          AND jobs.operator_id = regressions.operator_id AND jobs.device_id = regressions.device_id)))
 """
 
@@ -97,9 +97,12 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        devices.kind AS device_kind, head.sha AS head_sha, base.sha AS base_sha,
        coalesce(head.subject, '') AS message
 FROM submissions
-JOIN operators ON operators.repository_id = submissions.repository_id
-JOIN regressions ON regressions.operator_id = operators.id AND regressions.direction <> 'broken'
-     AND regressions.verdict IN ('confirmed', 'unsure')
+CROSS JOIN LATERAL (
+    SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'
+) AS asked
+JOIN operators ON operators.id = asked.operator_id
+JOIN regressions ON regressions.operator_id = asked.operator_id AND regressions.device_id = asked.device_id
+     AND regressions.direction <> 'broken' AND regressions.verdict IN ('confirmed', 'unsure')
 {_FIRST}
 JOIN regression_series ON regression_series.regression_id = regressions.id AND regression_series.verdict = regressions.verdict
 JOIN series ON series.id = regression_series.series_id

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from db import registry, regressions, runs, submissions, traces
+from db import callbacks, registry, regressions, runs, submissions, traces
 from db.database import Database
 from db.models import JobState, Point
 from db.outcome import ComparisonRow, ResultRow, Status
 from db.reads.alarms import list_alarms
+from db.reads.callbacks import list_callbacks
 from db.reads.causes import read_evidence
 from db.reads.cells import list_cells_around
 from db.reads.events import find_ordinal, list_assignees, list_events, ordinal_at, read_event, read_quality
 from db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
+from db.reads.reports import read_report_facts
 from db.reads.schedules import list_asked, list_due, list_open, list_readings, list_schedules, read_costs
 from db.reaper import Reaper
 from tests.db.conftest import World, outcome
@@ -53,6 +55,16 @@ def use_everything(world: World) -> None:
         one = regressions.SeriesDecision(series, regressions.Verdict.CONFIRMED, 1.3, 1.2, 1.4)
         regressions.decide(s, number, regressions.Verdict.CONFIRMED, series=[one])
         list(traces._chunks(s, 1))
+        callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "pending"})
+        callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "success"})
+        callbacks.reopen(s, world.look(done).submission_id, "again")
+        callbacks.list_open(s)
+        due = callbacks.claim_due(s)
+        assert due is not None
+        callbacks.record_failure(s, due.id, "no", 1)
+        callbacks.record_sent(s, due.id)
+        assert read_report_facts(s, world.look(done).submission_id) is not None
+        list_callbacks(s, world.look(done).submission_id)
 
 
 def read_everything(world: World) -> None:

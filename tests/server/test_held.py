@@ -120,6 +120,7 @@ def test_what_a_commit_is_held_against(client: TestClient, lab: Lab, fields: dic
         ({"branch": "nope"}, "branch", "names no commit"),
         ({"base": "parent", "commits": "main~2"}, "base", "first commit"),
         ({"commits": "main~2..main"}, "base", "two single commits"),
+        ({"base": "feature"}, "base", "is the commit itself"),
         ({"commits": "main~2..main", "base": "main"}, "base", "two single commits"),
     ],
 )
