@@ -13,6 +13,8 @@ from db.reads.rows import NoteRow, Page, RegressionDetail, RegressionRow, Regres
 
 NOBODY = "nobody"
 """Stands for an assignee where there is none."""
+MOST_ROWS = 20_000
+"""Rows that one file may hold."""
 
 COLUMNS = """
 regressions.id, operators.name AS operator, devices.key AS device_key, direction, verdict, state, ratio, low, high,
@@ -76,11 +78,18 @@ def list_regressions(
 ) -> Page[RegressionRow]:
     """What the question asks for, worst first; `before` is `next_before` of the page before."""
     size, skip = max(1, min(limit, MAX_PAGE)), before or 0
-    sql = f"{_REGRESSIONS} WHERE {MATCHES} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip"
-    items = fetch(
-        session, RegressionRow, sql, repository_id=repository_id, limit=size + 1, skip=skip, **question.parameters
-    )  # fmt: skip
+    items = _worst_first(session, repository_id, question, size + 1, skip)
     return Page(items[:size], skip + size if len(items) > size else None)
+
+
+def list_all_regressions(session: Session, repository_id: int, question: Question) -> list[RegressionRow]:
+    """The same without pages, for files; at most MOST_ROWS."""
+    return _worst_first(session, repository_id, question, MOST_ROWS, 0)
+
+
+def _worst_first(session: Session, repository_id: int, question: Question, limit: int, skip: int) -> list[RegressionRow]:
+    sql = f"{_REGRESSIONS} WHERE {MATCHES} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip"
+    return fetch(session, RegressionRow, sql, repository_id=repository_id, limit=limit, skip=skip, **question.parameters)
 
 
 # What failed is told by the newest result at the head that is not right.

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from db.reads.events import list_events, read_quality
-from db.reads.regressions import list_regressions, read_regression
+from db.reads.regressions import list_all_regressions, list_regressions, read_regression
 from db.reads.rows import EventRow, Page, QualityRow, RegressionDetail, RegressionRow
 from db.triage import FIELDS, triage
 from server.api.code import RepositoryName
@@ -72,11 +72,10 @@ def get_regressions(
 
 
 @router.get("/regressions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
-def get_regressions_csv(
-    session: Db, settings: Config, repository: RepositoryName, filters: Filters, before: Before = None, limit: Limit = 200
-) -> Response:
-    """The same list as CSV."""
-    rows = get_regressions(session, settings, repository, filters, before, limit).items
+def get_regressions_csv(session: Db, settings: Config, repository: RepositoryName, filters: Filters) -> Response:
+    """The same list as CSV, whole: a file has no pages."""
+    found = repository_or_404(session, repository)
+    rows = list_all_regressions(session, found.id, understood_or_422(session, settings, found, filters))
     return csv_response(RegressionRow, rows, f"{repository}-regressions")
 
 

@@ -12,7 +12,6 @@ from db.models import Triage
 from db.reads.code import list_operators
 from db.reads.devices import list_devices
 from db.reads.events import list_assignees, list_events, read_event, read_quality
-from db.reads.query import MAX_PAGE
 from db.reads.regressions import NOBODY, read_regression
 from db.reads.rows import EventRow, RegressionDetail
 from db.reads.rows import Page as Listed
@@ -52,7 +51,7 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         json=None
         if understood.errors
         else query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE, common="true"),
-        csv=query("/api/v1/regressions.csv", repository=name, **asked, limit=MAX_PAGE),
+        csv=query("/api/v1/regressions.csv", repository=name, **asked),
         found=found,
         whole=whole,
         verdict=filters.verdict,

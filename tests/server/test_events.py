@@ -158,7 +158,7 @@ def test_a_form_without_scripts_sends_its_blanks(client: TestClient, lab: Lab) -
     assert '<option value="zoe" selected>zoe</option>' in client.get("/regressions?assignee=zoe").text
 
 
-def test_pages_hold_their_filters(client: TestClient, lab: Lab) -> None:
+def test_pages_hold_their_filters(client: TestClient, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [
         plant(lab, place % 5, place % 5 + 1, 1.1 + place / 100, operator=f"op{place:02}", state="acknowledged")
         for place in range(60)
@@ -171,6 +171,9 @@ def test_pages_hold_their_filters(client: TestClient, lab: Lab) -> None:
     ).json()
     assert [row["id"] for row in [*first["items"], *second["items"]]] == numbers[::-1]
     assert second["next_before"] is None
+    monkeypatch.setattr("db.reads.regressions.MAX_PAGE", 20)
+    answer = client.get("/api/v1/regressions.csv", params={"repository": "kernels", "state": "acknowledged"})
+    assert [int(row["id"]) for row in csv.DictReader(io.StringIO(answer.text))] == numbers[::-1]
     assert len(events(client, limit=3)) == 3
     older = client.get("/api/v1/events", params={"repository": "kernels", "limit": 3, "before": 3}).json()
     assert len(older["items"]) == 2
