@@ -25,11 +25,13 @@ class ToolMissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """path, the version it reports, and (nvcc alone) the architectures it can write code for."""
+    """path, the version it reports, (nvcc alone) the architectures it can write code for, and (C++ alone) where its shared runtime
+    library lies, or nothing where it has none of GNU's."""
 
     path: str
     version: str
     archs: tuple[int, ...] = ()
+    runtime: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,9 @@ def cxx_compiler(cache: Path) -> Compiler:
     for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
         path = shutil.which(name) if name else None
         if path:
-            return Compiler(path, _ask(cache, path, "--version"))
+            runtime = _ask(cache, path, "-print-file-name=libstdc++.so.6").strip()
+            # A compiler that does not find it answers with the bare name.
+            return Compiler(path, _ask(cache, path, "--version"), runtime=runtime if Path(runtime).is_absolute() else "")
     raise ToolMissingError("no C++ compiler: install g++ 11 or newer (Debian, Ubuntu: apt install g++), or set CXX to one")
 
 

@@ -122,13 +122,16 @@ class _Plan:
         sanitize = SANITIZE_FLAGS if self.sanitize else []
         host = [self.cxx.path, *CXX_FLAGS, *sanitize, *include, *([] if self.nvcc else ["-DWARPWATCH_NO_CUDA"])]
         lines = _rule("cxx", host, "-c $in -o $out")
-        linker = [self.cxx.path, *sanitize, "-shared", "-Wl,-z,defs,--no-as-needed"]
+        # Named first: where a linker takes the static C++ runtime, parts of it come to lie beside the one that torch has loaded, and
+        # the first error message that an operator writes ends the process.
+        runtime = [self.cxx.runtime] if self.cxx.runtime else []
+        linker = [self.cxx.path, *sanitize, "-shared", ",".join(["-Wl,-z,defs,--no-as-needed", *runtime])]
         if self.nvcc:
             cuda = [self.nvcc.path, "-ccbin", self.cxx.path, *gencodes]
             lines += _rule("nvcc", [*cuda, *NVCC_FLAGS, "-Icsrc"], "-c $in -o $out")
             # NVIDIA's wheels keep libraries in `lib`, where their nvcc does not look by itself.
             libraries = f"-L{Path(self.nvcc.path).parent.parent / 'lib'}"
-            linker = [*cuda, "-shared", libraries, "-Xlinker", "-z,defs,--no-as-needed"]
+            linker = [*cuda, "-shared", libraries, "-Xlinker", ",".join(["-z,defs,--no-as-needed", *runtime])]
         lines += _rule("link", linker, "$in -o $out", f"-L{self.torch.libraries}", *TORCH_LIBRARIES)
         lines += _rule("print", [*host, *PRINT_FLAGS], "-c $in -o $out")
         objects = []

@@ -55,6 +55,23 @@ def answer_of(built: native.Built) -> int:
     return result
 
 
+def test_the_shared_runtime_is_used_where_a_linker_prefers_the_static_one(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "prefers-static"
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} -static-libstdc++ "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    code = '#include <sstream>\nextern "C" int answer() { std::ostringstream s; s << 42; return s.str().size(); }\n'
+    write(sources / "good" / "good.cpp", code)
+    built = native.build("good")
+    assert built.path is not None, built.log
+    needed = subprocess.run(["readelf", "--dynamic", str(built.path)], capture_output=True, text=True, check=True).stdout
+    assert "libstdc++.so" in needed
+    defined = subprocess.run(["nm", "--dynamic", "--defined-only", str(built.path)], capture_output=True, text=True, check=True)
+    assert "basic_ostream" not in defined.stdout
+
+
 def test_a_library_is_built_once(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = native.build("good")
     assert answer_of(first) == 42
