@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from db.errors import NotFoundError
 from db.live import announce
 from db.models import Cause, Direction, Job, JobState, Regression, RegressionSeries, Verdict
-from db.triage import set_triage as set_triage
 
 
 @dataclass(frozen=True, slots=True)

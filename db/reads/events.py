@@ -13,6 +13,8 @@ from db.reads.rows import EventRow, Page, QualityRow, RegressionRow
 
 OPEN = ("new", "acknowledged")
 """States in which a regression waits for somebody."""
+SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
+"""What the service itself took for another one's wider range, or for the same change: no person called it invalid."""
 
 # A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with the same head.
 # What the filters leave out counts here too, so that an event is the same whatever is asked for.
@@ -84,7 +86,8 @@ def _whole(session: Session, events: list[_Event], verdict: str | None) -> list[
     sql = f"""
     SELECT regressions.head_commit_id, {COLUMNS} FROM {TABLES}
     WHERE regressions.id = ANY(:ids)
-       OR (regressions.head_commit_id = ANY(:heads) AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict))
+       OR (regressions.head_commit_id = ANY(:heads) AND NOT ({SUPERSEDED})
+           AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict))
     ORDER BY {SEVERITY} DESC, regressions.id
     """
     by_id = {number: place for place, event in enumerate(events) for number in event.ids}
@@ -148,7 +151,7 @@ def ordinal_at(session: Session, repository_id: int, moment: datetime) -> int:
 
 
 # The end of the first job at the commit where it was first suspected: when somebody could have known.
-_QUALITY = """
+_QUALITY = f"""
 WITH told AS (
     SELECT verdict, triaged_at, decided_at, regressions.created_at,
            least(regressions.created_at, (
@@ -160,7 +163,7 @@ WITH told AS (
     LEFT JOIN LATERAL (
         SELECT head_commit_id FROM trials WHERE trials.regression_id = regressions.id ORDER BY trials.id LIMIT 1
     ) AS first ON true
-    WHERE operators.repository_id = :repository_id
+    WHERE operators.repository_id = :repository_id AND NOT ({SUPERSEDED})
 )
 SELECT CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - (period + 1) * make_interval(secs => :length) END AS since,
        CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - period * make_interval(secs => :length) END AS until,

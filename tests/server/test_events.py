@@ -298,6 +298,15 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     assert "nobody has triaged a confirmed change yet" in client.get("/regressions?whole=true").text
 
 
+def test_what_the_service_superseded_is_no_alarm_of_its_own(client: TestClient, lab: Lab) -> None:
+    found = plant(lab, 1, 2, 1.3)
+    wider = plant(lab, 0, 2, 1.3, state="invalid")
+    refused = plant(lab, 1, 2, 1.2, operator="cube", state="invalid", triaged_at=datetime.now(UTC))
+    assert ids(events(client, state="open")) == [[found, refused]]
+    assert quality(client)[0]["confirmed"] == 2
+    assert listed(client, state="invalid") == [wider, refused]
+
+
 def test_what_belongs_to_a_submission(client: TestClient, lab: Lab) -> None:
     """Its own commit, the end of the range where it was first suspected, and what lies behind the commit it is held against."""
     job = lab.bench(4, {CELLS[0]: 1000.0})
