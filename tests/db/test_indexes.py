@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 
-from db import callbacks, registry, regressions, runs, submissions, traces
+from db import callbacks, registry, regressions, runs, submissions, traces, trials
 from db.database import Database
-from db.models import JobState, Point
+from db.models import Answer, JobState, Point, Purpose, Regression, Series
 from db.outcome import ComparisonRow, ResultRow, Status
+from db.reads import judging
 from db.reads.alarms import list_alarms
 from db.reads.callbacks import list_callbacks
 from db.reads.causes import read_evidence
@@ -91,20 +93,52 @@ def read_everything(world: World) -> None:
         ordinal_at(s, world.repository, datetime.now(UTC))
 
 
-@pytest.mark.parametrize("reads", [False, True])
-def test_no_statement_reads_a_whole_table(world: World, reads: bool) -> None:
+def judge_everything(world: World) -> None:
+    """Asks and writes all that a verdict takes."""
+    with world.database.session() as s:
+        number = s.query(Regression.id).order_by(Regression.id).limit(1).scalar()
+        series, variant, case = s.query(Series.id, Series.variant_id, Series.case_id).order_by(Series.id).limit(1).one()
+        ends = (world.commits[0], world.commits[1])
+        new = trials.NewTrial(
+            number, world.repository, world.operator, world.device, "compare", Purpose.CONFIRM, *ends, {"pairs": []}, -1
+        )
+        job = trials.ask(s, new)
+        trial = judging.find_trial(s, job)
+        assert trial is not None
+        trials.answer(s, trial.id, Answer.SAME, "the same")
+        trials.keep_share(s, world.device)
+        trials.ensure_series(s, world.operator, world.device, [(variant, case)], "hot")
+        regressions.move(s, number, *ends)
+        regressions.turn(s, number)
+        regressions.settle(s, number)
+        regressions.copy_members(s, number, number)
+        judging.read_origin(s, job)
+        for read in (judging.list_readings, judging.list_checks_around, judging.list_checks, judging.list_rounds):
+            read(s, job)
+        for read_of in (judging.read_state, judging.list_members, judging.list_trials, judging.list_wider):
+            read_of(s, number)
+        judging.list_known(s, world.operator, world.device, 0)
+        judging.was_tried(s, world.operator, world.device, *ends)
+        judging.was_right_there(s, number, ends[0], job)
+        judging.find_trace(s, job, ends[0], series)
+        judging.read_code_hash(s, world.operator, ends[0], 1)
+        judging.list_native(s, ends[0], "kron")
+
+
+@pytest.mark.parametrize(("act", "fewest"), [(use_everything, 41), (read_everything, 19), (judge_everything, 30)])
+def test_no_statement_reads_a_whole_table(world: World, act: Callable[[World], None], fewest: int) -> None:
     seen: dict[str, Any] = {}
 
     def remember(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         if statement.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")) and "pg_notify" not in statement:
             seen.setdefault(statement, parameters[0] if isinstance(parameters, list) else parameters)
 
-    if reads:
+    if act is not use_everything:
         use_everything(world)
     event.listen(world.database.engine, "before_cursor_execute", remember)
-    (read_everything if reads else use_everything)(world)
+    act(world)
     event.remove(world.database.engine, "before_cursor_execute", remember)
-    assert len(seen) > (18 if reads else 40)
+    assert len(seen) >= fewest
     without_index = "SELECT id FROM runs WHERE message = 'x'"
     assert "Seq Scan" in plans(world.database, {without_index: None})[without_index]
     assert {statement: plan for statement, plan in plans(world.database, seen).items() if "Seq Scan" in plan} == {}

@@ -62,11 +62,14 @@ def test_every_failure_says_why(running: Running, shas: list[str]) -> None:
             assert cells(running, shas[number])["v3", "fwd"]["check_message"].strip()
 
 
-def test_exactly_one_regression_and_one_improvement(running: Running, shas: list[str]) -> None:
+def test_exactly_one_slow_down_one_improvement_and_what_broke(running: Running, shas: list[str]) -> None:
     confirmed = running.client.get("/regressions", repository="cubes", verdict="confirmed")["items"]
     assert {(row["direction"], row["base_sha"], row["head_sha"]) for row in confirmed} == {
         ("slower", shas[0], shas[1]),
         ("faster", shas[1], shas[2]),
+        ("broken", shas[2], shas[3]),
+        ("broken", shas[3], shas[4]),
+        ("broken", shas[4], shas[5]),
     }
     slower = next(row for row in confirmed if row["direction"] == "slower")
     assert slower["low"] < 1.3 < slower["high"] or abs(slower["ratio"] - 1.3) < 0.1
@@ -75,7 +78,7 @@ def test_exactly_one_regression_and_one_improvement(running: Running, shas: list
 
 def test_a_regression_is_proved(running: Running, shas: list[str]) -> None:
     confirmed = running.client.get("/regressions", repository="cubes", verdict="confirmed")["items"]
-    for row in confirmed:
+    for row in (row for row in confirmed if row["direction"] != "broken"):
         detail = running.client.get(f"/regressions/{row['id']}")
         assert [
             (series["variant"], series["case"].split(",")[-1]) for series in detail["series"] if series["verdict"] == "confirmed"
