@@ -123,13 +123,19 @@ def _event(rows: list[RegressionRow]) -> EventRow:
     )
 
 
-def list_assignees(session: Session, repository_id: int) -> list[str]:
-    """Everybody whom a regression was given to."""
+def list_choices(session: Session, repository_id: int) -> dict[str, list[str]]:
+    """What a list of regressions can be narrowed down to: names of operators, keys of devices, assignees."""
     sql = """
-    SELECT DISTINCT assignee FROM regressions JOIN operators ON operators.id = operator_id
-    WHERE repository_id = :repository_id AND assignee IS NOT NULL ORDER BY assignee
+    SELECT 'operator' AS what, name FROM operators WHERE repository_id = :repository_id
+    UNION ALL SELECT 'device', key FROM devices
+    UNION ALL SELECT DISTINCT 'assignee', assignee FROM regressions JOIN operators ON operators.id = operator_id
+              WHERE repository_id = :repository_id AND assignee IS NOT NULL
+    ORDER BY name
     """
-    return list(session.execute(text(sql), {"repository_id": repository_id}).scalars())
+    choices: dict[str, list[str]] = {"operator": [], "device": [], "assignee": []}
+    for what, name in session.execute(text(sql), {"repository_id": repository_id}):
+        choices[what].append(name)
+    return choices
 
 
 def find_ordinal(session: Session, repository_id: int, sha: str) -> int | None:

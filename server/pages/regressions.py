@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 
@@ -9,9 +10,7 @@ from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
 
 from db.models import Triage
-from db.reads.code import list_operators
-from db.reads.devices import list_devices
-from db.reads.events import list_assignees, list_events, read_event, read_quality
+from db.reads.events import list_choices, list_events, read_event, read_quality
 from db.reads.regressions import NOBODY, read_regression
 from db.reads.rows import EventRow, RegressionDetail
 from db.reads.rows import Page as Listed
@@ -61,19 +60,18 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         today=date.today(),
         quality=read_quality(page.session, page.repository.id, datetime.now(UTC)) if whole else None,
         year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
-        options={
-            "state": STATE_FILTERS,
-            "direction": DIRECTIONS,
-            "operator": _with(filters.operator, [row.name for row in list_operators(page.session, page.repository.id)]),
-            "device": _with(filters.device, [row.key for row in list_devices(page.session)]),
-            "assignee": _with(filters.assignee, [NOBODY, *list_assignees(page.session, page.repository.id)]),
-        },
+        options=_options(list_choices(page.session, page.repository.id), asked),
     )
 
 
-def _with(chosen: str | None, options: list[str]) -> list[str]:
+def _options(choices: dict[str, list[str]], asked: dict[str, str | None]) -> dict[str, Sequence[str]]:
     """A link may ask for somebody who has nothing any more; the form must not show that as if everybody were asked for."""
-    return [*options, chosen] if chosen and chosen not in options else options
+    choices["assignee"].insert(0, NOBODY)
+    for name, known in choices.items():
+        chosen = asked[name]
+        if chosen and chosen not in known:
+            known.append(chosen)
+    return {"state": STATE_FILTERS, "direction": DIRECTIONS, **choices}
 
 
 @router.get("/regressions/{regression_id}")

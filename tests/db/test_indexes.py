@@ -18,7 +18,7 @@ from db.reads.alarms import list_alarms
 from db.reads.callbacks import list_callbacks
 from db.reads.causes import read_evidence
 from db.reads.cells import list_cells_around
-from db.reads.events import find_ordinal, list_assignees, list_events, ordinal_at, read_event, read_quality
+from db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
 from db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from db.reads.reports import read_report_facts
 from db.reads.schedules import list_asked, list_due, list_open, list_readings, list_schedules, read_costs
@@ -88,7 +88,7 @@ def read_everything(world: World) -> None:
         read_evidence(s, listed.id)
         read_quality(s, world.repository, datetime.now(UTC))
         read_verdicts(s, 1)
-        list_assignees(s, world.repository)
+        list_choices(s, world.repository)
         find_ordinal(s, world.repository, "aaaa")
         ordinal_at(s, world.repository, datetime.now(UTC))
 
