@@ -104,8 +104,8 @@ def _series(s: Session, operator_id: int, device_id: int, metric: str) -> dict[t
 def keep_share(s: Session, device_id: int) -> int | None:
     """The id of a waiting trial's job that was put in front of ordinary work, because trials had too little of the device lately.
 
-    None where they had their share, where none waits, or where one is in front already. Trials have a lower priority than ordinary
-    work, so that they never keep new commits waiting; this keeps new commits from doing that to them for ever.
+    None where they had their share, where none waits, or where one is in front or at work already. Trials have a lower priority than
+    ordinary work, so that they never keep new commits waiting; this keeps new commits from doing that to them for ever.
     """
     spent = s.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT}).one()
     if SHARE * float(spent.all_seconds) <= float(spent.trial_seconds):
@@ -132,5 +132,7 @@ SELECT jobs.id, jobs.priority, jobs.ticket FROM jobs JOIN trials ON trials.job_i
 WHERE jobs.device_id = :device_id AND jobs.state = 'queued'
   AND EXISTS (SELECT FROM jobs AS other WHERE other.device_id = :device_id AND other.state = 'queued' AND other.priority >= jobs.priority
               AND other.id <> jobs.id)
+  AND NOT EXISTS (SELECT FROM trials AS at_work JOIN jobs AS taken ON taken.id = at_work.job_id
+                  WHERE taken.device_id = :device_id AND taken.state = 'running')
 ORDER BY jobs.priority DESC, jobs.id LIMIT 1 FOR UPDATE OF jobs SKIP LOCKED
 """

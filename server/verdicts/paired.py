@@ -1,40 +1,19 @@
-"""What paired rounds say of two commits, and when two points of a history are worth them."""
+"""What paired rounds say of two commits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, hypot, log
+from math import comb
 from statistics import median
 from typing import Literal
 
 Direction = Literal["slower", "faster"]
 Decision = Literal["confirmed", "dismissed", "unsure"]
 
-SUSPECT_RATIO = {"cuda": 1.05, "cpu": 1.10}
-"""Least change between two points of a history that is worth a comparison, per device kind: runs of identical code on cores that
-other programs use too differ by more than on a GPU."""
-SUSPECT_NOISE = 3.0
-"""How many times the uncertainty of both medians a change must exceed."""
-SUSPECT_NS = 200.0
-"""Least absolute change: below it a timer, not a kernel, may have changed."""
 CONFIRM_RATIO = {"cuda": 1.005, "cpu": 1.02}
 """Least change that the whole interval of a comparison must lie beyond, per device kind."""
 CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """A median with its 95 % interval."""
-
-    median_ns: float
-    low_ns: float
-    high_ns: float
-
-    @property
-    def uncertainty(self) -> float:
-        """Half the interval, as a share of the median."""
-        return (self.high_ns - self.low_ns) / (2 * self.median_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +24,6 @@ class Decided:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-
-
-def suspect(base: Timing, head: Timing, device_kind: str) -> Direction | None:
-    """The direction of a change that is worth a comparison; None when noise may explain it. device_kind: cuda | cpu."""
-    slower, faster = max(base.median_ns, head.median_ns), min(base.median_ns, head.median_ns)
-    threshold = max(log(SUSPECT_RATIO[device_kind]), SUSPECT_NOISE * hypot(base.uncertainty, head.uncertainty))
-    intervals_touch = base.low_ns <= head.high_ns and head.low_ns <= base.high_ns
-    if slower - faster < SUSPECT_NS or log(slower / faster) < threshold or intervals_touch:
-        return None
-    return "slower" if head.median_ns > base.median_ns else "faster"
 
 
 def decide(
