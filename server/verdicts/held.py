@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import exp, log, sqrt
+from statistics import NormalDist, median
 from typing import Literal
 
 from server.verdicts.paired import CONFIDENCE, CONFIRM_RATIO, median_interval
@@ -13,6 +14,8 @@ Told = Literal["slower", "faster", "same", "unsure"]
 
 WORTH_RATIO = {"cuda": 1.02, "cpu": 1.05}
 """A slow-down that has to be excluded before two commits are called the same, per device kind."""
+_GAUSSIAN, _OF_MEDIAN = 1.4826, 1.2533
+"""Standard deviation over median absolute deviation, and standard error of a median over that of a mean, of Gaussian values."""
 LEAST_NS = 50.0
 """Least absolute change: below it a timer, not a kernel, may have changed."""
 
@@ -34,23 +37,37 @@ def hold(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, a
     one no more often than one of them would: the more is compared, the farther outside 1 its interval has to lie.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
-    usual, strict = median_interval(ratios), _strict_interval(ratios, among)
-    if usual is None or strict is None:
+    usual = median_interval(ratios)
+    if usual is None:
         return Held("unsure")
-    least = CONFIRM_RATIO[device_kind]
+    least, strict = CONFIRM_RATIO[device_kind], _strict_interval(ratios, among)
     is_large = abs(median(head_ns) - median(base_ns)) >= LEAST_NS
     told: Told = "same"
-    if is_large and strict[0] > least:
+    if is_large and min(usual[0], strict[0]) > least:
         told = "slower"
-    elif is_large and strict[1] < 1 / least:
+    elif is_large and max(usual[1], strict[1]) < 1 / least:
         told = "faster"
-    elif usual[1] > WORTH_RATIO[device_kind] and usual[1] * median(base_ns) - median(base_ns) >= LEAST_NS:
+    elif usual[1] > WORTH_RATIO[device_kind] and (usual[1] - 1) * median(base_ns) >= LEAST_NS:
         told = "unsure"
     return Held(told, median(ratios), *usual)
 
 
-def _strict_interval(ratios: Sequence[float], among: int) -> tuple[float, float] | None:
-    """The interval at the confidence that so many comparisons ask for; at the highest that these rounds allow where that is more."""
-    wanted = 1 - (1 - CONFIDENCE) / max(among, 1)
-    highest = 1 - 2.0 ** (1 - len(ratios)) if ratios else 0.0
-    return median_interval(ratios, wanted) if wanted <= highest else (min(ratios), max(ratios)) if len(ratios) >= 6 else None
+def _strict_interval(ratios: Sequence[float], among: int) -> tuple[float, float]:
+    """The interval of the median at the confidence that so many comparisons ask for.
+
+    Order statistics of a dozen rounds do not reach it, so it is taken from the scatter of the ratios' logarithms: their median absolute
+    deviation, which a few disturbed rounds hardly move, and Student's distribution.
+    """
+    logs = [log(ratio) for ratio in ratios]
+    middle = median(logs)
+    scatter = _GAUSSIAN * median(abs(value - middle) for value in logs)
+    reach = _student((1 - CONFIDENCE) / max(among, 1), len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs))
+    return exp(middle - reach), exp(middle + reach)
+
+
+def _student(outside: float, freedom: int) -> float:
+    """How many standard errors to either side leave that share outside, in the expansion of Student's distribution by 1 / freedom."""
+    z = NormalDist().inv_cdf(1 - outside / 2)
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3

@@ -1,0 +1,55 @@
+"""What rounds say of a change that nobody suspected: false alarms stay rare however many pairs are compared, and real ones are seen."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from server.verdicts.held import LEAST_NS, hold
+
+PAIRS, SUBMISSIONS = 100, 150
+
+
+def rounds(
+    rng: random.Random, ratio: float, noise: float, base_ns: float = 10_000.0, count: int = 12
+) -> tuple[list[float], list[float]]:
+    """Rounds with a common drift, and with tails: one slice in twenty is a good deal slower."""
+
+    def one() -> float:
+        return rng.gauss(1, noise) * (1 + (0.2 if rng.random() < 0.05 else 0))
+
+    drift = [rng.gauss(1, 0.05) for _ in range(count)]
+    return [base_ns * d * one() for d in drift], [base_ns * ratio * d * one() for d in drift]
+
+
+@pytest.mark.parametrize(("kind", "noise"), [("cuda", 0.005), ("cpu", 0.03)])
+def test_many_pairs_without_a_change_raise_no_alarm(kind: str, noise: float) -> None:
+    rng = random.Random(kind)
+    alarms = sum(
+        any(hold(*rounds(rng, 1.0, noise), kind, PAIRS).told in ("slower", "faster") for _ in range(PAIRS))
+        for _ in range(SUBMISSIONS)
+    )
+    assert alarms / SUBMISSIONS <= 0.05, f"{alarms} of {SUBMISSIONS} submissions of {PAIRS} pairs"
+
+
+@pytest.mark.parametrize(
+    ("kind", "noise", "ratio", "least"), [("cuda", 0.005, 1.03, 0.95), ("cuda", 0.005, 0.97, 0.95), ("cpu", 0.02, 1.15, 0.95)]
+)
+def test_changes_are_seen_among_many_pairs(kind: str, noise: float, ratio: float, least: float) -> None:
+    rng = random.Random(kind)
+    told = Counter(hold(*rounds(rng, ratio, noise), kind, PAIRS).told for _ in range(400))
+    assert told["slower" if ratio > 1 else "faster"] / 400 >= least, told
+
+
+def test_what_few_or_noisy_rounds_leave_open_is_unsure() -> None:
+    assert hold([], [], "cuda").told == "unsure"
+    assert hold([1e4] * 5, [2e4] * 5, "cuda").told == "unsure"
+    assert hold([1e4] * 12, [1e4 * (1.2 if n % 2 else 0.9) for n in range(12)], "cuda").told == "unsure"
+    assert hold([1e4] * 12, [1e4 * (1.001 if n % 2 else 0.999) for n in range(12)], "cuda").told == "same"
+
+
+def test_a_few_nanoseconds_are_no_change() -> None:
+    assert hold([500.0] * 12, [500.0 + LEAST_NS - 1] * 12, "cuda").told == "same"
+    assert hold([500.0] * 12, [500.0 + LEAST_NS + 1] * 12, "cuda").told == "slower"
