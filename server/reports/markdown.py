@@ -20,7 +20,7 @@ def markdown(report: Report, limit: int = LIMIT) -> str:
     """Headline, a table of what matters, and what to run to see each row again; never longer than `limit` characters."""
     text = _head(report)
     if report.rows:
-        text += "\n| | operator | variant | case | device | change | decided by |\n|---|---|---|---|---|---|---|\n"
+        text += "\n| finding | operator | variant | case | device | change | decided by |\n|---|---|---|---|---|---|---|\n"
     shown: list[ReportRow] = []
     # Every line has its details below, so half of the room is for the table.
     for row in report.rows:
