@@ -158,7 +158,9 @@ def _own_base_errors(history: History, base: History | None, request: Submission
     """A commit measured beside itself says how much noise there is; held against itself it says nothing."""
     if base is None or base.commits != history.commits or "compare" in request.kinds:
         return []
-    return [FieldError(field="base", message="is the commit itself", remedy="use `parent`, or ask for kind compare to see the noise")]
+    return [
+        FieldError(field="base", message="is the commit itself", remedy="use `parent`, or ask for kind compare to see the noise")
+    ]
 
 
 def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: str, key: str | None) -> int:

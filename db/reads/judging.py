@@ -70,6 +70,8 @@ class KnownChange:
     base_ordinal: int
     head_ordinal: int
     series: list[int]
+    dismissed: list[int]
+    """Those of its series that do not show it."""
     asked: list[list[int]]
     """[base ordinal, head ordinal] of every trial that confirmed it or was to."""
 
@@ -244,6 +246,8 @@ def list_known(session: Session, operator_id: int, device_id: int, oldest: int) 
     SELECT regressions.id, direction, verdict, settled_at IS NOT NULL AS is_settled, regressions.base_commit_id,
            regressions.head_commit_id, base.ordinal AS base_ordinal, head.ordinal AS head_ordinal,
            (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series WHERE regression_id = regressions.id) AS series,
+           (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series AS member
+            WHERE regression_id = regressions.id AND member.verdict = 'dismissed') AS dismissed,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(one.ordinal, other.ordinal)), '[]') FROM trials
             JOIN commits AS one ON one.id = trials.base_commit_id JOIN commits AS other ON other.id = trials.head_commit_id
             WHERE regression_id = regressions.id AND purpose IN ('confirm', 'retry')) AS asked

@@ -132,7 +132,8 @@ def _suspicions(sight: Sight, known: Known, code: Code) -> Iterator[Suspicious]:
         if known.is_told(first.series_id, _direction(ratio), base.ordinal, head.ordinal):
             continue
         if code.changed((base_id, base.sha), (head_id, head.sha), first.environment_id).holds(first.variant):
-            yield Suspicious(first.series_id, base_id, head_id, ratio, Cause.HISTORY)
+            inside = known.found_inside(first.series_id, _direction(ratio), base.ordinal, head.ordinal)
+            yield Suspicious(first.series_id, *(inside or (base_id, head_id)), ratio, Cause.HISTORY)
     if sight.detectable() <= WORTH_KNOWING[sight.device_kind]:
         return
     for base, head in sight.neighbours():

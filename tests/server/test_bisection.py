@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from db.database import Database
 from db.models import Status
-from server.judge import Judge
+from server.judge import Judge, suspicion
 from server.judge.asking import MORE_ROUNDS, ROUNDS
 from tests.builders import Lab
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
@@ -88,17 +88,35 @@ def test_an_import_that_nobody_saw_is_found_all_the_same(build: Build) -> None:
     assert worker.found() == {("slower", 1, 2)}
 
 
-def test_a_series_that_shows_a_known_change_later_joins_it(build: Build) -> None:
+def test_two_searches_that_end_at_one_commit_are_one_change(build: Build) -> None:
     worker = build(Truth(times={V1: {3: 1.3}, V2: {3: 1.2}}))
+    worker.cells = (V1, V2)
+    worker.bench(0)
     worker.cells = (V1,)
-    ends(worker, 0, 5)
+    worker.bench(5)
     worker.cells = (V2,)
-    ends(worker, 0, 6)
+    worker.bench(6)
+    worker.work()
     (event,) = [row for row in worker.rows() if row["state"] == "new"]
     assert (event["base_sha"], event["head_sha"], event["series"]) == (worker.lab.shas[2], worker.lab.shas[3], 2)
     (merged,) = [row for row in worker.rows() if row["state"] == "invalid"]
     assert worker.notes(merged["id"])[-1] == f"the same change as regression {event['id']}"
     assert f"regression {merged['id']}, of a wider range" in worker.notes(event["id"])[-1]
+
+
+def test_series_left_out_at_first_are_tried_at_the_commit_that_was_found(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspicion, "MAX_PAIRS", 1)
+    monkeypatch.setattr(suspicion, "WORTH_KNOWING", {"cpu": 1e9})
+    worker = build(Truth(times={V1: {5: 1.5}, V2: {5: 1.4}, V3: {7: 1.3}}), commits=12)
+    ends(worker, 0, 1, 2, 3, 8)
+    assert worker.found() == {("slower", 4, 5)}
+    searched = worker.done.total()
+    ends(worker, 9)
+    (row,) = [row for row in worker.rows() if row["state"] == "new"]
+    assert row["series"] == 2
+    assert worker.done.total() - searched == 1, "no second search"
+    ends(worker, 10, 11)
+    assert worker.found() == {("slower", 4, 5), ("slower", 6, 7)}, "what did not happen there is looked for as usual"
 
 
 def test_what_is_unsure_is_tried_once_more_and_stays_unsure(build: Build) -> None:
