@@ -225,7 +225,13 @@ def sdpa_efficient(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return _sdpa(SDPBackend.EFFICIENT_ATTENTION, q, k, v, causal)
 
 
-@operator.variant("sdpa_cudnn", idea="cuDNN's fused attention", devices=("cuda",), unsupported=cudnn_unsupported)
+@operator.variant(
+    "sdpa_cudnn",
+    idea="cuDNN's fused attention",
+    outcome="152 µs for 4 x 16 causal heads of 2048 x 128 in bf16 on an H200: the one to beat",
+    devices=("cuda",),
+    unsupported=cudnn_unsupported,
+)
 def sdpa_cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return _sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)
 
@@ -284,6 +290,7 @@ def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
     "v3",
     idea="scores stay on chip: tiles with an online softmax, backward from the sums alone; vectors in C++ on the CPU, mma.sync on CUDA, "
     "where f32 is multiplied as sums of two tf32 numbers",
+    outcome="332 µs for 4 x 16 causal heads of 2048 x 128 in bf16 on an H200: loses to cuDNN's 152 and FlashAttention's 267",
     native=True,
     unsupported=v3_unsupported,
 )
@@ -333,7 +340,12 @@ def triton_refused(case: Case, device: DeviceKind) -> str | None:
     return triton_unsupported(case, device)
 
 
-@operator.variant("triton", idea="v3's algorithm: 64 queries per program, keys pass by", unsupported=triton_refused)
+@operator.variant(
+    "triton",
+    idea="v3's algorithm: 64 queries per program, keys pass by",
+    outcome="255 µs for 4 x 16 causal heads of 2048 x 128 in bf16 on an H200: beats FlashAttention's 267, loses to cuDNN's 152",
+    unsupported=triton_refused,
+)
 def triton_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     from kernels._triton_attention import TritonAttention
 

@@ -140,7 +140,13 @@ def matmul_unsupported(case: Case, _device: DeviceKind) -> str | None:
     return "our matmul has no f16" if case.precision == "f16" else None
 
 
-@operator.variant("v3", idea="both products of attention by our matmul", native=True, unsupported=matmul_unsupported)
+@operator.variant(
+    "v3",
+    idea="both products of attention by our matmul",
+    outcome="695 µs for 16 x 512 tokens of 16 heads in bf16 on an H200, v2 192: the scores go through memory",
+    native=True,
+    unsupported=matmul_unsupported,
+)
 def v3(**given: Any) -> Tensor:
     return block(by_matmul, **given)
 
@@ -149,7 +155,13 @@ def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
     return "multiplies in f32: see the f32 case" if case.precision == "tf32" else None
 
 
-@operator.variant("v4", idea="both products and the softmax by our attention", native=True, unsupported=full_precision_only)
+@operator.variant(
+    "v4",
+    idea="both products and the softmax by our attention",
+    outcome="254 µs for 16 x 512 tokens of 16 heads in bf16 on an H200: loses to v2's 192 and compile's 172",
+    native=True,
+    unsupported=full_precision_only,
+)
 def v4(**given: Any) -> Tensor:
     return block(lambda q, k, v: attention.native_attention(q, k, v, False), **given)
 

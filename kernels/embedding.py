@@ -183,6 +183,7 @@ def v2(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
 @operator.variant(
     "v3",
     idea="CUDA: a warp per row, gradients by atomic additions of four floats; C++: indices sorted by counting, columns over threads",
+    outcome="gradient of 8 x 1024 ids into 50257 x 768 in bf16 on an H200: 141 µs; v2 189, compile 109",
     native=True,
 )
 def v3(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
@@ -192,6 +193,7 @@ def v3(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
 @operator.variant(
     "v4",
     idea="deterministic: indices sorted, frequent ones summed in chunks, each row of the gradient written once",
+    outcome="the same gradient, deterministic: 151 µs, so that the order costs 7 %",
     native=True,
     devices=("cuda",),
     unsupported=lambda case, device: "looks rows up as v3 does" if case.direction == "fwd" else None,
@@ -205,7 +207,12 @@ def compiled_v2(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
     return _compiled()(weight, indices, padding)
 
 
-@operator.variant("triton", idea="one program per index; gradients by atomic additions in float32", unsupported=triton_unsupported)
+@operator.variant(
+    "triton",
+    idea="one program per index; gradients by atomic additions in float32",
+    outcome="the same gradient: 112 µs, as compile",
+    unsupported=triton_unsupported,
+)
 def triton_embedding(weight: Tensor, indices: Tensor, padding: int | None) -> Tensor:
     out: Tensor = TritonEmbedding.apply(weight, indices, -1 if padding is None else padding)  # type: ignore[no-untyped-call]
     return out

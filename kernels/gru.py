@@ -174,7 +174,11 @@ def flatten(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> dict[str, Any]:
 
 
 @operator.variant(
-    "cudnn", idea="torch.nn.GRU on cuDNN, its weights in one piece of memory beforehand", devices=("cuda",), prepare=flatten
+    "cudnn",
+    idea="torch.nn.GRU on cuDNN, its weights in one piece of memory beforehand",
+    outcome="665 µs there; its f32 gates are off by 2e-6 to 4e-6, which sums over fewer than about 100 numbers do not allow",
+    devices=("cuda",),
+    prepare=flatten,
 )
 def cudnn(x: Tensor, h0: Tensor, weights: Sequence[Tensor], flat: Sequence[Tensor]) -> Outputs:
     return _library(x, h0, flat, cudnn=True)
@@ -224,6 +228,7 @@ def full_precision_only(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="C++ on the CPU, threads take rows through all steps without meeting; on CUDA a library product and one own cell kernel per step",
+    outcome="626 µs for 32 steps of 128 rows, 512 units, on an H200; cudnn 665, compile 611",
     native=True,
     unsupported=full_precision_only,
 )
@@ -240,6 +245,7 @@ def resident_only(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v4",
     idea="one launch per layer: each block keeps its units' weights in shared memory, rows of the batch meet at a barrier after every step",
+    outcome="638 µs there: no faster than v3, as 128 rows keep the products long; cudnn 665",
     native=True,
     devices=("cuda",),
     unsupported=resident_only,
@@ -263,7 +269,12 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
     return triton_unsupported(case, device) if case.precision != "f64" else "its cells are made for f32"
 
 
-@operator.variant("triton", idea="a library product and one Triton kernel for the cells, per step", unsupported=triton_reason)
+@operator.variant(
+    "triton",
+    idea="a library product and one Triton kernel for the cells, per step",
+    outcome="637 µs there",
+    unsupported=triton_reason,
+)
 def triton_gru(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
     return _through_layers(x, h0, weights, triton_scan)
 

@@ -202,6 +202,7 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="own kernels, the context's products computed once: one launch for products and cell, one for the logits; gradients by a library",
+    outcome="13.6 µs for one row onto 5893 words on an H200; compile 25.6, v2 26.6, cudnn 38",
     native=True,
     unsupported=native_unsupported,
     prepare=context,
@@ -225,7 +226,13 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
     return "its tiles of f64 would not fit" if case.precision == "f64" else triton_unsupported(case, device)
 
 
-@operator.variant("triton", idea="split with products and cell in Triton", unsupported=triton_reason, prepare=context)
+@operator.variant(
+    "triton",
+    idea="split with products and cell in Triton",
+    outcome="57 µs there: loses to all, its tiles are made for more rows",
+    unsupported=triton_reason,
+    prepare=context,
+)
 def triton_step(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
     gates: Tensor, logits: Tensor, w_e: Tensor, w_eh: Tensor,

@@ -163,6 +163,7 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="C++ tiles of rows times rows on the CPU; on CUDA a warp per few rows of W, each weight read once, 16 bytes per lane",
+    outcome="10.0 µs for one row onto 5893 words on an H200, 72 % of its copy rate; F.linear 11.5",
     native=True,
     unsupported=native_unsupported,
 )
@@ -181,7 +182,10 @@ def no_wide_triton(case: Case, device: DeviceKind) -> str | None:
 
 
 @operator.variant(
-    "triton", idea="tiles of 16 rows and 64 outputs through tl.dot, bias added at the end", unsupported=no_wide_triton
+    "triton",
+    idea="tiles of 16 rows and 64 outputs through tl.dot, bias added at the end",
+    outcome="55 µs there: loses, as tl.dot fills 16 rows with one",
+    unsupported=no_wide_triton,
 )
 def triton_linear(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
     y: Tensor = TritonLinear.apply(x, w, b)  # type: ignore[no-untyped-call]

@@ -154,6 +154,7 @@ def kthvalue(w: Tensor, keep: int) -> tuple[Tensor, Tensor]:
 @operator.variant(
     "v3",
     idea="select by radix: on CUDA histograms of 15 and 16 bits, one for 16-bit formats; in C++ a histogram, then nth_element",
+    outcome="156 µs for 4096 x 4096 in f32 on an H200; compile 688, topk 844, kthvalue 117 ms",
     native=True,
 )
 def v3(w: Tensor, keep: int) -> tuple[Tensor, Tensor]:
