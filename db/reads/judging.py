@@ -125,6 +125,7 @@ class TrialState:
     job_id: int
     kind: str
     job_state: str
+    job_message: str
     purpose: str
     base_commit_id: int
     head_commit_id: int
@@ -284,9 +285,9 @@ def list_members(session: Session, regression_id: int) -> list[MemberRow]:
 
 
 _TRIALS = """
-SELECT trials.id, regression_id, job_id, jobs.kind, jobs.state AS job_state, purpose, trials.base_commit_id, trials.head_commit_id,
-       base.sha AS base_sha, head.sha AS head_sha, answer, ratio, low, high, trials.message, jobs.spec,
-       answered_at
+SELECT trials.id, regression_id, job_id, jobs.kind, jobs.state AS job_state, jobs.message AS job_message, purpose,
+       trials.base_commit_id, trials.head_commit_id, base.sha AS base_sha, head.sha AS head_sha, answer, ratio, low, high,
+       trials.message, jobs.spec, answered_at
 FROM trials JOIN jobs ON jobs.id = job_id JOIN commits AS base ON base.id = trials.base_commit_id
 JOIN commits AS head ON head.id = trials.head_commit_id
 """

@@ -44,7 +44,8 @@ def hear(session: Session, dossier: Dossier, trial: TrialState) -> Said:
         asked = [
             SeriesDecision(one.series_id, Verdict.UNSURE) for one in _asked(dossier, trial) if one.verdict != Verdict.CONFIRMED
         ]
-        return Said(Answer.UNSURE, f"its job {trial.job_state}", asked if trial.purpose in CONFIRMING else [])
+        reason = "its job was cancelled" if trial.job_state == "cancelled" else f"its job failed: {trial.job_message}"
+        return Said(Answer.UNSURE, reason, asked if trial.purpose in CONFIRMING else [])
     return _hear_check(session, dossier, trial) if trial.kind == "check" else _hear_rounds(session, dossier, trial)
 
 
@@ -84,7 +85,7 @@ def _hear_rounds(session: Session, dossier: Dossier, trial: TrialState) -> Said:
     asked, kind = _asked(dossier, trial), dossier.regression.device_kind
     decisions = [_decide(one, rounds.get(one.series_id), direction, kind, trial) for one in asked]
     measured = [one for one in decisions if one.ratio is not None]
-    troubles = [f"{row.status}: {row.message}" for row in rounds.values() if row.status != "ok"]
+    troubles = [_trouble(row) for row in rounds.values() if row.status != "ok"]
     if trial.purpose in CONFIRMING:
         other: Direction = "faster" if direction == "slower" else "slower"
         turned = [_decide(one, rounds.get(one.series_id), other, kind, trial) for one in asked]
@@ -112,6 +113,12 @@ def _decide(member: MemberRow, rounds: RoundsRow | None, direction: Direction, k
     expected = (max if direction == "slower" else min)(least, suspected or least)
     said = paired.decide(rounds.base_ns, rounds.head_ns, direction, expected, kind)
     return SeriesDecision(member.series_id, Verdict(said.decision), said.ratio, said.low, said.high)
+
+
+def _trouble(row: RoundsRow) -> str:
+    """Why something was not measured, in a line: logs of compilers are with the job."""
+    first = row.message.strip().partition("\n")[0]
+    return ": ".join(filter(None, [row.status.replace("_", " "), first[:200]]))
 
 
 def _describe(rounds: dict[int, RoundsRow], decisions: list[SeriesDecision], troubles: list[str]) -> str:

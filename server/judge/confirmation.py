@@ -21,6 +21,7 @@ def take_answer(session: Session, mirrors: Mirrors, trial: TrialState) -> None:
     said = hear(session, dossier, trial)
     if said.opposite and not said.has(Verdict.CONFIRMED) and turn(session, trial.regression_id):
         # Where only code had changed nobody could say which way the time would go.
+        remark(session, trial.regression_id, f"{dossier.regression.direction} was expected, and the opposite was measured")
         dossier = open_dossier(session, mirrors, trial.regression_id)
         said = hear(session, dossier, trial)
     most = said.worst

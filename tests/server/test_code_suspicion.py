@@ -78,6 +78,7 @@ def test_what_the_code_changed_is_found_whichever_way_it_went(worker: Machine) -
     worker.work()
     assert worker.found() == {("faster", 0, 1)}
     assert worker.done == {"compare": 1}
+    assert worker.notes(worker.rows()[0]["id"])[0] == "slower was expected, and the opposite was measured"
 
 
 def test_one_range_is_compared_for_its_code_once(worker: Machine) -> None:
