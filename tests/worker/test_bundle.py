@@ -215,6 +215,13 @@ def test_a_changed_member_is_noticed(bundle: Path, database: Database) -> None:
     assert_empty(database)
 
 
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "docs" / "example").glob("*.wwb")), ids=lambda path: path.name)
+def test_shipped_results_can_be_imported(path: Path, database: Database) -> None:
+    take_in(database, path, "example", "example")
+    with database.session() as s:
+        assert s.scalar(select(func.count()).select_from(Point)) >= 60
+
+
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
 def test_truncated_files_are_refused_and_leave_nothing(bundle: Path, database: Database, part: float) -> None:
     data = bundle.read_bytes()
