@@ -23,7 +23,7 @@ else
 	$(BIN)/pytest --ignore tests/e2e $(addprefix --ignore ,$(SHARED))
 endif
 
-e2e: $(VENV)/.develop browser  ## Measure ten commits of known fate through the whole service; needs ten quiet minutes.
+e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; needs half an hour.
 	$(BIN)/pytest tests/e2e $(ARGS)
 
 check: lint types migrations build  ## Everything but the tests.
