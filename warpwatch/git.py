@@ -67,6 +67,9 @@ def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: st
             [executable, "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", *arguments],
             cwd=cwd, env=environment, input=text, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
         )  # fmt: skip
+    except FileNotFoundError:
+        # A repository's mirror is made when it is first asked for, which another process may not have come to.
+        raise GitError(f"git {arguments[0]} has no folder {cwd} to work in") from None
     except subprocess.TimeoutExpired:
         raise GitError(f"git {arguments[0]} took longer than {timeout:g} s") from None
     if done.returncode != 0:

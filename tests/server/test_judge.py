@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -284,3 +285,8 @@ def test_the_thread_judges_and_gives_lost_jobs_back(served: Settings, client: Te
             return
         time.sleep(0.2)
     raise AssertionError(f"job {lost} is {state}, {listed(client, 'suspected')}")
+
+
+def test_a_mirror_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(git.GitError, match="no folder"):
+        git.is_ancestor(tmp_path / "gone", "a" * 40, "b" * 40)
