@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from math import expm1, hypot
+from math import expm1
 from statistics import median
 
 from db.models import Cause
@@ -99,7 +99,7 @@ class Sight:
 
     def _least(self) -> float:
         noise = self._noise()
-        return expm1(SUSPICION[self.device_kind].threshold(hypot(noise.between, noise.within)))
+        return expm1(SUSPICION[self.device_kind].threshold(max(noise.between, noise.within)))
 
     def _noise(self) -> Noise:
         return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.device_kind)
