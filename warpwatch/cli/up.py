@@ -27,8 +27,7 @@ GOOD = {"ok", "unsupported", "skipped"}
 """Result statuses that are no fault of the code measured."""
 BUDGET_MS = 400
 """Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon."""
-EXAMPLE = Path(__file__).parent.parent.parent / "docs" / "example" / "h100.wwb"
-EXAMPLE_NAME = "example-h100"
+EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "example"
 
 
 class InterruptedByUser(Exception):  # noqa: N818 - it is no error
@@ -48,7 +47,7 @@ def up(
     once: bool = typer.Option(False, help="Exit when the submitted jobs have ended: 0 only if all of them did what they should."),
     commits: int = typer.Option(5, min=1, max=100, help="How many of the newest commits to measure."),
     suite: str = typer.Option("quick", help="Which cases."),
-    example: bool = typer.Option(True, help="Import the H100 history shipped with Warpwatch, labelled as an example."),
+    example: bool = typer.Option(True, help="Import the GPU history shipped with Warpwatch, labelled as an example."),
 ) -> None:
     """Start database, server and one worker per device; measure this checkout's newest commits."""
     from db.errors import EngineError
@@ -82,7 +81,7 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool
         # The checkout comes before the example, because pages show the repository that was registered first.
         checkout, name = _register_checkout(client)
         if example:
-            _import_example(database_url)
+            _import_examples(database_url)
         _wait_for_workers(client, services, len(devices))
         submitted = _submit(client, checkout, name, commits, suite)
         counts = _follow(client, submitted, services)
@@ -93,12 +92,14 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool
         return verdict
 
 
-def _import_example(database_url: str) -> None:
+def _import_examples(database_url: str) -> None:
     """Real GPU history for people without a GPU; a second import of the same file changes nothing."""
     from warpwatch.cli.bundle import import_file
 
-    if EXAMPLE.exists() and import_file(database_url, EXAMPLE, EXAMPLE_NAME, "example"):
-        console.print(f"imported example data measured on an H100 as repository [bold]{EXAMPLE_NAME}[/bold]")
+    for file in sorted(EXAMPLES.glob("*.wwb")):
+        name = f"example-{file.stem}"
+        if import_file(database_url, file, name, "example"):
+            console.print(f"imported example data measured on an {file.stem.upper()} as repository [bold]{name}[/bold]")
 
 
 def _wait_for_workers(client: Client, services: list[Service], expected: int) -> None:
