@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,10 +12,10 @@ import httpx
 from db import callbacks
 from db.callbacks import PENDING, DueCallback
 from db.database import Database
-from db.errors import EngineError
 from db.reads.query import Session
 from db.reads.reports import count_pending, read_report_facts
 from db.reads.rows import RepositoryRow
+from server.background import Background
 from server.reports.build import build_report
 from warpwatch import __version__
 from warpwatch.settings import Settings
@@ -49,34 +48,19 @@ def status_body(url: str, state: str, description: str, server_url: str, submiss
     return {"state": state, "context": CONTEXT, "target_url": target, "description": said}
 
 
-class Teller:
+class Teller(Background):
     """A thread that ends what was pending and sends what is due."""
 
     def __init__(self, settings: Settings, database: Database, *, first_pause: float = FIRST_PAUSE_SECONDS) -> None:
+        super().__init__("teller", "commit statuses", POLL_SECONDS)
         self._settings = settings
         self._database = database
         self._first_pause = first_pause
         self._client = httpx.Client(timeout=TIMEOUT, headers={"User-Agent": f"warpwatch/{__version__}"})
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="teller", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after what it is at."""
-        self._stop.set()
-        self._thread.join(timeout=15)
+        super().stop()
         self._client.close()
-
-    def _run(self) -> None:
-        while not self._stop.wait(POLL_SECONDS):
-            try:
-                self.sweep()
-            except EngineError as error:
-                _log.warning("commit statuses wait: %s", error)
-            except Exception:  # noqa: BLE001 - the thread must outlive what nobody thought of.
-                _log.exception("commit statuses wait for an error that is not known")
 
     def sweep(self) -> None:
         """One round: submissions that came to their end, then everything that is due."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from datetime import UTC, datetime
 
 from db.database import Database
 from db.errors import EngineError
 from db.reads.schedules import list_due, read_schedule
 from db.schedules import end_turn, lock_turn
+from server.background import Background
 from server.schedules.cron import next_after
 from server.schedules.turn import SourceCache, take_turn
 from warpwatch.settings import Settings
@@ -18,35 +18,18 @@ POLL_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Scheduler:
+class Scheduler(Background):
     """A thread beside the judge's: fetching a repository may take minutes, and verdicts must not wait for it."""
 
     def __init__(self, settings: Settings, database: Database, cache: SourceCache | None = None) -> None:
+        super().__init__("scheduler", "schedules", POLL_SECONDS)
         self._settings = settings
         self._database = database
         self._cache = cache or SourceCache()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread after what it is at."""
-        self._stop.set()
-        self._thread.join(timeout=10)
-
-    def _run(self) -> None:
-        while not self._stop.wait(POLL_SECONDS):
-            try:
-                self.sweep(datetime.now(UTC))
-            except EngineError as error:
-                _log.warning("schedules wait: %s", error)
-            except Exception:  # noqa: BLE001 - the thread must outlive what nobody thought of.
-                _log.exception("schedules wait for an error that is not known")
-
-    def sweep(self, now: datetime) -> int:
+    def sweep(self, now: datetime | None = None) -> int:
         """Takes every turn that is due, the longest waiting first; how many this server took."""
+        now = now or datetime.now(UTC)
         with self._database.session() as session:
             due = list_due(session, now)
         return sum(self._take(schedule_id, now) for schedule_id in due if not self._stop.is_set())

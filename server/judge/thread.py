@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 from db.database import Database
 from db.errors import EngineError
 from db.reaper import Reaper
 from db.regressions import mark_judged, unjudged_jobs
 from db.trials import keep_share
+from server.background import Background
 from server.judge import verdict
 from server.judge.mirror import Mirrors
 from warpwatch.settings import Settings
@@ -18,34 +18,15 @@ POLL_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Judge:
+class Judge(Background):
     """A thread that judges ended jobs and gives back the jobs of workers that died."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
+        # The reaper trusts what it sees only when it looks several times per lease.
+        super().__init__("judge", "verdicts", min(POLL_SECONDS, settings.lease_seconds / 5))
         self._settings = settings
         self._database = database
         self._reaper = Reaper(settings.lease_seconds)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread after what it is at."""
-        self._stop.set()
-        self._thread.join(timeout=10)
-
-    def _run(self) -> None:
-        # The reaper trusts what it sees only when it looks several times per lease.
-        pause = min(POLL_SECONDS, self._settings.lease_seconds / 5)
-        while not self._stop.wait(pause):
-            try:
-                self.sweep()
-            except EngineError as error:
-                _log.warning("verdicts wait: %s", error)
-            except Exception:  # noqa: BLE001 - the thread must outlive what nobody thought of.
-                _log.exception("verdicts wait for an error that is not known")
 
     def sweep(self) -> None:
         """One round: lost jobs are given back, and every ended job is judged."""
