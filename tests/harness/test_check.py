@@ -7,7 +7,7 @@ import pytest
 from tests.harness.child import Harness
 from worker.protocol import CheckReply, Status
 
-PROBES = ("guard bands", "strided inputs", "offset inputs", "special values", "opcheck")
+PROBES = ("guard bands", "opcheck", "strided inputs", "offset inputs", "special values")
 
 
 def check(harness: Harness, variant: str, case: str = "n=1000,f32,fwd", operator: str = "scale", seed: int = 0) -> CheckReply:
