@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from db.reads.query import Session
 from db.reads.rows import RepositoryRow
+from db.registry import CommitRow, record_commits
 from server.problems import FieldError, Problem
 from warpwatch import git
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
@@ -23,6 +26,11 @@ class History:
     operators: dict[str, list[str]]
     folder: str
     """Where the newest commit keeps its operators."""
+
+
+def write_down(session: Session, repository_id: int, infos: Iterable[git.CommitInfo]) -> dict[str, int]:
+    """Records what git says of commits; their ids by full commit id."""
+    return record_commits(session, repository_id, [CommitRow(*astuple(info)) for info in infos])
 
 
 def read_commits(

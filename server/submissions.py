@@ -15,11 +15,11 @@ from db.reads.code import find_repository, list_repositories
 from db.reads.query import Session
 from db.reads.rows import DeviceRow, RepositoryRow
 from db.reads.work import find_submission
-from db.registry import CommitRow, ensure_operators, record_commits
+from db.registry import ensure_operators
 from db.submissions import NewJob, NewSubmission, create_submission
 from server.callbacks import tell_pending
 from server.catalogue import Choice, choose
-from server.commits import History, read_commits
+from server.commits import History, read_commits, write_down
 from server.problems import FieldError, Problem
 from server.sources import Earlier, Sources
 from server.targets import choose_devices
@@ -165,8 +165,7 @@ def _own_base_errors(history: History, base: History | None, request: Submission
 
 def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: str, key: str | None) -> int:
     infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
-    rows = [CommitRow(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
-    commits = record_commits(session, plan.repository.id, rows)
+    commits = write_down(session, plan.repository.id, infos)
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
     earlier = Earlier(session, plan.mirror, plan.history.commits[0]) if request.skip_unchanged else None
     jobs = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from db.reads.query import Session
-from db.registry import CommitRow, record_commits
+from server.commits import write_down
 from server.sources import Sources
 from warpwatch import git
 from warpwatch.settings import Settings
@@ -77,6 +77,4 @@ class Mirrors:
 
 def record(session: Session, mirror: Mirror, repository_id: int, shas: list[str]) -> dict[str, int]:
     """The ids of commits, which are written down where nobody asked for them before."""
-    infos = git.describe_many(mirror.path, shas)
-    rows = [CommitRow(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
-    return record_commits(session, repository_id, rows)
+    return write_down(session, repository_id, git.describe_many(mirror.path, shas))

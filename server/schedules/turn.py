@@ -16,11 +16,11 @@ from db.reads.code import find_repository
 from db.reads.query import Session
 from db.reads.rows import DeviceRow, RepositoryRow, ScheduleRow
 from db.reads.schedules import AskedJob, list_asked, list_open, list_readings, read_costs, read_schedule
-from db.registry import CommitRow, ensure_operators, record_commits
+from db.registry import ensure_operators
 from db.schedules import end_turn, lock_turn
 from db.submissions import NewJob, NewSubmission, create_submission
 from server.catalogue import Choice, choose
-from server.commits import History, with_operators
+from server.commits import History, with_operators, write_down
 from server.problems import FieldError
 from server.schedules.budget import Costs, Cut, Wish, cut
 from server.schedules.cron import next_after
@@ -238,8 +238,7 @@ def _carry_out(session: Session, plan: _Plan) -> str:
     schedule, wishes = plan.start.schedule, plan.cut.fitting
     chosen = {wish.sha for wish in wishes}
     infos = [commit for commit in plan.history.commits if commit.sha in chosen]
-    rows = [CommitRow(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
-    commits = record_commits(session, plan.start.repository.id, rows)
+    commits = write_down(session, plan.start.repository.id, infos)
     operators = ensure_operators(session, plan.start.repository.id, sorted({wish.operator for wish in wishes}))
     request = plan.start.request(infos[0].sha if len(infos) == 1 else f"{len(infos)} commits")
     devices = {device.id: device for device in plan.start.devices}
