@@ -23,8 +23,8 @@ from server.judge import Judge
 from server.live import Hub
 from server.login import router as login_router
 from server.scheduler import Scheduler
-from server.schedules.turn import SourceCache
 from server.security import Guard
+from server.sources import SourceCache
 from warpwatch import __version__
 from warpwatch.settings import Settings
 
@@ -47,8 +47,8 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.schema_is_current = False
     app.state.hub = Hub(database)
     app.state.alarms = Alarms(settings.lease_seconds)
-    app.state.judge = Judge(settings, database) if judge else None
     app.state.sources = SourceCache()
+    app.state.judge = Judge(settings, database, app.state.sources) if judge else None
     app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
     app.state.teller = Teller(settings, database) if judge else None
     app.state.problem_page = pages.problem_page

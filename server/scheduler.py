@@ -11,7 +11,8 @@ from db.reads.schedules import list_due, read_schedule
 from db.schedules import end_turn, lock_turn
 from server.background import Background
 from server.schedules.cron import next_after
-from server.schedules.turn import SourceCache, take_turn
+from server.schedules.turn import take_turn
+from server.sources import SourceCache
 from warpwatch.settings import Settings
 
 POLL_SECONDS = 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,16 @@ class Sources:
             else:
                 self._imports[blob] = {name for node in ast.walk(tree) for name in _modules(node)}
         return self._imports[blob]
+
+
+@dataclass(slots=True)
+class SourceCache:
+    """What was read of sources, by mirror: commits do not change, so all threads and requests of a server share it."""
+
+    known: dict[Path, Sources] = field(default_factory=dict)
+
+    def of(self, mirror: Path) -> Sources:
+        return self.known.setdefault(mirror, Sources(mirror))
 
 
 class Earlier:

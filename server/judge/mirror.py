@@ -8,7 +8,7 @@ from pathlib import Path
 
 from db.reads.query import Session
 from server.commits import write_down
-from server.sources import Sources
+from server.sources import SourceCache, Sources
 from warpwatch import git
 from warpwatch.settings import Settings
 
@@ -20,9 +20,9 @@ _TIPS = 5
 class Mirror:
     """One repository's mirror. Nothing is fetched: what is judged was measured, so it is here."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sources: Sources) -> None:
         self.path = path
-        self.sources = Sources(path)
+        self.sources = sources
         self._lines: dict[tuple[str, frozenset[str]], set[str]] = {}
 
     def line(self, sha: str, others: Iterable[tuple[int, str]], ordinal: int) -> set[str]:
@@ -65,13 +65,15 @@ class Mirror:
 class Mirrors:
     """The mirrors of all repositories, and what was read of them while jobs are judged in a row."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, cache: SourceCache) -> None:
         self._home = settings.home
+        self._cache = cache
         self._known: dict[str, Mirror] = {}
 
     def of(self, url: str) -> Mirror:
         if url not in self._known:
-            self._known[url] = Mirror(git.mirror_path(url, self._home))
+            path = git.mirror_path(url, self._home)
+            self._known[url] = Mirror(path, self._cache.of(path))
         return self._known[url]
 
 

@@ -12,6 +12,7 @@ from db.trials import keep_share
 from server.background import Background
 from server.judge import verdict
 from server.judge.mirror import Mirrors
+from server.sources import SourceCache
 from warpwatch.settings import Settings
 
 POLL_SECONDS = 1.0
@@ -21,11 +22,12 @@ _log = logging.getLogger(__name__)
 class Judge(Background):
     """A thread that judges ended jobs and gives back the jobs of workers that died."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database, cache: SourceCache | None = None) -> None:
         # The reaper trusts what it sees only when it looks several times per lease.
         super().__init__("judge", "verdicts", min(POLL_SECONDS, settings.lease_seconds / 5))
         self._settings = settings
         self._database = database
+        self._cache = cache or SourceCache()
         self._reaper = Reaper(settings.lease_seconds)
 
     def sweep(self) -> None:
@@ -33,7 +35,7 @@ class Judge(Background):
         with self._database.session() as session:
             for job_id in self._reaper.sweep(session):
                 _log.warning("the worker of job %d was silent; the job was taken from it", job_id)
-        mirrors = Mirrors(self._settings)
+        mirrors = Mirrors(self._settings, self._cache)
         while not self._stop.is_set() and self._judge_next(mirrors):
             pass
 

@@ -6,7 +6,7 @@ A turn is taken once however many servers see that it is due: whoever commits fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from server.problems import FieldError
 from server.schedules.budget import Costs, Cut, Wish, cut
 from server.schedules.cron import next_after
 from server.schedules.wishes import Line, Measured, wish_backfill, wish_reruns, wish_suite
-from server.sources import Earlier, Sources
+from server.sources import Earlier, SourceCache
 from server.submissions import Kind, SubmissionRequest, job_spec
 from server.targets import choose_devices
 from warpwatch import git
@@ -45,16 +45,6 @@ class Obstacle(Exception):  # noqa: N818 - it is no fault, but why a turn does n
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
         self.passing = passing
-
-
-@dataclass(slots=True)
-class SourceCache:
-    """Fingerprints of sources by mirror, kept from turn to turn: commits do not change."""
-
-    known: dict[Path, Sources] = field(default_factory=dict)
-
-    def of(self, mirror: Path) -> Sources:
-        return self.known.setdefault(mirror, Sources(mirror))
 
 
 @dataclass(frozen=True, slots=True)
