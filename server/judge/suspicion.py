@@ -98,8 +98,7 @@ class Sight:
         return detectable(self._noise(), self.device_kind)
 
     def _least(self) -> float:
-        noise = self._noise()
-        return expm1(SUSPICION[self.device_kind].threshold(max(noise.between, noise.within)))
+        return expm1(SUSPICION[self.device_kind].threshold(self._noise().spread))
 
     def _noise(self) -> Noise:
         return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.device_kind)

@@ -8,14 +8,15 @@ from math import exp, log, sqrt
 from statistics import NormalDist, median
 from typing import Literal
 
+from server.verdicts.noise import NORMAL_MAD
 from server.verdicts.paired import CONFIDENCE, CONFIRM_RATIO, median_interval
 
 Told = Literal["slower", "faster", "same", "unsure"]
 
 WORTH_RATIO = {"cuda": 1.02, "cpu": 1.05}
 """A slow-down that has to be excluded before two commits are called the same, per device kind."""
-_GAUSSIAN, _OF_MEDIAN = 1.4826, 1.2533
-"""Standard deviation over median absolute deviation, and standard error of a median over that of a mean, of Gaussian values."""
+_OF_MEDIAN = 1.2533
+"""Standard error of a median over that of a mean, of normal values."""
 LEAST_NS = 50.0
 """Least absolute change: below it a timer, not a kernel, may have changed."""
 
@@ -60,7 +61,7 @@ def _strict_interval(ratios: Sequence[float], among: int) -> tuple[float, float]
     """
     logs = [log(ratio) for ratio in ratios]
     middle = median(logs)
-    scatter = _GAUSSIAN * median(abs(value - middle) for value in logs)
+    scatter = NORMAL_MAD * median(abs(value - middle) for value in logs)
     reach = _student((1 - CONFIDENCE) / max(among, 1), len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs))
     return exp(middle - reach), exp(middle + reach)
 

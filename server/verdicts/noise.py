@@ -55,6 +55,11 @@ class Noise:
     within: float
     differences: int = 0
 
+    @property
+    def spread(self) -> float:
+        """Deviation of one reading. What runs differ by holds what one run is uncertain by."""
+        return max(self.between, self.within)
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -133,8 +138,8 @@ def width(reading: Reading) -> float:
 def detectable(noise: Noise, device_kind: str = "cuda", level_ns: float | None = None) -> float:
     """The least change (0.021 is 2.1 %) that a single new reading lets suspect, three times in four. device_kind: cuda | cpu.
 
-    What runs differ by holds what one run is uncertain by. level_ns: where the series is now, if the absolute floor is to count, too.
+    level_ns: where the series is now, if the absolute floor is to count, too.
     """
-    rule, spread = SUSPICION[device_kind], max(noise.between, noise.within)
-    relative = expm1(rule.threshold(spread) + BEYOND * spread)
+    rule = SUSPICION[device_kind]
+    relative = expm1(rule.threshold(noise.spread) + BEYOND * noise.spread)
     return max(relative, rule.least_ns / level_ns) if level_ns else relative
