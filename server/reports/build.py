@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import log
 from statistics import median
+from typing import Any
 
 from db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 from server.reports.model import KINDS, Conclusion, Kind, Report, ReportRow, exit_code
@@ -148,10 +149,10 @@ def _kind_of_change(change: ChangeFact) -> Kind:
     return "accepted" if change.state in ("accepted", "invalid") else "slower"
 
 
-def _row(kind: Kind, cell: CellFact, status: str, message: str, decided_by: str, url: str, **more: object) -> ReportRow:
+def _row(kind: Kind, cell: CellFact, status: str, message: str, decided_by: str, url: str, **more: Any) -> ReportRow:
     return ReportRow(
         kind, cell.operator, cell.variant, cell.case, cell.device_key, cell.head_sha, cell.base_sha, status, message, decided_by, url,
-        cell.replay, **more,  # type: ignore[arg-type]
+        cell.replay, **more,
     )  # fmt: skip
 
 
