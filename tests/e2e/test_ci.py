@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import os
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ import pytest
 
 from tests.e2e.conftest import Running
 from tests.e2e.repositories import TEN_COMMITS, commit, create, git
-from tests.server.listener import listening
+from tests.server.listener import listening, send_hook
 
 pytestmark = pytest.mark.timeout(900)
 SECRET = "a-secret-of-some-length"
@@ -24,13 +20,7 @@ SECRET = "a-secret-of-some-length"
 
 def tell(running: Running, event: str, message: dict[str, Any]) -> dict[str, Any]:
     """Send a webhook the way GitHub does; the answer."""
-    body = json.dumps(message).encode()
-    signature = "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-    headers = {"X-GitHub-Event": event, "X-Hub-Signature-256": signature, "Content-Type": "application/json"}
-    request = urllib.request.Request(f"{running.settings.server_url}/api/v1/hooks/cubes", body, headers)
-    with urllib.request.urlopen(request) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
+    return send_hook(f"{running.settings.server_url}/api/v1/hooks/cubes", SECRET, event, message)
 
 
 def test_a_slower_change_turns_its_commit_red(running: Running, source: Path, tmp_path: Path) -> None:

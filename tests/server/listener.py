@@ -1,9 +1,12 @@
-"""A code host that takes commit statuses, and answers as it is told to."""
+"""A code host: it takes commit statuses and answers as it is told to, and sends signed webhooks."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,3 +56,17 @@ def listening() -> Iterator[Heard]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def signature(secret: str, body: bytes) -> str:
+    """How GitHub signs a message."""
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def send_hook(url: str, secret: str, event: str, message: dict[str, Any]) -> dict[str, Any]:
+    """Send a webhook the way GitHub does; the answer."""
+    body = json.dumps(message).encode()
+    headers = {"X-GitHub-Event": event, "X-Hub-Signature-256": signature(secret, body), "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found

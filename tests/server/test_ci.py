@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import time
 import urllib.error
@@ -23,7 +21,7 @@ from db.database import Database
 from db.models import Status
 from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.forms import SARIF_SCHEMA
-from tests.server.listener import Heard, listening
+from tests.server.listener import Heard, listening, send_hook
 from tests.server.test_command import FakeWorker, command
 from warpwatch.cli.repository import place_of
 from warpwatch.settings import Settings
@@ -52,13 +50,7 @@ class Team:
 
     def tell(self, event: str, message: dict[str, Any]) -> dict[str, Any]:
         """Send a webhook the way GitHub does; the answer."""
-        body = json.dumps(message).encode()
-        signature = "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-        headers = {"X-GitHub-Event": event, "X-Hub-Signature-256": signature, "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.served.server_url}/api/v1/hooks/kernels", body, headers)
-        with urllib.request.urlopen(request) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
+        return send_hook(f"{self.served.server_url}/api/v1/hooks/kernels", SECRET, event, message)
 
     def propose(self, head: str, base: str, action: str = "opened") -> int:
         """A pull request; the submission that came of it."""
