@@ -133,11 +133,13 @@ def main() -> None:
     for case in given.cases or CASES[kind]:
         share = given.change / 100
         slow_down = {"CALIBRATED_EXTRA_SHARE": str(share), "CALIBRATED_EXTRA_NS": str(round(calibrate(given.device, case) * share))}
-        same, changed = found[case] = measure(given.device, case, given.rounds, **slow_down)
+        same, changed = measure(given.device, case, given.rounds, **slow_down)
+        found[case] = {"identical": same, "changed": changed}
         print(describe(case, kind, given.change, same, changed), flush=True)
     print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; {given.rounds} rounds of fresh processes on {given.device}")
     if given.output:
-        given.output.write_text(json.dumps(found), encoding="utf-8")
+        name = torch.cuda.get_device_name(given.device) if kind == "cuda" else f"{os.cpu_count()} CPU cores"
+        given.output.write_text(json.dumps({"device": name, "protocol": " ".join(sys.argv), "rounds": found}), encoding="utf-8")
 
 
 if __name__ == "__main__":

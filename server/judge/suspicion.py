@@ -21,12 +21,10 @@ from server.judge.confirmation import advance
 from server.judge.known import Known
 from server.judge.mirror import Mirrors
 from server.verdicts.changes import LEAST_BEFORE, find_changes
-from server.verdicts.noise import SUSPICION, Noise, Reading, detectable, learn
+from server.verdicts.noise import SUSPICION, Noise, Reading, is_blind, learn
 
 NEAR = 16
 """Readings from a new point within which it may have brought changes to light."""
-WORTH_KNOWING = {"cuda": 0.02, "cpu": 0.03}
-"""Least change, per device kind, for which changed code is compared where the times of a series would not show it by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +91,9 @@ class Sight:
             if self.commit_id in (base.commit_id, head.commit_id):
                 yield base, head
 
-    def detectable(self) -> float:
-        """The least change that the times of this series show by themselves, by what is known without the new commit."""
-        return detectable(self._noise(), self.device_kind)
+    def is_blind(self) -> bool:
+        """Whether the times of this series may hide a change, by what is known without the new commit."""
+        return is_blind(self._noise(), self.device_kind)
 
     def _least(self) -> float:
         return expm1(SUSPICION[self.device_kind].threshold(self._noise().spread))
@@ -133,7 +131,7 @@ def _suspicions(sight: Sight, known: Known, code: Code) -> Iterator[Suspicious]:
         if code.changed((base_id, base.sha), (head_id, head.sha), first.environment_id).holds(first.variant):
             inside = known.found_inside(first.series_id, _direction(ratio), base.ordinal, head.ordinal)
             yield Suspicious(first.series_id, *(inside or (base_id, head_id)), ratio, Cause.HISTORY)
-    if sight.detectable() <= WORTH_KNOWING[sight.device_kind]:
+    if not sight.is_blind():
         return
     for base, head in sight.neighbours():
         if (base.commit_id, head.commit_id) in noticed or known.is_tried(first.series_id, base.ordinal, head.ordinal):

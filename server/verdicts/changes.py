@@ -20,7 +20,7 @@ from itertools import groupby
 from math import exp, hypot, log, pi, sqrt
 from statistics import median, median_high, median_low
 
-from server.verdicts.noise import ALARM, DOUBT, PRIOR_BETWEEN, PRIOR_WEIGHT, SUSPICION, Reading, Rule, deviation, shrink, width
+from server.verdicts.noise import ALARM, PRIOR_BETWEEN, PRIOR_WEIGHT, SUSPICION, Reading, Rule, deviation, shrink, width
 
 BLOCK = 128
 """Commits after which the walk starts anew, one block ahead."""
@@ -74,23 +74,6 @@ def find_changes(
     return found
 
 
-def doubt_newest(readings: Sequence[Reading], device_kind: str) -> Change | None:
-    """The step to the newest commit, unless history rules out that it hides a change of 3 % (DOUBT); sorted as for find_changes.
-
-    For who has time to compare the commits of noisy series often: history alone cannot see small changes there.
-    """
-    head = len(readings) - 1
-    while head > 0 and readings[head - 1].commit_id == readings[head].commit_id:
-        head -= 1
-    if head < LEAST_BEFORE:
-        return None
-    walk = _Walk(readings, device_kind, SUSPICION[device_kind])
-    for _ in walk.changes(0, head):
-        pass
-    walk.rule = DOUBT[device_kind]
-    return walk.change_at(head, len(readings)) if head - walk.start >= LEAST_BEFORE else None
-
-
 def span(ordinal: int) -> tuple[int, int]:
     """First and last ordinal of the readings that find_changes needs to look around `ordinal`."""
     block = ordinal // BLOCK
@@ -125,7 +108,7 @@ class _Walk:
         self.start, self.prior = start, self.usual
         head, last = start + LEAST_BEFORE, len(self.commits)
         while head < end:
-            change = self.change_at(head, min(head + AFTER, last)) if self.commits[head] != self.commits[head - 1] else None
+            change = self._change_at(head, min(head + AFTER, last)) if self.commits[head] != self.commits[head - 1] else None
             if change is None:
                 head += 1
                 continue
@@ -134,15 +117,13 @@ class _Walk:
             self.prior = shrink(deviation(past), len(past), *self.prior), min(len(past) + self.prior[1], SETTLED)
             self.start, head = change.head, change.head + LEAST_BEFORE
 
-    def change_at(self, head: int, end: int) -> Change | None:
+    def _change_at(self, head: int, end: int) -> Change | None:
         """The change between the level before `head` and that of the readings from `head` to `end`; None when noise may explain it."""
         if head - self.start < self.rule.least_before and end - head < SETTLED // 2:
             return None
         level, now = median(self.medians[max(self.start, head - LEVEL) : head]), median(self.medians[head:end])
         sign = 1 if now > level else -1
-        if abs(exp(now) - exp(level)) < self.rule.least_ns or (
-            self.rule.deviations >= 0 and sign * (now - level) < self.rule.least
-        ):
+        if abs(exp(now) - exp(level)) < self.rule.least_ns or sign * (now - level) < self.rule.least:
             return None
         stretched = self._stretched(head, end)
         score = float("inf")
@@ -151,7 +132,7 @@ class _Walk:
             if shift < self.rule.threshold(spread):
                 return None
             score = min(score, shift / self.alarm.threshold(spread))
-        if not self.rule.revisits and self._known(head, level, now):
+        if self._known(head, level, now):
             return None
         border = self._border(head, end, level, now)
         return Change(border - 1, border, exp(now - level), score)

@@ -66,8 +66,7 @@ class Rule:
     """What a shift of log time must reach to count: `least` + `deviations` · s + `tail` · s², s being the deviation between runs.
 
     The square is there because noisy series have heavier tails than normal ones. least_ns: absolute floor, below which a timer, not a
-    kernel, may have changed. least_before: readings that a level must have before a few others can leave it. revisits: whether a return to a level that the series
-    visited before counts.
+    kernel, may have changed. least_before: readings that a level must have before a few others can leave it.
     """
 
     least: float
@@ -75,7 +74,6 @@ class Rule:
     tail: float
     least_ns: float = 50.0
     least_before: int = 3
-    revisits: bool = False
 
     def threshold(self, deviation: float) -> float:
         return self.least + self.deviations * deviation + self.tail * deviation**2
@@ -85,9 +83,8 @@ ALARM = {"cuda": Rule(0.018, 2.0, 18.0, least_before=4), "cpu": Rule(0.04, 3.0, 
 """For a verdict from history alone, per device kind: about one false alarm in 500 readings."""
 SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.015, 1.0, 8.0, least_ns=200.0)}
 """For what is worth a comparison, which then decides, per device kind: one reading in fifty."""
-DOUBT = {"cuda": Rule(0.020, -1.7, 0.0, revisits=True), "cpu": Rule(0.04, -1.0, 0.0, least_ns=200.0, revisits=True)}
-"""For whatever may hide a change of 3 % (6 % on a CPU): the noisier the series, the less history can rule out, and the more readings
-are worth a comparison."""
+WORTH_KNOWING = {"cuda": 0.02, "cpu": 0.03}
+"""Least change, per device kind, for which changed code is compared where the times of a series would not show it by themselves."""
 
 
 def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
@@ -143,3 +140,8 @@ def detectable(noise: Noise, device_kind: str = "cuda", level_ns: float | None =
     rule = SUSPICION[device_kind]
     relative = expm1(rule.threshold(noise.spread) + BEYOND * noise.spread)
     return max(relative, rule.least_ns / level_ns) if level_ns else relative
+
+
+def is_blind(noise: Noise, device_kind: str) -> bool:
+    """Whether a change that is worth knowing may hide in the times of a series. device_kind: cuda | cpu."""
+    return detectable(noise, device_kind) > WORTH_KNOWING[device_kind]
