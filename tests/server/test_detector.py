@@ -59,9 +59,10 @@ def test_a_comparison_decides_what_history_cannot(controls: list[Series]) -> Non
     draw = random.Random(1)
     assert not any(confirmed(paired_normal, draw, 1.0, 1.03) for _ in range(3000))
     assert all(confirmed(paired_normal, draw, 1.03, 1.03) for _ in range(300))
-    every = hold_stages(controls[::4], 1, paired_normal, every_doubt=True, later=True)
-    assert every.found >= 0.9
-    assert every.asked <= 0.4
+    by_times, by_code = (hold_stages(controls[::4], 1, paired_normal, code_changed=code, later=True) for code in (False, True))
+    assert by_times.asked <= 0.1
+    assert by_times.found >= 0.6
+    assert by_code.found >= 0.95
 
 
 @pytest.mark.parametrize(
