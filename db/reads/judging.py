@@ -12,6 +12,8 @@ from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_scal
 
 BEFORE, AFTER = 128, 32
 """Readings of a series on either side of a new point that are looked at."""
+ELSEWHERE = 8
+"""Earlier ones in other environments, of which the nearest on the same line of history counts."""
 BAD = ("wrong", "crashed", "timed_out", "out_of_memory", "build_failed")
 """Statuses of a check that say that something is broken; unsupported and skipped say nothing."""
 
@@ -29,7 +31,7 @@ class JobOrigin:
 
 @dataclass(frozen=True, slots=True)
 class ReadingRow:
-    """A right point of a series to which a job added one, taken in that one's environment. Durations in nanoseconds."""
+    """A right point of a series to which a job added one. Durations in nanoseconds."""
 
     series_id: int
     variant: str
@@ -165,12 +167,12 @@ def read_origin(session: Session, job_id: int) -> JobOrigin:
 _NEWEST_RUN = "(SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')"
 
 
-def _side(comparison: str, order: str, limit: int) -> str:
-    """SQL for the right points of a series at or before, or behind, a point in the same environment, the nearest first."""
+def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
+    """SQL for the right points of a series whose environment and ordinal compare so with those of a new point, the nearest first."""
     return f"""
     (SELECT points.* FROM points JOIN results ON results.id = points.result_id
-     WHERE points.series_id = new.series_id AND points.environment_id = new.environment_id
-       AND points.ordinal {comparison} new.ordinal AND results.status = 'ok'
+     WHERE points.series_id = new.series_id AND points.environment_id {environment} new.environment_id
+       AND points.ordinal {ordinal} new.ordinal AND results.status = 'ok'
      ORDER BY points.ordinal {order}, points.id {order} LIMIT {limit})
     """
 
@@ -184,7 +186,8 @@ JOIN series ON series.id = new.series_id
 JOIN devices AS device ON device.id = results.device_id
 JOIN variants ON variants.id = results.variant_id
 JOIN cases ON cases.id = results.case_id
-CROSS JOIN LATERAL ({_side("<=", "DESC", BEFORE)} UNION ALL {_side(">", "ASC", AFTER)}) AS near
+CROSS JOIN LATERAL ({_side("=", "<=", "DESC", BEFORE)} UNION ALL {_side("=", ">", "ASC", AFTER)}
+                    UNION ALL {_side("<>", "<", "DESC", ELSEWHERE)}) AS near
 JOIN commits ON commits.id = near.commit_id
 WHERE results.run_id = {_NEWEST_RUN} AND results.status = 'ok' AND series.metric = {PRIMARY_METRIC}
 ORDER BY new.series_id, near.ordinal, near.id
@@ -192,7 +195,10 @@ ORDER BY new.series_id, near.ordinal, near.id
 
 
 def list_readings(session: Session, job_id: int) -> list[ReadingRow]:
-    """The readings around every right point that a bench job's newest run added in the primary metric, by series, oldest commit first."""
+    """The readings around every right point that a bench job's newest run added in the primary metric, by series, oldest commit first.
+
+    Those of its own environment, and the nearest earlier ones of others.
+    """
     return fetch(session, ReadingRow, _READINGS, job_id=job_id)
 
 

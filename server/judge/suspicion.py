@@ -50,9 +50,13 @@ class Level:
 
 @dataclass
 class Sight:
-    """One series around a new point, on one line of history, in one environment. rows: the oldest commit first."""
+    """One series around a new point, on one line of history. The oldest commit comes first.
+
+    rows: those of the new point's environment. elsewhere: earlier ones of others, whose times say nothing here.
+    """
 
     rows: list[ReadingRow]
+    elsewhere: list[ReadingRow]
     device_kind: str
     commit_id: int
     levels: list[Level] = field(init=False)
@@ -91,6 +95,10 @@ class Sight:
             if self.commit_id in (base.commit_id, head.commit_id):
                 yield base, head
 
+    def before_environment(self) -> ReadingRow | None:
+        """Where the series was measured last before its environment changed, if the new point is the first one since."""
+        return self.elsewhere[-1] if self.elsewhere and self.levels[0].commit_id == self.commit_id else None
+
     def is_blind(self) -> bool:
         """Whether the times of this series may hide a change, by what is known without the new commit."""
         return is_blind(self._noise(), self.device_kind)
@@ -115,7 +123,9 @@ def suspect_changes(session: Session, mirrors: Mirrors, job: EndedJob, origin: J
     code = Code(session, mirror, origin.operator, job.operator_id)
     found: list[Suspicious] = []
     for _, group in groupby(on_line, key=lambda row: row.series_id):
-        found += _suspicions(Sight(list(group), origin.device_kind, job.commit_id), known, code)
+        read = list(group)
+        here, elsewhere = ([row for row in read if (row.environment_id == own.environment_id) is same] for same in (True, False))
+        found += _suspicions(Sight(here, elsewhere, origin.device_kind, job.commit_id), known, code)
     for (base_id, head_id, direction), series in _by_range(found).items():
         _open(session, mirrors, job, (base_id, head_id, direction), series)
 
@@ -131,13 +141,21 @@ def _suspicions(sight: Sight, known: Known, code: Code) -> Iterator[Suspicious]:
         if code.changed((base_id, base.sha), (head_id, head.sha), first.environment_id).holds(first.variant):
             inside = known.found_inside(first.series_id, _direction(ratio), base.ordinal, head.ordinal)
             yield Suspicious(first.series_id, *(inside or (base_id, head_id)), ratio, Cause.HISTORY)
-    if not sight.is_blind():
-        return
-    for base, head in sight.neighbours():
-        if (base.commit_id, head.commit_id) in noticed or known.is_tried(first.series_id, base.ordinal, head.ordinal):
+    for before, after, ratio in _unseen(sight):
+        if (before.commit_id, after.commit_id) in noticed or known.is_tried(first.series_id, before.ordinal, after.ordinal):
             continue
-        if code.changed((base.commit_id, base.sha), (head.commit_id, head.sha), first.environment_id).holds(first.variant):
-            yield Suspicious(first.series_id, base.commit_id, head.commit_id, head.median_ns / base.median_ns, Cause.CODE)
+        if code.changed((before.commit_id, before.sha), (after.commit_id, after.sha), first.environment_id).holds(first.variant):
+            yield Suspicious(first.series_id, before.commit_id, after.commit_id, ratio, Cause.CODE)
+
+
+def _unseen(sight: Sight) -> Iterator[tuple[Level | ReadingRow, Level, float]]:
+    """Neighbouring commits between which a change would not show in the times, with head over base, 1 where they do not compare."""
+    if sight.is_blind():
+        for base, head in sight.neighbours():
+            yield base, head, head.median_ns / base.median_ns
+    before = sight.before_environment()
+    if before is not None:
+        yield before, sight.levels[0], 1.0
 
 
 def _by_range(found: list[Suspicious]) -> dict[tuple[int, int, str], list[Suspicious]]:
@@ -171,7 +189,7 @@ def _open(session: Session, mirrors: Mirrors, job: EndedJob, where: tuple[int, i
 
 
 def _direction(ratio: float) -> str:
-    return "slower" if ratio > 1 else "faster"
+    return "slower" if ratio >= 1 else "faster"
 
 
 def _reading(row: ReadingRow) -> Reading:

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from db.database import Database
 from db.outcome import BuildRow
 from server.judge import CODE_PRIORITY, CONFIRM_PRIORITY, Judge
-from tests.builders import Lab, catalogue
+from tests.builders import CPU, Lab, catalogue
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
 from warpwatch.settings import Settings
@@ -87,6 +87,18 @@ def test_one_range_is_compared_for_its_code_once(worker: Machine) -> None:
     worker.work()
     assert worker.done == {"compare": 1}
     assert bench(worker, 1, "b") == [], "nothing differed between 0 and 2"
+
+
+def test_a_change_where_the_environment_changed_is_found(worker: Machine) -> None:
+    """Times of two environments say nothing of each other; measured in one, the commits do."""
+    worker.truth = Truth(times={V3: {2: 1.2}})
+    bench(worker, 0, "a")
+    bench(worker, 1, "a")
+    worker.lab.environment = replace(CPU, key="e" * 64, facts={"torch": "2.14.0"})
+    assert bench(worker, 2, "c", {V1: 60_000.0, V2: 60_000.0, V3: 70_000.0}) == [["v3"]]
+    worker.work()
+    assert worker.found() == {("slower", 1, 2)}
+    assert bench(worker, 3, "", {V3: 70_000.0}) == [], "the same sources, and not the first in its environment"
 
 
 def test_trials_get_their_share_of_a_busy_device(worker: Machine) -> None:
