@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 from db.reads.code import find_repository
 from db.reads.query import Session
 from db.reads.rows import Page, RepositoryRow, ScheduleRow
-from db.reads.schedules import list_schedules
+from db.reads.schedules import list_schedules, read_schedule
 from db.schedules import remove_schedule
 from server.problems import FieldError, Problem, documented, not_found
-from server.schedules.asked import REFUSED, ScheduleChange, ScheduleRequest, change, create, found_or_none
+from server.schedules.asked import REFUSED, ScheduleChange, ScheduleRequest, change, create
 from server.schedules.turn import take_turn
 from server.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
 from server.tables import CSV_ANSWER, csv_response
@@ -77,7 +77,7 @@ def run_schedule(request: Request, schedule_id: int, settings: Config) -> Schedu
 
 
 def find(session: Session, schedule_id: int) -> ScheduleRow:
-    found = found_or_none(session, schedule_id, datetime.now(UTC))
+    found = read_schedule(session, schedule_id, datetime.now(UTC))
     if found is None:
         raise not_found("schedule", schedule_id, "see /api/v1/schedules")
     return found

@@ -13,12 +13,12 @@ from starlette.datastructures import FormData
 from db.reads.code import list_operators, list_suites
 from db.reads.devices import list_devices
 from db.reads.rows import RepositoryRow, ScheduleRow
-from db.reads.schedules import list_schedules
+from db.reads.schedules import list_schedules, read_schedule
 from db.schedules import remove_schedule
 from server.pages.render import Page, query
 from server.pages.submissions import form_of
 from server.problems import Problem, not_found
-from server.schedules.asked import ScheduleChange, ScheduleRequest, change, create, found_or_none
+from server.schedules.asked import ScheduleChange, ScheduleRequest, change, create
 from server.schedules.cron import EXAMPLE
 from server.schedules.turn import take_turn
 from server.service import Before, Config, database_of, repository_or_404, require_schema
@@ -66,7 +66,7 @@ def run(request: Request, schedule_id: int, settings: Config) -> Response:
     require_schema(request)
     database, now = database_of(request), datetime.now(UTC)
     with database.session() as session:
-        found = found_or_none(session, schedule_id, now)
+        found = read_schedule(session, schedule_id, now)
     if found is None:
         raise not_found("schedule", schedule_id)
     # git may have to fetch for minutes, so no transaction is open meanwhile. A turn that is under way already is as good as this one.
@@ -99,7 +99,7 @@ def _switch(page: Page, schedule_id: int, *, is_enabled: bool) -> Response:
 
 
 def _find(page: Page, schedule_id: int) -> ScheduleRow:
-    found = found_or_none(page.session, schedule_id, datetime.now(UTC))
+    found = read_schedule(page.session, schedule_id, datetime.now(UTC))
     if found is None:
         raise not_found("schedule", schedule_id)
     return found

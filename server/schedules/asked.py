@@ -11,7 +11,6 @@ from db.reads.code import list_operators, list_suites
 from db.reads.devices import list_devices
 from db.reads.query import Session
 from db.reads.rows import RepositoryRow, ScheduleRow
-from db.reads.schedules import read_schedule
 from db.schedules import NewSchedule, change_schedule, create_schedule
 from server.catalogue import unknown_names
 from server.problems import FieldError, Problem
@@ -118,11 +117,6 @@ def change(session: Session, repository: RepositoryRow, schedule: ScheduleRow, w
         budget_minutes=fields.get("budget_minutes", schedule.budget_minutes),
         next_at=(schedule.next_at if stays_due else due) if enabled else None,
     )
-
-
-def found_or_none(session: Session, schedule_id: int, now: datetime) -> ScheduleRow | None:
-    """The schedule, for numbers that a database can hold."""
-    return read_schedule(session, schedule_id, now) if 0 < schedule_id < 2**63 else None
 
 
 def _asked(kind: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -139,9 +140,14 @@ def _numbers(told: set[Any]) -> Iterable[_Property]:
     # Of several divisors that tell them apart, the largest is that of a tile.
     for divisor in reversed(DIVISORS):
         if all(value % divisor for value in told):
-            yield f"% {divisor} ≠ 0", "divisor", lambda value, divisor=divisor: value % divisor != 0  # type: ignore[misc]
+            yield f"% {divisor} ≠ 0", "divisor", partial(_is_multiple, divisor, False)
         elif not any(value % divisor for value in told):
-            yield f"% {divisor} = 0", "divisor", lambda value, divisor=divisor: value % divisor == 0  # type: ignore[misc]
+            yield f"% {divisor} = 0", "divisor", partial(_is_multiple, divisor, True)
+
+
+def _is_multiple(divisor: int, said: bool, value: int) -> bool:
+    """Whether it is as said that the divisor divides the value."""
+    return (value % divisor == 0) is said
 
 
 def _listed(names: Sequence[Any]) -> str:

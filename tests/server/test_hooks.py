@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +17,7 @@ from db.database import Database
 from server.app import create_app
 from server.security import MAX_BODY_BYTES
 from tests.builders import Lab, catalogue, commit, make_repository, run_git
+from tests.server.listener import signature
 from tests.server.test_code import problem
 from warpwatch.settings import Settings
 
@@ -44,8 +43,7 @@ def lab(database: Database, tmp_path: Path) -> Lab:
 
 def github(client: TestClient, event: str, message: Any, *, secret: str = SECRET, path: str = HOOK, **headers: str) -> Any:
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    signature = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    sent = {"X-GitHub-Event": event, "X-Hub-Signature-256": signature, "Content-Type": "application/json"} | headers
+    sent = {"X-GitHub-Event": event, "X-Hub-Signature-256": signature(secret, body), "Content-Type": "application/json"} | headers
     return client.post(path, content=body, headers=sent)
 
 
@@ -164,17 +162,17 @@ def test_what_is_not_signed_is_refused(client: TestClient, lab: Lab, secret: str
 
 def test_a_signature_is_for_the_very_bytes(client: TestClient, lab: Lab) -> None:
     body = json.dumps(push(lab, 0, 2)).encode()
-    signature = "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    right = signature(SECRET, body)
     for sent, shown in (
-        (body + b" ", signature),
-        (body, signature.upper()),
-        (body, signature[:-1]),
-        (body, signature[7:]),
+        (body + b" ", right),
+        (body, right.upper()),
+        (body, right[:-1]),
+        (body, right[7:]),
         (body, "é"),
     ):
         headers = {"X-GitHub-Event": "push", "X-Hub-Signature-256": shown.encode()}
         problem(client.post(HOOK, content=sent, headers=headers), 403)
-    assert client.post(HOOK, content=body, headers={"X-GitHub-Event": "push", "X-Hub-Signature-256": signature}).status_code == 201
+    assert client.post(HOOK, content=body, headers={"X-GitHub-Event": "push", "X-Hub-Signature-256": right}).status_code == 201
 
 
 def test_an_unknown_repository_looks_like_a_wrong_signature(client: TestClient, lab: Lab) -> None:
