@@ -4,8 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # uv reads no pip configuration, so a local folder of wheels is passed on by hand.
 UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
-# Tests that share the cores; the others look at times and deadlines and want them for themselves.
-SHARED := tests/kernels tests/db tests/server
+# Tests that look at times and deadlines want the cores for themselves; the others share them, the longest first.
+ALONE  := tests/harness tests/browser $(addprefix tests/worker/test_,child.py execution.py gate.py loop.py run.py)
+LONG   := tests/worker/test_proving.py tests/kernels
+SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),tests/db tests/pages tests/server $(wildcard tests/worker/test_*.py tests/test_*.py))
 
 .PHONY: help up test e2e lint types migrations build check format browser clean
 
@@ -19,8 +21,8 @@ test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARG
 ifdef ARGS
 	$(BIN)/pytest $(ARGS)
 else
-	$(BIN)/pytest -n 2 --dist loadfile $(SHARED)
-	$(BIN)/pytest --ignore tests/e2e $(addprefix --ignore ,$(SHARED))
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(SHARED)
+	$(BIN)/pytest $(ALONE)
 endif
 
 e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; needs half an hour.

@@ -143,3 +143,9 @@ def test_schema_document_names_every_table() -> None:
 
     text = (ROOT / "docs" / "schema.md").read_text()
     assert [name for name in Base.metadata.tables if f"`{name}`" not in text] == []
+
+
+def test_every_folder_of_tests_is_run() -> None:
+    said = (ROOT / "Makefile").read_text(encoding="utf-8")
+    folders = {f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert {folder for folder in folders if folder not in said} == set()
