@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from db.reads.code import read_operator_entry
 from db.reads.query import Session
 from server.commits import History
 from server.problems import FieldError
-
-if TYPE_CHECKING:
-    from server.submissions import SubmissionRequest
+from server.submission_request import SubmissionRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from server.commits import MERGE_BASE, PARENT
 from server.hooks import ChangeRequest, HookError, Ignored, Push
 from server.problems import Problem, documented
 from server.service import Config, database_of, require_schema
-from server.submissions import SubmissionRequest, submit
+from server.submission_request import SubmissionRequest
+from server.submissions import submit
 
 router = APIRouter(tags=["hooks"])
 _BODY: dict[str, Any] = {

@@ -12,7 +12,8 @@ from db.reads.work import list_submissions, read_submission
 from db.submissions import cancel_submission, retry_submission
 from server.problems import documented, not_found
 from server.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
-from server.submissions import SubmissionRequest, submit
+from server.submission_request import SubmissionRequest
+from server.submissions import submit
 from server.tables import CSV_ANSWER, csv_response
 
 router = APIRouter(tags=["submissions"])

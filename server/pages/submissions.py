@@ -23,7 +23,8 @@ from server.problems import Problem, not_found
 from server.reports.build import build_report
 from server.reports.model import KINDS, MEANINGS, Report
 from server.service import Before, Config, database_of, require_schema
-from server.submissions import ORDER, SubmissionRequest, submit
+from server.submission_request import ORDER, SubmissionRequest
+from server.submissions import submit
 
 router = APIRouter()
 CHOICES = ("kinds", "operators")

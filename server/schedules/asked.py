@@ -15,7 +15,7 @@ from db.schedules import NewSchedule, change_schedule, create_schedule
 from server.catalogue import unknown_names
 from server.problems import FieldError, Problem
 from server.schedules.cron import EXAMPLE, CronError, next_after
-from server.submissions import ORDER, Kind
+from server.submission_request import ORDER, Kind
 from server.targets import KINDS as DEVICE_KINDS
 
 ScheduleKind = Literal["suite", "rerun", "backfill"]

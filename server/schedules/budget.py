@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from db.reads.schedules import Cost, OpenJob
-from server.submissions import Kind
+from server.submission_request import Kind
 
 FIRST_GUESS_SECONDS = 60.0
 """What a job is taken to last before any of its kind ran on its device."""

@@ -26,7 +26,8 @@ from server.schedules.budget import Costs, Cut, Wish, cut
 from server.schedules.cron import next_after
 from server.schedules.wishes import Line, Measured, wish_backfill, wish_reruns, wish_suite
 from server.sources import Earlier, SourceCache
-from server.submissions import Kind, SubmissionRequest, job_spec
+from server.submission_request import Kind, SubmissionRequest
+from server.submissions import job_spec
 from server.targets import choose_devices
 from warpwatch import git
 from warpwatch.settings import Settings

@@ -12,7 +12,7 @@ from statistics import median
 from db.reads.schedules import AskedJob, SeriesReading
 from server.schedules.budget import Wish
 from server.schedules.gaps import versions, widest_first
-from server.submissions import Kind
+from server.submission_request import Kind
 from server.verdicts.noise import Reading, learn
 
 ENOUGH_REPEATS = 3

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from warpwatch.cli.kron import Order, parse
+from warpwatch.cli.kron import parse
+from warpwatch.cli.kron_order import Order
 
 from .conftest import ROOT
 

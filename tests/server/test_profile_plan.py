@@ -9,7 +9,7 @@ import pytest
 import typer
 from fastapi.testclient import TestClient
 
-from server.submissions import ProfileOptions
+from server.submission_request import ProfileOptions
 from tests.builders import Lab
 from tests.server.test_submissions import ask, errors, jobs
 from warpwatch.cli.plans import profile_plan

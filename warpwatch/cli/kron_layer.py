@@ -15,6 +15,7 @@ from torch.utils.benchmark import Compare, Timer
 
 from warpwatch import native
 from warpwatch.cli.checkout import local_checkout
+from warpwatch.cli.kron_order import Order
 from warpwatch.settings import load_settings
 from worker.harness.compare import explain
 from worker.harness.failures import WrongResultError
@@ -23,7 +24,6 @@ from worker.harness.problem import Problem
 from worker.harness.truth import Truth
 
 if TYPE_CHECKING:
-    from warpwatch.cli.kron import Order
     from warpwatch.operator import DeviceKind, Direction, Operator, Variant
 
 SEED = 0
