@@ -71,25 +71,47 @@ def create_submission(s: Session, new: NewSubmission) -> int:
     if submission_id is None:
         return s.scalars(select(Submission.id).where(Submission.idempotency_key == new.idempotency_key)).one()
     if new.jobs:
-        jobs = [
-            {
-                "submission_id": submission_id,
-                "kind": job.kind,
-                "commit_id": job.commit_id,
-                "base_commit_id": job.base_commit_id,
-                "operator_id": job.operator_id,
-                "device_id": job.device_id,
-                "spec": job.spec,
-                "priority": new.priority,
-                "max_attempts": ATTEMPTS,
-                **_ended(job.unchanged_since),
-            }
-            for job in new.jobs
-        ]
-        ids = s.scalars(insert(Job).returning(Job.id, sort_by_parameter_order=True), jobs).all()
-        enqueue(s, [job_id for job_id, job in zip(ids, new.jobs, strict=True) if job.unchanged_since is None])
+        _add_jobs(s, submission_id, new.jobs, new.priority)
     announce(s, "state", submission_id=submission_id)
     return submission_id
+
+
+def may_repeat(s: Session, submission_id: int) -> bool:
+    """Whether all comparisons of a submission came to an end and none is a repetition.
+
+    Until the transaction ends nobody else is told so.
+    """
+    s.execute(select(Submission.id).where(Submission.id == submission_id).with_for_update())
+    compared = select(Job.state, Job.spec.has_key("rounds")).where(Job.submission_id == submission_id, Job.kind == "compare")
+    return not any(state in (*_OPEN, JobState.CANCELLED) or is_repeated for state, is_repeated in s.execute(compared))
+
+
+def repeat(s: Session, job_id: int, **spec: Any) -> None:
+    """Adds a job like an ended one to its submission, of which these entries of the spec differ."""
+    job = _lock_job(s, job_id)
+    new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, job.spec | spec, job.base_commit_id)
+    _add_jobs(s, job.submission_id, [new], job.priority)
+    announce(s, "state", submission_id=job.submission_id)
+
+
+def _add_jobs(s: Session, submission_id: int, new: list[NewJob], priority: int) -> None:
+    jobs = [
+        {
+            "submission_id": submission_id,
+            "kind": job.kind,
+            "commit_id": job.commit_id,
+            "base_commit_id": job.base_commit_id,
+            "operator_id": job.operator_id,
+            "device_id": job.device_id,
+            "spec": job.spec,
+            "priority": priority,
+            "max_attempts": ATTEMPTS,
+            **_ended(job.unchanged_since),
+        }
+        for job in new
+    ]
+    ids = s.scalars(insert(Job).returning(Job.id, sort_by_parameter_order=True), jobs).all()
+    enqueue(s, [job_id for job_id, job in zip(ids, new, strict=True) if job.unchanged_since is None])
 
 
 def _ended(unchanged_since: str | None) -> dict[str, Any]:

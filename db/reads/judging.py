@@ -153,6 +153,18 @@ class RoundsRow:
     head_ns: list[float]
 
 
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """The rounds of one variant on one case in a comparison."""
+
+    job_id: int
+    variant: str
+    case: str
+    device_kind: str
+    base_ns: list[float]
+    head_ns: list[float]
+
+
 def read_origin(session: Session, job_id: int) -> JobOrigin:
     sql = """
     SELECT repositories.id AS repository_id, url AS repository_url, origin, operators.name AS operator, devices.kind AS device_kind
@@ -245,6 +257,22 @@ def list_checks(session: Session, job_id: int) -> list[CheckRow]:
     WHERE run_id = {_NEWEST_RUN} ORDER BY results.id
     """
     return fetch(session, CheckRow, sql, job_id=job_id)
+
+
+def list_pairs(session: Session, submission_id: int) -> list[PairRow]:
+    """What the comparisons of a submission measured, those that came to an end."""
+    sql = """
+    SELECT jobs.id AS job_id, variants.name AS variant, cases.key AS case, devices.kind AS device_kind, base_ns, head_ns
+    FROM jobs
+    CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
+    JOIN comparisons ON comparisons.run_id = run.id AND comparisons.status = 'ok'
+    JOIN series ON series.id = comparisons.series_id
+    JOIN variants ON variants.id = series.variant_id
+    JOIN cases ON cases.id = series.case_id
+    JOIN devices ON devices.id = series.device_id
+    WHERE jobs.submission_id = :submission_id AND jobs.kind = 'compare' ORDER BY comparisons.id
+    """
+    return fetch(session, PairRow, sql, submission_id=submission_id)
 
 
 def list_known(session: Session, operator_id: int, device_id: int, oldest: int) -> list[KnownChange]:

@@ -56,6 +56,7 @@ LEFT JOIN LATERAL (
 ) AS first ON true
 """
 
+# What was repeated is said by the longer comparison.
 _PAIRS = f"""
 SELECT jobs.id AS job_id, comparisons.status, comparisons.message, base_ns, head_ns, operators.name AS operator,
        variants.name AS variant, cases.key AS case, devices.key AS device_key, devices.kind AS device_kind,
@@ -65,9 +66,15 @@ SELECT jobs.id AS job_id, comparisons.status, comparisons.message, base_ns, head
                  AND jobs.base_commit_id IN (regressions.base_commit_id, first.base_commit_id)
                  AND regression_series.series_id = comparisons.series_id AND regressions.state IN ('accepted', 'invalid')
        ) AS is_accepted
-FROM jobs
-CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
-JOIN comparisons ON comparisons.run_id = run.id
+FROM (
+    SELECT DISTINCT ON (series_id, comparisons.base_commit_id, head_commit_id) comparisons.*, jobs.id AS job_id
+    FROM jobs
+    CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
+    JOIN comparisons ON comparisons.run_id = run.id
+    WHERE jobs.submission_id = :id AND jobs.kind = 'compare'
+    ORDER BY series_id, comparisons.base_commit_id, head_commit_id, comparisons.status = 'ok' DESC, comparisons.id DESC
+) AS comparisons
+JOIN jobs ON jobs.id = comparisons.job_id
 JOIN series ON series.id = comparisons.series_id
 JOIN operators ON operators.id = series.operator_id
 JOIN variants ON variants.id = series.variant_id
@@ -75,7 +82,7 @@ JOIN cases ON cases.id = series.case_id
 JOIN devices ON devices.id = series.device_id
 JOIN commits AS head ON head.id = jobs.commit_id
 JOIN commits AS base ON base.id = jobs.base_commit_id
-WHERE jobs.submission_id = :id AND jobs.kind = 'compare' ORDER BY comparisons.id LIMIT :limit
+ORDER BY comparisons.id LIMIT :limit
 """
 
 # A change belongs to a submission that benched the commit it begins at, or was suspected at, on its device. To one that is held against
@@ -120,8 +127,7 @@ WHERE submissions.id = :id AND {_OF_SUBMISSION} ORDER BY regressions.id, series.
 
 # What is broken needs no comparison: a check that was wrong is in the report already.
 _PENDING = f"""
-((SELECT count(*) FROM jobs WHERE submission_id = submissions.id
- AND (state IN ('queued', 'running') OR (kind IN ('check', 'bench') AND judged_at IS NULL)))
+((SELECT count(*) FROM jobs WHERE submission_id = submissions.id AND judged_at IS NULL)
 + (SELECT count(*) FROM regressions JOIN operators ON operators.id = regressions.operator_id {_FIRST}
    WHERE operators.repository_id = submissions.repository_id AND verdict = 'suspected' AND settled_at IS NULL
      AND direction <> 'broken' AND {_OF_SUBMISSION}))

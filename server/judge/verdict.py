@@ -8,6 +8,7 @@ from db.regressions import EndedJob
 from server.judge.confirmation import take_answer
 from server.judge.correctness import suspect_breakage
 from server.judge.mirror import Mirrors
+from server.judge.repetition import repeat_unsure
 from server.judge.suspicion import suspect_changes
 
 _MEASURED_ELSEWHERE = ("bundle", "example")
@@ -20,13 +21,15 @@ def judge_job(session: Session, mirrors: Mirrors, job: EndedJob) -> None:
     if trial is not None:
         take_answer(session, mirrors, trial)
         return
-    if job.state != "done" or job.kind not in ("bench", "check"):
-        return
     origin = judging.read_origin(session, job.id)
     if origin.origin in _MEASURED_ELSEWHERE:
         return
-    if job.kind == "bench":
+    if job.kind == "compare":
+        repeat_unsure(session, job.submission_id)
+    elif job.state != "done":
+        return
+    elif job.kind == "bench":
         suspect_changes(session, mirrors, job, origin)
-    elif "sanitize" not in job.spec:
+    elif job.kind == "check" and "sanitize" not in job.spec:
         # A sanitizer finds what a plain check cannot see, so the two are not held against each other.
         suspect_breakage(session, mirrors, job, origin)

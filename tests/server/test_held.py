@@ -31,6 +31,10 @@ def times(ratio: float) -> tuple[list[float], list[float]]:
 
 @pytest.fixture
 def lab(database: Database, tmp_path: Path) -> Lab:
+    return branched(database, tmp_path)
+
+
+def branched(database: Database, tmp_path: Path) -> Lab:
     """main: 0 to 2. feature: 3, which left main at 1 and changes square alone. A worker has read what there is."""
     source = tmp_path / "source"
     shas = make_repository(source, 3, ("square", "cube"))
