@@ -61,6 +61,10 @@ class Sources:
             self._found[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
         return self._found[sha, operator]
 
+    def interpreter(self, sha: str) -> str | None:
+        """The Python that the commit asks for; None for the worker's own."""
+        return self._layout(sha).project.interpreter
+
     def paths(self, sha: str, operator: str) -> list[str]:
         """Files and folders that make the operator at the commit; empty where it is the whole commit, or not there at all."""
         layout = self._layout(sha)

@@ -40,6 +40,10 @@ class Code:
             self._known[key] = self._compare(base, head, environment_id)
         return self._known[key]
 
+    def can_compare(self, base_sha: str, head_sha: str) -> bool:
+        """Whether two commits can be measured in one environment: not where they ask for different interpreters."""
+        return self._mirror.sources.interpreter(base_sha) == self._mirror.sources.interpreter(head_sha)
+
     def _compare(self, base: tuple[int, str], head: tuple[int, str], environment_id: int) -> Changed:
         sources = self._mirror.sources
         before, after = (sources.parts(sha, self._operator) for _, sha in (base, head))

@@ -141,20 +141,20 @@ def _suspicions(sight: Sight, known: Known, code: Code) -> Iterator[Suspicious]:
         if code.changed((base_id, base.sha), (head_id, head.sha), first.environment_id).holds(first.variant):
             inside = known.found_inside(first.series_id, _direction(ratio), base.ordinal, head.ordinal)
             yield Suspicious(first.series_id, *(inside or (base_id, head_id)), ratio, Cause.HISTORY)
-    for before, after, ratio in _unseen(sight):
+    for before, after, ratio in _unseen(sight, code):
         if (before.commit_id, after.commit_id) in noticed or known.is_tried(first.series_id, before.ordinal, after.ordinal):
             continue
         if code.changed((before.commit_id, before.sha), (after.commit_id, after.sha), first.environment_id).holds(first.variant):
             yield Suspicious(first.series_id, before.commit_id, after.commit_id, ratio, Cause.CODE)
 
 
-def _unseen(sight: Sight) -> Iterator[tuple[Level | ReadingRow, Level, float]]:
+def _unseen(sight: Sight, code: Code) -> Iterator[tuple[Level | ReadingRow, Level, float]]:
     """Neighbouring commits between which a change would not show in the times, with head over base, 1 where they do not compare."""
     if sight.is_blind():
         for base, head in sight.neighbours():
             yield base, head, head.median_ns / base.median_ns
     before = sight.before_environment()
-    if before is not None:
+    if before is not None and code.can_compare(before.sha, sight.levels[0].sha):
         yield before, sight.levels[0], 1.0
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.conftest import Running
 from tests.e2e.repositories import TEN_COMMITS, build_ten_commits
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = pytest.mark.timeout(2700)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def shas(running: Running, source: Path) -> list[str]:
 
     judged_before = -1
     while judged_before != (judged_before := len(running.client.get("/submissions")["items"])):
-        running.wait(all_decided, 600)
+        running.wait(all_decided, 1800)
     return commits
 
 

@@ -106,7 +106,7 @@ def test_two_searches_that_end_at_one_commit_are_one_change(build: Build) -> Non
 
 def test_series_left_out_at_first_are_tried_at_the_commit_that_was_found(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspicion, "MAX_PAIRS", 1)
-    monkeypatch.setattr(suspicion, "_unseen", lambda sight: [])
+    monkeypatch.setattr(suspicion, "_unseen", lambda sight, code: [])
     worker = build(Truth(times={V1: {5: 1.5}, V2: {5: 1.4}, V3: {7: 1.3}}), commits=12)
     ends(worker, 0, 1, 2, 3, 8)
     assert worker.found() == {("slower", 4, 5)}

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from db.database import Database
 from db.outcome import BuildRow
 from server.judge import CODE_PRIORITY, CONFIRM_PRIORITY, Judge
-from tests.builders import CPU, Lab, catalogue
+from tests.builders import CPU, Lab, catalogue, commit
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
 from warpwatch.settings import Settings
@@ -99,6 +99,17 @@ def test_a_change_where_the_environment_changed_is_found(worker: Machine) -> Non
     worker.work()
     assert worker.found() == {("slower", 1, 2)}
     assert bench(worker, 3, "", {V3: 70_000.0}) == [], "the same sources, and not the first in its environment"
+
+
+def test_commits_that_ask_for_different_interpreters_are_not_compared(worker: Machine, settings: Settings, tmp_path: Path) -> None:
+    lab = worker.lab
+    (lab.source / "warpwatch.toml").write_text('interpreter = "/opt/python/bin/python"\n')
+    shas = [*lab.shas, commit(lab.source, "Ask for another Python")]
+    git.update_mirror(str(lab.source), settings.home)
+    worker.lab = Lab(lab.database, lab.source, shas, tmp_path)
+    bench(worker, 4, "a")
+    worker.lab.environment = replace(CPU, key="e" * 64, facts={"python": "3.14.0"})
+    assert bench(worker, 5, "a") == []
 
 
 def test_trials_get_their_share_of_a_busy_device(worker: Machine) -> None:

@@ -25,7 +25,7 @@ V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))
 @pytest.fixture
 def judge(settings: Settings, database: Database, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Judge:
     """A judge that suspects by times alone."""
-    monkeypatch.setattr(suspicion, "_unseen", lambda sight: [])
+    monkeypatch.setattr(suspicion, "_unseen", lambda sight, code: [])
     git.update_mirror(str(lab.source), settings.home)
     return Judge(settings, database)
 
