@@ -1,4 +1,4 @@
-"""Reads what verdicts are drawn from: readings along history, checks, what is suspected already, trials and paired rounds."""
+"""Reads what the next step with a regression depends on: what is suspected already, its series, its trials."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_scalar
-
-BEFORE, AFTER = 128, 32
-"""Readings of a series on either side of a new point that are looked at."""
-ELSEWHERE = 8
-"""Earlier ones in other environments, of which the nearest on the same line of history counts."""
-BAD = ("wrong", "crashed", "timed_out", "out_of_memory", "build_failed")
-"""Statuses of a check that say that something is broken; unsupported and skipped say nothing."""
+from db.reads.observed import NEWEST_RUN
+from db.reads.query import Session, fetch, fetch_one, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +21,6 @@ class JobOrigin:
     origin: str
     operator: str
     device_kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingRow:
-    """A right point of a series to which a job added one. Durations in nanoseconds."""
-
-    series_id: int
-    variant: str
-    case: str
-    environment_id: int
-    commit_id: int
-    sha: str
-    ordinal: int
-    median_ns: float
-    low_ns: float
-    high_ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRow:
-    """What a check said of one variant on one case at one commit."""
-
-    variant_id: int
-    case_id: int
-    variant: str
-    case: str
-    commit_id: int
-    sha: str
-    ordinal: int
-    status: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,29 +106,6 @@ class TrialState:
     answered_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class RoundsRow:
-    """What a compare job measured of one series; base_ns[i] and head_ns[i] were taken beside each other."""
-
-    series_id: int
-    status: str
-    message: str
-    base_ns: list[float]
-    head_ns: list[float]
-
-
-@dataclass(frozen=True, slots=True)
-class PairRow:
-    """The rounds of one variant on one case in a comparison."""
-
-    job_id: int
-    variant: str
-    case: str
-    device_kind: str
-    base_ns: list[float]
-    head_ns: list[float]
-
-
 def read_origin(session: Session, job_id: int) -> JobOrigin:
     sql = """
     SELECT repositories.id AS repository_id, url AS repository_url, origin, operators.name AS operator, devices.kind AS device_kind
@@ -174,105 +115,6 @@ def read_origin(session: Session, job_id: int) -> JobOrigin:
     found = fetch_one(session, JobOrigin, sql, id=job_id)
     assert found is not None
     return found
-
-
-_NEWEST_RUN = "(SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')"
-
-
-def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
-    """SQL for the right points of a series whose environment and ordinal compare so with those of a new point, the nearest first."""
-    return f"""
-    (SELECT points.* FROM points JOIN results ON results.id = points.result_id
-     WHERE points.series_id = new.series_id AND points.environment_id {environment} new.environment_id
-       AND points.ordinal {ordinal} new.ordinal AND results.status = 'ok'
-     ORDER BY points.ordinal {order}, points.id {order} LIMIT {limit})
-    """
-
-
-_READINGS = f"""
-SELECT new.series_id, variants.name AS variant, cases.key AS case, near.environment_id, near.commit_id, commits.sha, near.ordinal,
-       near.median_ns, near.low_ns, near.high_ns
-FROM results
-JOIN points AS new ON new.result_id = results.id
-JOIN series ON series.id = new.series_id
-JOIN devices AS device ON device.id = results.device_id
-JOIN variants ON variants.id = results.variant_id
-JOIN cases ON cases.id = results.case_id
-CROSS JOIN LATERAL ({_side("=", "<=", "DESC", BEFORE)} UNION ALL {_side("=", ">", "ASC", AFTER)}
-                    UNION ALL {_side("<>", "<", "DESC", ELSEWHERE)}) AS near
-JOIN commits ON commits.id = near.commit_id
-WHERE results.run_id = {_NEWEST_RUN} AND results.status = 'ok' AND series.metric = {PRIMARY_METRIC}
-ORDER BY new.series_id, near.ordinal, near.id
-"""
-
-
-def list_readings(session: Session, job_id: int) -> list[ReadingRow]:
-    """The readings around every right point that a bench job's newest run added in the primary metric, by series, oldest commit first.
-
-    Those of its own environment, and the nearest earlier ones of others.
-    """
-    return fetch(session, ReadingRow, _READINGS, job_id=job_id)
-
-
-_CHECKS = f"""
-SELECT results.variant_id, results.case_id, variants.name AS variant, cases.key AS case, near.commit_id, commits.sha, near.ordinal,
-       near.status
-FROM results
-JOIN variants ON variants.id = results.variant_id
-JOIN cases ON cases.id = results.case_id
-CROSS JOIN LATERAL (
-    SELECT results.commit_id, results.ordinal, results.status, results.id
-    UNION ALL
-    (SELECT other.commit_id, other.ordinal, other.status, other.id FROM results AS other JOIN runs ON runs.id = other.run_id
-     JOIN jobs ON jobs.id = runs.job_id
-     WHERE other.variant_id = results.variant_id AND other.case_id = results.case_id AND other.device_id = results.device_id
-       AND other.kind = 'check' AND other.ordinal < results.ordinal AND NOT jobs.spec ? 'sanitize'
-       AND other.status IN {("ok", *BAD)} ORDER BY other.ordinal DESC, other.id DESC LIMIT 5)
-    UNION ALL
-    (SELECT other.commit_id, other.ordinal, other.status, other.id FROM results AS other JOIN runs ON runs.id = other.run_id
-     JOIN jobs ON jobs.id = runs.job_id
-     WHERE other.variant_id = results.variant_id AND other.case_id = results.case_id AND other.device_id = results.device_id
-       AND other.kind = 'check' AND other.ordinal > results.ordinal AND NOT jobs.spec ? 'sanitize'
-       AND other.status IN {("ok", *BAD)} ORDER BY other.ordinal, other.id DESC LIMIT 5)
-) AS near
-JOIN commits ON commits.id = near.commit_id
-WHERE results.run_id = {_NEWEST_RUN} AND results.kind = 'check' AND results.status IN {("ok", *BAD)}
-ORDER BY results.variant_id, results.case_id, near.ordinal, near.id DESC
-"""
-
-
-def list_checks_around(session: Session, job_id: int) -> list[CheckRow]:
-    """What a check job's newest run said, beside what other commits near it are known to be, by variant and case, oldest commit first.
-
-    Of a commit that was checked several times the newest row comes first.
-    """
-    return fetch(session, CheckRow, _CHECKS, job_id=job_id)
-
-
-def list_checks(session: Session, job_id: int) -> list[CheckRow]:
-    """What a check job's newest run said."""
-    sql = f"""
-    SELECT variant_id, case_id, variants.name AS variant, cases.key AS case, commit_id, sha, results.ordinal, status
-    FROM results JOIN variants ON variants.id = variant_id JOIN cases ON cases.id = case_id JOIN commits ON commits.id = commit_id
-    WHERE run_id = {_NEWEST_RUN} ORDER BY results.id
-    """
-    return fetch(session, CheckRow, sql, job_id=job_id)
-
-
-def list_pairs(session: Session, submission_id: int) -> list[PairRow]:
-    """What the comparisons of a submission measured, those that came to an end."""
-    sql = """
-    SELECT jobs.id AS job_id, variants.name AS variant, cases.key AS case, devices.kind AS device_kind, base_ns, head_ns
-    FROM jobs
-    CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
-    JOIN comparisons ON comparisons.run_id = run.id AND comparisons.status = 'ok'
-    JOIN series ON series.id = comparisons.series_id
-    JOIN variants ON variants.id = series.variant_id
-    JOIN cases ON cases.id = series.case_id
-    JOIN devices ON devices.id = series.device_id
-    WHERE jobs.submission_id = :submission_id AND jobs.kind = 'compare' ORDER BY comparisons.id
-    """
-    return fetch(session, PairRow, sql, submission_id=submission_id)
 
 
 def list_known(session: Session, operator_id: int, device_id: int, oldest: int) -> list[KnownChange]:
@@ -348,19 +190,13 @@ def was_tried(session: Session, operator_id: int, device_id: int, base_commit_id
     return bool(fetch_scalar(session, sql, **ids))
 
 
-def list_rounds(session: Session, job_id: int) -> dict[int, RoundsRow]:
-    """The paired rounds of a compare job's newest run by series."""
-    sql = f"SELECT series_id, status, message, base_ns, head_ns FROM comparisons WHERE run_id = {_NEWEST_RUN}"
-    return {row.series_id: row for row in fetch(session, RoundsRow, sql, job_id=job_id)}
-
-
 def find_trace(session: Session, compare_job_id: int, commit_id: int, series_id: int) -> int | None:
     """The trace that a compare job took of one series at one of its two commits."""
     sql = f"""
     SELECT max(traces.id) FROM traces
     JOIN results ON results.id = traces.result_id
     JOIN series ON series.variant_id = results.variant_id AND series.case_id = results.case_id
-    WHERE results.run_id = {_NEWEST_RUN.replace(":job_id", ":compare_job_id")}
+    WHERE results.run_id = {NEWEST_RUN.replace(":job_id", ":compare_job_id")}
       AND results.commit_id = :commit_id AND series.id = :series_id
     """
     found: int | None = fetch_scalar(session, sql, compare_job_id=compare_job_id, commit_id=commit_id, series_id=series_id)
@@ -393,7 +229,7 @@ def was_right_there(session: Session, regression_id: int, base_commit_id: int, j
     JOIN results ON results.commit_id = :base AND results.operator_id = series.operator_id AND results.kind = 'check'
          AND results.device_id = series.device_id AND results.variant_id = series.variant_id AND results.case_id = series.case_id
     WHERE regression_id = :id AND results.status = 'ok'
-      AND results.environment_id = (SELECT environment_id FROM runs WHERE id = {_NEWEST_RUN}))
+      AND results.environment_id = (SELECT environment_id FROM runs WHERE id = {NEWEST_RUN}))
     """
     return bool(fetch_scalar(session, sql, id=regression_id, base=base_commit_id, job_id=job_id))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from db.models import Answer, Purpose, Verdict
-from db.reads import judging
-from db.reads.judging import BAD, MemberRow, RoundsRow, TrialState
+from db.reads.judging import MemberRow, TrialState
+from db.reads.observed import BAD, RoundsRow, list_checks, list_rounds
 from db.reads.query import Session
 from db.regressions import SeriesDecision
 from server.judge.dossier import CONFIRMING, Dossier
@@ -80,7 +80,7 @@ def _asked(dossier: Dossier, trial: TrialState) -> list[MemberRow]:
 
 
 def _hear_rounds(session: Session, dossier: Dossier, trial: TrialState) -> Said:
-    rounds = judging.list_rounds(session, trial.job_id)
+    rounds = list_rounds(session, trial.job_id)
     direction: Direction = "slower" if dossier.regression.direction == "slower" else "faster"
     asked, kind = _asked(dossier, trial), dossier.regression.device_kind
     decisions = [_decide(one, rounds.get(one.series_id), direction, kind, trial) for one in asked]
@@ -132,7 +132,7 @@ def _describe(rounds: dict[int, RoundsRow], decisions: list[SeriesDecision], tro
 
 
 def _hear_check(session: Session, dossier: Dossier, trial: TrialState) -> Said:
-    found = {(row.variant_id, row.case_id): row.status for row in judging.list_checks(session, trial.job_id)}
+    found = {(row.variant_id, row.case_id): row.status for row in list_checks(session, trial.job_id)}
     statuses = {one.series_id: found.get((one.variant_id, one.case_id)) for one in _asked(dossier, trial)}
     members = {one.series_id: one for one in dossier.members}
     fates = {number: _fate(status, members[number]) for number, status in statuses.items()}

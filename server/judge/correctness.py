@@ -6,8 +6,8 @@ from collections import defaultdict
 from itertools import groupby, pairwise
 
 from db.models import Cause
-from db.reads import judging
-from db.reads.judging import BAD, CheckRow, JobOrigin
+from db.reads.judging import JobOrigin
+from db.reads.observed import BAD, CheckRow, list_checks_around
 from db.reads.query import METRICS, Session
 from db.regressions import EndedJob, Member, open_suspicion
 from db.trials import ensure_series
@@ -21,7 +21,7 @@ def suspect_breakage(session: Session, mirrors: Mirrors, job: EndedJob, origin: 
 
     All that broke in one range is one regression. Where an operator's sources are the same at both ends no commit broke it.
     """
-    rows = judging.list_checks_around(session, job.id)
+    rows = list_checks_around(session, job.id)
     if not any(row.status in BAD for row in rows):
         return
     own = next(row for row in rows if row.commit_id == job.commit_id)

@@ -10,8 +10,8 @@ from math import expm1
 from statistics import median
 
 from db.models import Cause
-from db.reads import judging
-from db.reads.judging import JobOrigin, ReadingRow
+from db.reads.judging import JobOrigin
+from db.reads.observed import ReadingRow, list_readings
 from db.reads.query import Session
 from db.regressions import EndedJob, open_suspicion
 from server.judge.answers import severity
@@ -112,7 +112,7 @@ class Sight:
 
 def suspect_changes(session: Session, mirrors: Mirrors, job: EndedJob, origin: JobOrigin) -> None:
     """Opens a suspicion, and has it confirmed, for every range of commits in which a bench job's new points show a change."""
-    rows = judging.list_readings(session, job.id)
+    rows = list_readings(session, job.id)
     own = next((row for row in rows if row.commit_id == job.commit_id), None)
     if own is None:
         return

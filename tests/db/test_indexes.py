@@ -11,9 +11,9 @@ from sqlalchemy import event, text
 
 from db import callbacks, registry, regressions, runs, submissions, traces, trials
 from db.database import Database
-from db.models import Answer, JobState, Point, Purpose, Regression, Series
+from db.models import Answer, Job, JobState, Point, Purpose, Regression, Series
 from db.outcome import ComparisonRow, ResultRow, Status
-from db.reads import judging
+from db.reads import judging, observed
 from db.reads.alarms import list_alarms
 from db.reads.callbacks import list_callbacks
 from db.reads.causes import read_evidence
@@ -113,8 +113,12 @@ def judge_everything(world: World) -> None:
         regressions.settle(s, number)
         regressions.copy_members(s, number, number)
         judging.read_origin(s, job)
-        for read in (judging.list_readings, judging.list_checks_around, judging.list_checks, judging.list_rounds):
+        for read in (observed.list_readings, observed.list_checks_around, observed.list_checks, observed.list_rounds):
             read(s, job)
+        submission = s.query(Job.submission_id).filter_by(id=job).scalar()
+        observed.list_pairs(s, submission)
+        submissions.may_repeat(s, submission)
+        submissions.repeat(s, job, rounds=36)
         for read_of in (judging.read_state, judging.list_members, judging.list_trials, judging.list_wider):
             read_of(s, number)
         judging.list_known(s, world.operator, world.device, 0)
@@ -125,7 +129,7 @@ def judge_everything(world: World) -> None:
         judging.list_native(s, ends[0], "kron")
 
 
-@pytest.mark.parametrize(("act", "fewest"), [(use_everything, 41), (read_everything, 19), (judge_everything, 30)])
+@pytest.mark.parametrize(("act", "fewest"), [(use_everything, 41), (read_everything, 19), (judge_everything, 33)])
 def test_no_statement_reads_a_whole_table(world: World, act: Callable[[World], None], fewest: int) -> None:
     seen: dict[str, Any] = {}
 
