@@ -67,8 +67,10 @@ def test_what_stays_unsure_is_left_at_that(client: TestClient, lab: Lab, judge: 
 
 
 def test_what_was_cancelled_is_not_taken_again(client: TestClient, lab: Lab, judge: Judge) -> None:
-    submission = held(client, operators=[])
-    (compare,) = [job for job in jobs(client, submission) if job["kind"] == "compare" and job["state"] == "queued"]
-    client.post(f"/api/v1/jobs/{compare['id']}/cancel")
-    end(client, lab, judge, submission, {})
+    submission = held(client, kinds=["compare"])
+    measured, cancelled = jobs(client, submission)
+    client.post(f"/api/v1/jobs/{cancelled['id']}/cancel")
+    lab.compare(measured["id"], {V1: NOISE})
+    judge.sweep()
+    assert report(client, submission)["counts"]["unsure"] == 1
     assert [job for job in jobs(client, submission) if job["state"] == "queued"] == []
