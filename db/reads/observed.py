@@ -57,18 +57,6 @@ class RoundsRow:
     head_ns: list[float]
 
 
-@dataclass(frozen=True, slots=True)
-class PairRow:
-    """The rounds of one variant on one case in a comparison."""
-
-    job_id: int
-    variant: str
-    case: str
-    device_kind: str
-    base_ns: list[float]
-    head_ns: list[float]
-
-
 def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
     """SQL for the right points of a series whose environment and ordinal compare so with those of a new point, the nearest first."""
     return f"""
@@ -147,22 +135,6 @@ def list_checks(session: Session, job_id: int) -> list[CheckRow]:
     WHERE run_id = {NEWEST_RUN} ORDER BY results.id
     """
     return fetch(session, CheckRow, sql, job_id=job_id)
-
-
-def list_pairs(session: Session, submission_id: int) -> list[PairRow]:
-    """What the comparisons of a submission measured, those that came to an end."""
-    sql = """
-    SELECT jobs.id AS job_id, variants.name AS variant, cases.key AS case, devices.kind AS device_kind, base_ns, head_ns
-    FROM jobs
-    CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
-    JOIN comparisons ON comparisons.run_id = run.id AND comparisons.status = 'ok'
-    JOIN series ON series.id = comparisons.series_id
-    JOIN variants ON variants.id = series.variant_id
-    JOIN cases ON cases.id = series.case_id
-    JOIN devices ON devices.id = series.device_id
-    WHERE jobs.submission_id = :submission_id AND jobs.kind = 'compare' ORDER BY comparisons.id
-    """
-    return fetch(session, PairRow, sql, submission_id=submission_id)
 
 
 def list_rounds(session: Session, job_id: int) -> dict[int, RoundsRow]:

@@ -116,7 +116,7 @@ def judge_everything(world: World) -> None:
         for read in (observed.list_readings, observed.list_checks_around, observed.list_checks, observed.list_rounds):
             read(s, job)
         submission = s.query(Job.submission_id).filter_by(id=job).scalar()
-        observed.list_pairs(s, submission)
+        assert read_report_facts(s, submission) is not None
         submissions.may_repeat(s, submission)
         submissions.repeat(s, job, rounds=36)
         for read_of in (judging.read_state, judging.list_members, judging.list_trials, judging.list_wider):
