@@ -25,7 +25,7 @@ else
 	$(BIN)/pytest $(ALONE)
 endif
 
-e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; needs half an hour.
+e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; needs three quarters of an hour.
 	$(BIN)/pytest tests/e2e $(ARGS)
 
 check: lint types migrations build  ## Everything but the tests.
