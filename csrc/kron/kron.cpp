@@ -107,11 +107,19 @@ Tensor empty_scratch(const Tensor& x, int64_t elements) {
   return torch::stable::new_empty(x, sizes);
 }
 
+// Tensor cores are fed 16 bytes at a time; the other versions have a path for operands that do not begin at such an address.
+Tensor aligned_for(Version version, const Tensor& given) {
+  const Tensor tensor = warpwatch::contiguous(given);
+  const bool fits = version != Version::tensor || reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+  return fits ? tensor : torch::stable::clone(tensor);
+}
+
 std::tuple<Tensor, Tensor> kron_cuda(const Tensor& x, const Tensor& w1, const Tensor& w2, std::vector<int64_t> factors,
                                      int64_t number, bool keep) {
   const warpwatch::DeviceGuard guard(x.get_device_index());
   const Version version{number};
-  return forward(x, w1, w2, factors, keep, [&](const Shape& shape, auto call) {
+  const auto aligned = [version](const Tensor& tensor) { return aligned_for(version, tensor); };
+  return forward(aligned(x), aligned(w1), aligned(w2), factors, keep, [&](const Shape& shape, auto call) {
     const Tensor scratch = empty_scratch(x, kron::forward_scratch(shape, version, keep, sizeof(*call.y)));
     call.scratch = static_cast<decltype(call.y)>(scratch.mutable_data_ptr());
     warpwatch::check_launch(kron::forward_on(shape, version, call, warpwatch::current_stream(x)));
@@ -122,7 +130,8 @@ std::tuple<Tensor, Tensor, Tensor> kron_backward_cuda(const Tensor& gradient, co
                                                       const Tensor& w2, std::vector<int64_t> factors, int64_t number) {
   const warpwatch::DeviceGuard guard(x.get_device_index());
   const Version version{number};
-  return backward(gradient, x, states, w1, w2, factors, [&](const Shape& shape, auto call) {
+  const auto aligned = [version](const Tensor& tensor) { return aligned_for(version, tensor); };
+  return backward(aligned(gradient), aligned(x), aligned(states), aligned(w1), aligned(w2), factors, [&](const Shape& shape, auto call) {
     const Tensor scratch = empty_scratch(x, kron::backward_scratch(shape, version, sizeof(*call.x)));
     call.scratch = static_cast<decltype(call.scratch)>(scratch.mutable_data_ptr());
     warpwatch::check_launch(kron::backward_on(shape, version, call, warpwatch::current_stream(x)));
