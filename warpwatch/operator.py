@@ -126,6 +126,8 @@ class Operator:
         named in `gradients` are differentiated in backward cases.
     reference(**inputs) -> Tensor or tuple of Tensors. The harness calls it with float64 copies of the inputs
         and differentiates it; it is the oracle, so it is written for clarity alone. Results lie on the device where its own lie.
+    by_torch(**inputs) -> what torch itself has for this operator, where it errs more than the reference does in the case's own precision.
+        Its error widens the tolerance as the reference's own does otherwise.
     cost(case) -> Cost of that case, in its own direction.
     depth(case) -> length of the longest sum behind one output element; tolerances grow with it.
     cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where it says so. Cases of the suite "edge"
@@ -143,6 +145,7 @@ class Operator:
     cases: Mapping[str, tuple[Case, ...]]
     gradients: tuple[str, ...] = ()
     depth: Callable[[Case], int] = lambda case: 1
+    by_torch: Callable[..., Any] | None = None
     native: Callable[[], None] | None = None
     no_special_values: str = ""
     uses: tuple[str, ...] = ()

@@ -167,13 +167,14 @@ class Problem:
     def oracle(self, data: Data) -> dict[str, Tensor]:
         """The reference in float64 on the same numbers; whole numbers stay as they are, so they wrap as the variant's do."""
         wide = Data(_widened(data.inputs), tuple(g.double() for g in data.incoming))
-        return self._run_reference(wide)
+        return self._evaluate(self.operator.reference, wide)
 
     def own_precision(self, data: Data) -> dict[str, Tensor] | None:
-        """The reference in the case's own precision, in float32 where that is the oracle's; None where torch cannot run it."""
+        """What torch makes of the case in its own precision, in float32 where that is the oracle's; None where it cannot run it."""
         try:
             wide = self.case.precision == "f64"
-            return self._run_reference(data.clone().map(lambda t: t.float() if wide and t.dtype == torch.float64 else t))
+            narrow = data.clone().map(lambda t: t.float() if wide and t.dtype == torch.float64 else t)
+            return self._evaluate(self.operator.by_torch or self.operator.reference, narrow)
         except (RuntimeError, NotImplementedError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -183,12 +184,12 @@ class Problem:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _run_reference(self, data: Data) -> dict[str, Tensor]:
+    def _evaluate(self, function: Callable[..., Any], data: Data) -> dict[str, Tensor]:
         if self.backward:
             for _, leaf in self._leaves(data.inputs):
                 leaf.requires_grad_()
         with torch.set_grad_enabled(self.backward):
-            raw = self._call(self.operator.reference, data)()
+            raw = self._call(function, data)()
         if self.backward:
             # A gradient that the mathematics does not have is zero, whoever says None.
             leaves = [leaf for _, leaf in self._leaves(data.inputs)]
