@@ -137,6 +137,9 @@ EDGE = (
         case("f32", b=1, h=1, q=65, k=63, d=5, causal=0),
         case("bf16", b=1, h=2, q=63, k=65, d=72, causal=1),
         case("f32", b=1, h=1, q=50, k=170, d=128, causal=1),
+        # Whole tiles, in which the kernels do not look for an end.
+        case("bf16", b=1, h=1, q=256, k=256, d=64, causal=1),
+        case("f16", b=1, h=1, q=128, k=256, d=128, causal=0),
     ),
     # With one key the gradients of scores are zero, and so is what an error would be measured against.
     case("f32", b=2, h=1, q=1, k=1, d=1, causal=1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from .conftest import ROOT
 
 # An operator has a Triton variant where its file says so; importing all of them here would take torch.compile's time.
-OPERATORS = sorted(path.stem for path in (ROOT / "kernels").glob("*.py") if '.variant("triton' in path.read_text(encoding="utf-8"))
+OPERATORS = sorted(
+    path.stem for path in (ROOT / "kernels").glob("*.py") if re.search(r'\.variant\(\s*"triton', path.read_text(encoding="utf-8"))
+)
 
 
 def outcomes(mode: str, operator: str) -> list[dict[str, Any]]:
