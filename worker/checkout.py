@@ -94,7 +94,6 @@ class Checkout:
         self._sanitizer: Sanitizer | None = None
         self._load_together = True
         self._ran: set[str] = set()
-        self._damage: set[str] = set()
         self._stack = ExitStack()
         folder = host.home / "worktrees" / f"{socket.gethostname()}-{os.getpid()}-{sha[:12]}-{id(self):x}"
         self.root = self._stack.enter_context(git.worktree(mirror, sha, folder))
@@ -132,14 +131,6 @@ class Checkout:
         """Whether the living child has run any other variant, which may have left damage behind."""
         return bool(self._ran - {variant})
 
-    def note_damage(self, variant: str) -> None:
-        """What computes wrong numbers may have written them anywhere, or go on writing: others are in doubt while the child lives."""
-        self._damage.add(variant)
-
-    def damaged_by_another(self, variant: str) -> bool:
-        """Whether another variant was wrong in the living child."""
-        return bool(self._damage - {variant})
-
     def catalogue(self, operator: str, reporter: Reporter) -> tuple[Catalogue, OperatorEntry | None]:
         """The commit's catalogue and the operator's entry in it.
 
@@ -173,7 +164,6 @@ class Checkout:
                 child.close()
         self._child = self._starting = None
         self._ran.clear()
-        self._damage.clear()
 
     def close(self) -> None:
         """Kills the child and removes the worktree."""

@@ -87,19 +87,19 @@ class Measurer:
         if self._strikes[variant] >= _OUT:
             last = self._last[variant]
             return Finding(variant, case, Status.SKIPPED, f"{variant} {last.status.replace('_', ' ')} before, on {last.case}")
-        # Damage done by another variant shows up later, in an innocent one: a crash only counts against a variant that ran alone.
-        doubtful = self._checkout.others_ran(variant) and not self._strikes[variant]
+        # Damage done by another variant shows up later, in an innocent one, and libraries keep plans that fit one caller and not the
+        # next: what is found counts only against a variant that ran alone.
+        beside = self._checkout.others_ran(variant)
         finding = self._ask(kind, variant, case)
-        if doubtful and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running:
+        if beside and not self._strikes[variant] and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running:
             self._reporter.log(f"{variant} ended a child that others had used; once more in a fresh one")
             finding = self._ask(kind, variant, case)
-        elif finding.status is Status.WRONG and variant not in self._guilty and self._checkout.damaged_by_another(variant):
-            self._reporter.log(f"{variant} is wrong in a child where another was; once more in a fresh one")
+        elif beside and finding.status is Status.WRONG and variant not in self._guilty:
+            self._reporter.log(f"{variant} is wrong in a child that others had used; once more in a fresh one")
             self._checkout.drop_child()
             finding = self._ask(kind, variant, case)
         if finding.status is Status.WRONG:
             self._guilty.add(variant)
-            self._checkout.note_damage(variant)
         if finding.status is Status.CRASHED and self._checkout.host.kind == "cuda":
             # An illegal access poisons the whole CUDA context, so that the next variant would fail for nothing.
             self._checkout.drop_child()

@@ -81,11 +81,11 @@ def victim(x):
 scribbled = False
 
 
-@operator.variant("scribbler", idea="wrong, and writes where it should not")
+@operator.variant("scribbler", idea="right, and writes where it should not")
 def scribbler(x):
     global scribbled
     scribbled = True
-    return x * 3
+    return x * 2
 
 
 @operator.variant("scribbled", idea="wrong where another wrote")
