@@ -91,7 +91,12 @@ class Measurer:
         # next: what is found counts only against a variant that ran alone.
         beside = self._checkout.others_ran(variant)
         finding = self._ask(kind, variant, case)
-        if beside and not self._strikes[variant] and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running:
+        if (
+            beside
+            and not self._strikes[variant]
+            and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY)
+            and not self._checkout.running
+        ):
             self._reporter.log(f"{variant} ended a child that others had used; once more in a fresh one")
             finding = self._ask(kind, variant, case)
         elif beside and finding.status is Status.WRONG and variant not in self._guilty:

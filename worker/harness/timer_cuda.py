@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from statistics import median
@@ -35,6 +35,7 @@ _GRAPH_NS = 2_000_000
 _MOST_LAUNCHES = 200
 _EAGER_SAMPLES = 10
 _REPLAY_LAUNCH_NS = 30_000
+_LONGEST_LEAD_NS = 4_000_000
 _NOTICEABLE_NS = 50_000
 """Two waits for an idle device differ by less than this."""
 _BESIDE_SHARE = 0.2
@@ -53,6 +54,26 @@ class NoMetricError(Exception):
 
 class CaptureError(NoMetricError):
     """A variant cannot be captured in a CUDA graph; the message is CUDA's."""
+
+
+class Lead:
+    """Lets the device sleep while the host queues what is timed, so that no gap between launches is timed with it.
+
+    How long a host that others use takes for that changes from moment to moment, so the event at its beginning tells whether it was in time.
+    """
+
+    def __init__(self, nanoseconds: float) -> None:
+        self._ns = nanoseconds
+
+    def tries(self, awake: torch.cuda.Event) -> Iterator[None]:
+        """Once, or again after a longer sleep where the caller had not queued everything, `awake` first, when the device woke."""
+        while True:
+            sleep(self._ns)
+            yield
+            late = awake.query()  # type: ignore[no-untyped-call]
+            if not late or self._ns >= _LONGEST_LEAD_NS:
+                return
+            self._ns = min(2 * self._ns, _LONGEST_LEAD_NS)
 
 
 class GraphTimer:
@@ -109,6 +130,7 @@ class _Placement:
         self.rotation = Rotation(problem, seed, sets, scatter)
         self.launches = launches
         self.kept: dict[int, Any] = {}
+        self._lead = Lead(_REPLAY_LAUNCH_NS)
         order = scatter.sample(range(sets), sets)
         for call in self.rotation.calls[:2]:
             call()
@@ -117,11 +139,11 @@ class _Placement:
     def replay(self, count: int) -> list[float]:
         """Nanoseconds per launch of `count` replays in a row."""
         events = [new_event() for _ in range(count + 1)]
-        sleep(_REPLAY_LAUNCH_NS)
-        events[0].record()
-        for event in events[1:]:
-            self._graph.replay()
-            event.record()
+        for _ in self._lead.tries(events[0]):
+            events[0].record()
+            for event in events[1:]:
+                self._graph.replay()
+                event.record()
         events[-1].synchronize()
         return [elapsed_ns(a, b) / self.launches for a, b in pairwise(events)]
 
@@ -136,7 +158,7 @@ class ColdTimer:
         self._kept: dict[int, Any] = {}
         size = _L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
         self._other = torch.empty(size, dtype=torch.uint8, device=problem.device)
-        self._host_ns = _host_ns(self._rotation.calls)
+        self._lead = Lead(2 * _host_ns(self._rotation.calls))
         self._beside: list[float] = []
 
     def take(self) -> list[float]:
@@ -164,12 +186,12 @@ class ColdTimer:
 
     def _sample(self, call: Callable[[], Any]) -> tuple[float, Any]:
         start, end = new_event(), new_event()
-        # While the device sleeps and flushes, the host queues the whole call, so that no gap between launches is timed.
-        sleep(2 * self._host_ns)
-        self._other.zero_()
-        start.record()
-        result = call()
-        end.record()
+        result = None
+        for _ in self._lead.tries(start):
+            self._other.zero_()
+            start.record()
+            result = call()
+            end.record()
         end.synchronize()
         # The second wait finds the device idle: what it takes is the host's own, which is slow now and then in a virtual machine.
         self._beside.append(_wait_ns() - _wait_ns())
