@@ -1,7 +1,7 @@
-"""The table of a results file: every operator, case and variant that it benched, fastest own kernel against fastest of the others.
+"""The table of results files: every operator, case and variant that they benched, fastest own kernel against fastest of the others.
 
     warpwatch run --commits HEAD --suite full --kinds check,bench --device cuda --output results.wwb
-    python bench/table.py results.wwb [--operators kron,rope] [--metric graph]
+    python bench/table.py results.wwb ... [--operators kron,rope] [--metric graph]
 
 A cell is the median in microseconds and, in brackets, the interquartile range as a share of it; or the status, where there is no time.
 Own are the native variants and those written in Triton. The last columns say how many times faster the fastest of them is than the
@@ -26,18 +26,19 @@ Findings = dict[str, dict[tuple[str, str], Finding]]
 """By kind, then by (variant, case)."""
 
 
-def read(path: Path) -> dict[str, tuple[OperatorEntry, Findings, dict[str, float]]]:
-    """By operator: its entry in the catalogue, what was found and the ceilings of the device. Of several commits the last one."""
+def read(paths: list[Path]) -> dict[str, tuple[OperatorEntry, Findings, dict[str, float]]]:
+    """By operator: its entry in the catalogue, what was found and the ceilings of the device. Of several commits and files the last one."""
     found: dict[str, Findings] = defaultdict(lambda: defaultdict(dict))
     catalogues: dict[str, Catalogue] = {}
     peaks: dict[str, dict[str, float]] = {}
-    with BundleReader(path) as reader:
-        for run in reader.runs():
-            operator, outcome = run.order.operator, run.outcome
-            if outcome.catalogue is not None:
-                catalogues[operator] = outcome.catalogue
-            peaks[operator] = outcome.peaks or {}
-            found[operator][run.order.kind] |= {(f.variant, f.case): f for f in outcome.findings}
+    for path in paths:
+        with BundleReader(path) as reader:
+            for run in reader.runs():
+                operator, outcome = run.order.operator, run.outcome
+                if outcome.catalogue is not None:
+                    catalogues[operator] = outcome.catalogue
+                peaks[operator] = outcome.peaks or {}
+                found[operator][run.order.kind] |= {(f.variant, f.case): f for f in outcome.findings}
     entries = {
         name: next(entry for entry in catalogues[name].operators if entry.name == name) for name in found if name in catalogues
     }
@@ -88,7 +89,7 @@ def table(entry: OperatorEntry, found: Findings, peaks: dict[str, float], metric
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--operators", help="separated by commas; default: all")
     parser.add_argument("--metric", default="graph")
     given = parser.parse_args()

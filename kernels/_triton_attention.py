@@ -192,7 +192,7 @@ def key_kernel(  # type: ignore[no-untyped-def]
 
 
 class Tiles(NamedTuple):
-    """Rows that a program owns, rows that pass by at a time, warps, and loads under way."""
+    """Rows that a program owns, rows that pass by at a time, warps, and loads under way: the fastest of ten each on an H100."""
 
     owned: int
     across: int
@@ -203,17 +203,23 @@ class Tiles(NamedTuple):
 def forward_tiles(q: Tensor) -> Tiles:
     if q.dtype == torch.float32:
         return _full_precision_tiles(q)
-    if q.shape[3] <= 64:
-        return Tiles(128, 64, 4, 3)
-    return Tiles(128, 64, 8, 3) if q.shape[3] <= 128 else Tiles(64, 32, 4, 2)
+    return Tiles(64, 64, 4, 3) if q.shape[3] <= 128 else Tiles(64, 32, 4, 2)
 
 
-def backward_tiles(q: Tensor) -> Tiles:
+def query_tiles(q: Tensor) -> Tiles:
     if q.dtype == torch.float32:
         return _full_precision_tiles(q)
-    if q.shape[3] <= 64:
-        return Tiles(128, 64, 8, 2)
-    return Tiles(128, 64, 8, 2) if q.shape[3] <= 128 else Tiles(32, 32, 4, 1)
+    if q.shape[3] > 128:
+        return Tiles(32, 32, 4, 1)
+    return Tiles(64, 64, 4, 3) if q.shape[3] <= 64 else Tiles(64, 64, 4, 2)
+
+
+def key_tiles(q: Tensor) -> Tiles:
+    if q.dtype == torch.float32:
+        return _full_precision_tiles(q)
+    if q.shape[3] > 128:
+        return Tiles(32, 32, 4, 1)
+    return Tiles(64, 128, 4, 2) if q.shape[3] <= 64 else Tiles(64, 64, 4, 2)
 
 
 def _full_precision_tiles(q: Tensor) -> Tiles:
@@ -261,8 +267,8 @@ class TritonAttention(torch.autograd.Function):
         g = gradients[0].contiguous()
         delta = (g.float() * out.float()).sum(3)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        tiles = backward_tiles(q)
-        options = _options(q, k, ctx.causal, tiles)
-        query_kernel[_grid(q, tiles)](g, q, k, v, log_sum, delta, dq, *ctx.sizes, **options)
-        key_kernel[_grid(k, tiles)](g, q, k, v, log_sum, delta, dk, dv, *ctx.sizes, **options)
+        tiles = query_tiles(q)
+        query_kernel[_grid(q, tiles)](g, q, k, v, log_sum, delta, dq, *ctx.sizes, **_options(q, k, ctx.causal, tiles))
+        tiles = key_tiles(q)
+        key_kernel[_grid(k, tiles)](g, q, k, v, log_sum, delta, dk, dv, *ctx.sizes, **_options(q, k, ctx.causal, tiles))
         return dq, dk, dv, None

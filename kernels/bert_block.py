@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
-from warpwatch.peers import compile_unsupported
+from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import attention, matmul
 
@@ -164,6 +164,15 @@ def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
 )
 def v4(**given: Any) -> Tensor:
     return block(lambda q, k, v: attention.native_attention(q, k, v, False), **given)
+
+
+def triton_refused(case: Case, device: DeviceKind) -> str | None:
+    return full_precision_only(case, device) or triton_unsupported(case, device)
+
+
+@operator.variant("triton", idea="both products and the softmax by our attention in Triton", unsupported=triton_refused)
+def triton_block(**given: Any) -> Tensor:
+    return block(lambda q, k, v: attention.triton_attention(q, k, v, False), **given)
 
 
 @operator.variant("compile", idea="torch.compile of v1, in which it may find SDPA", unsupported=compile_unsupported)
