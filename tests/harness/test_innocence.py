@@ -1,0 +1,65 @@
+"""What is no reason to accuse a variant: a late host, a wait for memory that is freed, and threads of torch.compile."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from worker.harness import honesty, timer_cuda
+from worker.harness.failures import WrongResultError
+
+
+class Event:
+    """Has happened when it is asked the first `late` times."""
+
+    def __init__(self, late: int) -> None:
+        self.late = late
+
+    def query(self) -> bool:
+        self.late -= 1
+        return self.late >= 0
+
+
+@pytest.mark.parametrize(("late", "sleeps"), [(0, [1e6]), (1, [1e6, 2e6]), (2, [1e6, 2e6, 4e6]), (9, [1e6, 2e6, 4e6])])
+def test_the_device_sleeps_longer_until_the_host_is_in_time(late: int, sleeps: list[float], monkeypatch: Any) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(timer_cuda, "sleep", slept.append)
+    lead = timer_cuda.Lead(1e6)
+    assert len(list(lead.tries(Event(late)))) == len(sleeps)  # type: ignore[arg-type]
+    assert slept == sleeps
+    assert len(list(lead.tries(Event(0)))) == 1  # type: ignore[arg-type]
+    assert slept[-1] == sleeps[-1], "a host that was late once is given as long the next time"
+
+
+@pytest.mark.parametrize(
+    ("beside", "paused", "caught"),
+    [
+        pytest.param(10_000, 0, False, id="idle"),
+        pytest.param(124_000, 0, True, id="the device worked on"),
+        pytest.param(124_000, 120_000, False, id="the host freed memory"),
+        pytest.param(90_000, 0, False, id="little beside the call"),
+    ],
+)
+def test_work_on_another_stream_is_told_from_a_slow_wait(beside: int, paused: int, caught: bool, monkeypatch: Any) -> None:
+    timer = timer_cuda.ColdTimer.__new__(timer_cuda.ColdTimer)
+    timer._beside = [beside] * 5
+    monkeypatch.setattr(timer, "_after_pause_ns", lambda longer: paused)
+    call_ns = 1_000_000.0 if beside == 90_000 else 20_000.0
+    if caught:
+        with pytest.raises(WrongResultError, match="another stream"):
+            timer._expect_nothing_beside([call_ns])
+    else:
+        timer._expect_nothing_beside([call_ns])
+
+
+def test_the_compilers_own_timer_is_no_unfinished_work() -> None:
+    from torch._inductor.compile_worker.timer import Timer
+
+    timer = Timer(1, lambda: None)
+    timer.record_call()
+    assert timer.background_thread is not None
+    assert honesty._is_compilers(timer.background_thread)
+    timer.quit()
+    assert not honesty._is_compilers(threading.Timer(1, lambda: None))
