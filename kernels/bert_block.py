@@ -170,7 +170,12 @@ def triton_refused(case: Case, device: DeviceKind) -> str | None:
     return full_precision_only(case, device) or triton_unsupported(case, device)
 
 
-@operator.variant("triton", idea="both products and the softmax by our attention in Triton", unsupported=triton_refused)
+@operator.variant(
+    "triton",
+    idea="both products and the softmax by our attention in Triton",
+    outcome="190 µs for 16 x 512 tokens of 16 heads in bf16 on an H200, as v2; 522 backward, v2 526; loses to compile's 170 and 460",
+    unsupported=triton_refused,
+)
 def triton_block(**given: Any) -> Tensor:
     return block(lambda q, k, v: attention.triton_attention(q, k, v, False), **given)
 

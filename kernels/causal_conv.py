@@ -165,6 +165,7 @@ def fast_length(least: int) -> int:
 @operator.variant(
     "v3",
     idea="the Toeplitz matrix lives in registers, as one number per distance: C++ in tiles of vectors; CUDA in tiles of 32 rows and 256 times",
+    outcome="427 µs for 8 x 1024 rows of 1024 in f32 on an H200: loses to v2's 265, whose transform does fewer operations; v1 2687",
     native=True,
     unsupported=lambda case, device: "computes in f32: see the f32 case" if case.precision == "tf32" else None,
 )
@@ -201,6 +202,7 @@ def conv_triton_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="tiles of the Toeplitz matrix gathered from w, then tl.dot",
+    outcome="230 µs for 32 x 768 rows of 768 in tf32 on an H200, v4 198, compile 4391; 4.4 ms backward, v4 585 µs",
     unsupported=conv_triton_unsupported,
     no_special_values=_TRIANGLE,
 )

@@ -159,7 +159,12 @@ def compiled_v2(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor
     return _compiled()(x, w, bias, silu)
 
 
-@operator.variant("triton", idea="one program per 1024 elements of a row, a masked load per tap", unsupported=triton_unsupported)
+@operator.variant(
+    "triton",
+    idea="one program per 1024 elements of a row, a masked load per tap",
+    outcome="64 µs there, compile 61; 528 backward, v3 92",
+    unsupported=triton_unsupported,
+)
 def triton_conv(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
     y: Tensor = TritonConv.apply(x, w, bias, silu)  # type: ignore[no-untyped-call]
     return y

@@ -181,6 +181,7 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="own product that walks from part to part of x: one launch, one pass over W, and no concatenation anywhere",
+    outcome="4.7 µs for one row of 256 + 512 onto 1536 on an H200; compile 5.3, v1 5.6",
     native=True,
     unsupported=native_unsupported,
 )

@@ -128,6 +128,7 @@ def v2(x: Tensor, way: str, device: torch.device, x_pinned: Tensor) -> Tensor:
 @operator.variant(
     "v3",
     idea="our own empty kernel, addition and copy of 16 bytes per access; on the CPU an empty call and a copy by all threads",
+    outcome="0.69 µs for nothing in a graph on an H200, as v1",
     native=True,
     unsupported=only("empty", "add", "d2d", why="torch's copies and waits are the runtime's own: see v1 and v2"),
 )
@@ -142,6 +143,7 @@ def v3(x: Tensor, way: str, device: torch.device) -> Tensor:
 @operator.variant(
     "v4",
     idea="cudaMemcpyAsync, or memcpy on one CPU thread",
+    outcome="32.9 µs for 64 MB on an H200, 96 % of its copy rate, as copy_",
     native=True,
     unsupported=only("d2d", why="it copies inside one memory"),
 )

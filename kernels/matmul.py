@@ -167,13 +167,20 @@ def v2(a: Tensor, b: Tensor) -> Tensor:
     return a @ b
 
 
+_OUTCOMES = {
+    "v3": "275 ms for 4096 cubed in f32 on an H200", "v4": "44.8 ms there", "v5": "30.5 ms there", "v6": "8.0 ms there",
+    "v7": "4.18 ms there", "v8": "4.19 ms there: no faster than v7", "v9": "3.30 ms there", "v10": "3.02 ms there, cuBLAS 2.68",
+    "v11": "499 µs for 4096 cubed in bf16 on an H200, cuBLAS 190: mma.sync does not reach the rate of Hopper's own wgmma",
+}  # fmt: skip
+
+
 def _rung(name: str, version: int, idea: str, **options: Any) -> None:
     """Registers a rung of the ladder as variant `name`."""
 
     def rung(a: Tensor, b: Tensor) -> Tensor:
         return native_matmul(a, b, version)
 
-    operator.variant(name, idea=idea, native=True, **options)(rung)
+    operator.variant(name, idea=idea, outcome=_OUTCOMES.get(name, ""), native=True, **options)(rung)
 
 
 _rung(
@@ -263,13 +270,20 @@ def triton_split_refused(case: Case, device: DeviceKind) -> str | None:
     return split_only(case, device) or triton_unsupported(case, device)
 
 
-@operator.variant("triton", idea="one program per 64 x 64 results, in order", unsupported=triton_refused)
+@operator.variant(
+    "triton",
+    idea="one program per 64 x 64 results, in order",
+    outcome="470 µs for 4096 cubed in bf16 on an H200, 190 by cuBLAS",
+    unsupported=triton_refused,
+)
 def triton_naive(a: Tensor, b: Tensor) -> Tensor:
     c: Tensor = TritonMatmul.apply(a, b, "naive")  # type: ignore[no-untyped-call]
     return c
 
 
-@operator.variant("triton_swizzled", idea="128 x 128 results per program, in groups of 8 rows of tiles", unsupported=triton_refused)
+@operator.variant(
+    "triton_swizzled", idea="128 x 128 results, tiles in groups of 8 rows", outcome="284 µs there", unsupported=triton_refused
+)
 def triton_swizzled(a: Tensor, b: Tensor) -> Tensor:
     c: Tensor = TritonMatmul.apply(a, b, "swizzled")  # type: ignore[no-untyped-call]
     return c
@@ -281,7 +295,9 @@ def triton_split(a: Tensor, b: Tensor) -> Tensor:
     return c
 
 
-@operator.variant("triton_tuned", idea="triton_swizzled with tiles chosen by triton.autotune", unsupported=triton_refused)
+@operator.variant(
+    "triton_tuned", idea="triton_swizzled, tiles by triton.autotune", outcome="214 µs there", unsupported=triton_refused
+)
 def triton_tuned(a: Tensor, b: Tensor) -> Tensor:
     c: Tensor = TritonMatmul.apply(a, b, "tuned")  # type: ignore[no-untyped-call]
     return c

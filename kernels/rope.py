@@ -195,7 +195,10 @@ def v2(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None,
 
 
 @operator.variant(
-    "v3", idea="queries and keys in one pass over memory: rows over threads in C++; on CUDA a block per position", native=True
+    "v3",
+    idea="queries and keys in one pass over memory: rows over threads in C++; on CUDA a block per position",
+    outcome="97 µs for 8192 rows of 32 + 8 heads of 128 in bf16 on an H200: v1 513, compile 45",
+    native=True,
 )
 def v3(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool) -> Both:
     return _native(q, k, cos, sin, positions, heads_first, interleaved, FLAT)
@@ -204,6 +207,7 @@ def v3(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None,
 @operator.variant(
     "v4",
     idea="a thread keeps its part of the tables in registers and turns every head of its position, four loads ahead",
+    outcome="55 µs there: loses to compile's 45",
     native=True,
     devices=("cuda",),
     unsupported=lambda case, device: "f64 is v3's alone" if case.precision == "f64" else None,
@@ -220,7 +224,10 @@ def compiled_v1(
 
 
 @operator.variant(
-    "triton", idea="one program per position: the tables' row once, then all heads as one tile", unsupported=triton_unsupported
+    "triton",
+    idea="one program per position: the tables' row once, then all heads as one tile",
+    outcome="52 µs there: loses to compile's 45; 52 backward, compile 48",
+    unsupported=triton_unsupported,
 )
 def triton_rope(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool

@@ -228,6 +228,7 @@ def native_unsupported(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v3",
     idea="the whole decode in one call, three launches per step: products and cell, logits, and argmax with the next embedding",
+    outcome="371 µs for 25 words of one sentence on an H200, the whole decoding; v2 937, compile 1146",
     native=True,
     unsupported=native_unsupported,
 )

@@ -240,6 +240,7 @@ def few_tokens_only(case: Case, _device: DeviceKind) -> str | None:
 @operator.variant(
     "v4",
     idea="decoding: a warp per output reads compressed W, 9/16 of the bytes, and picks columns of x by one byte permutation",
+    outcome="7.0 µs for one token and 4096 x 4096 in f16 on an H200; v2, dense, 13.2",
     native=True,
     devices=("cuda",),
     unsupported=few_tokens_only,

@@ -267,6 +267,7 @@ for name, algorithm, idea in (
 @operator.variant(
     "v3",
     idea="rows shared out, sums in registers: C++ over column blocks on the CPU, a warp per row on CUDA; dB by atomics there",
+    outcome="174 µs for 4096 x 4096, 90 % of it zero, times 256 columns on an H200: v1, dense, 179, cusparse 195; 688 backward, v2 384",
     native=True,
 )
 def v3(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:
@@ -304,6 +305,7 @@ class Tiled(torch.autograd.Function):
 @operator.variant(
     "v4",
     idea="64 x 64 tiles found beforehand; rows of B staged once for 64 rows of A, and dB without atomics over A' in CSR",
+    outcome="251 µs there: loses; 424 backward, which is the best of ours, v2 384",
     native=True,
     prepare=inspect,
 )
@@ -312,7 +314,12 @@ def v4(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor
     return y
 
 
-@operator.variant("triton", idea="a program per row of A and 128 columns of B; dB by atomics", unsupported=triton_unsupported)
+@operator.variant(
+    "triton",
+    idea="a program per row of A and 128 columns of B; dB by atomics",
+    outcome="355 µs there: loses to all",
+    unsupported=triton_unsupported,
+)
 def triton_spmm(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:
     y: Tensor = TritonSpmm.apply(crow, col, values, b)  # type: ignore[no-untyped-call]
     return y

@@ -105,12 +105,23 @@ def mul(a: Tensor) -> Tensor:
     return a * a
 
 
-@operator.variant("v3", idea="C++ loop over torch's threads on the CPU; 16x16 blocks, one element per thread, on CUDA", native=True)
+@operator.variant(
+    "v3",
+    idea="C++ loop over torch's threads on the CPU; 16x16 blocks, one element per thread, on CUDA",
+    outcome="77 µs for 4096 x 4096 on an H200, torch.square 33.6: one element per thread is too little",
+    native=True,
+)
 def v3(a: Tensor) -> Tensor:
     return _native(a, TILES)
 
 
-@operator.variant("v4", idea="16 bytes per access, a fixed grid that strides", native=True, devices=("cuda",))
+@operator.variant(
+    "v4",
+    idea="16 bytes per access, a fixed grid that strides",
+    outcome="35.5 µs there; 50 backward, compile 48",
+    native=True,
+    devices=("cuda",),
+)
 def v4(a: Tensor) -> Tensor:
     return _native(a, VECTORS)
 
@@ -216,7 +227,12 @@ def compiled_square(a: Tensor) -> Tensor:
     return _compiled()(a)
 
 
-@operator.variant("triton", idea="one program per 1024 elements", unsupported=triton_unsupported)
+@operator.variant(
+    "triton",
+    idea="one program per 1024 elements",
+    outcome="33.6 µs there, as torch.square; 48.5 backward, as compile",
+    unsupported=triton_unsupported,
+)
 def triton_square(a: Tensor) -> Tensor:
     y: Tensor = TritonSquare.apply(a)  # type: ignore[no-untyped-call]
     return y

@@ -111,6 +111,7 @@ def v2(x: Tensor, w: Tensor) -> Tensor:
 @operator.variant(
     "v3",
     idea="C++: one loop over whole vectors; CUDA: a block stages blockDim + 6 elements in shared memory and reads each seven times",
+    outcome="282 µs for 67 million elements on an H200; compile 171",
     native=True,
 )
 def v3(x: Tensor, w: Tensor) -> Tensor:
@@ -120,6 +121,7 @@ def v3(x: Tensor, w: Tensor) -> Tensor:
 @operator.variant(
     "v4",
     idea="16 bytes per access and neighbours from the first-level cache, no barrier; both gradients in one pass",
+    outcome="128 µs there, 99 % of its copy rate; compile 171, conv1d 645; 61 for 17 million backward, compile 152",
     native=True,
     devices=("cuda",),
 )
@@ -132,7 +134,12 @@ def compiled_v1(x: Tensor, w: Tensor) -> Tensor:
     return _compiled()(x, w)
 
 
-@operator.variant("triton", idea="one program per 1024 elements, neighbours by seven masked loads", unsupported=triton_unsupported)
+@operator.variant(
+    "triton",
+    idea="one program per 1024 elements, neighbours by seven masked loads",
+    outcome="239 µs there: neighbours are loaded seven times",
+    unsupported=triton_unsupported,
+)
 def triton_stencil(x: Tensor, w: Tensor) -> Tensor:
     y: Tensor = TritonStencil.apply(x, w)  # type: ignore[no-untyped-call]
     return y

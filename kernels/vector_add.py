@@ -143,6 +143,7 @@ def v2(a: Tensor, b: Tensor) -> Tensor:
 @operator.variant(
     "v3",
     idea="C++ loop over torch's threads on the CPU; <<<N/256, 256>>>, one element per thread, on CUDA",
+    outcome="60 µs for 17 million elements on an H200; torch 48",
     native=True,
     unsupported=device_only(),
 )
@@ -151,7 +152,12 @@ def v3(a: Tensor, b: Tensor) -> Tensor:
 
 
 @operator.variant(
-    "v4", idea="16 bytes per access, a fixed grid that strides", native=True, devices=("cuda",), unsupported=device_only()
+    "v4",
+    idea="16 bytes per access, a fixed grid that strides",
+    outcome="50 µs there; torch 48",
+    native=True,
+    devices=("cuda",),
+    unsupported=device_only(),
 )
 def v4(a: Tensor, b: Tensor) -> Tensor:
     return _native(a, b, VECTORS)
@@ -189,7 +195,9 @@ def compiled_add(a: Tensor, b: Tensor) -> Tensor:
     return _compiled()(a, b)
 
 
-@operator.variant("triton", idea="one program per 1024 elements", unsupported=device_only(triton_unsupported))
+@operator.variant(
+    "triton", idea="one program per 1024 elements", outcome="48.3 µs there, as torch", unsupported=device_only(triton_unsupported)
+)
 def triton_add(a: Tensor, b: Tensor) -> Tensor:
     y: Tensor = TritonAdd.apply(a, b)  # type: ignore[no-untyped-call]
     return y
