@@ -4,9 +4,10 @@
 
 Every round takes two fresh processes that are alive at once, as a comparison of two commits does, and measures in slices A B B A (B A A B in
 every other round; eight times over on a CPU): identical code against itself, and against the same code with a known slow-down, which is a
-wait on a GPU and a share of the work done again on a CPU. A comparison is drawn from twelve of the rounds, without replacement; in the
-identical pair the roles of the two processes are drawn too, since nothing tells them apart. So the comparisons printed share rounds: their
-rates are estimates from this many rounds, not from as many independent trials.
+wait on a GPU and a share of the work done again on a CPU. A comparison is drawn from twelve of the rounds, without replacement, and one that
+is unsure once more from 36 where there are as many (`--rounds 48`), as the service does; in the identical pair the roles of the two
+processes are drawn too, since nothing tells them apart. So the comparisons printed share rounds: their rates are estimates from this many
+rounds, not from as many independent trials.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
+from server.judge.asking import MORE_ROUNDS, ROUNDS
 from server.verdicts.paired import decide
 from worker.comparison import turns_of, typical
 from worker.protocol import Request
 
 OPERATORS = {"cuda": "calibrated", "cpu": "product"}
 CASES = {"cuda": ("n=256,f32,fwd", "n=2048,f32,fwd", "n=6144,f32,fwd"), "cpu": ("n=256,f32,fwd", "n=512,f32,fwd")}
-ROUNDS = 12
-"""Of one comparison, as in worker.comparison."""
 BUDGET_NS = 1_000_000_000
 IDENTICAL, CHANGED = 1000, 1000
 _TRIES, _TRIED = 3, 3
@@ -102,13 +102,19 @@ def _slow_down(share: float, plain: float) -> dict[str, str]:
 
 
 def verdicts(pairs: Pairs, count: int, suspected: float, device_kind: str, may_swap: bool) -> Counter[str]:
-    """What `count` comparisons drawn from the rounds say, each suspected to be `suspected` times as slow."""
+    """What `count` comparisons drawn from the rounds say, each suspected to be `suspected` times as slow. What is unsure is asked
+    once more with more rounds, where there are as many."""
     draw, said = random.Random(0), Counter[str]()
-    for _ in range(count):
-        drawn = draw.sample(pairs, ROUNDS)
+
+    def decision(rounds: int) -> str:
+        drawn = draw.sample(pairs, rounds)
         if may_swap:
             drawn = [pair if draw.random() < 0.5 else pair[::-1] for pair in drawn]
-        said[decide([base for base, _ in drawn], [head for _, head in drawn], "slower", suspected, device_kind).decision] += 1
+        return decide([base for base, _ in drawn], [head for _, head in drawn], "slower", suspected, device_kind).decision
+
+    for _ in range(count):
+        first = decision(ROUNDS)
+        said[decision(MORE_ROUNDS) if first == "unsure" and len(pairs) >= MORE_ROUNDS else first] += 1
     return said
 
 
