@@ -36,7 +36,7 @@ OPERATORS = {"cuda": "calibrated", "cpu": "product"}
 CASES = {"cuda": ("n=256,f32,fwd", "n=2048,f32,fwd", "n=6144,f32,fwd"), "cpu": ("n=256,f32,fwd", "n=512,f32,fwd")}
 BUDGET_NS = 1_000_000_000
 IDENTICAL, CHANGED = 1000, 1000
-_TRIES, _TRIED = 3, 3
+_TRIES, _TRIED = 2, 8
 """Of the slow-down, and rounds of each."""
 
 Pairs = list[tuple[float, float]]
