@@ -243,31 +243,17 @@ class Tiles(NamedTuple):
     stages: int
 
 
-def forward_tiles(q: Tensor) -> Tiles:
+# By the widest head that they are for, in half precision.
+FORWARD = {128: Tiles(64, 64, 4, 3), 256: Tiles(64, 32, 4, 2)}
+QUERY = {64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 32, 4, 1)}
+KEY = {64: Tiles(64, 128, 4, 2), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 32, 4, 1)}
+
+
+def _tiles(q: Tensor, by_width: dict[int, Tiles]) -> Tiles:
     if q.dtype == torch.float32:
-        return _full_precision_tiles(q)
-    return Tiles(64, 64, 4, 3) if q.shape[3] <= 128 else Tiles(64, 32, 4, 2)
-
-
-def query_tiles(q: Tensor) -> Tiles:
-    if q.dtype == torch.float32:
-        return _full_precision_tiles(q)
-    if q.shape[3] > 128:
-        return Tiles(32, 32, 4, 1)
-    return Tiles(64, 64, 4, 3) if q.shape[3] <= 64 else Tiles(64, 64, 4, 2)
-
-
-def key_tiles(q: Tensor) -> Tiles:
-    if q.dtype == torch.float32:
-        return _full_precision_tiles(q)
-    if q.shape[3] > 128:
-        return Tiles(32, 32, 4, 1)
-    return Tiles(64, 128, 4, 2) if q.shape[3] <= 64 else Tiles(64, 64, 4, 2)
-
-
-def _full_precision_tiles(q: Tensor) -> Tiles:
-    """Three products deep, tiles of 64 rows need more shared memory than there is where heads are wide."""
-    return Tiles(64, 64, 4, 2) if q.shape[3] <= 64 else Tiles(32, 32, 4, 2)
+        # Three products deep, tiles of 64 rows need more shared memory than there is where heads are wide.
+        return Tiles(64, 64, 4, 2) if q.shape[3] <= 64 else Tiles(32, 32, 4, 2)
+    return next((tiles for width, tiles in by_width.items() if q.shape[3] <= width), by_width[256])
 
 
 class Shape(NamedTuple):
@@ -325,7 +311,7 @@ class TritonAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         by_row = not q.is_contiguous() and q.transpose(1, 2).is_contiguous()
         q, k, v = (_laid_out(t, by_row) for t in (q, k, v))
-        call, tiles = Call(q, k, causal, by_row), forward_tiles(q)
+        call, tiles = Call(q, k, causal, by_row), _tiles(q, FORWARD)
         out, log_sum = torch.empty_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         forward_kernel[call.grid(q, tiles)](q, k, v, out, log_sum, *call.shape[:-1], **call.options(tiles))
         ctx.save_for_backward(q, k, v, out, log_sum)
@@ -337,10 +323,10 @@ class TritonAttention(torch.autograd.Function):
         (q, k, v, out, log_sum), call = ctx.saved_tensors, ctx.call
         g, delta = _laid_out(gradients[0], call.by_row), torch.empty_like(log_sum)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        tiles = query_tiles(q)
+        tiles = _tiles(q, QUERY)
         queries, _, heads, d, stride = call.shape[:5]
         delta_kernel[call.grid(q, tiles)](g, out, delta, queries, heads, d, stride, **call.tiled(tiles))
         query_kernel[call.grid(q, tiles)](g, q, k, v, log_sum, delta, dq, *call.shape, **call.options(tiles))
-        tiles = key_tiles(q)
+        tiles = _tiles(q, KEY)
         key_kernel[call.grid(k, tiles)](g, q, k, v, log_sum, delta, dk, dv, *call.shape, **call.options(tiles))
         return dq, dk, dv, None
