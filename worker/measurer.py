@@ -102,7 +102,7 @@ class Measurer:
         elif beside and finding.status is Status.WRONG and variant not in self._guilty:
             self._reporter.log(f"{variant} is wrong in a child that others had used; once more in a fresh one")
             self._checkout.drop_child()
-            finding = self._ask(kind, variant, case)
+            finding = _beside(finding, self._ask(kind, variant, case))
         if finding.status is Status.WRONG:
             self._guilty.add(variant)
         if finding.status is Status.CRASHED and self._checkout.host.kind == "cuda":
@@ -146,6 +146,14 @@ class Measurer:
             if found is None
             else replace(finding, status=Status.WRONG, message="\n".join(filter(None, [found, check.message])))
         )
+
+
+def _beside(wrong: Finding, alone: Finding) -> Finding:
+    """What was found of a variant alone; that it was wrong beside others is told with it."""
+    if alone.status is not Status.OK:
+        return alone
+    told = f"right alone, and wrong in a process that other variants had used: {wrong.message}"
+    return replace(alone, message="; ".join(filter(None, [alone.message, told])))
 
 
 def _with_trace(finding: Finding, output: Path) -> Finding:
