@@ -24,6 +24,12 @@ using torch::stable::Tensor;
 // Kernels take raw pointers, so a view that is not contiguous is copied first; a contiguous tensor comes back as it is.
 inline Tensor contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
 
+// For kernels that read 16 bytes at a time wherever a tensor begins.
+inline Tensor contiguous16(const Tensor& given) {
+  const Tensor tensor = warpwatch::contiguous(given);
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0 ? tensor : torch::stable::clone(tensor);
+}
+
 inline void check_same_shape(const Tensor& a, const Tensor& b) {
   STD_TORCH_CHECK(a.scalar_type() == b.scalar_type(), "both operands must have the same dtype");
   STD_TORCH_CHECK(a.is_cuda() == b.is_cuda() && a.get_device_index() == b.get_device_index(), "both operands must be on one device");

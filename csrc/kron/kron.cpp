@@ -108,10 +108,8 @@ Tensor empty_scratch(const Tensor& x, int64_t elements) {
 }
 
 // Tensor cores are fed 16 bytes at a time; the other versions have a path for operands that do not begin at such an address.
-Tensor aligned_for(Version version, const Tensor& given) {
-  const Tensor tensor = warpwatch::contiguous(given);
-  const bool fits = version != Version::tensor || reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-  return fits ? tensor : torch::stable::clone(tensor);
+Tensor aligned_for(Version version, const Tensor& tensor) {
+  return version == Version::tensor ? warpwatch::contiguous16(tensor) : tensor;
 }
 
 std::tuple<Tensor, Tensor> kron_cuda(const Tensor& x, const Tensor& w1, const Tensor& w2, std::vector<int64_t> factors,

@@ -140,19 +140,14 @@ std::tuple<Tensor, Tensor> compress_cuda(const Tensor& w_given) {
   return {values, metadata};
 }
 
-// Contiguous and on 16 bytes.
-Tensor placed(const Tensor& given) {
-  const Tensor t = warpwatch::contiguous(given);
-  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0 ? t : torch::stable::clone(t);
-}
-
 Tensor linear_cuda(const Tensor& x_given, const Tensor& values_given, const Tensor& metadata_given) {
   const warpwatch::DeviceGuard guard(x_given.get_device_index());
   const int64_t columns = 2 * values_given.size(1), rows = values_given.size(0);
   check_product(x_given, values_given, metadata_given, columns);
   STD_TORCH_CHECK(x_given.size(0) <= sparse24::kMostTokens && columns % 16 == 0, "on CUDA sparse24_linear takes at most ",
                   sparse24::kMostTokens, " tokens and a multiple of 16 columns");
-  const Tensor x = placed(x_given), values = placed(values_given), metadata = placed(metadata_given);
+  const Tensor x = warpwatch::contiguous16(x_given), values = warpwatch::contiguous16(values_given);
+  const Tensor metadata = warpwatch::contiguous16(metadata_given);
   Tensor y = new_matrix(x, x.size(0), rows);
   const uint8_t* bytes = static_cast<const uint8_t*>(metadata.const_data_ptr());
   warpwatch::check_launch(sparse24::linear_on(format_of(x), x.const_data_ptr(), values.const_data_ptr(), bytes,
