@@ -1,14 +1,19 @@
-"""What is no reason to accuse a variant: a late host, a wait for memory that is freed, and threads of torch.compile."""
+"""What is no reason to accuse a variant: a late host, a wait for memory that is freed, threads of torch.compile, and torch's own error."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+from warpwatch.operator import Cost, Operator, Variant, case
 from worker.harness import honesty, timer_cuda
 from worker.harness.failures import WrongResultError
+from worker.harness.problem import Problem
+from worker.harness.truth import Truth
 
 
 class Event:
@@ -63,3 +68,29 @@ def test_the_compilers_own_timer_is_no_unfinished_work() -> None:
     assert honesty._is_compilers(timer.background_thread)
     timer.quit()
     assert not honesty._is_compilers(threading.Timer(1, lambda: None))
+
+
+def test_nobody_must_be_more_exact_than_torchs_own_operator() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    off = 1e-6
+    one = case(n=1000)
+    plain = Operator(
+        "doubled",
+        "2 x",
+        inputs=lambda given, make: {"x": make.normal(given["n"])},
+        reference=doubled,
+        cost=lambda given: Cost(given["n"], 8 * given["n"]),
+        cases={"quick": (one,)},
+    )
+    variant = Variant("v1", doubled, "2 x")
+
+    def allowed(operator: Operator) -> float:
+        problem = Problem(operator, variant, one, torch.device("cpu"))
+        with problem.modes():
+            return Truth(problem, problem.data(0)).expected["y"].allowed
+
+    own = replace(plain, by_torch=lambda x: 2 * (1 + off) * x)
+    assert allowed(plain) < off
+    assert allowed(own) == pytest.approx(4 * off, rel=0.1)
