@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.detectors.rules import LOOK_AHEAD, RULES, Detector, ours, suspicions
 from bench.detectors.series import GPU, SHAPES, Series, load_controls, synthesize, with_step
+from server.judge.asking import ROUNDS
 from server.verdicts.changes import find_changes, span
 from server.verdicts.noise import Reading, detectable, is_blind, learn
 from server.verdicts.paired import decide
@@ -44,7 +45,6 @@ NEAR = 1
 """Readings by which a step found later may miss its place."""
 LATER = 8
 """Readings after a step within which a suspicion may still come."""
-ROUNDS = 12
 PAIRED_DEVIATION = 0.0025
 """Of the ratio of one paired round of identical code on an H100: 14 fresh pairs of a 13.5 µs kernel lay in 0.9965 … 1.0041."""
 PAIRED_OUTLIERS = 0.05, 4.0

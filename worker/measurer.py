@@ -91,18 +91,14 @@ class Measurer:
         # next: what is found counts only against a variant that ran alone.
         beside = self._checkout.others_ran(variant)
         finding = self._ask(kind, variant, case)
-        if (
-            beside
-            and not self._strikes[variant]
-            and finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY)
-            and not self._checkout.running
-        ):
+        ended = finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running
+        if beside and ended and not self._strikes[variant]:
             self._reporter.log(f"{variant} ended a child that others had used; once more in a fresh one")
             finding = self._ask(kind, variant, case)
         elif beside and finding.status is Status.WRONG and variant not in self._guilty:
             self._reporter.log(f"{variant} is wrong in a child that others had used; once more in a fresh one")
             self._checkout.drop_child()
-            finding = _beside(finding, self._ask(kind, variant, case))
+            finding = _cleared(finding, self._ask(kind, variant, case))
         if finding.status is Status.WRONG:
             self._guilty.add(variant)
         if finding.status is Status.CRASHED and self._checkout.host.kind == "cuda":
@@ -148,7 +144,7 @@ class Measurer:
         )
 
 
-def _beside(wrong: Finding, alone: Finding) -> Finding:
+def _cleared(wrong: Finding, alone: Finding) -> Finding:
     """What was found of a variant alone; that it was wrong beside others is told with it."""
     if alone.status is not Status.OK:
         return alone

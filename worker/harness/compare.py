@@ -4,7 +4,8 @@ The tolerance on the relative (Frobenius) error is `2 · (eps + eps_sum · √de
 `depth` terms whose roundings are independent, so that they grow with the root. eps is that of the case's precision; eps_sum is
 that of the accumulator one may expect, float32 for every precision of 16 bits and tf32. Where torch's own run in that
 precision, the operator's `by_torch` or else its reference, is less exact (several rounded steps, cancellation), four times its
-error is allowed, up to 16 times the formula. In f64 that error is a float32 run's, scaled down, because the oracle is no more exact than what it judges.
+error is allowed, up to 16 times the formula. In f64 that error is a float32 run's, scaled down, because the oracle is no more
+exact than what it judges.
 """
 
 from __future__ import annotations

@@ -185,6 +185,7 @@ class Problem:
             torch.cuda.synchronize(self.device)
 
     def _evaluate(self, function: Callable[..., Any], data: Data) -> dict[str, Tensor]:
+        """The outputs of `function`, or its gradients in a backward case, by name."""
         if self.backward:
             for _, leaf in self._leaves(data.inputs):
                 leaf.requires_grad_()

@@ -61,7 +61,8 @@ class CaptureError(NoMetricError):
 class Lead:
     """Lets the device sleep while the host queues what is timed, so that no gap between launches is timed with it.
 
-    How long a host that others use takes for that changes from moment to moment, so the event at its beginning tells whether it was in time.
+    How long a host that others use takes for that changes from moment to moment, so the event at its beginning tells whether it was in
+    time.
     """
 
     def __init__(self, nanoseconds: float) -> None:
