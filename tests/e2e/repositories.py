@@ -66,7 +66,10 @@ using torch::stable::Tensor;
 // The work is repeated so that its time is many times the cost of a call; the barrier keeps the compiler from folding it.
 constexpr int REPEATS = 20;
 
-Tensor forward(const Tensor& x) {
+// A function that begins elsewhere in its cache line can take a tenth longer, which would be a true slow-down that no commit is to have.
+#define AT_A_LINE __attribute__((aligned(64)))
+
+AT_A_LINE Tensor forward(const Tensor& x) {
     Tensor y = torch::stable::empty_like(x);
     const float* in = static_cast<const float*>(x.data_ptr());
     float* out = static_cast<float*>(y.data_ptr());
@@ -78,7 +81,7 @@ Tensor forward(const Tensor& x) {
     return y;
 }
 
-Tensor backward(const Tensor& g, const Tensor& x) {
+AT_A_LINE Tensor backward(const Tensor& g, const Tensor& x) {
     Tensor y = torch::stable::empty_like(x);
     const float* in = static_cast<const float*>(x.data_ptr());
     const float* gradient = static_cast<const float*>(g.data_ptr());
