@@ -127,7 +127,8 @@ def test_interleaved_slices(gpu: Harness, variant: str, metric: str, direction: 
         assert reply.status is Status.OK, reply.message
         medians.append(median(reply.samples_ns))
     print(variant, direction, medians)
-    assert max(medians) < 1.5 * min(medians)
+    # A call that waits for the device takes the host's time too, and a host is less steady.
+    assert max(medians) < (1.5 if metric == "graph" else 3) * min(medians)
     assert gpu.ask(SampleReply, "finish", **names).status is Status.OK
 
 

@@ -22,6 +22,7 @@ from .failures import WrongResultError
 from .problem import Data, Problem
 from .suspicion import Decoys, explain
 from .timer_cuda import elapsed_ns, new_event, sleep
+from .timer_kernel import busy_ns
 from .truth import Truth, explain_first
 
 _PAIRS, _FEWEST_PAIRS = 5, 3
@@ -36,6 +37,9 @@ _ROUNDS, _IN_A_ROW = 3, 3
 _SETTLE_SECONDS, _PATIENCE_SECONDS = 0.01, 0.3
 _STREAM_DELAY_NS = 2_000_000
 _SEED_BITS = 40
+
+Clock = Callable[[Problem, Callable[[], Any]], float]
+"""Nanoseconds of one call, by some measure."""
 
 
 def expect_honest(problem: Problem) -> None:
@@ -124,58 +128,81 @@ def expect_recomputed(problem: Problem, live: Data, call: Callable[[], Any]) -> 
 
     Suspected twice in a row only: on shared cores any few calls may be slow by chance.
     """
+    for clock, most in _clocks(problem):
+        share = _share_of_repeat(problem, live, call, clock, most)
+        if share is not None:
+            raise WrongResultError(
+                f"a call on numbers that it has just seen takes {share:.0%} of one on new numbers: results are kept by value"
+            )
+
+
+def _clocks(problem: Problem) -> list[tuple[Clock, int]]:
+    """What calls are timed with, and in how many pairs. Where looking at the numbers takes the host longer than it saves the device, only
+    the device can tell.
+    """
+    return [(_wall_ns, _PAIRS), (_busy_ns, _FEWEST_PAIRS)] if problem.device.type == "cuda" else [(_wall_ns, _PAIRS)]
+
+
+def _share_of_repeat(problem: Problem, live: Data, call: Callable[[], Any], clock: Clock, most: int) -> float | None:
+    """How much of a call on new numbers a repeated one takes where that is suspicious, else None."""
+    repeat = new = 0.0
     for _ in range(_SUSPICIONS):
-        pairs = _repeat_beside_new(problem, live, call)
+        pairs = _repeat_beside_new(problem, live, call, clock, most)
         suspicious = sum(repeat < _KEPT_SHARE * new for repeat, new in pairs)
         repeat, new = (median(side) for side in zip(*pairs, strict=True))
         if suspicious < min(len(pairs), _PAIRS - 1) or repeat >= _KEPT_SHARE * new or new - repeat < _NOTICEABLE_NS:
-            return
-    raise WrongResultError(
-        f"a call on numbers that it has just seen takes {repeat / new:.0%} of one on new numbers: results are kept by value"
-    )
+            return None
+    return repeat / new
 
 
-def _repeat_beside_new(problem: Problem, live: Data, call: Callable[[], Any]) -> list[tuple[float, float]]:
+def _repeat_beside_new(problem: Problem, live: Data, call: Callable[[], Any], clock: Clock, most: int) -> list[tuple[float, float]]:
     """Nanoseconds of (a call on the numbers of the call before, a call on other numbers than the call before), in pairs.
 
     Both come second after a call on new numbers, so that neither memory nor caches tell them apart, and take turns at being first.
     """
     pairs: list[tuple[float, float]] = []
-    wanted = _PAIRS
-    while len(pairs) < wanted:
+    while len(pairs) < most:
         taken: dict[bool, float] = {}
         for is_repeat in (True, False) if len(pairs) % 2 else (False, True):
             began = time.perf_counter_ns()
             numbers, others = (_moving(problem, problem.data(_seed())) for _ in range(2))
-            first, kept = _timed(problem, live, numbers, call)
-            taken[is_repeat], again = _timed(problem, live, numbers if is_repeat else others, call)
+            first, kept = _timed(problem, live, numbers, call, _wall_ns)
+            taken[is_repeat], again = _timed(problem, live, numbers if is_repeat else others, call, clock)
             if is_repeat:
                 _expect_own_memory(problem, live, kept, again)
             if first > _LONG_NS or time.perf_counter_ns() - began > 4 * _LONG_NS:
-                wanted = _FEWEST_PAIRS
+                most = _FEWEST_PAIRS
         pairs.append((taken[True], taken[False]))
     return pairs
 
 
-def _timed(problem: Problem, live: Data, numbers: Data, call: Callable[[], Any]) -> tuple[float, Any]:
+def _timed(problem: Problem, live: Data, numbers: Data, call: Callable[[], Any], clock: Clock) -> tuple[float, Any]:
     """(nanoseconds of one call after `numbers` were put into its buffers, what it returned)."""
     _moving(problem, live).overwrite(numbers)
     call = problem.refreshed(call, live)
     # Neither caches nor the branch predictor may remember the call before: an honest sort would be faster the second time.
     torch.sort(torch.rand(_SCRAMBLED))
     problem.synchronize()
-    if problem.device.type == "cuda":
-        start, end = new_event(), new_event()
-        begin = time.perf_counter_ns()
-        start.record()
-        raw = call()
-        end.record()
-        problem.synchronize()
-        # The host's time matters too: a result kept on the host leaves the device nothing to do.
-        return max(elapsed_ns(start, end), float(time.perf_counter_ns() - begin)), raw
+    returned: list[Any] = []
+    return clock(problem, lambda: returned.append(call())), returned[0]
+
+
+def _wall_ns(problem: Problem, run: Callable[[], Any]) -> float:
+    """What the host waits; on a GPU what the device takes, if that is longer. A result kept on the host leaves the device nothing to do."""
     begin = time.perf_counter_ns()
-    raw = call()
-    return float(time.perf_counter_ns() - begin), raw
+    if problem.device.type != "cuda":
+        run()
+        return float(time.perf_counter_ns() - begin)
+    start, end = new_event(), new_event()
+    start.record()
+    run()
+    end.record()
+    problem.synchronize()
+    return max(elapsed_ns(start, end), float(time.perf_counter_ns() - begin))
+
+
+def _busy_ns(_problem: Problem, run: Callable[[], Any]) -> float:
+    return float(sum(busy_ns(run)))
 
 
 def _expect_own_memory(problem: Problem, live: Data, kept: Any, again: Any) -> None:

@@ -7,6 +7,7 @@ time, so a slice is one session over many calls.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,16 +51,24 @@ class KernelTimer:
     def _session(self) -> list[float]:
         # Results kept from before belong to other numbers.
         self._kept.clear()
-        torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-            for _ in range(self._count):
-                (call,), index = self._rotation.batch(1)
-                self._kept[index] = call()
-            torch.cuda.synchronize()
-        durations = [event.duration_ns() for event in _device_work(recorded)]
+        durations = busy_ns(self._run)
         if not durations:
             raise NoMetricError("the profiler saw nothing run on the device")
         return split(durations, self._count)
+
+    def _run(self) -> None:
+        for _ in range(self._count):
+            (call,), index = self._rotation.batch(1)
+            self._kept[index] = call()
+
+
+def busy_ns(run: Callable[[], Any]) -> list[int]:
+    """How long each kernel, copy and fill of `run` kept the device busy, in the order of their starts."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        run()
+        torch.cuda.synchronize()
+    return [event.duration_ns() for event in _device_work(recorded)]
 
 
 def split(durations: list[int], calls: int) -> list[float]:
