@@ -27,8 +27,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
-from server.judge.asking import MORE_ROUNDS, ROUNDS
-from server.verdicts.paired import decide
+from server.verdicts.paired import MORE_ROUNDS, ROUNDS, decide
 from worker.comparison import turns_of, typical
 from worker.protocol import Request
 

@@ -12,6 +12,7 @@ from db.trials import NewTrial, ask
 from server.judge.answers import severity
 from server.judge.dossier import CONFIRMING, Dossier
 from server.judge.mirror import record
+from server.verdicts.paired import ROUNDS
 
 CONFIRM_PRIORITY = -1
 """Below ordinary work, which new commits are; db.trials.keep_share sees to it that trials get on all the same."""
@@ -19,8 +20,6 @@ CODE_PRIORITY = -2
 """Where no time stands out and only code has changed, nothing waits for the answer."""
 MAX_PAIRS = 6
 """Series that one suspicion is about; the most changed ones come first."""
-ROUNDS, MORE_ROUNDS, FEW_ROUNDS = 12, 36, 6
-"""Rounds of a trial; of the second try of what was unsure, whose interval is about half as wide; and of halving a plain change."""
 PLAIN_RATIO = {"cuda": 1.05, "cpu": 1.15}
 """From this change on, per device kind, halving takes few rounds."""
 

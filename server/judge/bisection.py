@@ -12,11 +12,12 @@ from db.reads.query import Session
 from db.regressions import attach_compare_job, copy_members, decide, decide_series, move, settle
 from db.triage import SERVICE, set_triage
 from server.judge.answers import Said, hear
-from server.judge.asking import FEW_ROUNDS, MORE_ROUNDS, ROUNDS, ask_trial, asked_before, is_plain, may_ask
+from server.judge.asking import ask_trial, asked_before, is_plain, may_ask
 from server.judge.dossier import Dossier, remark
 from server.judge.leftover import suspect_leftover
 from server.judge.mirror import record
 from server.verdicts import bisect as halving
+from server.verdicts.paired import FEW_ROUNDS, MORE_ROUNDS, ROUNDS
 from warpwatch.git import GitError, path
 
 

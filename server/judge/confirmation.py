@@ -9,10 +9,11 @@ from db.reads.query import Session
 from db.regressions import attach_compare_job, decide, decide_series, open_suspicion, settle, turn
 from db.trials import answer
 from server.judge.answers import hear, joint, severity
-from server.judge.asking import MORE_ROUNDS, ask_trial
+from server.judge.asking import ask_trial
 from server.judge.bisection import bisect
 from server.judge.dossier import CONFIRMING, Dossier, open_dossier, remark
 from server.judge.mirror import Mirrors
+from server.verdicts.paired import MORE_ROUNDS
 
 
 def take_answer(session: Session, mirrors: Mirrors, trial: TrialState) -> None:

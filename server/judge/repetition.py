@@ -7,8 +7,8 @@ from itertools import groupby
 from db.reads.query import Session
 from db.reads.reports import read_report_facts
 from db.submissions import may_repeat, repeat
-from server.judge.asking import MORE_ROUNDS
 from server.verdicts.held import hold
+from server.verdicts.paired import MORE_ROUNDS
 
 
 def repeat_unsure(session: Session, submission_id: int) -> None:

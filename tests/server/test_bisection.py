@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from db.database import Database
 from db.models import Status
 from server.judge import Judge, suspicion
-from server.judge.asking import MORE_ROUNDS, ROUNDS
+from server.verdicts.paired import MORE_ROUNDS, ROUNDS
 from tests.builders import Lab
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from db.database import Database
 from db.outcome import ResultRow
 from server.judge import Judge
-from server.judge.asking import MORE_ROUNDS
+from server.verdicts.paired import MORE_ROUNDS
 from tests.builders import CASES, Lab
 from tests.server.test_held import V1, V2, V3, branched, held, jobs, report, times
 from warpwatch import git
