@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
 from server.verdicts.paired import MORE_ROUNDS, ROUNDS, decide
-from worker.comparison import turns_of, typical
+from worker.comparison import middle, turns_of, typical
 from worker.protocol import Request
 
 OPERATORS = {"cuda": "calibrated", "cpu": "product"}
@@ -70,7 +70,7 @@ def one_round(base: Fresh, head: Fresh, kind: str, variant: str, case: str, inde
         samples[side].append(typical(process.ask(verb="sample", variant=name, case=case)["samples"], kind))
     for process, name in sides.values():
         process.ask(verb="finish", variant=name, case=case)
-    return median(samples["base"]), median(samples["head"])
+    return middle(samples["base"], samples["head"])
 
 
 def measure(device: str, case: str, rounds: int, **slow_down: str) -> tuple[Pairs, Pairs]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import mean
 
 from worker.checkout import Checkout, Tools
 from worker.child import ChildFailure
@@ -22,8 +22,8 @@ TYPICAL = {"cuda": 0.5, "cpu": 0.1}
 """The quantile that stands for a slice, per device kind. What else runs on a CPU only ever adds time, so that the fastest tenth of a
 slice says what the code takes; its median says as well how busy the machine was."""
 TURNS = {"cuda": 1, "cpu": 8}
-"""How often a round goes A B B A, per device kind. Bursts of other work on a CPU last longer than a slice: where most slices of a round
-are undisturbed their median is too."""
+"""How often a round goes A B B A, per device kind. Bursts of other work on a CPU last longer than a slice, so that they mostly hit
+neighbouring slices alike."""
 
 MISMATCH = "the two commits ask for different interpreters"
 """How a comparison that would not be about code is refused; reports know it by these words."""
@@ -148,12 +148,8 @@ class _Rounds:
                 return self._end(found, Status.UNSUPPORTED, message)
             if verb == "sample":
                 samples[side.name].append(typical(reply.samples_ns, side.checkout.host.kind))
-        return replace(
-            found,
-            metric=metrics["head"],
-            base_ns=[*found.base_ns, median(samples["base"])],
-            head_ns=[*found.head_ns, median(samples["head"])],
-        )
+        base_ns, head_ns = middle(samples["base"], samples["head"])
+        return replace(found, metric=metrics["head"], base_ns=[*found.base_ns, base_ns], head_ns=[*found.head_ns, head_ns])
 
     def _steps(self, index: int) -> list[tuple[str, _Side]]:
         """prepare both, sample in turn, finish both. `finish` verifies what was computed while it was timed."""
@@ -174,6 +170,13 @@ def typical(samples_ns: list[float], device_kind: str) -> float:
     """What stands for a slice."""
     ordered = sorted(samples_ns)
     return ordered[round(TYPICAL[device_kind] * (len(ordered) - 1))]
+
+
+def middle(base_ns: list[float], head_ns: list[float]) -> tuple[float, float]:
+    """What stands for a round: of its pairs of neighbouring slices the one whose ratio is in the middle, the mean of two where there are two."""
+    pairs = sorted(zip(base_ns, head_ns, strict=True), key=lambda pair: pair[1] / pair[0])
+    chosen = pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1]
+    return mean(base for base, _ in chosen), mean(head for _, head in chosen)
 
 
 def turns_of(index: int, device_kind: str) -> list[str]:

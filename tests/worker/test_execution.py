@@ -165,6 +165,15 @@ def test_a_comparison_is_paired_and_profiled(
     assert len({f.profile.path for f in outcome.findings + outcome.base_findings if f.profile}) == 2
 
 
+def test_a_burst_that_hits_neighbouring_slices_alike_does_not_show() -> None:
+    burst = [1.0, 1.8, 1.0, 1.7, 1.6, 1.0, 1.0, 1.9]
+    base = [100 * share for share in burst]
+    head = [110 * share for share in burst[:-1]] + [110.0]
+    base_ns, head_ns = comparison.middle(base, head)
+    assert head_ns == pytest.approx(1.1 * base_ns)
+    assert comparison.middle([100.0, 110.0], [120.0, 140.0]) == (105.0, 130.0), "on a GPU the mean of both pairs"
+
+
 def test_an_unknown_contract_is_a_status(repository: Repository, tools: Tools, tmp_path: Path) -> None:
     sha = repository.commit("from the future", {"warpwatch.toml": "contract = 99\n"})
     outcome = run(order(repository, sha, known=KNOWN), tools, tmp_path)
