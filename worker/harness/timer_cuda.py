@@ -29,6 +29,9 @@ SLICE_NS = 20_000_000
 _MOST_SETS = 256
 _EAGER_SETS = 8
 _L2_COVERED = 3
+_WALK_NS = 200_000_000
+"""One walk through the sets takes at most about this long. Where that makes them few, reading one from memory is not a thousandth of a
+call."""
 _MEMORY_SHARE = 0.4
 _REPLAYS = 10
 _WARM_UP_NS = 50_000_000
@@ -88,7 +91,7 @@ class GraphTimer:
 
     def __init__(self, problem: Problem, seed: int, placements: int, *, hot: bool = False) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
-        sets, self.placements = (1, 1) if hot else plan_sets(problem.device, set_bytes, placements)
+        sets, self.placements = (1, 1) if hot else plan_sets(problem.device, set_bytes, call_ns, placements)
         launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
         scatter = random.Random(seed)
         self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
@@ -303,12 +306,16 @@ def measure_set(problem: Problem, seed: int) -> tuple[int, int]:
     return max(set_bytes, data.nbytes, 1), max(min(times), 1000)
 
 
-def plan_sets(device: torch.device, set_bytes: int, placements: int) -> tuple[int, int]:
+def plan_sets(device: torch.device, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
     """(sets per placement, placements): enough to leave the L2 behind, few enough to leave most of the memory free."""
-    wanted = math.ceil(_L2_COVERED * torch.cuda.get_device_properties(device).L2_cache_size / set_bytes) + 1
     affordable = int(_free_bytes(device) * _MEMORY_SHARE / set_bytes)
-    sets = max(1, min(max(wanted, 2), _MOST_SETS, affordable))
+    sets = max(1, min(wanted_sets(torch.cuda.get_device_properties(device).L2_cache_size, set_bytes, call_ns), affordable))
     return sets, max(1, min(placements, affordable // sets))
+
+
+def wanted_sets(l2_bytes: int, set_bytes: int, call_ns: int) -> int:
+    """At least two; more than cover the L2 three times where one walk through them is not too long."""
+    return min(max(2, math.ceil(_L2_COVERED * l2_bytes / set_bytes) + 1), _MOST_SETS, max(2, _WALK_NS // call_ns))
 
 
 def _eager_rotation(problem: Problem, seed: int) -> Rotation:

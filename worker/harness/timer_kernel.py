@@ -30,7 +30,7 @@ class KernelTimer:
 
     def __init__(self, problem: Problem, seed: int) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
-        sets, _ = plan_sets(problem.device, set_bytes, 1)
+        sets, _ = plan_sets(problem.device, set_bytes, call_ns, 1)
         self._rotation = Rotation(problem, seed, sets)
         self._kept: dict[int, Any] = {}
         self._count = max(1, min(_MOST_CALLS, SLICE_NS // call_ns))
