@@ -128,31 +128,24 @@ def expect_recomputed(problem: Problem, live: Data, call: Callable[[], Any]) -> 
 
     Suspected twice in a row only: on shared cores any few calls may be slow by chance.
     """
-    for clock, most in _clocks(problem):
-        share = _share_of_repeat(problem, live, call, clock, most)
-        if share is not None:
-            raise WrongResultError(
-                f"a call on numbers that it has just seen takes {share:.0%} of one on new numbers: results are kept by value"
-            )
+    new = _expect_as_long(problem, live, call, _wall_ns, _PAIRS)
+    if problem.device.type == "cuda" and new < _LONG_NS:
+        # Where looking at the numbers takes the host longer than it saves the device, only the device can tell.
+        _expect_as_long(problem, live, call, _busy_ns, _FEWEST_PAIRS)
 
 
-def _clocks(problem: Problem) -> list[tuple[Clock, int]]:
-    """What calls are timed with, and in how many pairs. Where looking at the numbers takes the host longer than it saves the device, only
-    the device can tell.
-    """
-    return [(_wall_ns, _PAIRS), (_busy_ns, _FEWEST_PAIRS)] if problem.device.type == "cuda" else [(_wall_ns, _PAIRS)]
-
-
-def _share_of_repeat(problem: Problem, live: Data, call: Callable[[], Any], clock: Clock, most: int) -> float | None:
-    """How much of a call on new numbers a repeated one takes where that is suspicious, else None."""
+def _expect_as_long(problem: Problem, live: Data, call: Callable[[], Any], clock: Clock, most: int) -> float:
+    """Nanoseconds of a call on new numbers by `clock`, from at most so many pairs; WrongResultError when a repeated one is much faster."""
     repeat = new = 0.0
     for _ in range(_SUSPICIONS):
         pairs = _repeat_beside_new(problem, live, call, clock, most)
         suspicious = sum(repeat < _KEPT_SHARE * new for repeat, new in pairs)
-        repeat, new = (median(side) for side in zip(*pairs, strict=True))
+        repeat, new = median(repeat for repeat, _ in pairs), median(new for _, new in pairs)
         if suspicious < min(len(pairs), _PAIRS - 1) or repeat >= _KEPT_SHARE * new or new - repeat < _NOTICEABLE_NS:
-            return None
-    return repeat / new
+            return new
+    raise WrongResultError(
+        f"a call on numbers that it has just seen takes {repeat / new:.0%} of one on new numbers: results are kept by value"
+    )
 
 
 def _repeat_beside_new(problem: Problem, live: Data, call: Callable[[], Any], clock: Clock, most: int) -> list[tuple[float, float]]:
