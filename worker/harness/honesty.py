@@ -27,7 +27,8 @@ from .truth import Truth, explain_first
 
 _PAIRS, _FEWEST_PAIRS = 5, 3
 _LONG_NS = 20_000_000
-"""A call that takes longer than this, or four times this with the drawing of its numbers, is asked three times instead of five."""
+"""A call that takes longer than this, or four times this with the drawing of its numbers, is asked three times instead of five. Next to
+such a call the host's looking at the numbers is nothing, so the device is not asked besides."""
 _KEPT_SHARE = 0.5
 """A repeated call that takes less than this part of one on new numbers did not do the same work."""
 _SUSPICIONS = 2
