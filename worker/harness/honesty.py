@@ -35,7 +35,7 @@ _NOTICEABLE_NS = 1_000
 _SCRAMBLED = 20_000
 _ROUNDS, _IN_A_ROW = 3, 3
 _SETTLE_SECONDS, _PATIENCE_SECONDS = 0.01, 0.3
-_STREAM_DELAY_NS = 2_000_000
+_STREAM_DELAY_NS, _LONGER = 2_000_000, 4
 _SEED_BITS = 40
 
 Clock = Callable[[Problem, Callable[[], Any]], float]
@@ -62,9 +62,12 @@ def expect_finished(problem: Problem, first: int, live: Data, call: Callable[[],
     GPU beside the stream it was called on.
     """
     threads, decoys = set(threading.enumerate()), Decoys(problem)
+    delay_ns = _STREAM_DELAY_NS
     for _ in range(_ROUNDS):
         seed = _seed()
-        results, early = _run_unawaited(problem, live, problem.data(seed), call)
+        # A Lead would try again on the same numbers, and a kernel that did not wait would find them there.
+        results, early, in_time = _run_unawaited(problem, live, problem.data(seed), call, delay_ns)
+        delay_ns *= 1 if in_time else _LONGER
         left = [thread.name for thread in threading.enumerate() if thread not in threads and not _is_compilers(thread)]
         problem.synchronize()
         time.sleep(_SETTLE_SECONDS)
@@ -108,25 +111,29 @@ def _is_right_once_idle(problem: Problem, live: Data, call: Callable[[], Any]) -
 
 
 def _run_unawaited(
-    problem: Problem, live: Data, fresh: Data, call: Callable[[], Any]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(results of a call on the numbers of `fresh`, what they held when the call returned)."""
+    problem: Problem, live: Data, fresh: Data, call: Callable[[], Any], delay_ns: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
+    """(results of a call on the numbers of `fresh`, what they held when the call returned, whether a GPU slept until all was queued)."""
     problem.synchronize()
+    awake = None
     if problem.device.type == "cuda":
         # A kernel that does not wait for the current stream now finds the old numbers.
-        sleep(_STREAM_DELAY_NS)
+        sleep(delay_ns)
+        awake = new_event()
+        awake.record()
     _moving(problem, live).overwrite(_moving(problem, fresh))
     call = problem.refreshed(call, live)
     # Several in a row: work that is put off piles up.
     results = [problem.results(call()) for _ in range(_IN_A_ROW)][-1]
+    in_time = awake is None or not awake.query()  # type: ignore[no-untyped-call]
     # Copied at once, and on a GPU in the order of the current stream: what is missing now was not done when it said so.
-    return results, {name: tensor.detach().clone() for name, tensor in results.items()}
+    return results, {name: tensor.detach().clone() for name, tensor in results.items()}, in_time
 
 
 def expect_recomputed(problem: Problem, live: Data, call: Callable[[], Any]) -> None:
     """Raises WrongResultError when a call is much faster on numbers that it has just seen: results are kept by value.
 
-    Suspected twice in a row only: on shared cores any few calls may be slow by chance.
+    Suspected twice in a row only: on shared cores all calls on new numbers may be slow by chance.
     """
     new = _expect_as_long(problem, live, call, _wall_ns, _PAIRS)
     if problem.device.type == "cuda" and new < _LONG_NS:
