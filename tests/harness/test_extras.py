@@ -10,7 +10,7 @@ from worker.harness import instructions
 from worker.harness.extras import empty_ns
 from worker.harness.instructions import Events, NotCountedError, count_calls
 from worker.harness.load import Load
-from worker.harness.timer_cuda import wanted_sets
+from worker.harness.timer_cuda import plan
 from worker.harness.timer_kernel import split
 from worker.protocol import BenchReply, CheckReply, SampleReply, Status
 
@@ -85,8 +85,16 @@ def test_durations_of_kernels_fall_into_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("set_bytes", "call_ns", "sets"),
-    [(2**20, 10_000, 151), (2**30, 10_000, 2), (2**10, 10_000, 256), (2**20, 20_000_000, 10), (2**20, 10**9, 2)],
+    ("set_bytes", "call_ns", "planned"),
+    [
+        (2**20, 10_000, (151, 6)),
+        (2**30, 10_000, (2, 6)),
+        (2**10, 10_000, (256, 6)),
+        (2**36, 10_000, (1, 1)),
+        (2**20, 20_000_000, (10, 5)),
+        (2**20, 200_000_000, (2, 2)),
+        (2**20, 10**9, (2, 1)),
+    ],
 )
-def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns: int, sets: int) -> None:
-    assert wanted_sets(50 * 2**20, set_bytes, call_ns) == sets
+def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns: int, planned: tuple[int, int]) -> None:
+    assert plan(50 * 2**20, 2**36 // set_bytes, set_bytes, call_ns, 6) == planned

@@ -32,6 +32,8 @@ _L2_COVERED = 3
 _WALK_NS = 200_000_000
 """One walk through the sets takes at most about this long. Where that makes them few, reading one from memory is not a thousandth of a
 call."""
+_WALKS_NS = 1_000_000_000
+"""The walks of all placements together do."""
 _MEMORY_SHARE = 0.4
 _REPLAYS = 10
 _WARM_UP_NS = 50_000_000
@@ -307,26 +309,32 @@ def measure_set(problem: Problem, seed: int) -> tuple[int, int]:
 
 
 def plan_sets(device: torch.device, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
-    """(sets per placement, placements): enough to leave the L2 behind, few enough to leave most of the memory free."""
-    affordable = int(_free_bytes(device) * _MEMORY_SHARE / set_bytes)
-    sets = max(1, min(wanted_sets(torch.cuda.get_device_properties(device).L2_cache_size, set_bytes, call_ns), affordable))
-    return sets, max(1, min(placements, affordable // sets))
+    """(sets per placement, placements): enough to leave the L2 behind, few enough to leave most of the memory free and not to take long."""
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    return plan(l2_bytes, _affordable(device, set_bytes), set_bytes, call_ns, placements)
 
 
-def wanted_sets(l2_bytes: int, set_bytes: int, call_ns: int) -> int:
-    """At least two; more than cover the L2 three times where one walk through them is not too long."""
-    return min(max(2, math.ceil(_L2_COVERED * l2_bytes / set_bytes) + 1), _MOST_SETS, max(2, _WALK_NS // call_ns))
+def plan(l2_bytes: int, affordable: int, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
+    """As plan_sets, with memory for `affordable` sets: two at least, more than cover the L2 three times where walks are short."""
+    wanted = min(max(2, math.ceil(_L2_COVERED * l2_bytes / set_bytes) + 1), _MOST_SETS, _in_one_walk(call_ns))
+    sets = max(1, min(wanted, affordable))
+    return sets, max(1, min(placements, affordable // sets, _WALKS_NS // (sets * call_ns)))
+
+
+def _in_one_walk(call_ns: int) -> int:
+    return max(2, _WALK_NS // call_ns)
 
 
 def _eager_rotation(problem: Problem, seed: int) -> Rotation:
-    set_bytes, _ = measure_set(problem, seed)
-    affordable = int(_free_bytes(problem.device) * _MEMORY_SHARE / set_bytes)
-    return Rotation(problem, seed, max(1, min(_EAGER_SETS, affordable)))
+    set_bytes, call_ns = measure_set(problem, seed)
+    return Rotation(problem, seed, max(1, min(_EAGER_SETS, _affordable(problem.device, set_bytes), _in_one_walk(call_ns))))
 
 
-def _free_bytes(device: torch.device) -> int:
+def _affordable(device: torch.device, set_bytes: int) -> int:
+    """How many sets leave most of the memory free."""
     free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free * _MEMORY_SHARE / set_bytes)
 
 
 def _host_ns(calls: list[Callable[[], Any]]) -> int:
