@@ -103,16 +103,16 @@ def size(count: float | None) -> str:
     return f"{significant(value)}{_THIN}TiB"
 
 
-def quantity(value: float | None, unit: str = "") -> str:
+def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:
     """A count or rate in decimal units: 1.34 GFLOP, 3.00 TB/s."""
     if value is None:
         return "–"
     amount = float(value)
     for prefix in ("", "k", "M", "G", "T"):
         if abs(amount) < 999.5:
-            return f"{significant(amount) if prefix else f'{amount:g}'}{_THIN}{prefix}{unit}".rstrip()
+            return f"{significant(amount, digits) if prefix else f'{amount:g}'}{_THIN}{prefix}{unit}".rstrip()
         amount /= 1000
-    return f"{significant(amount)}{_THIN}P{unit}".rstrip()
+    return f"{significant(amount, digits)}{_THIN}P{unit}".rstrip()
 
 
 def short(sha: str) -> str:

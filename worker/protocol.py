@@ -270,7 +270,8 @@ class BenchReply:
 
     health: "before", "after" (clocks, temperature, power and throttle reasons, or the load of a CPU), "empty_ns" (what a call that
     does nothing takes by each metric), "notes" (what could not be measured, and why).
-    counters: "instructions", where the machine counts them. A variant that prepares has one more metric, `setup`.
+    counters: "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile. A variant that
+    prepares has one more metric, `setup`.
     """
 
     status: Status

@@ -56,6 +56,10 @@ def test_metrics_stand_in_the_order_that_they_must(products: Harness, n: int) ->
     assert found["kernel"] < found["call"]
     assert found["hot"] < 1.1 * found["graph"]
     assert found["graph"] > 0.8 * found["kernel"]
+    # Cycles by the clock meanwhile are the time that events tell, unless the process came to start its kernels later in between.
+    cycles, clock = reply.counters["cycles"], reply.counters["clock"]
+    assert cycles.median / clock.median == pytest.approx(found["graph"], rel=0.03, abs=700)
+    assert 0.5 < 1e3 * clock.median / reply.health["after"].get("sm_mhz", 1e3 * clock.median) < 1.1
 
 
 def test_the_canary_is_near_the_ceilings(products: Harness) -> None:

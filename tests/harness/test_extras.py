@@ -71,6 +71,10 @@ def test_an_empty_call_takes_less_by_the_loop_than_alone() -> None:
     found = empty_ns(torch.device("cpu"))
     assert set(found) == {"hot", "cold"}
     assert 0 < found["hot"] < found["cold"]
+    # Of the first metric it is that of now.
+    later = [empty_ns(torch.device("cpu")) for _ in range(5)]
+    assert {again["cold"] for again in later} == {found["cold"]}
+    assert len({again["hot"] for again in later}) > 1
 
 
 def test_load_is_told_in_shares() -> None:
@@ -98,3 +102,12 @@ def test_durations_of_kernels_fall_into_calls() -> None:
 )
 def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns: int, planned: tuple[int, int]) -> None:
     assert plan(50 * 2**20, 2**36 // set_bytes, set_bytes, call_ns, 6) == planned
+
+
+def test_cycles_are_those_of_multiprocessors_that_were_seen_twice() -> None:
+    pytest.importorskip("triton")
+    from worker.harness.cycles import between
+
+    before = torch.tensor([[100, 50], [0, 0], [7, 60], [10, 40], [900, 10]])
+    after = torch.tensor([[2100, 1050], [5000, 1060], [0, 0], [2010, 1040], [2901, 1010]])
+    assert between(before, after) == (2000.0, 2.0)

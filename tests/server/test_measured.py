@@ -56,7 +56,7 @@ def test_modes_reach_the_api_and_every_page_that_shows_the_measurement(client: T
     for words in (
         "two modes in hot",
         "two modes: 1.00",
-        "1.25 M",
+        "1.2500 M",
         "instructions per call",
         "47.0 ns",
         "nobody was asked for the time",

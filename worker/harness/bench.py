@@ -7,14 +7,14 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from ..protocol import METRICS, BenchReply, Measurement, SampleReply, Status
-from .extras import count, empty_ns, measure_setup, open_timer
+from .extras import Counted, empty_ns, measure_setup, open_timer
 from .health import Health
 from .honesty import expect_honest
 from .integrity import Seal, watch
 from .problem import Problem
 from .rotation import no_collection
 from .summary import FEWEST, is_narrow, summarize
-from .timer_cuda import CaptureError, NoMetricError
+from .timer_cuda import CaptureError, GraphTimer, NoMetricError
 
 SHARES = {
     "cuda": {"graph": 0.15, "kernel": 0.05, "cold": 0.05, "hot": 0.05, "call": 0.05},
@@ -48,20 +48,20 @@ def bench(problem: Problem, seed: int, budget_ns: int, seal: Seal, progress: Pro
     cost = problem.operator.cost(problem.case)
     health = Health(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
-    measurements, notes = [], []
+    measurements, notes, counted = [], [], Counted()
     shares = SHARES[problem.device.type]
     with problem.modes(), watch(seal), no_collection():
         expect_honest(problem)
         for done, metric in enumerate(METRICS[problem.device.type]):
             progress(done, len(shares), metric)
-            measurement, note = _measure(problem, seed, metric, int(budget_ns * shares[metric]), health, seal)
+            measurement, note = _measure(problem, seed, metric, int(budget_ns * shares[metric]), health, seal, counted)
             measurements += [measurement] if measurement is not None else []
             notes += [note] if note else []
         setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
-        counters, uncounted = count(problem, seed)
+        counted.instructions(problem, seed)
     measurements += [setup] if setup is not None else []
-    facts |= {"after": health.read(), "notes": [uncounted] if uncounted else []}
-    return BenchReply(Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counters)
+    facts |= {"after": health.read(), "notes": counted.notes}
+    return BenchReply(Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counted.counters)
 
 
 class Prepared:
@@ -102,12 +102,15 @@ class Prepared:
 
 
 def _measure(
-    problem: Problem, seed: int, metric: str, budget_ns: int, health: Health, seal: Seal
+    problem: Problem, seed: int, metric: str, budget_ns: int, health: Health, seal: Seal, counted: Counted
 ) -> tuple[Measurement | None, str]:
-    """(one metric, a note), without the metric where it cannot be measured."""
+    """(one metric, a note), without the metric where it cannot be measured. counted: gets what the metric's calls can be counted by."""
     try:
         timer = open_timer(problem, seed, metric, budget_ns, PLACEMENTS)
         samples, dropped, reasons = _sample(timer, budget_ns, health, seal)
+        if metric == "graph":
+            assert isinstance(timer, GraphTimer)
+            counted.cycles(timer, problem.device)
         timer.verify()
     except CaptureError as error:
         return None, f"no metric {metric}: the variant cannot be captured in a CUDA graph ({error})"

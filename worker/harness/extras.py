@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
 from time import perf_counter_ns
@@ -26,20 +27,26 @@ _FEWEST_SETUPS = 3
 _SETUP_SEEDS = 104_729
 
 
-@cache
 def empty_ns(device: torch.device) -> dict[str, float]:
     """Nanoseconds that a call which does nothing (on a GPU: launches an empty kernel) takes by each metric of the device.
 
-    Told beside the values and never taken off them: how much of it hides behind real work depends on the work.
+    Told beside the values and never taken off them: how much of it hides behind real work depends on the work. The first metric is
+    asked each time: an H100 comes to start all kernels of a process 0.3 µs later, at a moment that nothing foretells.
     """
-    problem = Problem(_EMPTY, _EMPTY.variants[device.type], _EMPTY.all_cases()[0], device)
-    found = {}
+    problem, timer, once = _empty_call(device)
     with problem.modes():
-        for metric in METRICS[device.type]:
-            timer = open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1)
+        return once | {METRICS[device.type][0]: median(timer.take())}
+
+
+@cache
+def _empty_call(device: torch.device) -> tuple[Problem, Any, dict[str, float]]:
+    """(a call that does nothing, a warm timer for it by the first metric, its nanoseconds by each)."""
+    problem = Problem(_EMPTY, _EMPTY.variants[device.type], _EMPTY.all_cases()[0], device)
+    with problem.modes():
+        timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in METRICS[device.type]}
+        for timer in timers.values():
             timer.take()
-            found[metric] = median(timer.take())
-    return found
+        return problem, timers[METRICS[device.type][0]], {metric: median(timer.take()) for metric, timer in timers.items()}
 
 
 def measure_setup(problem: Problem, seed: int, budget_ns: int) -> Measurement | None:
@@ -59,15 +66,31 @@ def measure_setup(problem: Problem, seed: int, budget_ns: int) -> Measurement | 
     return summarize(SETUP, samples)
 
 
-def count(problem: Problem, seed: int) -> tuple[dict[str, Counter], str]:
-    """(instructions of a call on a CPU, a note on why there are none)."""
-    if problem.device.type != "cpu":
-        return {}, ""
-    calls: list[Callable[[], Any]] = Rotation(problem, seed, 2).calls
-    try:
-        return {"instructions": count_calls(calls)}, ""
-    except NotCountedError as error:
-        return {}, f"no instruction counts: {error}"
+@dataclass(slots=True)
+class Counted:
+    """What was counted instead of timed, and notes on what could not be."""
+
+    counters: dict[str, Counter] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def instructions(self, problem: Problem, seed: int) -> None:
+        """Adds the instructions of a call on a CPU."""
+        if problem.device.type != "cpu":
+            return
+        calls: list[Callable[[], Any]] = Rotation(problem, seed, 2).calls
+        try:
+            self.counters["instructions"] = count_calls(calls)
+        except NotCountedError as error:
+            self.notes.append(f"no instruction counts: {error}")
+
+    def cycles(self, timer: timer_cuda.GraphTimer, device: torch.device) -> None:
+        """Adds the clock cycles of a call on a GPU, by a timer of `graph`, and the clock that they went by."""
+        try:
+            from .cycles import count_cycles
+
+            self.counters |= count_cycles(timer, device)
+        except Exception as error:  # noqa: BLE001 - Triton fails in many ways where no compiler is; a missing count fails no bench.
+            self.notes.append(f"no cycle counts: {type(error).__name__}: {error}")
 
 
 def open_timer(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol import Counter
-from .summary import interval
+from .summary import summarize_counts
 
 UNIT = "instructions per call"
 HARDWARE, INSTRUCTIONS = 0, 1
@@ -61,8 +61,7 @@ def count_calls(calls: list[Callable[[], Any]], kind: int = HARDWARE, event: int
             counts.append(float(events.total() - before))
     finally:
         events.close()
-    median, low, high = interval(counts)
-    return Counter(UNIT, median, low, high, _CALLS)
+    return summarize_counts(UNIT, counts)
 
 
 def _open(kind: int, event: int, task: int) -> int:

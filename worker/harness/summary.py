@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..protocol import Measurement
+from ..protocol import Counter, Measurement
 from .distribution import describe, effective_size
 
 NARROW_ENOUGH = 0.005
@@ -41,6 +41,12 @@ def is_narrow(samples: Sequence[float]) -> bool:
         return False
     median, low, high = interval(samples)
     return high - low <= 2 * NARROW_ENOUGH * median
+
+
+def summarize_counts(unit: str, counts: Sequence[float]) -> Counter:
+    """The counter that `counts`, at least one, make."""
+    median, low, high = interval(counts)
+    return Counter(unit, median, low, high, len(counts))
 
 
 def summarize(metric: str, samples: Sequence[float], dropped: int = 0, reason: str = "") -> Measurement:

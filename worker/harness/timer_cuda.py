@@ -104,9 +104,13 @@ class GraphTimer:
 
     def take(self) -> list[float]:
         """One slice: nanoseconds per launch of up to ten replays of one placement, all placements' slices together some 20 ms."""
-        graph = self._graphs[self._turn % self.placements]
-        self._turn += 1
-        return graph.replay(self._replays)
+        return self._next().replay(self._replays)
+
+    def take_between(self, before: Callable[[], Any], after: Callable[[], Any]) -> int:
+        """A slice without events, queued between `before` and `after`; returns how many launches."""
+        graph = self._next()
+        graph.replay_between(self._replays, before, after)
+        return self._replays * graph.launches
 
     def verify(self) -> None:
         """Raises WrongResultError when a replay like the others, on numbers never seen, leaves something wrong."""
@@ -120,6 +124,10 @@ class GraphTimer:
                 wipe(result, graph.rotation.sets)
             graph.replay(1)
             graph.rotation.verify(graph.kept)
+
+    def _next(self) -> _Placement:
+        self._turn += 1
+        return self._graphs[(self._turn - 1) % self.placements]
 
     def _warm_up(self, budget_ns: int) -> float:
         """Replays until the clocks have settled; returns nanoseconds per launch."""
@@ -154,6 +162,16 @@ class _Placement:
                 event.record()
         events[-1].synchronize()
         return [elapsed_ns(a, b) / self.launches for a, b in pairwise(events)]
+
+    def replay_between(self, count: int, before: Callable[[], Any], after: Callable[[], Any]) -> None:
+        """`count` replays in a row between what `before` and `after` queue, without a gap."""
+        awake = new_event()
+        for _ in self._lead.tries(awake):
+            awake.record()
+            before()
+            for _ in range(count):
+                self._graph.replay()
+            after()
 
 
 class ColdTimer:
