@@ -18,7 +18,7 @@ from worker.gate import expect_healthy
 from worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
 from worker.outcome import Finding, Order, Outcome
 from worker.protocol import BuildReply, CaseEntry, OperatorEntry, Status, VariantEntry
-from worker.reporter import BoundedReporter, CannotRunError, Reporter
+from worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from worker.sanitizers import SanitizerMissingError, find_sanitizer
 
 _LOG_TAIL = 4000
@@ -100,7 +100,11 @@ class _Job:
         for case in cases:
             for variant in variants:
                 self._reporter.progress(len(findings), total, f"{variant.name} {case.key}")
-                finding = self._one(variant, case, build)
+                try:
+                    finding = self._one(variant, case, build)
+                except Stopped as stopped:
+                    stopped.outcome = replace(outcome, build=build, findings=findings) if findings else None
+                    raise
                 self._reporter.log(describe(self._order.kind, finding))
                 findings.append(finding)
         self._reporter.progress(total, total, "")

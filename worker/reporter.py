@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from worker.outcome import Outcome
+
 LOG_LIMIT = 2**20
 """Bytes of log that one run may leave; a kernel that prints in a loop must not fill the database."""
 
 
 class Stopped(Exception):  # noqa: N818 - it is a request from outside, not an error of the job
-    """The job was told to stop: it was cancelled, its lease was lost, or its worker is shutting down."""
+    """The job was told to stop: it was cancelled, its lease was lost, or its worker is shutting down.
+
+    outcome: what it had found until then, None before the first finding.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.outcome: Outcome | None = None
 
 
 class CannotRunError(RuntimeError):

@@ -157,18 +157,21 @@ def _measure(
         started = datetime.now(UTC)
         try:
             asked = replace(order, spec={**order.spec, "known": known.get(order.operator)})
-            outcome = _few_traces(execute(asked, tools, progress, folder), wish.traces - bundle.traces)
-            bundle.add(order, outcome, started, datetime.now(UTC))
+            try:
+                found: Outcome | None = execute(asked, tools, progress, folder)
+            except Stopped as stopped:
+                tally.interrupted, found = True, stopped.outcome
+            if found is not None:
+                outcome = _few_traces(found, wish.traces - bundle.traces)
+                bundle.add(order, outcome, started, datetime.now(UTC))
+                tally.statuses.update(str(finding.status) for finding in outcome.findings)
+                known[order.operator] = _names(outcome.findings)
         except CannotRunError as error:
             tally.problems.append(f"{order.sha[:9]} {order.operator} {order.kind}: {error}")
-        except Stopped:
-            tally.interrupted = True
-            break
-        else:
-            tally.statuses.update(str(finding.status) for finding in outcome.findings)
-            known[order.operator] = _names(outcome.findings)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        if tally.interrupted:
+            break
     return tally
 
 
@@ -258,7 +261,7 @@ def _progress() -> Iterator[_RunProgress]:
 
 @contextmanager
 def _interruptible(progress: _RunProgress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the current job; what was measured before it is kept."""
+    """Ctrl-C and SIGTERM end the current job; what was measured before is kept."""
 
     def interrupt(*_: object) -> None:
         progress.interrupted = True
