@@ -103,11 +103,13 @@ def stop_worker(s: Session, worker_id: int) -> None:
 
 def record_catalogue(s: Session, commit_id: int, catalogue: dict[str, Any]) -> None:
     """Keeps worker.protocol.Catalogue (as JSON) with its commit, and makes the operators, variants and cases it names."""
-    repository_id = s.scalar(select(Commit.repository_id).where(Commit.id == commit_id))
+    kept = update(Commit).where(Commit.id == commit_id, Commit.catalogue.is_distinct_from(catalogue)).values(catalogue=catalogue)
+    repository_id = s.scalar(kept.returning(Commit.repository_id))
     if repository_id is None:
-        raise NotFoundError(f"there is no commit with the id {commit_id}")
-    changed = Commit.catalogue.is_distinct_from(catalogue)
-    s.execute(update(Commit).where(Commit.id == commit_id, changed).values(catalogue=catalogue))
+        if s.get(Commit, commit_id) is None:
+            raise NotFoundError(f"there is no commit with the id {commit_id}")
+        # Every job of a commit brings its catalogue, and what it names was made when the first did.
+        return
     entries = catalogue["operators"]
     # An operator whose file does not load has no summary to tell; the one from another commit stays.
     rows = [{"repository_id": repository_id, "name": entry["name"], "summary": entry["summary"]} for entry in entries]

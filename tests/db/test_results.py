@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from db import registry, results, runs, traces
 from db.errors import NotFoundError, OutcomeError
@@ -263,6 +264,18 @@ def test_registering_again_refreshes(world: World, counted: Callable[[str], int]
         assert s.scalars(text("SELECT url FROM repositories")).all() == ["/elsewhere"]
         assert [tuple(row) for row in s.execute(text("SELECT version, stopped_at FROM workers"))] == [("0.2.0", None)]
     assert counted("workers") == 1
+
+
+def test_a_catalogue_that_a_commit_has_already_is_not_written_again(world: World) -> None:
+    written: list[str] = []
+    event.listen(world.database.engine, "before_cursor_execute", lambda c, cursor, statement, *rest: written.append(statement))
+    for commit, expected in ((0, ["commits", "operators", "operators", "variants", "cases"]), (0, ["commits"])):
+        del written[:]
+        with world.database.session() as s:
+            registry.record_catalogue(s, world.commits[commit], CATALOGUE)
+        assert re.findall(r"^(?:INSERT INTO|UPDATE) (\w+)", "\n".join(written), re.MULTILINE) == expected
+    with world.database.session() as s, pytest.raises(NotFoundError, match="no commit with the id 999"):
+        registry.record_catalogue(s, 999, CATALOGUE)
 
 
 def test_an_operator_that_does_not_load_keeps_what_is_known_of_it(world: World) -> None:
