@@ -51,7 +51,7 @@ class NewBundle:
 
 @dataclass(frozen=True, slots=True)
 class ImportedBundle:
-    """new is False when the same file had been imported before; then nothing was written."""
+    """new is False when the same file had been imported before; then nothing was written. jobs: those that no other file had brought."""
 
     submission_id: int
     new: bool
@@ -86,13 +86,13 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     s.add(Bundle(sha256=bundle.sha256, name=storable(bundle.name), submission_id=submission.id))
     count = 0
     for job in bundle.jobs:
-        _import_job(s, submission, commits, job)
-        count += 1
+        count += _import_job(s, submission, commits, job)
     announce(s, "state", submission_id=submission.id)
     return ImportedBundle(submission.id, new=True, jobs=count)
 
 
-def _import_job(s: Session, submission: Submission, commits: dict[str, int], bundled: BundledJob) -> None:
+def _import_job(s: Session, submission: Submission, commits: dict[str, int], bundled: BundledJob) -> bool:
+    """Whether the job was new: a longer file brings again what an earlier one brought."""
     for sha in (bundled.commit_sha, bundled.base_sha):
         if sha is not None and sha not in commits:
             raise OutcomeError(f"the bundle measures the commit {sha[:12]}, but does not describe it")
@@ -110,6 +110,8 @@ def _import_job(s: Session, submission: Submission, commits: dict[str, int], bun
         started_at=bundled.started_at,
         finished_at=bundled.finished_at,
     )
+    if _is_here(s, job):
+        return False
     s.add(job)
     s.flush()
     run = Run(job_id=job.id, attempt=1, state=RunState.DONE, started_at=bundled.started_at, finished_at=bundled.finished_at)
@@ -120,3 +122,11 @@ def _import_job(s: Session, submission: Submission, commits: dict[str, int], bun
     # A bundle may hold thousands of jobs; none of their rows is needed again.
     s.expunge(run)
     s.expunge(job)
+    return True
+
+
+def _is_here(s: Session, job: Job) -> bool:
+    """Whether another submission has what can only be the same job: a device does one at a time."""
+    same = (Job.commit_id, Job.kind, Job.operator_id, Job.device_id, Job.started_at, Job.finished_at)
+    alike = (column == getattr(job, column.key) for column in same)
+    return s.scalar(select(Job.id).where(*alike, Job.submission_id != job.submission_id).limit(1)) is not None

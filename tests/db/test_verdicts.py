@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -50,6 +50,20 @@ def test_importing_again_changes_nothing(database: Database, counted: Callable[[
     again = import_it(database, bundle([bundled()]))
     assert again == bundles.ImportedBundle(first.submission_id, new=False, jobs=0)
     assert counted("points") == 2
+
+
+def test_a_longer_file_brings_only_what_is_new(database: Database, counted: Callable[[str], int]) -> None:
+    import_it(database, bundle([bundled("a" * 40)]))
+    later = WHEN + timedelta(microseconds=1)
+    jobs = [
+        bundled("a" * 40),
+        bundled("b" * 40),
+        bundled("a" * 40, kind="check"),
+        bundled("a" * 40, started_at=WHEN, finished_at=later),
+    ]
+    longer = import_it(database, replace(bundle(jobs), sha256="e" * 64))
+    assert (longer.new, longer.jobs) == (True, 3)
+    assert counted("jobs") == counted("runs") == 4
 
 
 def test_importing_one_file_twice_at_once_is_importing_it_once(database: Database, counted: Callable[[str], int]) -> None:
