@@ -35,18 +35,22 @@ class Bench:
     metrics: list[tuple[str, str]]
 
 
-def choose_bench(session: Session, repository: RepositoryRow, device: str | None, metric: str | None) -> Bench | None:
-    """The device and metric asked for, or one that the repository was measured on; None while there is no device."""
+def choose_bench(
+    session: Session, repository: RepositoryRow, device: str | None, metric: str | None, operator: str | None = None
+) -> Bench | None:
+    """The device and metric asked for, or one that the repository, or its operator, was measured on; None while there is no device."""
     devices = list_devices(session)
     if not devices:
         return None
-    chosen = _device(session, repository, devices, device)
+    chosen = _device(session, repository, devices, device, operator)
     known = METRICS[chosen.kind]
     # Switching to a device without the metric shows the device's own first one rather than an error.
     return Bench(chosen, metric if metric in known else known[0], devices, [(name, METRIC_NAMES[name]) for name in known])
 
 
-def _device(session: Session, repository: RepositoryRow, devices: list[DeviceRow], key: str | None) -> DeviceRow:
+def _device(
+    session: Session, repository: RepositoryRow, devices: list[DeviceRow], key: str | None, operator: str | None
+) -> DeviceRow:
     if key:
         found = next((row for row in devices if row.key == key), None)
         if found is None:
@@ -54,5 +58,5 @@ def _device(session: Session, repository: RepositoryRow, devices: list[DeviceRow
         return found
     # What people ask first is how the GPU does.
     ordered = sorted(devices, key=lambda row: row.kind != "cuda")
-    measured = (row for row in ordered if list_series(session, repository.id, device_key=row.key, limit=1).items)
+    measured = (row for row in ordered if list_series(session, repository.id, operator, device_key=row.key, limit=1).items)
     return next(measured, ordered[0])

@@ -60,7 +60,7 @@ def overlay(
     found = find_operator(page.session, page.repository.id, operator) if page.repository and operator else None
     if page.repository is None or found is None:
         raise not_found("operator", operator or "", "open one from the overview")
-    bench = choose_bench(page.session, page.repository, device, metric)
+    bench = choose_bench(page.session, page.repository, device, metric, operator)
     chosen_case = case if case in found.cases else next(iter(sorted(found.cases, key=natural)), None)
     if bench is None or chosen_case is None:
         raise Problem(404, f"operator {operator} was never measured; submit a commit first")

@@ -54,7 +54,7 @@ def operator(
     if page.repository is None or found is None:
         raise not_found("operator", name)
     repository = page.repository
-    bench = choose_bench(page.session, repository, device, metric)
+    bench = choose_bench(page.session, repository, device, metric, name)
     cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, suite, name) if bench else []
     cases = {case.key: case for case in list_cases(page.session, found.id)}
     peaks = _peaks(page, bench.device.id) if bench else {}

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from db import registry
 from server.break_even import calls_to_pay
 from server.formats import shape
-from tests.builders import CASES, Lab
+from tests.builders import CASES, CPU, GPU, Lab
 from worker.harness.summary import summarize
 from worker.outcome import Finding, Outcome
 from worker.protocol import BenchReply, Catalogue, Counter, Environment, Status
@@ -116,3 +116,14 @@ def test_an_unfit_device_is_marked_where_devices_are_shown(client: TestClient, l
     with lab.database.session() as session:
         registry.set_trouble(session, lab.worker, "")
     assert "unfit" not in client.get("/devices").text
+
+
+def test_an_operator_is_shown_on_a_device_that_measured_it(client: TestClient, lab: Lab) -> None:
+    lab.operators = ("square", "cube")
+    lab.switch(GPU)
+    lab.bench(0, {("v1", CASES[0]): 1000.0}, operator="cube")
+    lab.switch(CPU)
+    lab.bench(0, {("v1", CASES[0]): 2000.0})
+    for page in ("/operators/square", f"/history?operator=square&case={CASES[0]}"):
+        assert client.get(page).text.count(f'<option value="{CPU.device_key}" selected') == 1
+    assert f'<option value="{GPU.device_key}" selected' in client.get("/operators/cube").text
