@@ -172,6 +172,8 @@ def _describe_problems(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+                # Parameters that it does not have are refused everywhere.
+                operation["responses"].setdefault("422", {"description": HTTPStatus(422).phrase})
                 for status, response in operation["responses"].items():
                     if status.startswith(("4", "5")):
                         reference = {"schema": {"$ref": "#/components/schemas/ProblemBody"}}

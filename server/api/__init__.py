@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from server.api.alarms import router as alarms
 from server.api.badges import router as badges
@@ -18,8 +18,9 @@ from server.api.results import router as results
 from server.api.schedules import router as schedules
 from server.api.submissions import router as submissions
 from server.api.traces import router as traces
+from server.parameters import PREFIX, refuse_unknown_parameters
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
 for part in (
     code,
     devices,

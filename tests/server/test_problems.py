@@ -46,6 +46,14 @@ def test_nothing_there_and_not_allowed(client: TestClient) -> None:
     problem(client.delete("/api/v1/repositories"), 405)
 
 
+def test_a_parameter_that_is_not_known_is_named(client: TestClient) -> None:
+    (error,) = problem(client.get("/api/v1/jobs", params={"state": "done", "repositry": "kernels"}), 422)["errors"]
+    assert error["field"] == "repositry"
+    assert "state" in error["remedy"]
+    (error,) = problem(client.get("/api/v1/health", params={"x": "1"}), 422)["errors"]
+    assert error == {"field": "x", "message": "there is no such parameter", "remedy": "leave it out"}
+
+
 def test_a_database_that_is_down(settings: Settings) -> None:
     with client_of(settings, "postgresql://someone:secret@127.0.0.1:1/nothing") as client:
         for method, path in (("GET", "/health"), ("GET", "/repositories"), ("POST", "/submissions")):
