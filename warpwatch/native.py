@@ -174,7 +174,7 @@ def build(operator: str) -> Built:
     """The library of `operator`, built unless it exists. Never raises for what compilers or missing tools do."""
     state, started = _configured(), time.perf_counter()
     if operator not in operators():
-        return Built("skipped", log=f"{operator} has no native sources in {state.source_root}")
+        return Built("skipped", log=f"{operator} has no native sources of its own")
     try:
         plan = _plan(state, operator)
     except ToolMissingError as missing:
