@@ -2,9 +2,11 @@
 
     python bench/spread.py [--device cuda:0] [--processes 20] [--output FILE.md]
 
-Every process measures every case with every method, in an order that rotates from process to process, alone on the device. Printed per
-case and method: the median over the processes, the spread (max - min over that median), the 95th percentile of |difference from that
-median|, and the seconds one measurement took, warm-up and capture included. Peers that are not installed are left out and named.
+Each of so many times a fresh process measures every case with our metrics and another with the peers, whose order rotates, in turn first
+and alone on the device. Two, because what one timer leaves behind in a process moves the next one's times: after eight streams had
+work an H100 starts each kernel 0.3 µs later. Printed per case and method: the median over the processes, the spread (max - min over that
+median), the 95th percentile of |difference from that median|, and the seconds one measurement took, warm-up and capture included. Peers
+that are not installed are left out and named.
 """
 
 from __future__ import annotations
@@ -47,18 +49,22 @@ CASES = {
         ("kron", "v2", "batch=33,factors=7x5x11,f32,fwd"),
     ),
 }
+SIDES = ("warpwatch", "peers")
 BUDGET_NS = 250_000_000
 """Half of it goes to the first metric, which then takes about as long as do_bench."""
 PEER_SECONDS = 0.125
 NVBENCH_SECONDS = 0.3
 
+COUNTED = {"warpwatch cycles": "{:.0f} cycles", "warpwatch clock": "{:.4f} GHz", "warpwatch instructions": "{:.0f} instructions"}
+"""What is no time, and how it is written."""
+
 Call = Callable[[], Any]
 Reading = tuple[float, float]
-"""(nanoseconds per call, seconds it took to find out)."""
+"""(nanoseconds per call or what is counted, seconds it took to find out; a count is part of the metric before it)."""
 
 
 def ours(verbs: Verbs, request: Request) -> dict[str, Reading]:
-    """Every metric of the service."""
+    """Every metric and count of the service."""
     began: dict[str, float] = {}
 
     def progress(_done: int, _total: int, metric: str) -> None:
@@ -67,7 +73,10 @@ def ours(verbs: Verbs, request: Request) -> dict[str, Reading]:
     reply = verbs.bench(request, progress)
     times = [*began.values(), time.perf_counter()]
     seconds = {metric: times[index + 1] - times[index] for index, metric in enumerate(began)}
-    return {f"warpwatch {found.metric}": (found.median_ns, seconds.get(found.metric, 0.0)) for found in reply.measurements}
+    counted = {f"warpwatch {name}": (counter.median, 0.0) for name, counter in reply.counters.items()}
+    return counted | {
+        f"warpwatch {found.metric}": (found.median_ns, seconds.get(found.metric, 0.0)) for found in reply.measurements
+    }
 
 
 def torch_timer(call: Call) -> float:
@@ -135,22 +144,25 @@ def theirs(peer: str, problem: Problem) -> dict[str, Reading]:
         return {peer: (PEERS[problem.device.type][peer](call), time.perf_counter() - start)}
 
 
-def measure(verbs: Verbs, device: torch.device, number: int, broken: dict[str, str]) -> dict[str, dict[str, Reading]]:
-    """Every case by every method, in process `number`; a method that fails is named in `broken`, and the others go on."""
+def measure(verbs: Verbs, device: torch.device, number: int, side: str, broken: dict[str, str]) -> dict[str, dict[str, Reading]]:
+    """Every case by every method of one of SIDES, the `number`-th time; a method that fails is named in `broken`, and the others go on."""
     problems = {}
     found: dict[str, dict[str, Reading]] = {}
     for operator, variant, case in CASES[device.type]:
         request = Request(0, "bench", operator, variant, case, seed=1, budget_ns=BUDGET_NS)
         label = f"{operator} {variant} {case}"
         problems[label] = problem = verbs.problem(request)
-        steps: list[tuple[str, Callable[[], dict[str, Reading]]]] = [("warpwatch", partial(ours, verbs, request))]
-        steps += [(peer, partial(theirs, peer, problem)) for peer in PEERS[device.type]]
+        steps: list[tuple[str, Callable[[], dict[str, Reading]]]] = (
+            [(peer, partial(theirs, peer, problem)) for peer in PEERS[device.type]]
+            if side == "peers"
+            else [("warpwatch", partial(ours, verbs, request))]
+        )
         turn = number % len(steps)
         found[label] = {}
         for name, step in (*steps[turn:], *steps[:turn]):
             with named(name, broken):
                 found[label] |= step()
-    if device.type == "cuda":
+    if device.type == "cuda" and side == "peers":
         with named("nvbench", broken), torch.no_grad():
             for label, reading in nvbench({label: problem.call(problem.data(1)) for label, problem in problems.items()}).items():
                 found[label]["nvbench cold"] = reading
@@ -172,7 +184,7 @@ def child(device: torch.device) -> None:
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         broken: dict[str, str] = {}
-        return {"found": measure(verbs, device, request["number"], broken), "broken": broken}
+        return {"found": measure(verbs, device, request["number"], request["side"], broken), "broken": broken}
 
     serve(answer)
 
@@ -186,14 +198,15 @@ def table(runs: list[dict[str, dict[str, Reading]]]) -> list[str]:
             middle = median(times)
             away = quantile(sorted(abs(t - middle) / middle for t in times), 0.95)
             spread = (max(times) - min(times)) / middle
-            lines.append(f"| {case} | {method} | {middle / 1e3:.2f} | {spread:.2%} | {away:.2%} | {seconds:.2f} |")
+            shown = COUNTED[method].format(middle) if method in COUNTED else f"{middle / 1e3:.2f}"
+            lines.append(f"| {case} | {method} | {shown} | {spread:.2%} | {away:.2%} | {seconds:.2f} |")
     return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--processes", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=20, help="of ours, and as many of the peers'")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further process after so long")
     parser.add_argument("--output", type=Path, help="where the table goes as well; every reading goes beside it as JSON")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -202,13 +215,17 @@ def main() -> None:
         child(torch.device(given.device))
         return
     runs, broken, end = [], dict[str, str](), time.perf_counter() + given.seconds
-    for number, process in enumerate(fresh_ones(Path(__file__), given.device, given.processes)):
-        if time.perf_counter() < end:
-            reply = process.ask(number=number)
-            runs.append(reply["found"])
+    processes = fresh_ones(Path(__file__), given.device, len(SIDES) * given.processes)
+    while len(runs) < given.processes and time.perf_counter() < end:
+        found: dict[str, dict[str, Reading]] = {}
+        for side in SIDES[:: 1 if len(runs) % 2 else -1]:
+            process = next(processes)
+            reply = process.ask(number=len(runs), side=side)
+            process.close()
+            found = {case: found.get(case, {}) | readings for case, readings in reply["found"].items()}
             broken |= reply["broken"]
-        process.close()
-    lines = [f"{len(runs)} fresh processes on {given.device}, torch {torch.__version__}.", "", *table(runs)]
+        runs.append(found)
+    lines = [f"{len(runs)} times two fresh processes on {given.device}, torch {torch.__version__}.", "", *table(runs)]
     lines += [f"{method} did not run everywhere: {why}" for method, why in broken.items()]
     print("\n".join(lines))
     if given.output:
