@@ -175,22 +175,40 @@ def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     return tickets(x, labels, w1, w2, steps, kept, descend_by_autograd, largest)
 
 
-@operator.variant("v2", idea="gradients by hand instead of a tape, torch.topk to prune")
+@operator.variant(
+    "v2",
+    idea="gradients by hand instead of a tape, torch.topk to prune",
+    outcome="60 ms for 256 samples of 16 features, 32 hidden and 11 rounds of 100 steps as a CUDA graph on an H200; 270 ms eager",
+)
 def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, descend, largest_by_topk)
 
 
-@operator.variant("foreach", idea="v2 with both layers' updates in one call each")
+@operator.variant(
+    "foreach",
+    idea="v2 with both layers' updates in one call each",
+    outcome="51 ms where v2 takes 60 on an H200; eager 263, v2 270",
+)
 def foreach(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, descend_foreach, largest_by_topk)
 
 
-@operator.variant("v3", idea="v2 pruned by our own magnitude_prune", native=True)
+@operator.variant(
+    "v3",
+    idea="v2 pruned by our own magnitude_prune",
+    outcome="60 ms on an H200, as v2: it prunes ten times in 1,100 steps",
+    native=True,
+)
 def v3(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, descend, largest_natively)
 
 
-@operator.variant("compile", idea="v2 with a compiled step", unsupported=compile_unsupported)
+@operator.variant(
+    "compile",
+    idea="v2 with a compiled step",
+    outcome="43 ms where v2 takes 60 on an H200: the fastest; eager 374, the slowest",
+    unsupported=compile_unsupported,
+)
 def compiled_step(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, _compiled(), largest_by_topk)
 
