@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
+import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import text
+from sqlalchemy import make_url
 
 from db import runs
 from db.models import Status
 from db.outcome import ResultRow
+from server import live
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
 from warpwatch.settings import Settings
@@ -159,24 +162,40 @@ def test_a_job_is_followed_live(served: Settings, lab: Lab) -> None:
     assert resumed == ["checking\n"]
 
 
-def test_following_survives_a_lost_connection_to_the_database(served: Settings, lab: Lab) -> None:
+@contextmanager
+def unreachable(database: str) -> Iterator[None]:
+    """The database of this URL refuses everybody."""
+    url = make_url(database)
+    with psycopg.connect(url.set(database="postgres").render_as_string(False), autocommit=True) as other:
+        allow = f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS '
+        other.execute(allow + "false")
+        try:
+            other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [url.database])
+            yield
+        finally:
+            other.execute(allow + "true")
+
+
+def test_following_survives_an_outage_of_the_database(
+    served: Settings, lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(live, "LOOK_AGAIN_SECONDS", 0.1)
+    caplog.set_level("INFO", live.__name__)
     job = lab.submit("check", 0)
     run = lab.begin(job)
-    found: list[str] = []
-    reader = threading.Thread(target=lambda: found.extend(data["text"] for kind, data, _ in events(served, job) if kind == "log"))
-    reader.start()
-    time.sleep(0.3)
-    with lab.database.session() as session:
-        session.execute(
-            text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-        )
+    stream = events(served, job)
+    assert next(stream)[0] == "state"
+    with unreachable(lab.database.url):
+        deadline = time.monotonic() + 15
+        while f"job {job} is not followed for now" not in caplog.text:
+            assert time.monotonic() < deadline, caplog.text
+            time.sleep(0.05)
+    # From now on only a server that listens again hears of news.
+    monkeypatch.setattr(live, "LOOK_AGAIN_SECONDS", 3600.0)
     with lab.database.session() as session:
         runs.append_log(session, run, "still here\n")
         runs.finish_run(session, run, lab.outcome([]))
-    reader.join(timeout=15)
-    assert found == ["still here\n"]
+    assert [data["text"] for kind, data, _ in stream if kind == "log"] == ["still here\n"]
 
 
 def test_following_an_unknown_job(client: TestClient) -> None:
