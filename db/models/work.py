@@ -88,6 +88,7 @@ class Job(Base):
         one_of("state", JobState),
         Index(None, "submission_id", "id"),
         Index(None, "state", "id"),
+        Index(None, "operator_id", "id"),
         Index("ix_jobs_open", "device_id", "priority", "id", postgresql_where="state IN ('queued', 'running')"),
         Index("ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"),
         Index(None, "commit_id"),

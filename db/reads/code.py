@@ -97,6 +97,16 @@ def find_operator(session: Session, repository_id: int, name: str) -> OperatorRo
     return fetch_one(session, OperatorRow, _OPERATORS + "AND name = :name", repository_id=repository_id, name=name)
 
 
+def find_operator_ids(session: Session, repository_id: int | None, name: str | None) -> list[int]:
+    """Operators of a repository, or of all, by this name, or by any."""
+    sql = """
+    SELECT id FROM operators
+    WHERE (CAST(:repository_id AS bigint) IS NULL OR repository_id = :repository_id)
+      AND (CAST(:name AS text) IS NULL OR name = :name)
+    """
+    return list(session.execute(text(sql), {"repository_id": repository_id, "name": name}).scalars())
+
+
 def list_cases(session: Session, operator_id: int) -> list[CaseRow]:
     sql = """
     SELECT id, key, sizes, precision, direction, layout, suites, flops, bytes FROM cases

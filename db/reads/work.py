@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import text
 
+from db.reads.code import find_operator_ids
 from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
 from db.reads.replay import run_command, submit_command
 from db.reads.rows import JobDetail, JobRow, LogLine, Measured, Page, PulseRow, ResultView, RunRow, SubmissionRow
@@ -74,24 +76,34 @@ LEFT JOIN line ON line.id = jobs.id
 """
 
 
-def list_jobs(
-    session: Session,
-    state: str | None = None,
-    device_key: str | None = None,
-    submission_id: int | None = None,
-    before: int | None = None,
-    limit: int = 50,
-) -> Page[JobRow]:
-    """Jobs that match every filter given, newest first; `before` is the id of the last one of the page before."""
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are asked for: those that match everything given."""
+
+    state: str | None = None
+    kind: str | None = None
+    repository_id: int | None = None
+    operator: str | None = None
+    device: str | None = None
+    submission: int | None = None
+
+
+def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, limit: int = 50) -> Page[JobRow]:
+    """Jobs, newest first; `before` is the id of the last one of the page before."""
     sql = f"""
     {_JOBS}
     WHERE (CAST(:state AS text) IS NULL OR state = :state)
-      AND (CAST(:device_key AS text) IS NULL OR devices.key = :device_key)
-      AND (CAST(:submission_id AS bigint) IS NULL OR submission_id = :submission_id)
+      AND (CAST(:kind AS text) IS NULL OR jobs.kind = :kind)
+      AND (CAST(:device AS text) IS NULL OR devices.key = :device)
+      AND (CAST(:submission AS bigint) IS NULL OR submission_id = :submission)
+      AND (CAST(:operator_ids AS bigint[]) IS NULL OR jobs.operator_id = ANY(:operator_ids))
       AND (CAST(:before AS bigint) IS NULL OR jobs.id < :before)
     ORDER BY jobs.id DESC LIMIT :limit
     """
-    return fetch_page(session, JobRow, sql, limit, state=state, device_key=device_key, submission_id=submission_id, before=before)
+    named = asdict(wanted)
+    repository_id, operator = named.pop("repository_id"), named.pop("operator")
+    ids = None if repository_id is None and operator is None else find_operator_ids(session, repository_id, operator)
+    return fetch_page(session, JobRow, sql, limit, **named, operator_ids=ids, before=before)
 
 
 _RUNS = """

@@ -8,42 +8,47 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
+from db.models import JobKind
 from db.reads.rows import JobDetail, JobRow, LogLine, Page, PulseRow
-from db.reads.work import list_jobs, read_job, read_log, read_pulse
+from db.reads.work import JobFilter, list_jobs, read_job, read_log, read_pulse
 from db.submissions import cancel_job, retry_job
+from server.api.code import RepositoryName
 from server.live import follow_job
 from server.problems import documented, not_found
-from server.service import Before, Db, Limit
+from server.service import Before, Db, Limit, repository_or_404
 from server.tables import CSV_ANSWER, csv_response
 
 router = APIRouter(tags=["jobs"])
 State = Literal["queued", "running", "done", "failed", "cancelled"]
+Name = Annotated[str | None, Query(max_length=200)]
 
 
-@router.get("/jobs", responses=documented(422))
-def get_jobs(
+def wanted(
     session: Db,
     state: State | None = None,
-    device: str | None = None,
-    submission: int | None = None,
-    before: Before = None,
-    limit: Limit = 50,
-) -> Page[JobRow]:
+    kind: JobKind | None = None,
+    repository: RepositoryName | None = None,
+    operator: Name = None,
+    device: Name = None,
+    submission: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+) -> JobFilter:
+    repository_id = None if repository is None else repository_or_404(session, repository).id
+    return JobFilter(state, kind, repository_id, operator, device, submission)
+
+
+Wanted = Annotated[JobFilter, Depends(wanted)]
+
+
+@router.get("/jobs", responses=documented(404, 422))
+def get_jobs(session: Db, wanted: Wanted, before: Before = None, limit: Limit = 50) -> Page[JobRow]:
     """Jobs that match every filter given, newest first; a queued one says how many come before it on its device."""
-    return list_jobs(session, state, device, submission, before, limit)
+    return list_jobs(session, wanted, before, limit)
 
 
-@router.get("/jobs.csv", responses=documented(422) | CSV_ANSWER, response_class=Response)
-def get_jobs_csv(
-    session: Db,
-    state: State | None = None,
-    device: str | None = None,
-    submission: int | None = None,
-    before: Before = None,
-    limit: Limit = 200,
-) -> Response:
+@router.get("/jobs.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_jobs_csv(session: Db, wanted: Wanted, before: Before = None, limit: Limit = 200) -> Response:
     """The same list as CSV."""
-    return csv_response(JobRow, list_jobs(session, state, device, submission, before, limit).items, "jobs")
+    return csv_response(JobRow, list_jobs(session, wanted, before, limit).items, "jobs")
 
 
 @router.get("/jobs/{job_id}", responses=documented(404, 422))

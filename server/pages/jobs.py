@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
+from db.models import JobKind
+from db.reads.code import list_operators
 from db.reads.devices import list_devices, list_workers
-from db.reads.work import list_jobs, read_job, read_log
+from db.reads.work import JobFilter, list_jobs, read_job, read_log
 from db.submissions import cancel_job, retry_job
 from server.break_even import break_even
 from server.pages.choices import Text
@@ -23,19 +25,29 @@ LOG_PIECES = 5000
 
 @router.get("/jobs")
 def jobs(
-    page: Page, settings: Config, state: Annotated[State | None, Query()] = None, device: Text = None, before: Before = None
+    page: Page,
+    settings: Config,
+    state: Annotated[State | None, Query()] = None,
+    kind: Annotated[JobKind | Literal[""] | None, Query()] = None,
+    operator: Text = None,
+    device: Text = None,
+    before: Before = None,
 ) -> Response:
-    """The queue: who is at what, and how many jobs come before each."""
-    found = list_jobs(page.session, state, device or None, None, before)
-    filters = {"state": state, "device": device}
+    """The queue: who is at what, and how many jobs come before each. Of every repository, unless an operator is asked for."""
+    repository = page.repository if operator else None
+    wanted = JobFilter(state, kind or None, repository.id if repository else None, operator or None, device or None)
+    filters = {"state": state, "kind": kind, "operator": operator, "device": device}
+    addressed = filters | {"repository": repository.name if repository else None, "before": before}
     workers = list_workers(page.session, settings.lease_seconds)
     return page.page(
         "jobs.html",
-        json=query("/jobs", **filters, before=before),
-        csv=query("/api/v1/jobs.csv", **filters, before=before),
-        jobs=found,
+        json=query("/jobs", **addressed),
+        csv=query("/api/v1/jobs.csv", **addressed),
+        jobs=list_jobs(page.session, wanted, before),
         filters=filters,
         before=before,
+        kinds=list(JobKind),
+        operators=[row.name for row in list_operators(page.session, page.repository.id)] if page.repository else [],
         devices=list_devices(page.session, settings.lease_seconds),
         has_worker=any(worker.state == "alive" for worker in workers),
     )

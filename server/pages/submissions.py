@@ -15,7 +15,7 @@ from db.reads.callbacks import list_callbacks
 from db.reads.code import list_operators, list_suites
 from db.reads.devices import list_devices
 from db.reads.reports import read_report_facts
-from db.reads.work import list_jobs, list_submissions, read_submission
+from db.reads.work import JobFilter, list_jobs, list_submissions, read_submission
 from db.submissions import cancel_submission, retry_submission
 from server.pages.render import Page, Scope
 from server.pages.render import query as address
@@ -89,7 +89,7 @@ def submission(page: Page, submission_id: int, before: Before = None) -> Respons
     if found is None:
         raise not_found("submission", submission_id)
     page.moved(found.repository)
-    jobs = list_jobs(page.session, submission_id=submission_id, before=before, limit=200)
+    jobs = list_jobs(page.session, JobFilter(submission=submission_id), before, limit=200)
     total = sum(found.counts.values())
     ended = total - found.counts.get("queued", 0) - found.counts.get("running", 0)
     return page.page(

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from db import runs
 from db.database import Database
 from db.models import Status
-from db.reads.work import list_jobs
+from db.reads.work import JobFilter, list_jobs
 from tests.builders import CASES, Lab
 from warpwatch import git
 from warpwatch.cli import app
@@ -54,7 +54,7 @@ class FakeWorker:
     def run(self) -> None:
         while not self.stop.wait(0.05):
             with self.lab.database.session() as session:
-                waiting = list_jobs(session, state="queued").items
+                waiting = list_jobs(session, JobFilter(state="queued")).items
             for job in waiting:
                 result = self.answer[job.kind]
                 if job.kind == "compare":

@@ -36,6 +36,32 @@ def test_jobs_are_filtered_and_paged(client: TestClient, lab: Lab) -> None:
     problem(client.get("/api/v1/jobs", params={"state": "lost"}), 422)
 
 
+def test_jobs_of_an_operator_a_kind_and_a_repository(client: TestClient, lab: Lab) -> None:
+    lab.operators = ("square", "cube")
+    lab.bench(0, {("v1", CASES[0]): 1000.0})
+    cubed = lab.bench(0, {("v1", CASES[0]): 1000.0}, operator="cube")
+    checked = lab.submit("check", 0)
+
+    def ids(**params: str) -> list[int]:
+        listed = [row["id"] for row in client.get("/api/v1/jobs", params=params).json()["items"]]
+        written = client.get("/api/v1/jobs.csv", params=params).text.splitlines()[1:]
+        assert [int(line.split(",")[0]) for line in written] == listed
+        return listed
+
+    assert ids(operator="cube") == ids(operator="cube", repository="kernels", kind="bench") == [cubed]
+    assert ids(kind="check") == ids(operator="square", kind="check") == [checked]
+    assert ids(operator="cube", kind="check") == ids(operator="sphere") == []
+    assert len(ids(repository="kernels")) == 3
+    problem(client.get("/api/v1/jobs", params={"repository": "elsewhere"}), 404)
+    problem(client.get("/api/v1/jobs", params={"kind": "guess"}), 422)
+    page = client.get("/jobs", params={"operator": "cube", "kind": "", "repository": "kernels"}).text
+    assert f"/jobs/{cubed}?" in page
+    assert f"/jobs/{checked}?" not in page
+    assert "/api/v1/jobs.csv?operator=cube&amp;repository=kernels" in page
+    nothing = {"operator": "cube", "kind": "check", "state": "done", "repository": "kernels"}
+    assert "No done check jobs of cube" in client.get("/jobs", params=nothing).text
+
+
 def test_job_detail(client: TestClient, lab: Lab) -> None:
     job = lab.submit("bench", 1, cases=[CASES[0]], variants=["v1", "v2"])
     first = lab.begin(job)
