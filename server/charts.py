@@ -120,7 +120,7 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
         )
     layout = plain_layout()
     layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}, "dtick": 1}
-    layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI", "dtick": 1}
+    layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI extended", "dtick": 1}
     return {"data": traces, "layout": layout}
 
 
