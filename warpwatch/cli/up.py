@@ -27,6 +27,7 @@ GOOD = {"ok", "unsupported", "skipped"}
 """Result statuses that are no fault of the code measured."""
 BUDGET_MS = 400
 """Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon."""
+SAY_SECONDS = 60
 EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "example"
 
 
@@ -133,8 +134,9 @@ def _submit(client: Client, root: Path, name: str, count: int, suite: str) -> li
 
 
 def _follow(client: Client, submitted: list[Submitted], services: list[Service]) -> dict[int, dict[str, Any]]:
-    """Draw a bar per commit until every submission has ended; the last state of each."""
+    """Draw a bar per commit, or where nobody sees them say a line a minute, until every submission has ended; the last state of each."""
     last: dict[int, dict[str, Any]] = {}
+    said = time.monotonic()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -148,10 +150,17 @@ def _follow(client: Client, submitted: list[Submitted], services: list[Service])
             _check_alive(services)
             for submission_id in open_ids:
                 row = last[submission_id] = client.get(f"/submissions/{submission_id}")
-                ended = sum(n for state, n in row["counts"].items() if state not in ("queued", "running"))
-                progress.update(bars[submission_id], total=sum(row["counts"].values()), completed=ended, note=_note(row))
+                progress.update(bars[submission_id], total=sum(row["counts"].values()), completed=_ended(row), note=_note(row))
+            if not console.is_terminal and time.monotonic() - said > SAY_SECONDS:
+                said = time.monotonic()
+                jobs = sum(sum(row["counts"].values()) for row in last.values())
+                console.print(f"{sum(map(_ended, last.values()))} of {jobs} jobs have ended", highlight=False)
             time.sleep(0.5)
     return last
+
+
+def _ended(row: dict[str, Any]) -> int:
+    return sum(count for state, count in row["counts"].items() if state not in ("queued", "running"))
 
 
 def _note(row: dict[str, Any]) -> str:
