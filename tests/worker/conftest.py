@@ -73,6 +73,9 @@ class Repository:
     def head(self) -> str:
         return self._git("rev-parse", "HEAD").strip()
 
+    def checkout(self, sha: str) -> None:
+        self._git("checkout", "--quiet", sha)
+
     def detached_commit(self, subject: str, parent: str) -> str:
         """A commit that no branch holds."""
         return self._git("commit-tree", "-p", parent, "-m", subject, f"{parent}^{{tree}}").strip()
