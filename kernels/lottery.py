@@ -18,14 +18,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels._compiled import compiled
-from warpwatch.operator import Case, Cost, Maker, Operator, case
+from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported
 
 from . import magnitude_prune
 
 CLASSES, TESTED = 2, 256
 
+SHARED_BYTES = 160 * 1024
+"""Of an sm_80's multiprocessor, the smallest that is measured."""
+
 Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+Train = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float, int], tuple[Tensor, Tensor]]
 Prune = Callable[[Tensor, int], Tensor]
 
 
@@ -76,10 +80,23 @@ def descend(x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, ma
     return w1 - speed * d1 * mask1, w2 - speed * d2 * mask2
 
 
+def in_steps(step: Step) -> Train:
+    """Training by one call of `step` after the other."""
+
+    def train(
+        x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, mask2: Tensor, speed: float, steps: int
+    ) -> tuple[Tensor, Tensor]:
+        for _ in range(steps):
+            w1, w2 = step(x, target, w1, w2, mask1, mask2, speed)
+        return w1, w2
+
+    return train
+
+
 def tickets(
-    x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...], step: Step, prune: Prune
+    x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...], train: Train, prune: Prune
 ) -> tuple[Tensor, Tensor]:
-    """All rounds; `step` makes one step of training, `prune` tells which of some weights are the largest."""
+    """All rounds; `train` makes the steps of one, `prune` tells which of some weights are the largest."""
     target = F.one_hot(labels, CLASSES).to(x.dtype)[:-TESTED]
     mask = torch.ones(w1.numel() + w2.numel(), dtype=torch.bool, device=x.device)
     accuracy, left = [], []
@@ -87,9 +104,7 @@ def tickets(
         mask1, mask2 = (
             part.view(w.shape).to(x.dtype) for part, w in zip(torch.split(mask, [w1.numel(), w2.numel()]), (w1, w2), strict=True)
         )
-        a, b = w1 * mask1, w2 * mask2
-        for _ in range(steps):
-            a, b = step(x[:-TESTED], target, a, b, mask1, mask2, rate(w1.shape[1]))
+        a, b = train(x[:-TESTED], target, w1 * mask1, w2 * mask2, mask1, mask2, rate(w1.shape[1]), steps)
         right = (torch.tanh(x[-TESTED:] @ a) @ b).argmax(dim=-1) == labels[-TESTED:]
         accuracy.append(right.to(x.dtype).mean())
         left.append(mask.sum())
@@ -103,7 +118,7 @@ def largest(w: Tensor, keep: int) -> Tensor:
 
 
 def reference(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return tickets(x, labels, w1, w2, steps, kept, descend, largest)
+    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest)
 
 
 def cost(case: Case) -> Cost:
@@ -114,6 +129,18 @@ def cost(case: Case) -> Cost:
     tensors = (samples + TESTED) * features + weights(case)
     moved = case.element_bytes * (tensors + case["rounds"]) + 8 * (samples + TESTED + case["rounds"])
     return Cost(case["rounds"] * (case["steps"] * step + test), moved)
+
+
+@functools.cache
+def register_native() -> None:
+    """Shapes for torch.compile, for the torch operators that the libraries define."""
+    magnitude_prune.register_native()
+
+    @torch.library.register_fake("warpwatch::lottery_train")  # type: ignore[untyped-decorator]
+    def fake(
+        x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, mask2: Tensor, speed: float, steps: int
+    ) -> tuple[Tensor, Tensor]:
+        return w1.new_empty(w1.shape), w2.new_empty(w2.shape)
 
 
 QUICK = (
@@ -136,8 +163,8 @@ operator = Operator(
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
-    native=magnitude_prune.register_native,
-    uses=("magnitude_prune",),
+    native=register_native,
+    uses=("lottery", "magnitude_prune"),
     no_special_values="one NaN among the samples makes every weight NaN",
 )
 
@@ -172,7 +199,7 @@ def largest_natively(w: Tensor, keep: int) -> Tensor:
 
 @operator.variant("v1", idea="autograd in every step, dense masks, a stable sort to prune")
 def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return tickets(x, labels, w1, w2, steps, kept, descend_by_autograd, largest)
+    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend_by_autograd), largest)
 
 
 @operator.variant(
@@ -181,7 +208,7 @@ def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     outcome="60 ms for 256 samples of 16 features, 32 hidden and 11 rounds of 100 steps as a CUDA graph on an H200; 270 ms eager",
 )
 def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return tickets(x, labels, w1, w2, steps, kept, descend, largest_by_topk)
+    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest_by_topk)
 
 
 @operator.variant(
@@ -190,7 +217,7 @@ def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     outcome="51 ms where v2 takes 60 on an H200; eager 263, v2 270",
 )
 def foreach(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return tickets(x, labels, w1, w2, steps, kept, descend_foreach, largest_by_topk)
+    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend_foreach), largest_by_topk)
 
 
 @operator.variant(
@@ -200,7 +227,29 @@ def foreach(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept:
     native=True,
 )
 def v3(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return tickets(x, labels, w1, w2, steps, kept, descend, largest_natively)
+    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest_natively)
+
+
+def resident_only(case: Case, device: DeviceKind) -> str | None:
+    if device == "cpu":
+        return None
+    samples, features, hidden = case["samples"], case["features"], case["hidden"]
+    numbers = samples * (features + 2 * hidden + 25) + 3 * (features + 7) * (hidden + 7)
+    return (
+        None
+        if numbers * case.element_bytes <= SHARED_BYTES
+        else "samples and weights do not fit one multiprocessor's shared memory"
+    )
+
+
+@operator.variant(
+    "v4",
+    idea="all steps of a round in one call: on CUDA one block that keeps samples and weights in shared memory, in C++ vectors of hidden values",
+    native=True,
+    unsupported=resident_only,
+)
+def v4(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return tickets(x, labels, w1, w2, steps, kept, torch.ops.warpwatch.lottery_train, largest_natively)
 
 
 @operator.variant(
@@ -210,7 +259,7 @@ def v3(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     unsupported=compile_unsupported,
 )
 def compiled_step(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    return tickets(x, labels, w1, w2, steps, kept, _compiled(), largest_by_topk)
+    return tickets(x, labels, w1, w2, steps, kept, in_steps(_compiled()), largest_by_topk)
 
 
 @functools.cache

@@ -134,7 +134,7 @@ class Operator:
         (length 1, empty, odd, tile ± 1) are checked along with either of them, and timed only where they are asked for by name.
     native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
     no_special_values -> why NaN, infinities and denormals among the inputs mean nothing here; empty where they do.
-    uses -> operators whose libraries the native variants call instead of one of this operator's own.
+    uses -> operators whose libraries the native variants call, by default this one alone; name it among them where it has one too.
     """
 
     name: str

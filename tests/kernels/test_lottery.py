@@ -14,7 +14,7 @@ from worker.harness import verbs
 from worker.harness.inputs import SeededMaker
 from worker.protocol import Status
 
-from .conftest import check_variant, runnable
+from .conftest import DEVICES, check_variant, runnable
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -61,7 +61,7 @@ def test_a_tenth_of_the_weights_wins_and_another_tenth_does_not() -> None:
         mask[w.abs().argsort()[:keep]] = True
         return mask
 
-    assert module.tickets(**given, step=module.descend, prune=smallest)[0][-1] < 0.9
+    assert module.tickets(**given, train=module.in_steps(module.descend), prune=smallest)[0][-1] < 0.9
 
 
 def test_survivors_are_rewound_and_the_pruned_stay_zero() -> None:
@@ -72,7 +72,7 @@ def test_survivors_are_rewound_and_the_pruned_stay_zero() -> None:
         seen.append((a, mask1))
         return module.descend(x, target, a, b, mask1, mask2, speed)
 
-    module.tickets(**given, step=step, prune=module.largest)
+    module.tickets(**given, train=module.in_steps(step), prune=module.largest)
     first, second = seen[0], seen[given["steps"]]
     assert torch.equal(first[0], given["w1"])
     assert torch.equal(second[0], given["w1"] * second[1])
@@ -90,13 +90,48 @@ def test_the_gradients_by_hand_are_those_of_autograd() -> None:
             torch.testing.assert_close(mine, right)
 
 
-def test_its_native_variant_uses_the_library_of_another_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("samples", "features", "hidden"), [(64, 8, 24), (101, 9, 31), (1, 2, 5), (6, 40, 3), (401, 33, 17)])
+def test_one_call_trains_as_single_steps_do(device: str, samples: int, features: int, hidden: int) -> None:
+    """Sizes that are no multiple of a vector, fewer samples than share a tile's sums, and so many that several threads take parts."""
+    make = SeededMaker(5, torch.device(device), "f64")
+    target = torch.nn.functional.one_hot(make.integers(0, 2, samples), module.CLASSES).double()
+    weights = make.normal(features, hidden), make.normal(hidden, module.CLASSES)
+    masks = [(w > -0.3).double() for w in weights]
+    arguments = [make.normal(samples, features), target, *weights, *masks]
+    right = module.in_steps(module.descend)(*arguments, 0.7, 3)
+    for dtype, most in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        if device == "cuda" and dtype == torch.float64 and samples > 200:
+            continue  # These do not fit shared memory in float64.
+        trained = torch.ops.warpwatch.lottery_train(*(t.to(dtype) for t in arguments), 0.7, 3)
+        for mine, theirs, before in zip(trained, right, weights, strict=True):
+            assert (theirs - before).norm() > 1e-3, "or training shows nothing"
+            assert (mine.double() - theirs).norm() <= most * theirs.norm()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(3)}, r"x must be \(samples, features\)"),
+        ({"target": torch.zeros(4, 3)}, "target has the wrong shape"),
+        ({"w2": torch.zeros(5, 2, dtype=torch.float64)}, "w2 has another dtype"),
+        ({"steps": -1}, "steps must not be negative"),
+    ],
+)
+def test_training_refuses_what_does_not_fit(change: dict[str, Any], message: str) -> None:
+    shapes = {"x": (4, 3), "target": (4, 2), "w1": (3, 5), "w2": (5, 2), "mask1": (3, 5), "mask2": (5, 2)}
+    given = {name: torch.zeros(shape) for name, shape in shapes.items()} | {"speed": 0.1, "steps": 1} | change
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.warpwatch.lottery_train(*given.values())
+
+
+def test_its_native_variants_use_the_library_of_another_operator_too(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     monkeypatch.setattr(verbs.native, "load", loaded.append)
     child = object.__new__(verbs.Verbs)
     child._native_ready = set()
     child._load_native(module.operator)
-    assert loaded == ["magnitude_prune"]
+    assert loaded == ["lottery", "magnitude_prune"]
 
 
 def test_costs() -> None:
