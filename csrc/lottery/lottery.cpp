@@ -36,6 +36,7 @@ std::tuple<Tensor, Tensor> lottery_train(const Tensor& x_given, const Tensor& ta
                                          const Tensor& mask1_given, const Tensor& mask2_given, double speed, int64_t steps) {
   STD_TORCH_CHECK(x_given.dim() == 2 && x_given.size(0) > 0, "x must be (samples, features)");
   STD_TORCH_CHECK(w1_given.dim() == 2, "w1 must be (features, hidden)");
+  STD_TORCH_CHECK(w1_given.numel() > 0, "there must be features and hidden values");
   STD_TORCH_CHECK(steps >= 0, "steps must not be negative");
   const Shape shape{x_given.size(0), x_given.size(1), w1_given.size(1)};
   const Tensor x = checked(x_given, x_given, shape.samples, shape.features, "x");

@@ -10,10 +10,9 @@ using lottery::Training;
 
 namespace {
 
-constexpr int kLanes = 4;  // Threads that share a sample, and the width of what one of them takes at once.
-
-template <class T>
-constexpr int kThreads = sizeof(T) == 4 ? 1024 : 512;
+constexpr int kThreads = 512;
+constexpr int kLanes = 4;  // Threads that share samples, and the width of what one of them takes at once.
+constexpr int kRows = 2;   // Samples that they share, so that each weight is loaded once for both.
 
 template <class T>
 struct alignas(16) Four {
@@ -25,34 +24,40 @@ __device__ Four<T> load(const T* from) {
   return *reinterpret_cast<const Four<T>*>(from);
 }
 
+template <class T>
+__device__ void store(T* to, const Four<T>& value) {
+  *reinterpret_cast<Four<T>*>(to) = value;
+}
+
 // Rows of so many elements begin in different banks.
 int spread(int width) { return width / kLanes % 2 == 0 ? width + kLanes : width; }
 
-int rounded(int64_t width) { return static_cast<int>(warpwatch::ceil_div(width, kLanes)) * kLanes; }
+int rounded(int64_t count, int to) { return static_cast<int>(warpwatch::ceil_div(count, to)) * to; }
 
-// Where everything lies in shared memory, in elements. A sample's row holds its inputs, the slopes of its two sums, its two targets. The
-// gradient is cut into tiles of 4 x 4; `groups` threads share a tile's samples, and their sums take the place of the hidden values.
+// Where everything lies in shared memory, in elements. A sample's row holds its inputs, the slopes of its two sums, its two targets; a row
+// more, where their number is odd, is zero and moves no weight. The gradient is cut into tiles of 4 x 4; `groups` threads share a tile's samples, and their sums take the place of the hidden values.
 struct Plan {
   int samples, features, hidden;
-  int inputs, columns;  // Features and hidden, rounded up.
+  int rows, inputs, columns;  // The same, rounded up.
   int row, hidden_row;
   int tiles, groups;
   int slopes, values, sums, weights, masks, total;
 
-  Plan(const Shape& shape, int threads)
+  explicit Plan(const Shape& shape)
       : samples(static_cast<int>(shape.samples)),
         features(static_cast<int>(shape.features)),
         hidden(static_cast<int>(shape.hidden)),
-        inputs(rounded(features)),
-        columns(rounded(hidden)),
+        rows(rounded(samples, kRows)),
+        inputs(rounded(features, kLanes)),
+        columns(rounded(hidden, kLanes)),
         row(spread(inputs + kLanes)),
         hidden_row(spread(columns)),
         tiles((inputs / kLanes + 1) * (columns / kLanes)) {
     const int size = tiles * kLanes * kLanes;
-    groups = std::max(1, std::min({threads / tiles, 2 * samples * hidden_row / size, samples}));
-    slopes = sums = samples * row;
-    values = slopes + samples * hidden_row;
-    weights = sums + std::max(2 * samples * hidden_row, size);
+    groups = std::max(1, std::min({kThreads / tiles, 2 * rows * hidden_row / size, rows}));
+    slopes = sums = rows * row;
+    values = slopes + rows * hidden_row;
+    weights = sums + std::max(2 * rows * hidden_row, size);
     masks = weights + size;
     total = masks + size;
   }
@@ -74,14 +79,14 @@ __device__ void read_weight(const Plan& plan, const Training<T>& from, int row, 
 
 template <class T>
 __device__ void read(const Plan& plan, const Training<T>& from, T* memory) {
-  for (int i = threadIdx.x; i < plan.samples * plan.row; i += blockDim.x) {
+  for (int i = threadIdx.x; i < plan.rows * plan.row; i += kThreads) {
     const int sample = i / plan.row, column = i % plan.row, target = column - plan.inputs - lottery::kClasses;
     T value = 0;
-    if (column < plan.features) value = from.x[sample * plan.features + column];
-    if (target >= 0 && target < lottery::kClasses) value = from.target[sample * lottery::kClasses + target];
+    if (sample < plan.samples && column < plan.features) value = from.x[sample * plan.features + column];
+    if (sample < plan.samples && target >= 0 && target < lottery::kClasses) value = from.target[sample * lottery::kClasses + target];
     memory[i] = value;
   }
-  for (int i = threadIdx.x; i < plan.masks - plan.weights; i += blockDim.x)
+  for (int i = threadIdx.x; i < plan.masks - plan.weights; i += kThreads)
     read_weight(plan, from, i / plan.columns, i % plan.columns, memory[plan.weights + i], memory[plan.masks + i]);
 }
 
@@ -92,45 +97,60 @@ __device__ T over_lanes(T value) {
   return value;
 }
 
-__device__ float hyperbolic(float x) { return tanhf(x); }
+// tanh and 1 / (1 + exp(-x)). In float they are off by 1e-7 at most, which is what rounding leaves of the sums that they are taken of;
+// tanhf and expf are no better than that here, and their branches, both of which a warp takes, are a quarter of a step.
 __device__ double hyperbolic(double x) { return tanh(x); }
-__device__ float exponential(float x) { return expf(x); }
-__device__ double exponential(double x) { return exp(x); }
+__device__ float hyperbolic(float x) { return copysignf(1.0f - __fdividef(2.0f, __expf(2.0f * fabsf(x)) + 1.0f), x); }
+__device__ double logistic(double x) { return 1.0 / (1.0 + exp(-x)); }
+__device__ float logistic(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-// A sample's hidden values, and the slopes of its sums and of its hidden sums.
+// The hidden values of kRows samples, and the slopes of their sums and of their hidden sums.
 template <class T>
-__device__ void follow_sample(const Plan& plan, T* memory, int sample, int lane) {
-  T* row = memory + sample * plan.row;
+__device__ void follow_samples(const Plan& plan, T* memory, int sample, int lane) {
+  T* rows = memory + sample * plan.row;
   T* values = memory + plan.values + sample * plan.hidden_row;
   T* slopes = memory + plan.slopes + sample * plan.hidden_row;
-  const T *weights = memory + plan.weights, *first = weights + plan.inputs * plan.columns, *second = first + plan.columns;
-  T sum[lottery::kClasses] = {};
+  const T *weights = memory + plan.weights, *sums = weights + plan.inputs * plan.columns;
+  T ahead[kRows] = {};
   for (int j = kLanes * lane; j < plan.columns; j += kLanes * kLanes) {
-    Four<T> value = {};
-    for (int f = 0; f < plan.features; ++f) {
-      const Four<T> weight = load(weights + f * plan.columns + j);
-      for (int e = 0; e < kLanes; ++e) value.element[e] += row[f] * weight.element[e];
+    Four<T> value[kRows] = {};
+    const T* weight_at = weights + j;
+    for (int f = 0; f < plan.inputs; f += kLanes) {
+      Four<T> x[kRows];
+      for (int r = 0; r < kRows; ++r) x[r] = load(rows + r * plan.row + f);
+#pragma unroll
+      for (int k = 0; k < kLanes; ++k, weight_at += plan.columns) {
+        const Four<T> weight = load(weight_at);
+        for (int r = 0; r < kRows; ++r)
+          for (int e = 0; e < kLanes; ++e) value[r].element[e] += x[r].element[k] * weight.element[e];
+      }
     }
-    for (int e = 0; e < kLanes; ++e) {
-      value.element[e] = hyperbolic(value.element[e]);
-      sum[0] += value.element[e] * first[j + e];
-      sum[1] += value.element[e] * second[j + e];
+    const Four<T> first = load(sums + j), second = load(sums + plan.columns + j);
+    for (int r = 0; r < kRows; ++r) {
+      for (int e = 0; e < kLanes; ++e) {
+        value[r].element[e] = hyperbolic(value[r].element[e]);
+        ahead[r] += value[r].element[e] * (first.element[e] - second.element[e]);
+      }
+      store(values + r * plan.hidden_row + j, value[r]);
     }
-    *reinterpret_cast<Four<T>*>(values + j) = value;
   }
-  const T ahead = over_lanes(sum[0]) - over_lanes(sum[1]);
-  const T* target = row + plan.inputs + lottery::kClasses;
-  const T share = T{1} / plan.samples;
-  const T slope0 = (1 / (1 + exponential(-ahead)) - target[0]) * share, slope1 = (1 / (1 + exponential(ahead)) - target[1]) * share;
-  if (lane == 0) {
-    row[plan.inputs] = slope0;
-    row[plan.inputs + 1] = slope1;
+  T slope[kRows][lottery::kClasses];
+  for (int r = 0; r < kRows; ++r) {
+    const T by = over_lanes(ahead[r]), share = T{1} / plan.samples;
+    T* of_sums = rows + r * plan.row + plan.inputs;
+    slope[r][0] = (logistic(by) - of_sums[lottery::kClasses]) * share;
+    slope[r][1] = (logistic(-by) - of_sums[lottery::kClasses + 1]) * share;
+    if (lane < lottery::kClasses) of_sums[lane] = lane == 0 ? slope[r][0] : slope[r][1];
   }
   for (int j = kLanes * lane; j < plan.columns; j += kLanes * kLanes) {
-    Four<T> value = load(values + j);
-    for (int e = 0; e < kLanes; ++e)
-      value.element[e] = (slope0 * first[j + e] + slope1 * second[j + e]) * (1 - value.element[e] * value.element[e]);
-    *reinterpret_cast<Four<T>*>(slopes + j) = value;
+    const Four<T> first = load(sums + j), second = load(sums + plan.columns + j);
+    for (int r = 0; r < kRows; ++r) {
+      Four<T> value = load(values + r * plan.hidden_row + j);
+      for (int e = 0; e < kLanes; ++e)
+        value.element[e] =
+            (slope[r][0] * first.element[e] + slope[r][1] * second.element[e]) * (1 - value.element[e] * value.element[e]);
+      store(slopes + r * plan.hidden_row + j, value);
+    }
   }
 }
 
@@ -141,7 +161,7 @@ __device__ void add_samples(const Plan& plan, const T* memory, int tile, int gro
   const int across = plan.columns / kLanes, down = tile / across;
   const T* left = memory + kLanes * down;
   const T* right = memory + (down == plan.inputs / kLanes ? plan.values : plan.slopes) + kLanes * (tile % across);
-  for (int sample = group; sample < plan.samples; sample += plan.groups) {
+  for (int sample = group; sample < plan.rows; sample += plan.groups) {
     const Four<T> a = load(left + sample * plan.row), b = load(right + sample * plan.hidden_row);
 #pragma unroll
     for (int r = 0; r < kLanes; ++r)
@@ -150,28 +170,34 @@ __device__ void add_samples(const Plan& plan, const T* memory, int tile, int gro
   }
 }
 
+// Rows of a tile are moved by the first of the threads that share it.
 template <class T>
-__device__ void move_weights(const Plan& plan, T* memory, T speed) {
-  for (int i = threadIdx.x; i < plan.tiles * kLanes * kLanes; i += blockDim.x) {
-    const int element = i % kLanes, tile = i / kLanes % plan.tiles, r = i / kLanes / plan.tiles, across = plan.columns / kLanes;
-    T sum = 0;
-    for (int group = 0; group < plan.groups; ++group)
-      sum += memory[plan.sums + ((r * plan.groups + group) * plan.tiles + tile) * kLanes + element];
-    const int at = (kLanes * (tile / across) + r) * plan.columns + kLanes * (tile % across) + element;
-    memory[plan.weights + at] -= speed * sum * memory[plan.masks + at];
+__device__ void move_weights(const Plan& plan, T* memory, int tile, int group, T speed) {
+  const int across = plan.columns / kLanes;
+  for (int r = group; r < kLanes; r += plan.groups) {
+    Four<T> sum = {};
+    for (int g = 0; g < plan.groups; ++g) {
+      const Four<T> part = load(memory + plan.sums + kLanes * ((r * plan.groups + g) * plan.tiles + tile));
+      for (int e = 0; e < kLanes; ++e) sum.element[e] += part.element[e];
+    }
+    const int at = (kLanes * (tile / across) + r) * plan.columns + kLanes * (tile % across);
+    const Four<T> mask = load(memory + plan.masks + at);
+    Four<T> weight = load(memory + plan.weights + at);
+    for (int e = 0; e < kLanes; ++e) weight.element[e] -= speed * sum.element[e] * mask.element[e];
+    store(memory + plan.weights + at, weight);
   }
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads<T>) void train(Plan plan, Training<T> training) {
+__global__ __launch_bounds__(kThreads) void train(Plan plan, Training<T> training) {
   extern __shared__ __align__(16) unsigned char bytes[];
   T* memory = reinterpret_cast<T*>(bytes);
   const int thread = threadIdx.x, tile = thread % plan.tiles, group = thread / plan.tiles;
   read(plan, training, memory);
   for (int64_t step = 0; step < training.steps; ++step) {
     __syncthreads();
-    for (int sample = thread / kLanes; sample < plan.samples; sample += kThreads<T> / kLanes)
-      follow_sample(plan, memory, sample, thread % kLanes);
+    for (int sample = thread / kLanes * kRows; sample < plan.rows; sample += kThreads / kLanes * kRows)
+      follow_samples(plan, memory, sample, thread % kLanes);
     __syncthreads();
     Four<T> sum[kLanes] = {};
     if (group < plan.groups) add_samples(plan, memory, tile, group, sum);
@@ -179,15 +205,15 @@ __global__ __launch_bounds__(kThreads<T>) void train(Plan plan, Training<T> trai
     __syncthreads();
     if (group < plan.groups)
       for (int r = 0; r < kLanes; ++r)
-        reinterpret_cast<Four<T>*>(memory + plan.sums)[(r * plan.groups + group) * plan.tiles + tile] = sum[r];
+        store(memory + plan.sums + kLanes * ((r * plan.groups + group) * plan.tiles + tile), sum[r]);
     __syncthreads();
-    move_weights(plan, memory, training.speed);
+    if (group < plan.groups) move_weights(plan, memory, tile, group, training.speed);
   }
   __syncthreads();
   const T* weights = memory + plan.weights;
-  for (int i = thread; i < plan.features * plan.hidden; i += kThreads<T>)
+  for (int i = thread; i < plan.features * plan.hidden; i += kThreads)
     training.out1[i] = weights[i / plan.hidden * plan.columns + i % plan.hidden];
-  for (int i = thread; i < plan.hidden * lottery::kClasses; i += kThreads<T>)
+  for (int i = thread; i < plan.hidden * lottery::kClasses; i += kThreads)
     training.out2[i] = weights[(plan.inputs + i % lottery::kClasses) * plan.columns + i / lottery::kClasses];
 }
 
@@ -203,11 +229,11 @@ const char* lottery::train_on(const Shape& shape, const Training<T>& training, v
   const char* refusal = "all samples and weights must fit a multiprocessor's shared memory";
   if (shape.samples > kMost || shape.features > kMost || shape.hidden > kMost) return refusal;
   if (shape.samples * (shape.features + shape.hidden) > kMost || shape.features * shape.hidden > kMost) return refusal;
-  const Plan plan(shape, kThreads<T>);
+  const Plan plan(shape);
   const int bytes = plan.total * static_cast<int>(sizeof(T));
-  if (bytes > most || plan.tiles > kThreads<T>) return refusal;
+  if (bytes > most || plan.tiles > kThreads) return refusal;
   cudaFuncSetAttribute(train<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  train<T><<<1, kThreads<T>, bytes, warpwatch::as_stream(stream)>>>(plan, training);
+  train<T><<<1, kThreads, bytes, warpwatch::as_stream(stream)>>>(plan, training);
   return warpwatch::launch_error();
 }
 
