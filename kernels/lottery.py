@@ -197,7 +197,11 @@ def largest_natively(w: Tensor, keep: int) -> Tensor:
     return mask
 
 
-@operator.variant("v1", idea="autograd in every step, dense masks, a stable sort to prune")
+@operator.variant(
+    "v1",
+    idea="autograd in every step, dense masks, a stable sort to prune",
+    outcome="960 ms for 256 samples of 16 features, 32 hidden and 11 rounds of 100 steps on an H200; autograd fits no CUDA graph",
+)
 def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, in_steps(descend_by_autograd), largest)
 
@@ -205,7 +209,7 @@ def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
 @operator.variant(
     "v2",
     idea="gradients by hand instead of a tape, torch.topk to prune",
-    outcome="60 ms for 256 samples of 16 features, 32 hidden and 11 rounds of 100 steps as a CUDA graph on an H200; 270 ms eager",
+    outcome="59 ms as a CUDA graph where v1 takes 960 on an H200; 400 eager",
 )
 def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest_by_topk)
@@ -214,7 +218,7 @@ def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
 @operator.variant(
     "foreach",
     idea="v2 with both layers' updates in one call each",
-    outcome="51 ms where v2 takes 60 on an H200; eager 263, v2 270",
+    outcome="50 ms where v2 takes 59 on an H200; eager 370, v2 400",
 )
 def foreach(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, in_steps(descend_foreach), largest_by_topk)
@@ -245,6 +249,7 @@ def resident_only(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v4",
     idea="all steps of a round in one call: on CUDA one block that keeps samples and weights in shared memory, in C++ vectors of hidden values",
+    outcome="7.3 ms where compile takes 42 on an H200, eager as well; 15 ms on two CPU cores, foreach 100",
     native=True,
     unsupported=resident_only,
 )
@@ -255,7 +260,7 @@ def v4(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
 @operator.variant(
     "compile",
     idea="v2 with a compiled step",
-    outcome="43 ms where v2 takes 60 on an H200: the fastest; eager 374, the slowest",
+    outcome="42 ms where v2 takes 59 on an H200; eager 380",
     unsupported=compile_unsupported,
 )
 def compiled_step(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
