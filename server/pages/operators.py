@@ -85,9 +85,9 @@ def baseline_of(variants: list[str]) -> str:
 
 
 def heat_row(row: list[Cell | None]) -> list[HeatCell | None]:
-    """The cells of one case with their speed-up over the baseline."""
+    """The cells of one case with their speed-up over the baseline of those that have a time: naive torch may be too slow for a case."""
     timed = {cell.variant: cell.median_ns for cell in row if cell and cell.median_ns}
-    base = timed.get(baseline_of([cell.variant for cell in row if cell]))
+    base = timed[baseline_of(list(timed))] if timed else None
     fastest = min(timed.values(), default=None)
     found: list[HeatCell | None] = []
     for cell in row:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
 from fastapi.testclient import TestClient
 
 from db import registry
+from db.models import Status as KeptStatus
 from server.break_even import calls_to_pay
 from server.formats import shape
 from tests.builders import CASES, CPU, GPU, Lab
@@ -127,3 +129,13 @@ def test_an_operator_is_shown_on_a_device_that_measured_it(client: TestClient, l
     for page in ("/operators/square", f"/history?operator=square&case={CASES[0]}"):
         assert client.get(page).text.count(f'<option value="{CPU.device_key}" selected') == 1
     assert f'<option value="{GPU.device_key}" selected' in client.get("/operators/cube").text
+
+
+def test_speed_ups_are_over_the_first_variant_that_has_a_time(client: TestClient, lab: Lab) -> None:
+    lab.bench(
+        0, {("v1", CASES[0]): 3000.0, ("v2", CASES[0]): 1000.0, ("v1", CASES[1]): KeptStatus.TIMED_OUT, ("v2", CASES[1]): 5000.0}
+    )
+    page = client.get("/operators/square").text
+    assert sorted(re.findall(r"<span[^>]*>([\d.]+)×</span>", page)) == ["1.00", "1.00", "3.00"]
+    assert "Speed-up over v1" in page
+    assert "where v1 has no time, over the first that has one" in page
