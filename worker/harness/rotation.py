@@ -157,7 +157,7 @@ def _spread(indices: list[int], count: int) -> list[int]:
 
 
 def wipe(result: Any, given: Iterable[Data]) -> None:
-    """Fills what a call returned with NaN, unless it is a view of something given: the gradient of a sum is the gradient that came in."""
+    """Fills what calls returned with NaN, unless it is a view of something given: the gradient of a sum is the gradient that came in."""
     inputs = {tensor.untyped_storage().data_ptr() for data in given for _, tensor in data.tensors()}
     for _, tensor in named_tensors(result):
         if tensor.untyped_storage().data_ptr() not in inputs:
