@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from db import embedded
 from tests.worker.conftest import Repository, identify, processes_with
 
 OPERATOR = """
@@ -29,9 +34,15 @@ def v1(a):
 """
 
 
-def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repository, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    identify(home)
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    identify(folder)
+    yield folder
+    shutil.rmtree(embedded.data_folder(folder), ignore_errors=True)
+
+
+def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repository, home: Path) -> None:
     repository.commit("before", {"README": "nothing to measure"})
     good = repository.commit("good", {"warpwatch.toml": "", "kernels/twice.py": OPERATOR})
     bad = repository.commit("bad", {"kernels/twice.py": OPERATOR.replace("a + a", "a + a + 1")})
