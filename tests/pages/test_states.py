@@ -17,8 +17,10 @@ from server.app import create_app
 from server.pages.render import WEB
 from warpwatch.cli import app
 from warpwatch.settings import Settings
+from worker.intake import take_in
 
 ADDRESS = "http://127.0.0.1:8321"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "example" / "h100.wwb"
 
 
 @pytest.fixture
@@ -68,6 +70,12 @@ def test_example_data_is_labelled_and_is_not_what_one_sees_first(client: TestCli
     assert "Example data." in shown
     assert re.search(r"<option selected>\s*example-h100", shown)
     assert 'href="/jobs?repository=example-h100"' in shown
+
+
+def test_an_imported_file_is_named_where_others_say_what_was_asked_for(client: TestClient, database: Database) -> None:
+    found = take_in(database, EXAMPLE, "example-h100", "example")
+    for path in ("/submissions?repository=example-h100", f"/submissions/{found.submission_id}"):
+        assert f'<span class="mono">{EXAMPLE.name}</span>' in client.get(path).text
 
 
 def test_a_database_that_is_away_is_explained(tmp_path: Path) -> None:
