@@ -119,6 +119,11 @@ def short(sha: str) -> str:
     return sha[:8]
 
 
+def short_ids(message: str) -> str:
+    """The message with every id of a commit cut to what `short` leaves of it."""
+    return re.sub(r"\b[0-9a-f]{40}\b", lambda found: short(found[0]), message)
+
+
 def ago(when: datetime, now: datetime | None = None) -> str:
     """How long ago, in one unit: "3 h ago"; the day itself when it is more than a month."""
     age = ((now or datetime.now(UTC)) - when).total_seconds()
@@ -199,5 +204,5 @@ def fact(value: Any) -> str:
 
 
 FILTERS = (
-    duration, significant, sci, seconds, change, direction, share, size, quantity, short, ago, absolute, moment, day, span, status_name, headline, plural, shape, fact,
+    duration, significant, sci, seconds, change, direction, share, size, quantity, short, short_ids, ago, absolute, moment, day, span, status_name, headline, plural, shape, fact,
 )  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import text
 
 from db.reads.query import Session, fetch, fetch_one, fetch_page, fetch_scalar
-from db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow
+from db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow, UnchangedRow
+from db.submissions import UNCHANGED
 
 _REPOSITORIES = """
 SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch, status_url,
@@ -17,11 +18,17 @@ FROM repositories
 
 _COMMIT_COLUMNS = """
 commits.id, sha, parent_sha, ordinal, author, authored_at, subject,
-coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) AS broken
+coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) AS broken, left_out.unchanged
+"""
+
+# What was found at the commit all the same, asked for in another way, is no longer left out.
+_LEFT_OUT = f"""
+FROM jobs WHERE jobs.commit_id = commits.id AND state = 'done' AND kind <> 'compare' AND message LIKE '{UNCHANGED} %'
+     AND NOT EXISTS (SELECT FROM results WHERE results.commit_id = commits.id AND results.operator_id = jobs.operator_id)
 """
 
 # Only the newest result per operator, variant, case, kind and device counts; what fails to check and to bench is broken once.
-_COMMIT_COUNTS = """
+_COMMIT_COUNTS = f"""
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE kind = 'bench' AND status = 'ok') AS points,
            count(DISTINCT (variant_id, case_id, device_id)) FILTER (WHERE status = 'wrong') AS wrong,
@@ -33,6 +40,7 @@ LEFT JOIN LATERAL (
         ORDER BY operator_id, variant_id, case_id, kind, device_id, id DESC
     ) AS newest
 ) AS counts ON true
+LEFT JOIN LATERAL (SELECT count(DISTINCT operator_id) AS unchanged {_LEFT_OUT}) AS left_out ON true
 """
 
 
@@ -78,6 +86,21 @@ def find_commit(session: Session, repository_id: int, sha: str) -> CommitRow | N
     """
     found = fetch(session, CommitRow, sql, repository_id=repository_id, sha=sha)
     return found[0] if len(found) == 1 else None
+
+
+def list_unchanged(session: Session, commit_id: int) -> list[UnchangedRow]:
+    """The operators that were not measured at the commit because they are those of another, by name."""
+    sql = f"""
+    SELECT operators.name AS operator, left_out.since
+    FROM commits
+    CROSS JOIN LATERAL (
+        SELECT DISTINCT ON (operator_id) operator_id, (regexp_match(message, '([0-9a-f]+)$'))[1] AS since {_LEFT_OUT}
+        ORDER BY operator_id, jobs.id DESC
+    ) AS left_out
+    JOIN operators ON operators.id = left_out.operator_id
+    WHERE commits.id = :commit_id ORDER BY operators.name
+    """
+    return fetch(session, UnchangedRow, sql, commit_id=commit_id)
 
 
 _OPERATORS = """

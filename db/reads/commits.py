@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from db.reads.builds import read_builds
-from db.reads.code import find_commit
+from db.reads.code import find_commit, list_unchanged
 from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
 from db.reads.replay import run_command
 from db.reads.rows import CommitCell, CommitDetail, CommitRow, ComparedRow
@@ -62,7 +62,7 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
         return CommitCell(replay=replay, **fields)
 
     cells = fetch(session, cell, _CELLS, commit_id=commit.id)
-    return CommitDetail(commit, repository, cells, read_builds(session, commit))
+    return CommitDetail(commit, repository, cells, read_builds(session, commit), list_unchanged(session, commit.id))
 
 
 class _Side(NamedTuple):

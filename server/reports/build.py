@@ -42,7 +42,11 @@ def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: i
     found = Counter(row.kind for row in rows)
     counts = {kind: found[kind] for kind in KINDS if found[kind]}
     code = exit_code(counts)
-    unchanged = sorted({job.cell.operator for job in facts.jobs if job.kind == "compare" and job.unchanged_since})
+    # What is held against a base is unchanged where the comparison was left out; its checks may be, because of any other commit.
+    left_out = {
+        job.cell.operator for job in facts.jobs if job.unchanged_since and (job.kind == "compare" or facts.base_sha is None)
+    }
+    unchanged = sorted(left_out)
     conclusion: Conclusion = "pending" if facts.pending else _CONCLUSIONS[code]
     return Report(
         submission_id=facts.submission_id,
@@ -69,7 +73,7 @@ def _summary(facts: ReportFacts, counts: dict[Kind, int], compared: int, unchang
     """One line, short enough for a commit status."""
     said = [f"{count} {KINDS[kind]}" for kind, count in counts.items()]
     if not said:
-        said = ["all right" if facts.results.get("ok") else "nothing to say"]
+        said = ["all right" if facts.results.get("ok") else "nothing new" if unchanged else "nothing to say"]
         said += ["none slower"] if compared else []
     said += [f"{compared} compared"] if compared else []
     said += [f"{len(unchanged)} unchanged"] if unchanged else []

@@ -71,7 +71,7 @@ def _end(report: Report) -> str:
     lines = [f"{KINDS[kind]}: {MEANINGS[kind]}" for kind in met]
     if report.unchanged:
         names = ", ".join(report.unchanged[:5]) + (" …" if len(report.unchanged) > 5 else "")
-        lines.append(f"Unchanged, so not compared: {_text(names[:150])}.")
+        lines.append(f"Unchanged, so not {'compared' if report.base_sha else 'measured'}: {_text(names[:150])}.")
     return "".join(f"\n<sub>{line}</sub>\n" for line in lines)
 
 

@@ -77,7 +77,8 @@ class Report:
 
     conclusion: pending while jobs or verdicts are to come, then success, failure or error for the exit codes 0, 1 and 2.
     counts: rows per kind, those left out included. results: per status. compared: pairs of variant and case held against the base;
-    same: those that show nothing. unchanged: operators whose sources are those of the base.
+    same: those that show nothing. unchanged: operators whose sources are those of the base, or without
+    one those of a commit that was measured.
     """
 
     submission_id: int

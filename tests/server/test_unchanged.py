@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from server.sources import Sources
-from tests.builders import Lab, commit, make_repository, run_git
+from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.test_submissions import ask, jobs
 
 
@@ -97,6 +98,32 @@ def test_an_unchanged_operator_is_done_and_says_since_when(client: TestClient, l
     assert jobs(client, third["id"])[0]["message"].endswith(lab.shas[-1])
     changed = commit(lab.source, "Change all", ("square", "cube"))
     assert ask(client, commits=changed, **wanted).json()["counts"] == {"queued": 1}
+
+
+def test_every_page_says_of_which_commit_an_unchanged_one_is(client: TestClient, lab: Lab) -> None:
+    measured = lab.shas[-1]
+    ask(client, commits=measured, kinds=["bench"], skip_unchanged=True)
+    same = change(lab.source, "README.md", "words")
+    submission = ask(client, commits=same, kinds=["bench"], skip_unchanged=True).json()
+    found = client.get(f"/api/v1/commits/{same}", params={"repository": "kernels"}).json()
+    assert found["unchanged"] == [{"operator": name, "since": measured} for name in ("cube", "square")]
+    assert found["commit"]["unchanged"] == 2
+    short = measured[:8]
+    for path, words in {
+        "/commits": r">unchanged<",
+        f"/commits/{same}": rf"the sources are those of <a[^>]*>{short}</a>:.*cube</a>,.*square</a>",
+        f"/submissions/{submission['id']}": rf"not measured: its sources are those of {short}<",
+    }.items():
+        page = client.get(path, params={"repository": "kernels"}).text
+        assert re.search(words, page), path
+        assert "Nothing was found at this commit" not in page
+    assert client.get(f"/api/v1/submissions/{submission['id']}/report").json()["summary"] == "nothing new, 2 unchanged"
+    # Who wants it measured all the same is told what was found.
+    lab.shas.append(same)
+    lab.commits[same] = found["commit"]["id"]
+    lab.bench(-1, {("v1", CASES[0]): 1000.0})
+    found = client.get(f"/api/v1/commits/{same}", params={"repository": "kernels"}).json()
+    assert [row["operator"] for row in found["unchanged"]] == ["cube"]
 
 
 def test_within_a_range_only_changes_are_measured(client: TestClient, lab: Lab) -> None:

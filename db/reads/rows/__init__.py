@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
-from db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow
+from db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow, UnchangedRow
 from db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
 from db.reads.rows.proofs import AccusedView, ExhibitView, ProofView
 from db.reads.rows.schedules import AlarmRow, ScheduleRow, alarm
@@ -94,6 +94,7 @@ __all__ = [
     "TraceDetail",
     "TraceRow",
     "TrialRow",
+    "UnchangedRow",
     "Verdicts",
     "WorkerRow",
     "alarm",

@@ -23,7 +23,9 @@ class RepositoryRow:
 
 @dataclass(frozen=True, slots=True)
 class CommitRow:
-    """points: timings. wrong, broken: variants on a case and device that were wrong, or ended in another status than ok, wrong, unsupported or skipped."""
+    """points: timings. wrong, broken: variants on a case and device that were wrong, or ended in another status than ok, wrong, unsupported or skipped.
+    unchanged: operators that were not measured, because their sources are those of a commit that was.
+    """
 
     id: int
     sha: str
@@ -35,6 +37,15 @@ class CommitRow:
     points: int = 0
     wrong: int = 0
     broken: int = 0
+    unchanged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnchangedRow:
+    """An operator that was not measured at a commit, because its sources are those of the commit `since`."""
+
+    operator: str
+    since: str
 
 
 @dataclass(frozen=True, slots=True)

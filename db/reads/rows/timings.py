@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from db.reads.rows.builds import BuildView
-from db.reads.rows.code import CommitRow
+from db.reads.rows.code import CommitRow, UnchangedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,7 @@ class CommitDetail:
     repository: str
     cells: list[CommitCell]
     builds: list[BuildView]
+    unchanged: list[UnchangedRow]
 
 
 @dataclass(frozen=True, slots=True)
