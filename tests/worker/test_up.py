@@ -51,6 +51,7 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repo
     assert "Warpwatch serves http://127.0.0.1:" in said
     (named,) = [line for line in said.splitlines() if "/submissions/" in line]
     assert named.startswith(f"{bad[:9]} bad: done {{'wrong': 2}}")
+    assert said.splitlines()[-1] == "results: 4 ok, 2 wrong"
     # What was measured stays measured, and the commit that is right is all that is asked for now.
     repository.checkout(good)
     said, code = up(repository, home, 1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -150,7 +151,9 @@ def _follow(client: Client, submitted: list[Submitted], services: list[Service])
             _check_alive(services)
             for submission_id in open_ids:
                 row = last[submission_id] = client.get(f"/submissions/{submission_id}")
-                progress.update(bars[submission_id], total=sum(row["counts"].values()), completed=_ended(row), note=_note(row))
+                progress.update(
+                    bars[submission_id], total=sum(row["counts"].values()), completed=_ended(row), note=_note(row["results"])
+                )
             if not console.is_terminal and time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()
                 jobs = sum(sum(row["counts"].values()) for row in last.values())
@@ -163,8 +166,8 @@ def _ended(row: dict[str, Any]) -> int:
     return sum(count for state, count in row["counts"].items() if state not in ("queued", "running"))
 
 
-def _note(row: dict[str, Any]) -> str:
-    return ", ".join(f"{count} {status}" for status, count in sorted(row["results"].items()) if count)
+def _note(results: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(results.items()) if count)
 
 
 def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[str, Any]]) -> int:
@@ -179,6 +182,10 @@ def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[
                 f"[red]{submission.title}: {row['state']} {bad or ''}[/red] {client.url}/submissions/{submission.id}",
                 highlight=False,
             )
+    total = Counter[str]()
+    for row in last.values():
+        total.update(row["results"])
+    console.print(f"results: {_note(total) or 'none, since nothing changed'}", highlight=False)
     return 1 if faults else 0
 
 
