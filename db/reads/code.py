@@ -91,13 +91,14 @@ def find_commit(session: Session, repository_id: int, sha: str) -> CommitRow | N
 def list_unchanged(session: Session, commit_id: int) -> list[UnchangedRow]:
     """The operators that were not measured at the commit because they are those of another, by name."""
     sql = f"""
-    SELECT operators.name AS operator, left_out.since
+    SELECT operators.name AS operator, left_out.since, measured.id AS since_id
     FROM commits
     CROSS JOIN LATERAL (
         SELECT DISTINCT ON (operator_id) operator_id, (regexp_match(message, '([0-9a-f]+)$'))[1] AS since {_LEFT_OUT}
         ORDER BY operator_id, jobs.id DESC
     ) AS left_out
     JOIN operators ON operators.id = left_out.operator_id
+    JOIN commits AS measured ON measured.repository_id = commits.repository_id AND measured.sha = left_out.since
     WHERE commits.id = :commit_id ORDER BY operators.name
     """
     return fetch(session, UnchangedRow, sql, commit_id=commit_id)

@@ -105,12 +105,26 @@ ORDER BY operators.name, newest.case_id, newest.variant_id
 def compare_commits(
     session: Session, left: CommitRow, right: CommitRow, device_id: int, metric: str, operator: str | None = None
 ) -> list[ComparedRow]:
-    """Every variant and case measured at either of two commits of one repository; ratio is right over left."""
-    lefts = _side(session, left.id, device_id, metric, operator)
-    rights = _side(session, right.id, device_id, metric, operator)
+    """Every variant and case measured at either of two commits of one repository; ratio is right over left.
+
+    What a commit has of an operator that was unchanged is what was measured at the commit whose sources those are. What is the same on
+    both sides is no comparison, and left out.
+    """
+    same = set(same_sources(session, left, right))
+    lefts, rights = (
+        [side for side in _with_unchanged(session, commit, device_id, metric, operator) if side.operator not in same]
+        for commit in (left, right)
+    )
     keyed = {(side.operator, side.case, side.variant): side for side in rights}
     pairs = [(side, keyed.pop((side.operator, side.case, side.variant), None)) for side in lefts]
     return [_compared(one, other) for one, other in [*pairs, *((None, side) for side in keyed.values())]]
+
+
+def same_sources(session: Session, left: CommitRow, right: CommitRow) -> list[str]:
+    """The operators whose results at both commits are those of one commit, by name."""
+    measured = [{row.operator: row.since_id for row in list_unchanged(session, commit.id)} for commit in (left, right)]
+    names = sorted({name for side in measured for name in side})
+    return [name for name in names if measured[0].get(name, left.id) == measured[1].get(name, right.id)]
 
 
 def compare_variants(
@@ -122,12 +136,20 @@ def compare_variants(
     metric: str,
     operator: str | None = None,
 ) -> list[ComparedRow]:
-    """Every case that either of two variants was measured on at one commit; ratio is right over left."""
-    sides = _side(session, commit.id, device_id, metric, operator)
+    """Every case that either of two variants was measured on at one commit, or at those whose sources it has; ratio is right over left."""
+    sides = _with_unchanged(session, commit, device_id, metric, operator)
     cells = dict.fromkeys((side.operator, side.case) for side in sides)
     keyed = {(side.operator, side.case, side.variant): side for side in sides}
     pairs = [(keyed.get((*cell, left_variant)), keyed.get((*cell, right_variant))) for cell in cells]
     return [_compared(left, right, left_variant, right_variant) for left, right in pairs if left or right]
+
+
+def _with_unchanged(session: Session, commit: CommitRow, device_id: int, metric: str, operator: str | None) -> list[_Side]:
+    sides = _side(session, commit.id, device_id, metric, operator)
+    elsewhere = {(row.since_id, row.operator) for row in list_unchanged(session, commit.id)}
+    for since_id in sorted({since_id for since_id, _ in elsewhere}):
+        sides += [one for one in _side(session, since_id, device_id, metric, operator) if (since_id, one.operator) in elsewhere]
+    return sides
 
 
 def _side(session: Session, commit_id: int, device_id: int, metric: str, operator: str | None) -> list[_Side]:

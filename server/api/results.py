@@ -135,7 +135,10 @@ def get_comparison(
     metric: Metric = None,
     operator: Text = None,
 ) -> Page[ComparedRow]:
-    """Two commits, or two variants of one commit, cell by cell, from what was measured at each."""
+    """Two commits, or two variants of one commit, cell by cell, from what was measured at each.
+
+    An operator that is unchanged at a commit has the times of the commit whose sources those are; what is the same on both sides is left out.
+    """
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     name = metric_of(on, metric)
     if commit is not None:

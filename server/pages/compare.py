@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Response
 
-from db.reads.code import find_commit, list_commits, list_operators
-from db.reads.commits import compare_commits, compare_variants
+from db.reads.code import find_commit, list_commits, list_operators, list_unchanged
+from db.reads.commits import compare_commits, compare_variants, same_sources
 from db.reads.rows import CommitRow, ComparedRow
 from server.formats import variant_order
 from server.pages.choices import Bench, Text, choose_bench
@@ -58,6 +58,8 @@ def compare(
         given={"base": base, "head": head, "commit": commit, "left": left, "right": right, "operator": operator},
         by_variant=bool(commit or left or right),
         rows=None if rows is None else worst_first(rows),
+        same=same_sources(page.session, choice.base, choice.head) if choice.base and choice.head else [],
+        unchanged=[(side, list_unchanged(page.session, side.id)) for side in (choice.base, choice.head, choice.at) if side],
         recent=list_commits(page.session, page.repository.id, limit=100).items,
         operators=[row.name for row in operators],
         variants=sorted({name for row in operators for name in row.variants}, key=variant_order),

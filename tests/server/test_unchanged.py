@@ -106,7 +106,7 @@ def test_every_page_says_of_which_commit_an_unchanged_one_is(client: TestClient,
     same = change(lab.source, "README.md", "words")
     submission = ask(client, commits=same, kinds=["bench"], skip_unchanged=True).json()
     found = client.get(f"/api/v1/commits/{same}", params={"repository": "kernels"}).json()
-    assert found["unchanged"] == [{"operator": name, "since": measured} for name in ("cube", "square")]
+    assert [(row["operator"], row["since"]) for row in found["unchanged"]] == [("cube", measured), ("square", measured)]
     assert found["commit"]["unchanged"] == 2
     short = measured[:8]
     for path, words in {
@@ -124,6 +124,34 @@ def test_every_page_says_of_which_commit_an_unchanged_one_is(client: TestClient,
     lab.bench(-1, {("v1", CASES[0]): 1000.0})
     found = client.get(f"/api/v1/commits/{same}", params={"repository": "kernels"}).json()
     assert [row["operator"] for row in found["unchanged"]] == ["cube"]
+
+
+def test_an_unchanged_commit_is_compared_by_what_it_is_made_of(client: TestClient, lab: Lab) -> None:
+    measured = lab.shas[-1]
+    ask(client, commits=measured, kinds=["bench"], skip_unchanged=True)
+    same = change(lab.source, "README.md", "words")
+    ask(client, commits=same, kinds=["bench"], skip_unchanged=True)
+    lab.bench(-1, {("v1", CASES[0]): 1000.0, ("v2", CASES[0]): 500.0})
+    lab.shas.append(change(lab.source, MINE, "import torch"))
+    ask(client, commits=lab.shas[-1], kinds=["bench"], skip_unchanged=True)
+    lab.commits[lab.shas[-1]] = client.get(f"/api/v1/commits/{lab.shas[-1]}", params={"repository": "kernels"}).json()["commit"][
+        "id"
+    ]
+    lab.bench(-1, {("v1", CASES[0]): 3000.0})
+
+    def ratios(**sides: str) -> list[tuple[str, float | None]]:
+        found = client.get("/api/v1/compare", params={"repository": "kernels", "device": "test-cpu", **sides}).json()["items"]
+        return [(row["left_variant"], row["ratio"]) for row in found]
+
+    assert ratios(left=same, right=lab.shas[-1]) == [("v1", 3.0), ("v2", None)]
+    assert ratios(left=measured, right=same) == []
+    assert ratios(commit=same, left="v1", right="v2") == [("v1", 0.5)]
+    page = client.get("/compare", params={"repository": "kernels", "base": same, "head": lab.shas[-1]}).text
+    assert re.search(rf"{same[:8]}</a> has the sources of <a[^>]*>{measured[:8]}</a>, and so its times, of square\.", page)
+    assert "The same on both sides, and so not compared: cube." in page
+    page = client.get("/compare", params={"repository": "kernels", "base": measured, "head": same}).text
+    assert "The same on both sides, and so not compared: cube, square." in page
+    assert "Nothing to compare" not in page
 
 
 def test_within_a_range_only_changes_are_measured(client: TestClient, lab: Lab) -> None:

@@ -42,10 +42,11 @@ class CommitRow:
 
 @dataclass(frozen=True, slots=True)
 class UnchangedRow:
-    """An operator that was not measured at a commit, because its sources are those of the commit `since`."""
+    """An operator that was not measured at a commit, because its sources are those of the commit `since`, whose id is `since_id`."""
 
     operator: str
     since: str
+    since_id: int
 
 
 @dataclass(frozen=True, slots=True)
