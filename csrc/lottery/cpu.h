@@ -47,8 +47,7 @@ class OnCpu {
     for (int64_t step = 0; step < training_.steps; ++step) {
       // A second thread is worth its start only where a part is long enough; how many parts there are depends on the shape alone, so that
       // sums come out the same on any number of threads.
-      if (parts_ == 1) follow(0);
-      else warpwatch::parallel_for(parts_, 1, [this](int64_t begin, int64_t end) {
+      warpwatch::parallel_for(parts_, 1, [this](int64_t begin, int64_t end) {
         for (int64_t part = begin; part < end; ++part) follow(part);
       });
       for (int64_t i = 0; i < size_; ++i) {

@@ -34,8 +34,9 @@ int spread(int width) { return width / kLanes % 2 == 0 ? width + kLanes : width;
 
 int rounded(int64_t count, int to) { return static_cast<int>(warpwatch::ceil_div(count, to)) * to; }
 
-// Where everything lies in shared memory, in elements. A sample's row holds its inputs, the slopes of its two sums, its two targets; a row
-// more, where their number is odd, is zero and moves no weight. The gradient is cut into tiles of 4 x 4; `groups` threads share a tile's samples, and their sums take the place of the hidden values.
+// Where everything lies in shared memory, in elements. A sample's row holds its inputs, the slopes of its two sums, its two targets; a
+// row more, where their number is odd, is zero and moves no weight. The gradient is cut into tiles of 4 x 4; `groups` threads share a
+// tile's samples, and their sums take the place of the hidden values.
 struct Plan {
   int samples, features, hidden;
   int rows, inputs, columns;  // The same, rounded up.
