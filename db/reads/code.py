@@ -6,9 +6,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from db.reads.query import Session, fetch, fetch_one, fetch_page, fetch_scalar
+from db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_page, fetch_scalar
 from db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow, UnchangedRow
-from db.submissions import UNCHANGED
 
 _REPOSITORIES = """
 SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch, status_url,
@@ -23,7 +22,7 @@ coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) 
 
 # What was found at the commit all the same, asked for in another way, is no longer left out.
 _LEFT_OUT = f"""
-FROM jobs WHERE jobs.commit_id = commits.id AND state = 'done' AND kind <> 'compare' AND message LIKE '{UNCHANGED} %'
+FROM jobs WHERE jobs.commit_id = commits.id AND kind <> 'compare' AND {IS_UNCHANGED}
      AND NOT EXISTS (SELECT FROM results WHERE results.commit_id = commits.id AND results.operator_id = jobs.operator_id)
 """
 
@@ -94,7 +93,7 @@ def list_unchanged(session: Session, commit_id: int) -> list[UnchangedRow]:
     SELECT operators.name AS operator, left_out.since, measured.id AS since_id
     FROM commits
     CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (operator_id) operator_id, (regexp_match(message, '([0-9a-f]+)$'))[1] AS since {_LEFT_OUT}
+        SELECT DISTINCT ON (operator_id) operator_id, {UNCHANGED_SINCE} AS since {_LEFT_OUT}
         ORDER BY operator_id, jobs.id DESC
     ) AS left_out
     JOIN operators ON operators.id = left_out.operator_id

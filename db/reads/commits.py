@@ -8,7 +8,7 @@ from db.reads.builds import read_builds
 from db.reads.code import find_commit, list_unchanged
 from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
 from db.reads.replay import run_command
-from db.reads.rows import CommitCell, CommitDetail, CommitRow, ComparedRow
+from db.reads.rows import CommitCell, CommitDetail, CommitRow, ComparedRow, UnchangedRow
 
 _CELLS = f"""
 WITH newest AS (
@@ -102,29 +102,31 @@ ORDER BY operators.name, newest.case_id, newest.variant_id
 """
 
 
+class Comparison(NamedTuple):
+    """Rows, and per commit what it has from others: a commit has of an unchanged operator what was measured at the one whose sources those
+    are. same: operators that both sides have from one commit, which is no comparison and has no rows.
+    """
+
+    rows: list[ComparedRow]
+    unchanged: list[tuple[CommitRow, list[UnchangedRow]]]
+    same: list[str]
+
+
 def compare_commits(
     session: Session, left: CommitRow, right: CommitRow, device_id: int, metric: str, operator: str | None = None
-) -> list[ComparedRow]:
-    """Every variant and case measured at either of two commits of one repository; ratio is right over left.
-
-    What a commit has of an operator that was unchanged is what was measured at the commit whose sources those are. What is the same on
-    both sides is no comparison, and left out.
-    """
-    same = set(same_sources(session, left, right))
+) -> Comparison:
+    """Every variant and case measured at either of two commits of one repository; ratio is right over left."""
+    unchanged = [(commit, list_unchanged(session, commit.id)) for commit in (left, right)]
+    one, other = ({row.operator: row.since_id for row in rows} for _, rows in unchanged)
+    same = [name for name in sorted(one.keys() | other.keys()) if one.get(name, left.id) == other.get(name, right.id)]
     lefts, rights = (
-        [side for side in _with_unchanged(session, commit, device_id, metric, operator) if side.operator not in same]
-        for commit in (left, right)
+        [side for side in _with_unchanged(session, *has, device_id, metric, operator) if side.operator not in same]
+        for has in unchanged
     )
     keyed = {(side.operator, side.case, side.variant): side for side in rights}
     pairs = [(side, keyed.pop((side.operator, side.case, side.variant), None)) for side in lefts]
-    return [_compared(one, other) for one, other in [*pairs, *((None, side) for side in keyed.values())]]
-
-
-def same_sources(session: Session, left: CommitRow, right: CommitRow) -> list[str]:
-    """The operators whose results at both commits are those of one commit, by name."""
-    measured = [{row.operator: row.since_id for row in list_unchanged(session, commit.id)} for commit in (left, right)]
-    names = sorted({name for side in measured for name in side})
-    return [name for name in names if measured[0].get(name, left.id) == measured[1].get(name, right.id)]
+    rows = [_compared(before, after) for before, after in [*pairs, *((None, side) for side in keyed.values())]]
+    return Comparison(rows, unchanged, same)
 
 
 def compare_variants(
@@ -135,18 +137,22 @@ def compare_variants(
     device_id: int,
     metric: str,
     operator: str | None = None,
-) -> list[ComparedRow]:
-    """Every case that either of two variants was measured on at one commit, or at those whose sources it has; ratio is right over left."""
-    sides = _with_unchanged(session, commit, device_id, metric, operator)
+) -> Comparison:
+    """Every case that either of two variants was measured on at one commit; ratio is right over left."""
+    unchanged = list_unchanged(session, commit.id)
+    sides = _with_unchanged(session, commit, unchanged, device_id, metric, operator)
     cells = dict.fromkeys((side.operator, side.case) for side in sides)
     keyed = {(side.operator, side.case, side.variant): side for side in sides}
     pairs = [(keyed.get((*cell, left_variant)), keyed.get((*cell, right_variant))) for cell in cells]
-    return [_compared(left, right, left_variant, right_variant) for left, right in pairs if left or right]
+    rows = [_compared(left, right, left_variant, right_variant) for left, right in pairs if left or right]
+    return Comparison(rows, [(commit, unchanged)], [])
 
 
-def _with_unchanged(session: Session, commit: CommitRow, device_id: int, metric: str, operator: str | None) -> list[_Side]:
+def _with_unchanged(
+    session: Session, commit: CommitRow, unchanged: list[UnchangedRow], device_id: int, metric: str, operator: str | None
+) -> list[_Side]:
     sides = _side(session, commit.id, device_id, metric, operator)
-    elsewhere = {(row.since_id, row.operator) for row in list_unchanged(session, commit.id)}
+    elsewhere = {(row.since_id, row.operator) for row in unchanged}
     for since_id in sorted({since_id for since_id, _ in elsewhere}):
         sides += [one for one in _side(session, since_id, device_id, metric, operator) if (since_id, one.operator) in elsewhere]
     return sides

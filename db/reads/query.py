@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session as Session
 
 from db.reads.rows import Page
+from db.submissions import UNCHANGED
 
 T = TypeVar("T")
 
@@ -18,6 +19,11 @@ MAX_PAGE = 200
 
 METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
 """Metrics per kind of device, the one that verdicts are made from first; held equal to worker.protocol.METRICS by a test."""
+
+IS_UNCHANGED = f"(jobs.state = 'done' AND jobs.message LIKE '{UNCHANGED} %')"
+"""Whether a job had nothing to do, because its sources are those of a commit that was measured."""
+UNCHANGED_SINCE = f"(CASE WHEN jobs.state = 'done' THEN (regexp_match(jobs.message, '^{UNCHANGED} ([0-9a-f]+)$'))[1] END)"
+"""The id of that commit; null for every other job."""
 
 PRIMARY_METRIC = "CASE device.kind WHEN 'cuda' THEN 'graph' ELSE 'hot' END"
 """SQL for the first metric of the device."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from db.reads.query import Session, fetch, fetch_one, fetch_scalar
+from db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_scalar
 from db.reads.replay import run_command, submit_command
 from db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
-from db.submissions import UNCHANGED
 
 MAX_FACTS = 5000
 """Rows of a kind that a report is made from; what fails as often as that fails for one reason."""
@@ -39,13 +38,13 @@ WHERE submissions.id = :id ORDER BY results.id LIMIT :limit
 _JOBS = f"""
 SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, operators.name AS operator, devices.key AS device_key,
        devices.kind AS device_kind, commits.sha AS head_sha, base.sha AS base_sha, jobs.spec,
-       CASE WHEN jobs.state = 'done' THEN (regexp_match(jobs.message, '^{UNCHANGED} ([0-9a-f]+)$'))[1] END AS unchanged_since
+       {UNCHANGED_SINCE} AS unchanged_since
 FROM jobs
 JOIN operators ON operators.id = jobs.operator_id
 JOIN devices ON devices.id = jobs.device_id
 JOIN commits ON commits.id = jobs.commit_id
 LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
-WHERE submission_id = :id AND (state IN ('failed', 'cancelled') OR (state = 'done' AND jobs.message LIKE '{UNCHANGED} %'))
+WHERE submission_id = :id AND (state IN ('failed', 'cancelled') OR {IS_UNCHANGED})
 ORDER BY jobs.id LIMIT :limit
 """
 

@@ -143,9 +143,9 @@ def get_comparison(
     name = metric_of(on, metric)
     if commit is not None:
         at = _commit_or_404(session, found, commit)
-        return Page(compare_variants(session, at, left, right, on.id, name, operator), None)
+        return Page(compare_variants(session, at, left, right, on.id, name, operator).rows, None)
     sides = _commit_or_404(session, found, left), _commit_or_404(session, found, right)
-    return Page(compare_commits(session, *sides, on.id, name, operator), None)
+    return Page(compare_commits(session, *sides, on.id, name, operator).rows, None)
 
 
 def _commit_or_404(session: Session, repository: RepositoryRow, sha: str) -> CommitRow:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Response
 
-from db.reads.code import find_commit, list_commits, list_operators, list_unchanged
-from db.reads.commits import compare_commits, compare_variants, same_sources
+from db.reads.code import find_commit, list_commits, list_operators
+from db.reads.commits import Comparison, compare_commits, compare_variants
 from db.reads.rows import CommitRow, ComparedRow
 from server.formats import variant_order
 from server.pages.choices import Bench, Text, choose_bench
@@ -43,7 +43,7 @@ def compare(
     if page.repository is None or bench is None:
         return page.page("welcome.html")
     choice = _resolve(page, {"base": base, "head": head, "commit": commit})
-    rows = _rows(page, choice, bench, left, right, operator)
+    found = _compare(page, choice, bench, left, right, operator)
     operators = list_operators(page.session, page.repository.id)
     sides = {"left": left, "right": right, "commit": commit} if commit else {"left": base, "right": head}
     address = query(
@@ -51,15 +51,15 @@ def compare(
     )
     return page.page(
         "compare.html",
-        json=address if rows is not None else None,
+        json=address if found else None,
         csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
         bench=bench,
         choice=choice,
         given={"base": base, "head": head, "commit": commit, "left": left, "right": right, "operator": operator},
         by_variant=bool(commit or left or right),
-        rows=None if rows is None else worst_first(rows),
-        same=same_sources(page.session, choice.base, choice.head) if choice.base and choice.head else [],
-        unchanged=[(side, list_unchanged(page.session, side.id)) for side in (choice.base, choice.head, choice.at) if side],
+        rows=worst_first(found.rows) if found else None,
+        same=found.same if found else [],
+        unchanged=found.unchanged if found else [],
         recent=list_commits(page.session, page.repository.id, limit=100).items,
         operators=[row.name for row in operators],
         variants=sorted({name for row in operators for name in row.variants}, key=variant_order),
@@ -80,9 +80,9 @@ def _resolve(page: Page, given: dict[str, str | None]) -> Choice:
     return choice
 
 
-def _rows(
+def _compare(
     page: Page, choice: Choice, bench: Bench, left: str | None, right: str | None, operator: str | None
-) -> list[ComparedRow] | None:
+) -> Comparison | None:
     """None when not enough was named."""
     session, device, metric = page.session, bench.device.id, bench.metric
     if choice.at and left and right:
