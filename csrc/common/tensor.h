@@ -8,6 +8,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
 
 #if !defined(WARPWATCH_NO_CUDA)
 #include <torch/csrc/stable/accelerator.h>
@@ -35,6 +36,16 @@ inline void check_same_shape(const Tensor& a, const Tensor& b) {
   STD_TORCH_CHECK(a.is_cuda() == b.is_cuda() && a.get_device_index() == b.get_device_index(), "both operands must be on one device");
   STD_TORCH_CHECK(a.dim() == b.dim(), "both operands must have the same shape");
   for (int64_t i = 0; i < a.dim(); ++i) STD_TORCH_CHECK(a.size(i) == b.size(i), "both operands must have the same shape");
+}
+
+// A tensor of `sizes`, of the dtype and on the device of `like`.
+inline void check_like(const Tensor& tensor, const Tensor& like, std::initializer_list<int64_t> sizes, const char* what) {
+  bool same = tensor.dim() == static_cast<int64_t>(sizes.size());
+  for (size_t i = 0; same && i < sizes.size(); ++i) same = tensor.size(static_cast<int64_t>(i)) == sizes.begin()[i];
+  STD_TORCH_CHECK(same, what, " has the wrong shape");
+  STD_TORCH_CHECK(tensor.scalar_type() == like.scalar_type() && tensor.is_cuda() == like.is_cuda() &&
+                      tensor.get_device_index() == like.get_device_index(),
+                  what, " has another dtype or device");
 }
 
 // Calls run(T{}) with the C++ type of `type`, which must be one of Ts.

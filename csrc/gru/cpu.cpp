@@ -1,9 +1,9 @@
 // A layer on the CPU. Rows of the batch do not see each other, so that threads take rows of their own through all steps and never
 // wait; a batch too small for that is split by units instead, step by step.
-#include <cstring>
 #include <vector>
 
 #include "common/gru_cell.h"
+#include "common/lanes.h"
 #include "common/products.h"
 #include "common/tensor.h"
 #include "gru/gru.h"
@@ -15,6 +15,8 @@ using gru::Forward;
 using gru::kGates;
 using gru::kSaved;
 using gru::Shape;
+using warpwatch::load;
+using warpwatch::store;
 
 constexpr int64_t kRows = 4;       // Rows that one tile of the product takes at once.
 constexpr int64_t kGrain = 16384;  // Multiply-adds below which a second thread costs more than it saves.
@@ -30,19 +32,6 @@ template <>
 struct Several<float> {
   using type = gru_cell::Lanes;
 };
-
-// Copied, since a vector type that is a template's argument forgets that it may lie anywhere.
-template <class Lane, class T>
-Lane load(const T* from) {
-  Lane value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-template <class Lane, class T>
-void store(T* to, Lane value) {
-  std::memcpy(to, &value, sizeof value);
-}
 
 // Calls body(lane, j) over [from, to): as many units at once as there are lanes, the rest one by one.
 template <class T, class Body>

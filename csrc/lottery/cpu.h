@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "common/gru_cell.h"
+#include "common/lanes.h"
 #include "common/tensor.h"
 #include "lottery/lottery.h"
 
@@ -40,7 +40,8 @@ class OnCpu {
         parts_(std::clamp<int64_t>(shape.samples * shape.features * shape.hidden / kWork, 1, kMostParts)),
         weights_(size_),
         masks_(size_),
-        gradients_(parts_ * size_) {}
+        gradients_(parts_ * size_),
+        hidden_(parts_ * kRows * columns_) {}
 
   void train() {
     over_weights([this](int64_t at, const T& w, const T& mask, T&) { weights_[at] = w, masks_[at] = mask; });
@@ -66,13 +67,7 @@ class OnCpu {
   static constexpr int64_t kWork = 1 << 16;
   static constexpr int64_t kMostParts = 16;
 
-  static Lanes load(const T* from) {
-    Lanes value;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  }
-
-  static void store(T* to, Lanes value) { std::memcpy(to, &value, sizeof value); }
+  static Lanes load(const T* from) { return warpwatch::load<Lanes>(from); }
 
   static T total(Lanes value) {
     T sum = 0;
@@ -94,13 +89,12 @@ class OnCpu {
 
   // The gradient of a part of the samples.
   void follow(int64_t part) {
-    T* gradient = gradients_.data() + part * size_;
+    T *gradient = gradients_.data() + part * size_, *hidden = hidden_.data() + part * kRows * columns_;
     std::fill(gradient, gradient + size_, T{0});
-    std::vector<T> hidden(kRows * columns_);
     const int64_t end = shape_.samples * (part + 1) / parts_;
     int64_t sample = shape_.samples * part / parts_;
-    for (; sample + kRows <= end; sample += kRows) follow_rows<kRows>(sample, hidden.data(), gradient);
-    for (; sample < end; ++sample) follow_rows<1>(sample, hidden.data(), gradient);
+    for (; sample + kRows <= end; sample += kRows) follow_rows<kRows>(sample, hidden, gradient);
+    for (; sample < end; ++sample) follow_rows<1>(sample, hidden, gradient);
   }
 
   template <int64_t Rows>
@@ -118,7 +112,7 @@ class OnCpu {
       for (int64_t r = 0; r < Rows; ++r) {
         value[r] = hyperbolic(value[r]);
         ahead[r] += value[r] * difference;
-        store(hidden + r * columns_ + j, value[r]);
+        warpwatch::store(hidden + r * columns_ + j, value[r]);
       }
     }
     T slope[Rows][kClasses];
@@ -137,12 +131,12 @@ class OnCpu {
         of_second += slope[r][1] * value;
         down[r] = (slope[r][0] * load(first + j) + slope[r][1] * load(second + j)) * (1 - value * value);
       }
-      store(to_first + j, of_first);
-      store(to_second + j, of_second);
+      warpwatch::store(to_first + j, of_first);
+      warpwatch::store(to_second + j, of_second);
       for (int64_t f = 0; f < shape_.features; ++f) {
         Lanes sum = load(gradient + f * columns_ + j);
         for (int64_t r = 0; r < Rows; ++r) sum += x[r * shape_.features + f] * down[r];
-        store(gradient + f * columns_ + j, sum);
+        warpwatch::store(gradient + f * columns_ + j, sum);
       }
     }
   }
@@ -150,7 +144,7 @@ class OnCpu {
   const Shape shape_;
   const Training<T> training_;
   const int64_t columns_, size_, parts_;
-  std::vector<T> weights_, masks_, gradients_;
+  std::vector<T> weights_, masks_, gradients_, hidden_;
 };
 
 }  // namespace lottery

@@ -14,10 +14,7 @@ using lottery::Training;
 using torch::stable::Tensor;
 
 Tensor checked(const Tensor& tensor, const Tensor& like, int64_t rows, int64_t columns, const char* what) {
-  STD_TORCH_CHECK(tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == columns, what, " has the wrong shape");
-  STD_TORCH_CHECK(tensor.scalar_type() == like.scalar_type() && tensor.is_cuda() == like.is_cuda() &&
-                      tensor.get_device_index() == like.get_device_index(),
-                  what, " has another dtype or device");
+  warpwatch::check_like(tensor, like, {rows, columns}, what);
   return warpwatch::contiguous(tensor);
 }
 

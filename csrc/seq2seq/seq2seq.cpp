@@ -7,25 +7,17 @@ using row_products::mutable_pointer;
 using row_products::pointer;
 using seq2seq::Call;
 using torch::stable::Tensor;
+using warpwatch::check_like;
 
 constexpr int64_t kLayer = 4;
 
-void check(const Tensor& tensor, const Tensor& like, const std::vector<int64_t>& sizes, const char* what) {
-  bool same = tensor.dim() == static_cast<int64_t>(sizes.size());
-  for (size_t i = 0; same && i < sizes.size(); ++i) same = tensor.size(static_cast<int64_t>(i)) == sizes[i];
-  STD_TORCH_CHECK(same, what, " has the wrong shape");
-  STD_TORCH_CHECK(tensor.scalar_type() == like.scalar_type() && tensor.is_cuda() == like.is_cuda() &&
-                      tensor.get_device_index() == like.get_device_index(),
-                  what, " has another dtype or device");
-}
-
 std::vector<Tensor> contiguous_layer(const std::vector<Tensor>& given, const Tensor& like, int64_t width, int64_t hidden) {
   STD_TORCH_CHECK(given.size() == kLayer, "a layer has four weights");
-  check(given[0], like, {3 * hidden, width}, "w_ih");
-  check(given[1], like, {3 * hidden, hidden}, "w_hh");
+  check_like(given[0], like, {3 * hidden, width}, "w_ih");
+  check_like(given[1], like, {3 * hidden, hidden}, "w_hh");
   std::vector<Tensor> result;
   for (size_t i = 0; i < kLayer; ++i) {
-    if (i >= 2) check(given[i], like, {3 * hidden}, "bias");
+    if (i >= 2) check_like(given[i], like, {3 * hidden}, "bias");
     result.push_back(warpwatch::contiguous(given[i]));
   }
   return result;
@@ -53,9 +45,9 @@ Tensor seq2seq_decode(const Tensor& source_given, const Tensor& source_table_giv
   const int64_t batch = source_given.size(1), width = target_table_given.size(1), hidden = encoder_given[1].size(1);
   const int64_t vocab = target_table_given.size(0);
   STD_TORCH_CHECK(0 <= start && start < vocab && 0 <= end && end < vocab, "start and end must be tokens");
-  check(source_table_given, target_table_given, {source_table_given.size(0), width}, "source embeddings");
-  check(w_fc_given, target_table_given, {vocab, width + 2 * hidden}, "w_fc");
-  check(b_fc_given, target_table_given, {vocab}, "b_fc");
+  check_like(source_table_given, target_table_given, {source_table_given.size(0), width}, "source embeddings");
+  check_like(w_fc_given, target_table_given, {vocab, width + 2 * hidden}, "w_fc");
+  check_like(b_fc_given, target_table_given, {vocab}, "b_fc");
   const Tensor source = warpwatch::contiguous(source_given), w_fc = warpwatch::contiguous(w_fc_given);
   const Tensor b_fc = warpwatch::contiguous(b_fc_given), source_table = warpwatch::contiguous(source_table_given);
   const Tensor target_table = warpwatch::contiguous(target_table_given);
