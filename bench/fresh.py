@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from worker.harness.verbs import Setting, Verbs
-from worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
+from warpwatch.worker.harness.verbs import Setting, Verbs
+from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
 ROOT = Path(__file__).parents[1]
 Answer = Callable[[dict[str, Any]], dict[str, Any]]

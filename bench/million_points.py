@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psycopg
 
-from db import embedded, migrate
+from warpwatch.db import embedded, migrate
 
 DAYS = 365
 OPERATORS, CASES, VARIANTS, METRICS = 3, 20, 6, ("hot", "cold", "call")

@@ -19,11 +19,11 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from db import migrate, queue, registry, submissions
-from db.database import Database
 from warpwatch import git
 from warpwatch.cli.client import Client
 from warpwatch.cli.services import running_database, running_services
+from warpwatch.db import migrate, queue, registry, submissions
+from warpwatch.db.database import Database
 from warpwatch.settings import load_settings
 
 ROOT = Path(__file__).parent.parent

@@ -28,10 +28,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, fresh_ones, open_verbs, serve
-from worker.harness.problem import Problem
-from worker.harness.summary import quantile
-from worker.harness.verbs import Verbs
-from worker.protocol import Request
+from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.harness.summary import quantile
+from warpwatch.worker.harness.verbs import Verbs
+from warpwatch.worker.protocol import Request
 
 CASES = {
     "cuda": (

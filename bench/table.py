@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from worker.bundle import BundleReader
-from worker.outcome import Finding
-from worker.protocol import Catalogue, Measurement, OperatorEntry, Status
-from worker.record import roofline
+from warpwatch.worker.bundle import BundleReader
+from warpwatch.worker.outcome import Finding
+from warpwatch.worker.protocol import Catalogue, Measurement, OperatorEntry, Status
+from warpwatch.worker.record import roofline
 
 Findings = dict[str, dict[tuple[str, str], Finding]]
 """By kind, then by (variant, case)."""

@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.detectors.rules import LOOK_AHEAD, RULES, Detector, ours, suspicions
 from bench.detectors.series import GPU, SHAPES, Series, load_controls, synthesize, with_step
-from server.verdicts.changes import find_changes, span
-from server.verdicts.noise import Reading, detectable, is_blind, learn
-from server.verdicts.paired import ROUNDS, decide
+from warpwatch.server.verdicts.changes import find_changes, span
+from warpwatch.server.verdicts.noise import Reading, detectable, is_blind, learn
+from warpwatch.server.verdicts.paired import ROUNDS, decide
 
 DATA = Path(__file__).parent / "data" / "h100-kernel-series.csv.gz"
 STEPS = (1.05, 1.10, 1.20)

@@ -12,13 +12,13 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from db.database import storable
-from db.errors import OutcomeError
-from db.live import announce
-from db.models import Bundle, Job, JobState, Run, RunState, Submission
-from db.outcome import RunOutcome
-from db.registry import CommitRow, ensure_device, ensure_operators, ensure_repository, record_commits
-from db.results import record_outcome
+from warpwatch.db.database import storable
+from warpwatch.db.errors import OutcomeError
+from warpwatch.db.live import announce
+from warpwatch.db.models import Bundle, Job, JobState, Run, RunState, Submission
+from warpwatch.db.outcome import RunOutcome
+from warpwatch.db.registry import CommitRow, ensure_device, ensure_operators, ensure_repository, record_commits
+from warpwatch.db.results import record_outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from db.database import dumps, storable
+from warpwatch.db.database import dumps, storable
 
 PENDING = "pending"
 """The state of a status whose submission has not come to its end."""

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from db.errors import DatabaseDownError, DatabaseFullError, EngineError, SchemaOutdatedError, UnusableValueError
+from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, EngineError, SchemaOutdatedError, UnusableValueError
 
 CONNECT_TIMEOUT_SECONDS = 5
 _STATES_OF_A_SERVER_THAT_GOES_OR_COMES = ("57P01", "57P02", "57P03", "53300")

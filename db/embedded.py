@@ -29,7 +29,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
-from db.errors import EmbeddedServerError
+from warpwatch.db.errors import EmbeddedServerError
 
 DATABASE = "warpwatch"
 SYSTEM_FOLDER = Path("/var/lib/warpwatch")

@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from db.database import CONNECT_TIMEOUT_SECONDS, libpq_url
+from warpwatch.db.database import CONNECT_TIMEOUT_SECONDS, libpq_url
 
 CHANNEL = "warpwatch"
 _LONGEST_PAUSE_SECONDS = 5.0

@@ -17,9 +17,9 @@ from alembic.util.exc import CommandError
 from psycopg import sql
 from sqlalchemy import Connection, make_url, text
 
-from db.database import CONNECT_TIMEOUT_SECONDS, Database, libpq_url
-from db.errors import SchemaOutdatedError, SchemaTooNewError
-from db.models import Base
+from warpwatch.db.database import CONNECT_TIMEOUT_SECONDS, Database, libpq_url
+from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError
+from warpwatch.db.models import Base
 
 _LOCK = 0x77617463
 """Advisory lock that keeps two processes from migrating one database at once."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from db.models import Status
+from warpwatch.db.models import Status
 
 
 @dataclass(frozen=True, slots=True)

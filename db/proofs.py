@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from db.database import storable
-from db.models import Device, Proof
-from db.registry import ensure_device
+from warpwatch.db.database import storable
+from warpwatch.db.models import Device, Proof
+from warpwatch.db.registry import ensure_device
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from psycopg import AsyncConnection
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from db.database import CONNECT_TIMEOUT_SECONDS, libpq_url
-from db.models import Device, Job
+from warpwatch.db.database import CONNECT_TIMEOUT_SECONDS, libpq_url
+from warpwatch.db.models import Device, Job
 
 TASK = "run_job"
 POLL_SECONDS = 2.0

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from db.models import Job, Run, RunState
-from db.queue import enqueue, withdraw
-from db.runs import lose_run
+from warpwatch.db.models import Job, Run, RunState
+from warpwatch.db.queue import enqueue, withdraw
+from warpwatch.db.runs import lose_run
 
 _LOST_TICKETS = text(
     """

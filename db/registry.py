@@ -14,9 +14,9 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from db.errors import NotFoundError
-from db.models import Base, Case, Commit, Device, Environment, Operator, Repository, Variant, Worker
-from db.outcome import EnvironmentRow
+from warpwatch.db.errors import NotFoundError
+from warpwatch.db.models import Base, Case, Commit, Device, Environment, Operator, Repository, Variant, Worker
+from warpwatch.db.outcome import EnvironmentRow
 
 
 @dataclass(frozen=True, slots=True)

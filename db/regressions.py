@@ -11,9 +11,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
-from db.errors import NotFoundError
-from db.live import announce
-from db.models import Cause, Direction, Job, JobState, Regression, RegressionSeries, Verdict
+from warpwatch.db.errors import NotFoundError
+from warpwatch.db.live import announce
+from warpwatch.db.models import Cause, Direction, Job, JobState, Regression, RegressionSeries, Verdict
 
 
 @dataclass(frozen=True, slots=True)

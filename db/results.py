@@ -18,12 +18,12 @@ from sqlalchemy import insert, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
-from db.database import storable
-from db.errors import OutcomeError
-from db.models import Build, Case, Commit, Comparison, Device, Job, Point, Result, Run, Samples, Series, Status, Variant
-from db.outcome import BuildRow, ComparisonRow, MeasurementRow, ResultRow, RunOutcome
-from db.registry import ensure_environment, record_catalogue, upsert
-from db.traces import store_trace
+from warpwatch.db.database import storable
+from warpwatch.db.errors import OutcomeError
+from warpwatch.db.models import Build, Case, Commit, Comparison, Device, Job, Point, Result, Run, Samples, Series, Status, Variant
+from warpwatch.db.outcome import BuildRow, ComparisonRow, MeasurementRow, ResultRow, RunOutcome
+from warpwatch.db.registry import ensure_environment, record_catalogue, upsert
+from warpwatch.db.traces import store_trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from typing import Any, Literal
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, aliased
 
-from db.database import storable
-from db.errors import StaleRunError
-from db.live import announce
-from db.models import Commit, Device, Job, JobState, Operator, Repository, Run, RunLog, RunState, Submission
-from db.outcome import RunOutcome
-from db.queue import enqueue, withdraw
-from db.results import record_outcome
+from warpwatch.db.database import storable
+from warpwatch.db.errors import StaleRunError
+from warpwatch.db.live import announce
+from warpwatch.db.models import Commit, Device, Job, JobState, Operator, Repository, Run, RunLog, RunState, Submission
+from warpwatch.db.outcome import RunOutcome
+from warpwatch.db.queue import enqueue, withdraw
+from warpwatch.db.results import record_outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from db.database import storable
-from db.errors import NotFoundError
-from db.models import Schedule
+from warpwatch.db.database import storable
+from warpwatch.db.errors import NotFoundError
+from warpwatch.db.models import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from db.callbacks import reopen
-from db.errors import NotFoundError, StateError
-from db.live import announce
-from db.models import Job, JobState, Run, RunState, Submission
-from db.queue import enqueue, withdraw
+from warpwatch.db.callbacks import reopen
+from warpwatch.db.errors import NotFoundError, StateError
+from warpwatch.db.live import announce
+from warpwatch.db.models import Job, JobState, Run, RunState, Submission
+from warpwatch.db.queue import enqueue, withdraw
 
 ATTEMPTS = 3
 """Runs a job may lose before it fails, counted anew when a person asks for a retry."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
-from db.database import storable
-from db.errors import NotFoundError, OutcomeError
-from db.models import Trace, TraceChunk, TraceKernel
-from db.outcome import TraceRow
+from warpwatch.db.database import storable
+from warpwatch.db.errors import NotFoundError, OutcomeError
+from warpwatch.db.models import Trace, TraceChunk, TraceKernel
+from warpwatch.db.outcome import TraceRow
 
 CHUNK_BYTES = 1 << 20
 

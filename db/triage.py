@@ -8,10 +8,10 @@ from datetime import date
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db.database import storable
-from db.errors import NotFoundError, StateError
-from db.live import announce
-from db.models import Regression, RegressionNote, Triage
+from warpwatch.db.database import storable
+from warpwatch.db.errors import NotFoundError, StateError
+from warpwatch.db.live import announce
+from warpwatch.db.models import Regression, RegressionNote, Triage
 
 SERVICE = "warpwatch"
 """Author of what the service itself notes down; nobody has looked at a change that only the service wrote about."""

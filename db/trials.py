@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
-from db.database import storable
-from db.live import announce
-from db.models import Answer, Job, Purpose, Series, Trial
-from db.queue import hurry
-from db.registry import upsert
-from db.submissions import NewJob, NewSubmission, create_submission
+from warpwatch.db.database import storable
+from warpwatch.db.live import announce
+from warpwatch.db.models import Answer, Job, Purpose, Series, Trial
+from warpwatch.db.queue import hurry
+from warpwatch.db.registry import upsert
+from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 
 SHARE = 0.2
 """Part of a device's time that trials get however much else is waiting."""

@@ -13,19 +13,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 
-from db.database import Database
-from server import pages, problems
-from server.alarms import Alarms
-from server.api import router as api_router
-from server.assets import Assets
-from server.callbacks import Teller
-from server.judge import Judge
-from server.live import Hub
-from server.login import router as login_router
-from server.scheduler import Scheduler
-from server.security import Guard
-from server.sources import SourceCache
 from warpwatch import __version__
+from warpwatch.db.database import Database
+from warpwatch.server import pages
+from warpwatch.server.api import router as api_router
+from warpwatch.server.history.sources import SourceCache
+from warpwatch.server.http import problems
+from warpwatch.server.http.alarms import Alarms
+from warpwatch.server.http.assets import Assets
+from warpwatch.server.http.security import Guard
+from warpwatch.server.judge import Judge
+from warpwatch.server.pages.login import router as login_router
+from warpwatch.server.threads.callbacks import Teller
+from warpwatch.server.threads.live import Hub
+from warpwatch.server.threads.scheduler import Scheduler
 from warpwatch.settings import Settings
 
 STATIC_FOLDER = Path(__file__).parent.parent / "web" / "static"

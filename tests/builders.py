@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from db import registry, runs, submissions
-from db.database import Database
-from db.models import Status
-from db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
-from db.reads.judging import list_job_ids
 from warpwatch import git
+from warpwatch.db import registry, runs, submissions
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
+from warpwatch.db.reads.judging import list_job_ids
 
 VARIANTS = ("v1", "v2", "v3")
 CASES = ("n=1024,f32,fwd", "n=1024,f32,bwd", "n=4096,f32,fwd")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
+from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
 FAST_AND_FORGETFUL = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
 """The data of a test need not outlive a power cut."""
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an embedded PostgreSQL that runs as long as the tests do."""
-    from db import embedded
+    from warpwatch.db import embedded
 
     home: Path = tmp_path_factory.mktemp("postgres")
     with embedded.running(home, options=FAST_AND_FORGETFUL) as url:
@@ -45,7 +45,7 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def migrated_url(postgres_url: str) -> str:
     """The URL of a migrated database that all tests share; use `database_url`, which empties it."""
-    from db import migrate
+    from warpwatch.db import migrate
 
     migrate.upgrade(postgres_url)
     return postgres_url
@@ -71,7 +71,7 @@ def database_url(migrated_url: str) -> str:
 @pytest.fixture
 def database(database_url: str) -> Iterator[object]:
     """A db.database.Database on a migrated database without a row."""
-    from db.database import Database
+    from warpwatch.db.database import Database
 
     opened = Database(database_url)
     yield opened

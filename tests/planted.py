@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from sqlalchemy import select
 
-from db import registry
-from db.database import Database
-from db.models import Case, Regression, RegressionSeries, Series, Trial, Variant
+from warpwatch.db import registry
+from warpwatch.db.database import Database
+from warpwatch.db.models import Case, Regression, RegressionSeries, Series, Trial, Variant
 
 Cell = tuple[str, str]
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = ("warpwatch", "worker", "db", "server", "kernels")
+FOLDERS = ("warpwatch", "worker", "db", "server", "kernels")
+LINKED = ("worker", "db", "server")
+"""Folders at the top of the repository that are packages inside `warpwatch`, by links, in a checkout as in the wheel."""
 LEAVES = {"warpwatch.git", "warpwatch.project", "warpwatch.settings"}
 STAND_ALONE_WORKER = ("checkout", "child", "sandbox", "execution", "bundle", "devices", "protocol")
 PYTHON_LINES, NATIVE_LINES, TEMPLATE_LINES = 400, 650, 150
@@ -17,12 +19,14 @@ PYTHON_LINES, NATIVE_LINES, TEMPLATE_LINES = 400, 650, 150
 def python_files() -> list[Path]:
     # What lies under adversaries are users' repositories, which import nothing of ours but the SDK.
     skipped = {"versions", "adversaries"}
-    return sorted(path for name in OURS for path in (ROOT / name).rglob("*.py") if not skipped & set(path.parts))
+    return sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not skipped & set(path.parts))
 
 
 def imports_of(path: Path) -> set[str]:
     """Modules a file imports, relative imports made absolute; what only a type checker sees counts too."""
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
+    if package[0] in LINKED:
+        package.insert(0, "warpwatch")
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -41,21 +45,34 @@ def layer_of(path: Path) -> str:
     parts = path.relative_to(ROOT).parts
     if parts[:2] == ("warpwatch", "cli") or parts[-1] == "__main__.py":
         return "cli"
+    if parts[:2] == ("warpwatch", "contract"):
+        return "contract"
     return "harness" if parts[:2] == ("worker", "harness") else parts[0]
+
+
+def owner_of(module: str) -> str:
+    """The layer that a module of ours belongs to: "warpwatch.db.reads" to db, "warpwatch.operator" to warpwatch, the SDK."""
+    parts = module.split(".")
+    if parts[0] == "warpwatch" and len(parts) > 1 and parts[1] in (*LINKED, "cli", "contract"):
+        return "harness" if parts[1:3] == ["worker", "harness"] else parts[1]
+    return parts[0]
 
 
 def is_allowed(layer: str, module: str) -> bool:
     """Whether a file of `layer` may import `module`, one of ours."""
-    top = module.split(".")[0]
-    leaf = module in LEAVES or module in {leaf.rsplit(".", 1)[0] for leaf in LEAVES}
+    owner = owner_of(module)
+    leaf = owner == "contract" or module in LEAVES or module == "warpwatch"
     return {
         "cli": True,
-        "db": top == "db",
-        "warpwatch": top == "warpwatch" and not module.startswith("warpwatch.cli"),
-        "kernels": top == "kernels" or (top == "warpwatch" and not module.startswith("warpwatch.cli")),
-        "server": top in ("server", "db") or leaf,
-        "worker": top == "db" or leaf or (top == "worker" and not module.startswith("worker.harness")),
-        "harness": top == "warpwatch" or module.startswith(("worker.harness", "worker.protocol")) or module == "worker",
+        "contract": owner == "contract",
+        "db": owner == "db" or owner == "contract",
+        "warpwatch": owner in ("warpwatch", "contract"),
+        "kernels": owner in ("kernels", "warpwatch"),
+        "server": owner in ("server", "db") or leaf,
+        "worker": owner in ("worker", "db") or leaf,
+        "harness": owner in ("harness", "warpwatch", "contract")
+        or module.startswith("warpwatch.worker.protocol")
+        or module == "warpwatch.worker",
     }[layer]
 
 
@@ -63,7 +80,7 @@ def is_allowed(layer: str, module: str) -> bool:
 def test_imports_follow_the_layers(path: Path) -> None:
     layer = layer_of(path)
     for module in imports_of(path):
-        if module.split(".")[0] in OURS:
+        if module.split(".")[0] in ("warpwatch", "kernels"):
             assert is_allowed(layer, module), f"{layer} may not import {module}"
 
 
@@ -90,16 +107,19 @@ def test_libraries_have_one_owner(library: str, owners: set[str]) -> None:
 def test_what_runs_on_closed_nodes_needs_no_database() -> None:
     for name in STAND_ALONE_WORKER:
         reached = imports_of(ROOT / "worker" / f"{name}.py")
-        assert not [module for module in reached if module.split(".")[0] == "db"], f"worker/{name}.py reaches the database"
+        assert not [module for module in reached if owner_of(module) == "db"], f"worker/{name}.py reaches the database"
 
 
-def test_harness_imports_relatively() -> None:
-    """The child loads the harness under a private name, so an absolute import would find a user's package instead."""
-    for path in (ROOT / "worker" / "harness").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                assert node.module is not None
-                assert node.module.split(".")[0] not in ("worker", "db", "server", "kernels"), path.name
+def test_nothing_imports_the_folders_by_their_names_at_the_top() -> None:
+    """`db` and `warpwatch.db` would be two packages with two sets of classes; installed, there is only the second."""
+    for path in [*python_files(), *(ROOT / "bench").rglob("*.py"), *(ROOT / "tests").glob("**/*.py")]:
+        if "repository" not in path.parts:
+            assert not [name for name in imports_of(path) if name.split(".")[0] in LINKED], path
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_lead_to_the_folders_at_the_top(name: str) -> None:
+    assert (ROOT / "warpwatch" / name).resolve() == ROOT / name
 
 
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -124,8 +144,8 @@ def test_cuda_files_need_no_torch() -> None:
 
 
 def test_statuses_are_the_same_closed_list() -> None:
-    from db.models import Status as Kept
-    from worker.protocol import Status as Said
+    from warpwatch.db.models import Status as Kept
+    from warpwatch.worker.protocol import Status as Said
 
     assert [status.value for status in Kept] == [status.value for status in Said]
 
@@ -139,7 +159,7 @@ def test_documents_stay_short() -> None:
 
 
 def test_schema_document_names_every_table() -> None:
-    from db.models import Base
+    from warpwatch.db.models import Base
 
     text = (ROOT / "docs" / "schema.md").read_text()
     assert [name for name in Base.metadata.tables if f"`{name}`" not in text] == []

@@ -11,12 +11,12 @@ import pytest
 import typer.main
 import yaml
 
-from server.callbacks import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS
-from server.reports.model import ERRORS, FAILURES, KINDS
-from server.verdicts.held import LEAST_NS, WORTH_RATIO
-from server.verdicts.paired import CONFIRM_RATIO
 from warpwatch.cli import app
 from warpwatch.cli.submit import FORMS
+from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS
+from warpwatch.server.threads.callbacks import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS
+from warpwatch.server.verdicts.held import LEAST_NS, WORTH_RATIO
+from warpwatch.server.verdicts.paired import CONFIRM_RATIO
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "ci.md").read_text()

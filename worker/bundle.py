@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from warpwatch.git import CommitInfo
-from worker.outcome import Finding, Order, Outcome
-from worker.protocol import BenchReply, Catalogue, Measurement, ProfileReply
-from worker.protocol_json import from_json, to_json
+from warpwatch.worker.outcome import Finding, Order, Outcome
+from warpwatch.worker.protocol import BenchReply, Catalogue, Measurement, ProfileReply
+from warpwatch.worker.protocol_json import from_json, to_json
 
 T = TypeVar("T")
 FORMAT = 1

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from warpwatch import CONTRACT, git
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings
-from worker import sandbox
-from worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec
-from worker.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry, Status
-from worker.reporter import CannotRunError, Reporter, Stopped
-from worker.sanitizers import Sanitizer
+from warpwatch.worker import sandbox
+from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec
+from warpwatch.worker.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry, Status
+from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+from warpwatch.worker.sanitizers import Sanitizer
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpwatch import CONTRACT
-from worker import sandbox
-from worker.protocol import Request, Status
-from worker.protocol_json import from_json, to_json
-from worker.reporter import CannotRunError, Reporter, Stopped
-from worker.sanitizers import Sanitizer, first_finding
+from warpwatch.worker import sandbox
+from warpwatch.worker.protocol import Request, Status
+from warpwatch.worker.protocol_json import from_json, to_json
+from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+from warpwatch.worker.sanitizers import Sanitizer, first_finding
 
 T = TypeVar("T")
 BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"

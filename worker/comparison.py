@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
-from worker.checkout import Checkout, Tools
-from worker.child import ChildFailure
-from worker.gate import expect_healthy
-from worker.measurer import BUDGET_NS, Measurer, build_native, describe
-from worker.outcome import Comparison, Finding, Order, Outcome
-from worker.protocol import METRICS, PROTOCOL, Catalogue, SampleReply, Status
-from worker.reporter import BoundedReporter, CannotRunError
+from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.gate import expect_healthy
+from warpwatch.worker.measurer import BUDGET_NS, Measurer, build_native, describe
+from warpwatch.worker.outcome import Comparison, Finding, Order, Outcome
+from warpwatch.worker.protocol import METRICS, PROTOCOL, Catalogue, SampleReply, Status
+from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
 ROUNDS = 12
 """Rounds of a comparison that asks for no other number: fewer cannot tell a small change from noise."""

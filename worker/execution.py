@@ -11,15 +11,15 @@ from pathlib import Path
 
 from warpwatch.git import GitError, UnknownRefError
 from warpwatch.project import ProjectError
-from worker.checkout import Checkout, Tools
-from worker.child import ChildFailure
-from worker.comparison import compare
-from worker.gate import expect_healthy
-from worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
-from worker.outcome import Finding, Order, Outcome
-from worker.protocol import BuildReply, CaseEntry, OperatorEntry, Status, VariantEntry
-from worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
-from worker.sanitizers import SanitizerMissingError, find_sanitizer
+from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.comparison import compare
+from warpwatch.worker.gate import expect_healthy
+from warpwatch.worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
+from warpwatch.worker.outcome import Finding, Order, Outcome
+from warpwatch.worker.protocol import BuildReply, CaseEntry, OperatorEntry, Status, VariantEntry
+from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
+from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
 
 _LOG_TAIL = 4000
 

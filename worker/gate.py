@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import Protocol, TypeVar
 
-from worker.child import ChildFailure
-from worker.protocol import CanaryReply
-from worker.reporter import Reporter, Stopped, UnhealthyError
+from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.protocol import CanaryReply
+from warpwatch.worker.reporter import Reporter, Stopped, UnhealthyError
 
 T = TypeVar("T")
 CANARY_SECONDS = 60.0

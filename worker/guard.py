@@ -10,10 +10,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from db import registry, runs
-from db.database import Database
-from db.errors import EngineError
-from db.reaper import Reaper
+from warpwatch.db import registry, runs
+from warpwatch.db.database import Database
+from warpwatch.db.errors import EngineError
+from warpwatch.db.reaper import Reaper
 
 CANCELLED = "cancelled"
 LOST = "the job was given to another worker"

@@ -17,22 +17,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from db import embedded, queue, registry, runs
-from db.database import Database
-from db.errors import DatabaseDownError, DatabaseFullError, OutcomeError, StaleRunError
-from db.outcome import RunOutcome
-from db.reads.query import Session
-from db.runs import JobOrder
 from warpwatch import __version__
+from warpwatch.db import embedded, queue, registry, runs
+from warpwatch.db.database import Database
+from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, OutcomeError, StaleRunError
+from warpwatch.db.outcome import RunOutcome
+from warpwatch.db.reads.query import Session
+from warpwatch.db.runs import JobOrder
 from warpwatch.settings import Settings
-from worker import sandbox
-from worker.checkout import Host, Tools
-from worker.execution import execute
-from worker.guard import CANCELLED, LOST, STOPPING, Guard
-from worker.outcome import Order
-from worker.record import environment_row, run_outcome
-from worker.reporter import CannotRunError, Stopped, UnhealthyError
-from worker.scribe import Scribe
+from warpwatch.worker import sandbox
+from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.execution import execute
+from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, Guard
+from warpwatch.worker.log_writer import Scribe
+from warpwatch.worker.outcome import Order
+from warpwatch.worker.record import environment_row, run_outcome
+from warpwatch.worker.reporter import CannotRunError, Stopped, UnhealthyError
 
 T = TypeVar("T")
 Ending = Callable[[Session], None]

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from worker.checkout import Checkout
-from worker.child import ChildFailure
-from worker.outcome import Finding, Order
-from worker.protocol import (
+from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.outcome import Finding, Order
+from warpwatch.worker.protocol import (
     BenchReply,
     BuildReply,
     CaseEntry,
@@ -22,9 +22,9 @@ from worker.protocol import (
     Status,
     VariantEntry,
 )
-from worker.protocol_json import from_json
-from worker.reporter import Reporter
-from worker.sanitizers import ADDRESS, SLOWER
+from warpwatch.worker.protocol_json import from_json
+from warpwatch.worker.reporter import Reporter
+from warpwatch.worker.sanitizers import ADDRESS, SLOWER
 
 TRACE_LIMIT = 512 * 2**20
 """Bytes of one compressed trace; a longer one says nothing that a shorter one would not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.protocol import BenchReply, BuildReply, Catalogue, CheckReply, Environment, ProfileReply, Status
+from warpwatch.worker.protocol import BenchReply, BuildReply, Catalogue, CheckReply, Environment, ProfileReply, Status
 
 
 @dataclass(frozen=True, slots=True)

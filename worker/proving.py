@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from warpwatch import git
-from worker.checkout import Tools
-from worker.child import ChildFailure
-from worker.execution import execute
-from worker.outcome import Finding, Order
-from worker.protocol import Status
-from worker.reporter import CannotRunError, Reporter
+from warpwatch.worker.checkout import Tools
+from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.execution import execute
+from warpwatch.worker.outcome import Finding, Order
+from warpwatch.worker.protocol import Status
+from warpwatch.worker.reporter import CannotRunError, Reporter
 
 FOLDER = Path(__file__).with_name("adversaries")
 KINDS = {"mutants": ("check",), "cheaters": ("check", "bench")}

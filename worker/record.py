@@ -6,11 +6,11 @@ from base64 import b64decode
 from dataclasses import asdict
 from pathlib import Path
 
-from db.models import Status as KeptStatus
-from db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
-from worker.outcome import Comparison, Finding, Outcome
-from worker.protocol import PROTOCOL, BenchReply, BuildReply, Catalogue, Environment, Measurement, ProfileReply
-from worker.protocol_json import to_json
+from warpwatch.db.models import Status as KeptStatus
+from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
+from warpwatch.worker.outcome import Comparison, Finding, Outcome
+from warpwatch.worker.protocol import PROTOCOL, BenchReply, BuildReply, Catalogue, Environment, Measurement, ProfileReply
+from warpwatch.worker.protocol_json import to_json
 
 _PEAK_OF = {"f16": "bf16"}
 """Precisions whose ceiling is measured under another name."""

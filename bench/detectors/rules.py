@@ -12,8 +12,8 @@ from math import copysign, erf, log, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from server.verdicts.changes import find_changes
-from server.verdicts.noise import ALARM, SUSPICION, Reading
+from warpwatch.server.verdicts.changes import find_changes
+from warpwatch.server.verdicts.noise import ALARM, SUSPICION, Reading
 
 Signs = dict[int, int]
 """Indices of the first readings behind a change, and 1 for slower, -1 for faster."""

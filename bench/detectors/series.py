@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from zlib import crc32
 
-from server.verdicts.noise import Reading
+from warpwatch.server.verdicts.noise import Reading
 
 GPU = "NVIDIA H100 80GB HBM3"
 CONTROLS = ("torch", "huggingface")

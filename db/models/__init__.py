@@ -3,12 +3,12 @@
 Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 """
 
-from db.models.base import Base
-from db.models.code import Case, Commit, Device, Environment, Operator, Repository, Variant, Worker
-from db.models.proofs import Proof
-from db.models.results import Build, Bundle, Point, Result, Samples, Series, Trace, TraceChunk, TraceKernel
-from db.models.verdicts import Comparison, Regression, RegressionNote, RegressionSeries, Trial
-from db.models.words import (
+from warpwatch.db.models.base import Base
+from warpwatch.db.models.code import Case, Commit, Device, Environment, Operator, Repository, Variant, Worker
+from warpwatch.db.models.proofs import Proof
+from warpwatch.db.models.results import Build, Bundle, Point, Result, Samples, Series, Trace, TraceChunk, TraceKernel
+from warpwatch.db.models.verdicts import Comparison, Regression, RegressionNote, RegressionSeries, Trial
+from warpwatch.db.models.words import (
     Answer,
     Cause,
     Direction,
@@ -21,7 +21,7 @@ from db.models.words import (
     Triage,
     Verdict,
 )
-from db.models.work import Callback, Job, Run, RunLog, Schedule, Submission
+from warpwatch.db.models.work import Callback, Job, Run, RunLog, Schedule, Submission
 
 __all__ = [
     "Answer",

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.models.base import Base, created, one_of
-from db.models.words import Status
+from warpwatch.db.models.base import Base, created, one_of
+from warpwatch.db.models.words import Status
 
 
 class Result(Base):

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from db.reads.missing import list_missing
-from db.reads.query import Session, fetch
-from db.reads.rows import AlarmRow, alarm
+from warpwatch.db.reads.missing import list_missing
+from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.rows import AlarmRow, alarm
 
 UNFIT = " is not fit to be measured on: "
 """What a run says that found its device unfit; held equal to the worker's words by a test."""

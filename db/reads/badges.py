@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from db.reads.query import Session, fetch
+from warpwatch.db.reads.query import Session, fetch
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from db.reads.query import Session, fetch, fetch_one, fetch_scalar
-from db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
-from db.reads.rows.code import CommitRow
+from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
+from warpwatch.db.reads.rows.code import CommitRow
 
 _FIELDS = tuple(field.name for field in fields(KernelCode))
 Place = tuple[str, str, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from db.reads.query import Session, fetch
+from warpwatch.db.reads.query import Session, fetch
 
 
 @dataclass(frozen=True, slots=True)

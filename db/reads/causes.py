@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from db.reads.builds import code_changes, kernel_codes
-from db.reads.query import Session, fetch, fetch_one
-from db.reads.rows.causes import BenchEvidence, BenchSide, CodeEvidence, Difference, ErrorChange, ErrorEvidence, Evidence
+from warpwatch.db.reads.builds import code_changes, kernel_codes
+from warpwatch.db.reads.query import Session, fetch, fetch_one
+from warpwatch.db.reads.rows.causes import BenchEvidence, BenchSide, CodeEvidence, Difference, ErrorChange, ErrorEvidence, Evidence
 
 MOST_SERIES = 40
 """Series of a regression whose checks are looked at."""

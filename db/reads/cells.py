@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from db.reads.query import PRIMARY_METRIC, Session, fetch
+from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
 
 NEAR = 300
 """Generations from a change within which a measurement still says something of it."""

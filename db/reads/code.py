@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_page, fetch_scalar
-from db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow, UnchangedRow
+from warpwatch.db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_page, fetch_scalar
+from warpwatch.db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow, UnchangedRow
 
 _REPOSITORIES = """
 SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch, status_url,

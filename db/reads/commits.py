@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from db.reads.builds import read_builds
-from db.reads.code import find_commit, list_unchanged
-from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
-from db.reads.replay import run_command
-from db.reads.rows import CommitCell, CommitDetail, CommitRow, ComparedRow, UnchangedRow
+from warpwatch.db.reads.builds import read_builds
+from warpwatch.db.reads.code import find_commit, list_unchanged
+from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
+from warpwatch.db.reads.replay import run_command
+from warpwatch.db.reads.rows import CommitCell, CommitDetail, CommitRow, ComparedRow, UnchangedRow
 
 _CELLS = f"""
 WITH newest AS (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from db.reads.query import Session, fetch, fetch_one
-from db.reads.rows import DeviceRow, EnvironmentView, HealthRow, WorkerRow
+from warpwatch.db.reads.query import Session, fetch, fetch_one
+from warpwatch.db.reads.rows import DeviceRow, EnvironmentView, HealthRow, WorkerRow
 
 LEASE_SECONDS = 15.0
 """How long a silent worker still counts as alive, unless the caller knows better."""

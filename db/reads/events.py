@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import text
 
-from db.reads.query import MAX_PAGE, Session, fetch
-from db.reads.regressions import COLUMNS, MATCHES, RANK, SEVERITY, TABLES, Question
-from db.reads.rows import EventRow, Page, QualityRow, RegressionRow
+from warpwatch.db.reads.query import MAX_PAGE, Session, fetch
+from warpwatch.db.reads.regressions import COLUMNS, MATCHES, RANK, SEVERITY, TABLES, Question
+from warpwatch.db.reads.rows import EventRow, Page, QualityRow, RegressionRow
 
 OPEN = ("new", "acknowledged")
 """States in which a regression waits for somebody."""

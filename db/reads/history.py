@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from db.reads.query import Session, fetch, fetch_one, fetch_page
-from db.reads.rows import History, Page, PointRow, PointSamples, ReadingRow, SeriesRow, StatusMark
-from db.results import unpack_samples
+from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_page
+from warpwatch.db.reads.rows import History, Page, PointRow, PointSamples, ReadingRow, SeriesRow, StatusMark
+from warpwatch.db.results import unpack_samples
 
 MAX_POINTS = 5000
 """Points that one history may hold."""

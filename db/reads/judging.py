@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from db.reads.observed import NEWEST_RUN
-from db.reads.query import Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.observed import NEWEST_RUN
+from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)

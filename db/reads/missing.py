@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from db.reads.query import Session, fetch
-from db.reads.rows import AlarmRow, alarm
+from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.rows import AlarmRow, alarm
 
 BEFORE = 3
 """Measured commits in a row that must have had a result for its absence at the next one to be missed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from db.reads.query import PRIMARY_METRIC, Session, fetch
+from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
 
 BEFORE, AFTER = 128, 32
 """Readings of a series on either side of a new point that are looked at."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from db.reads.query import Session, fetch
-from db.reads.rows import Cell
+from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.rows import Cell
 
 # Every LATERAL below is one probe of an index, so the cost grows with the number of cells and not with the history.
 _OVERVIEW = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from db.reads.query import Session, fetch
-from db.reads.rows import AccusedView, ExhibitView, ProofView
+from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.rows import AccusedView, ExhibitView, ProofView
 
 
 def list_proofs(session: Session) -> list[ProofView]:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from sqlalchemy import text
 from sqlalchemy.orm import Session as Session
 
-from db.reads.rows import Page
-from db.submissions import UNCHANGED
+from warpwatch.db.reads.rows import Page
+from warpwatch.db.submissions import UNCHANGED
 
 T = TypeVar("T")
 

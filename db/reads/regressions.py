@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from db.reads.query import MAX_PAGE, Session, fetch, fetch_one, fetch_scalar
-from db.reads.replay import run_command, submit_command
-from db.reads.rows import NoteRow, Page, RegressionDetail, RegressionRow, RegressionSeriesRow, TrialRow, Verdicts
+from warpwatch.db.reads.query import MAX_PAGE, Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.replay import run_command, submit_command
+from warpwatch.db.reads.rows import NoteRow, Page, RegressionDetail, RegressionRow, RegressionSeriesRow, TrialRow, Verdicts
 
 NOBODY = "nobody"
 """Stands for an assignee where there is none."""

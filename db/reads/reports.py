@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_scalar
-from db.reads.replay import run_command, submit_command
-from db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+from warpwatch.db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.replay import run_command, submit_command
+from warpwatch.db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 
 MAX_FACTS = 5000
 """Rows of a kind that a report is made from; what fails as often as that fails for one reason."""

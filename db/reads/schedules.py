@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
-from db.reads.rows import Page, ScheduleRow
+from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
+from warpwatch.db.reads.rows import Page, ScheduleRow
 
 COST_JOBS = 5000
 """Jobs back that tell what a job takes."""

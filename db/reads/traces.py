@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from db.reads.query import Session, fetch, fetch_one
-from db.reads.rows import KernelView, TraceDetail, TraceRow
+from warpwatch.db.reads.query import Session, fetch, fetch_one
+from warpwatch.db.reads.rows import KernelView, TraceDetail, TraceRow
 
 MAX_KERNELS = 500
 """Rows that a kernel table shows, by total time."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy import text
 
-from db.reads.code import find_operator_ids
-from db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
-from db.reads.replay import run_command, submit_command
-from db.reads.rows import JobDetail, JobRow, LogLine, Measured, Page, PulseRow, ResultView, RunRow, SubmissionRow
+from warpwatch.db.reads.code import find_operator_ids
+from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
+from warpwatch.db.reads.replay import run_command, submit_command
+from warpwatch.db.reads.rows import JobDetail, JobRow, LogLine, Measured, Page, PulseRow, ResultView, RunRow, SubmissionRow
 
 _SUBMISSIONS = """
 SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends
 
-from server.api.alarms import router as alarms
-from server.api.badges import router as badges
-from server.api.code import router as code
-from server.api.devices import router as devices
-from server.api.hooks import router as hooks
-from server.api.jobs import router as jobs
-from server.api.proofs import router as proofs
-from server.api.regressions import router as regressions
-from server.api.reports import router as reports
-from server.api.repositories import router as repositories
-from server.api.results import router as results
-from server.api.schedules import router as schedules
-from server.api.submissions import router as submissions
-from server.api.traces import router as traces
-from server.parameters import PREFIX, refuse_unknown_parameters
+from warpwatch.server.api.alarms import router as alarms
+from warpwatch.server.api.badges import router as badges
+from warpwatch.server.api.code import router as code
+from warpwatch.server.api.devices import router as devices
+from warpwatch.server.api.hooks import router as hooks
+from warpwatch.server.api.jobs import router as jobs
+from warpwatch.server.api.proofs import router as proofs
+from warpwatch.server.api.regressions import router as regressions
+from warpwatch.server.api.reports import router as reports
+from warpwatch.server.api.repositories import router as repositories
+from warpwatch.server.api.results import router as results
+from warpwatch.server.api.schedules import router as schedules
+from warpwatch.server.api.submissions import router as submissions
+from warpwatch.server.api.traces import router as traces
+from warpwatch.server.http.parameters import PREFIX, refuse_unknown_parameters
 
 router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
 for part in (

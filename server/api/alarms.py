@@ -6,10 +6,10 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
-from db.reads.rows import AlarmRow, Page
-from server.problems import documented
-from server.service import Db, alarms_of, repository_or_404
-from server.tables import CSV_ANSWER, csv_response
+from warpwatch.db.reads.rows import AlarmRow, Page
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.problems import documented
+from warpwatch.server.http.service import Db, alarms_of, repository_or_404
 
 router = APIRouter(tags=["alarms"])
 AlarmKind = Literal["stale_device", "stale_worker", "unfit", "missing", "vanished"]

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from db.reads.badges import read_standing
-from db.reads.rows import RepositoryRow
-from server.badges import badge
-from server.problems import documented, not_found
-from server.service import Config, Db, operator_or_404, repository_or_404
 from warpwatch import git
+from warpwatch.db.reads.badges import read_standing
+from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.server.figures.badges import badge
+from warpwatch.server.http.problems import documented, not_found
+from warpwatch.server.http.service import Config, Db, operator_or_404, repository_or_404
 from warpwatch.settings import Settings
 
 router = APIRouter(tags=["reports"])

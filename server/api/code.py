@@ -8,13 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from db.reads.builds import read_code_history
-from db.reads.code import list_cases, list_commits, list_operators, list_repositories
-from db.reads.commits import read_commit
-from db.reads.rows import CaseRow, CodeHistory, CommitCell, CommitDetail, CommitRow, OperatorRow, Page, RepositoryRow
-from db.registry import ensure_repository
-from server.problems import FieldError, Problem, documented, not_found
-from server.service import (
+from warpwatch.db.reads.builds import read_code_history
+from warpwatch.db.reads.code import list_cases, list_commits, list_operators, list_repositories
+from warpwatch.db.reads.commits import read_commit
+from warpwatch.db.reads.rows import CaseRow, CodeHistory, CommitCell, CommitDetail, CommitRow, OperatorRow, Page, RepositoryRow
+from warpwatch.db.registry import ensure_repository
+from warpwatch.git import GitError, update_mirror
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
+from warpwatch.server.http.service import (
     Before,
     Config,
     Db,
@@ -25,8 +27,6 @@ from server.service import (
     repository_or_404,
     require_schema,
 )
-from server.tables import CSV_ANSWER, csv_response
-from warpwatch.git import GitError, update_mirror
 
 router = APIRouter()
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from db.errors import EngineError
-from db.reads.devices import find_environment, list_devices, list_workers, read_health
-from db.reads.rows import DeviceRow, EnvironmentView, HealthRow, Page, WorkerRow
-from server.problems import documented, not_found
-from server.service import Config, Db, database_of, require_schema
 from warpwatch import __version__
+from warpwatch.db.errors import EngineError
+from warpwatch.db.reads.devices import find_environment, list_devices, list_workers, read_health
+from warpwatch.db.reads.rows import DeviceRow, EnvironmentView, HealthRow, Page, WorkerRow
+from warpwatch.server.http.problems import documented, not_found
+from warpwatch.server.http.service import Config, Db, database_of, require_schema
 
 router = APIRouter(tags=["devices"])
 

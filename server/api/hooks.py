@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from db.reads.code import find_repository, read_webhook_secret
-from db.reads.rows import RepositoryRow
-from db.reads.work import find_submission
-from server import hooks
-from server.commits import MERGE_BASE, PARENT
-from server.hooks import ChangeRequest, HookError, Ignored, Push
-from server.problems import Problem, documented
-from server.service import Config, database_of, require_schema
-from server.submission_request import SubmissionRequest
-from server.submissions import submit
+from warpwatch.db.reads.code import find_repository, read_webhook_secret
+from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.db.reads.work import find_submission
+from warpwatch.server.history.commits import MERGE_BASE, PARENT
+from warpwatch.server.http.problems import Problem, documented
+from warpwatch.server.http.service import Config, database_of, require_schema
+from warpwatch.server.intake import hooks
+from warpwatch.server.intake.hooks import ChangeRequest, HookError, Ignored, Push
+from warpwatch.server.intake.submission_request import SubmissionRequest
+from warpwatch.server.intake.submissions import submit
 
 router = APIRouter(tags=["hooks"])
 _BODY: dict[str, Any] = {

@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from db.models import JobKind
-from db.reads.rows import JobDetail, JobRow, LogLine, Page, PulseRow
-from db.reads.work import JobFilter, list_jobs, read_job, read_log, read_pulse
-from db.submissions import cancel_job, retry_job
-from server.api.code import RepositoryName
-from server.live import follow_job
-from server.problems import documented, not_found
-from server.service import Before, Db, Limit, repository_or_404
-from server.tables import CSV_ANSWER, csv_response
+from warpwatch.db.models import JobKind
+from warpwatch.db.reads.rows import JobDetail, JobRow, LogLine, Page, PulseRow
+from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log, read_pulse
+from warpwatch.db.submissions import cancel_job, retry_job
+from warpwatch.server.api.code import RepositoryName
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.problems import documented, not_found
+from warpwatch.server.http.service import Before, Db, Limit, repository_or_404
+from warpwatch.server.threads.live import follow_job
 
 router = APIRouter(tags=["jobs"])
 State = Literal["queued", "running", "done", "failed", "cancelled"]

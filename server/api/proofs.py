@@ -7,11 +7,11 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from db.proofs import NewProof, record_proof
-from db.reads.proofs import list_proofs
-from db.reads.rows import Page, ProofView
-from server.problems import documented
-from server.service import Db
+from warpwatch.db.proofs import NewProof, record_proof
+from warpwatch.db.reads.proofs import list_proofs
+from warpwatch.db.reads.rows import Page, ProofView
+from warpwatch.server.http.problems import documented
+from warpwatch.server.http.service import Db
 
 router = APIRouter(tags=["proofs"])
 MOST = 2000

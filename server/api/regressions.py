@@ -8,18 +8,18 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from db.reads.events import list_events, read_quality
-from db.reads.regressions import list_all_regressions, list_regressions, read_regression
-from db.reads.rows import EventRow, Page, QualityRow, RegressionDetail, RegressionRow
-from db.triage import FIELDS, triage
-from server.api.code import RepositoryName
-from server.causes import CauseView, find_cause
-from server.events import with_common
-from server.problems import FieldError, Problem, documented, not_found
-from server.questions import Filters, State, understood_or_422
-from server.service import Before, Config, Db, Limit, repository_or_404
-from server.tables import CSV_ANSWER, csv_response
-from server.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error
+from warpwatch.db.reads.events import list_events, read_quality
+from warpwatch.db.reads.regressions import list_all_regressions, list_regressions, read_regression
+from warpwatch.db.reads.rows import EventRow, Page, QualityRow, RegressionDetail, RegressionRow
+from warpwatch.db.triage import FIELDS, triage
+from warpwatch.server.api.code import RepositoryName
+from warpwatch.server.explanation.causes import CauseView, find_cause
+from warpwatch.server.explanation.events import with_common
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
+from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
+from warpwatch.server.intake.filters import Filters, State, understood_or_422
+from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error
 
 router = APIRouter(tags=["regressions"])
 RegressionId = Annotated[int, Path(ge=1, le=2**62)]

@@ -7,19 +7,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from db.reads.callbacks import CallbackRow, list_callbacks
-from db.reads.reports import read_report_facts
-from db.reads.rows import Page
-from db.reads.work import read_submission
-from server.commits import operator_folder
-from server.problems import documented, not_found
-from server.reports.build import build_report
-from server.reports.github import check_run
-from server.reports.junit import junit
-from server.reports.markdown import markdown
-from server.reports.model import Report
-from server.reports.sarif import sarif
-from server.service import Config, Db
+from warpwatch.db.reads.callbacks import CallbackRow, list_callbacks
+from warpwatch.db.reads.reports import read_report_facts
+from warpwatch.db.reads.rows import Page
+from warpwatch.db.reads.work import read_submission
+from warpwatch.server.history.commits import operator_folder
+from warpwatch.server.http.problems import documented, not_found
+from warpwatch.server.http.service import Config, Db
+from warpwatch.server.reports.build import build_report
+from warpwatch.server.reports.github import check_run
+from warpwatch.server.reports.junit import junit
+from warpwatch.server.reports.markdown import markdown
+from warpwatch.server.reports.model import Report
+from warpwatch.server.reports.sarif import sarif
 
 router = APIRouter(tags=["reports"])
 _MEDIA_TYPES = {"junit": "application/xml", "md": "text/markdown", "sarif": "application/sarif+json"}

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from db.reads.rows import RepositoryRow
-from db.registry import set_repository
-from server.problems import documented
-from server.service import Db, repository_or_404
+from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.db.registry import set_repository
+from warpwatch.server.http.problems import documented
+from warpwatch.server.http.service import Db, repository_or_404
 
 router = APIRouter(tags=["code"])
 

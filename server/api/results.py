@@ -6,17 +6,28 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from db.reads.code import find_commit
-from db.reads.commits import compare_commits, compare_variants
-from db.reads.history import MAX_POINTS, list_series, read_history, read_samples, read_series
-from db.reads.overview import read_overview
-from db.reads.query import METRICS, Session
-from db.reads.rows import Cell, CommitRow, ComparedRow, DeviceRow, History, Page, PointRow, PointSamples, RepositoryRow, SeriesRow
-from server.api.code import DeviceKey, RepositoryName
-from server.learned import Learned, read_learned
-from server.problems import FieldError, Problem, documented, not_found
-from server.service import Before, Db, Limit, device_or_404, repository_or_404
-from server.tables import CSV_ANSWER, csv_response
+from warpwatch.db.reads.code import find_commit
+from warpwatch.db.reads.commits import compare_commits, compare_variants
+from warpwatch.db.reads.history import MAX_POINTS, list_series, read_history, read_samples, read_series
+from warpwatch.db.reads.overview import read_overview
+from warpwatch.db.reads.query import METRICS, Session
+from warpwatch.db.reads.rows import (
+    Cell,
+    CommitRow,
+    ComparedRow,
+    DeviceRow,
+    History,
+    Page,
+    PointRow,
+    PointSamples,
+    RepositoryRow,
+    SeriesRow,
+)
+from warpwatch.server.api.code import DeviceKey, RepositoryName
+from warpwatch.server.figures.noise_summary import Learned, read_learned
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
+from warpwatch.server.http.service import Before, Db, Limit, device_or_404, repository_or_404
 
 router = APIRouter(tags=["results"])
 Id = Annotated[int, Query(ge=1)]

@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request, Response
 
-from db.reads.code import find_repository
-from db.reads.query import Session
-from db.reads.rows import Page, RepositoryRow, ScheduleRow
-from db.reads.schedules import list_schedules, read_schedule
-from db.schedules import remove_schedule
-from server.problems import FieldError, Problem, documented, not_found
-from server.schedules.asked import REFUSED, ScheduleChange, ScheduleRequest, change, create
-from server.schedules.turn import take_turn
-from server.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
-from server.tables import CSV_ANSWER, csv_response
+from warpwatch.db.reads.code import find_repository
+from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.rows import Page, RepositoryRow, ScheduleRow
+from warpwatch.db.reads.schedules import list_schedules, read_schedule
+from warpwatch.db.schedules import remove_schedule
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
+from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
+from warpwatch.server.schedules.requests import REFUSED, ScheduleChange, ScheduleRequest, change, create
+from warpwatch.server.schedules.turn import take_turn
 
 router = APIRouter(tags=["schedules"])
 

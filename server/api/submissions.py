@@ -6,15 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
-from db.reads.regressions import read_verdicts
-from db.reads.rows import Page, SubmissionRow, Verdicts
-from db.reads.work import list_submissions, read_submission
-from db.submissions import cancel_submission, retry_submission
-from server.problems import documented, not_found
-from server.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
-from server.submission_request import SubmissionRequest
-from server.submissions import submit
-from server.tables import CSV_ANSWER, csv_response
+from warpwatch.db.reads.regressions import read_verdicts
+from warpwatch.db.reads.rows import Page, SubmissionRow, Verdicts
+from warpwatch.db.reads.work import list_submissions, read_submission
+from warpwatch.db.submissions import cancel_submission, retry_submission
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.problems import documented, not_found
+from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
+from warpwatch.server.intake.submission_request import SubmissionRequest
+from warpwatch.server.intake.submissions import submit
 
 router = APIRouter(tags=["submissions"])
 IdempotencyKey = Annotated[

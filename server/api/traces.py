@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from db.reads.rows import KernelView, TraceDetail
-from db.reads.traces import read_trace
-from db.traces import iter_trace, iter_trace_json, read_report
-from server.alignment import AlignedRow, Alignment, align_traces
-from server.problems import documented, not_found
-from server.service import Db, database_of
-from server.tables import CSV_ANSWER, csv_response
+from warpwatch.db.reads.rows import KernelView, TraceDetail
+from warpwatch.db.reads.traces import read_trace
+from warpwatch.db.traces import iter_trace, iter_trace_json, read_report
+from warpwatch.server.explanation.alignment import AlignedRow, Alignment, align_traces
+from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.problems import documented, not_found
+from warpwatch.server.http.service import Db, database_of
 
 router = APIRouter(tags=["traces"])
 JSON_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "A Chrome trace.", "content": {"application/json": {}}}}

@@ -5,7 +5,7 @@ show. confirmation, bisection, leftover – what becomes of a suspicion. asking,
 said. repetition – what a comparison that somebody asked for leaves open. dossier, known, mirror, code – what all of them look at.
 """
 
-from server.judge.asking import CODE_PRIORITY, CONFIRM_PRIORITY, MAX_PAIRS
-from server.judge.thread import Judge
+from warpwatch.server.judge.asking import CODE_PRIORITY, CONFIRM_PRIORITY, MAX_PAIRS
+from warpwatch.server.judge.thread import Judge
 
 __all__ = ["CODE_PRIORITY", "CONFIRM_PRIORITY", "MAX_PAIRS", "Judge"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from db.models import Answer, Purpose, Verdict
-from db.reads.judging import MemberRow, TrialState
-from db.reads.observed import BAD, RoundsRow, list_checks, list_rounds
-from db.reads.query import Session
-from db.regressions import SeriesDecision
-from server.judge.dossier import CONFIRMING, Dossier
-from server.verdicts import paired
-from server.verdicts.paired import Direction
+from warpwatch.db.models import Answer, Purpose, Verdict
+from warpwatch.db.reads.judging import MemberRow, TrialState
+from warpwatch.db.reads.observed import BAD, RoundsRow, list_checks, list_rounds
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import SeriesDecision
+from warpwatch.server.judge.dossier import CONFIRMING, Dossier
+from warpwatch.server.verdicts import paired
+from warpwatch.server.verdicts.paired import Direction
 
 EXPECTED_RATIO = {"cuda": 1.01, "cpu": 1.03}
 """Least change, per device kind, that rounds must hold not to dismiss a suspicion, however little history said."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from db.models import Answer, Cause, Purpose
-from db.reads.judging import MemberRow, TrialState
-from db.reads.query import Session
-from db.regressions import attach_compare_job, unsettle
-from db.trials import NewTrial, ask
-from server.judge.answers import severity
-from server.judge.dossier import CONFIRMING, Dossier
-from server.judge.mirror import record
-from server.verdicts.paired import ROUNDS
+from warpwatch.db.models import Answer, Cause, Purpose
+from warpwatch.db.reads.judging import MemberRow, TrialState
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import attach_compare_job, unsettle
+from warpwatch.db.trials import NewTrial, ask
+from warpwatch.server.history.mirror import record
+from warpwatch.server.judge.answers import severity
+from warpwatch.server.judge.dossier import CONFIRMING, Dossier
+from warpwatch.server.verdicts.paired import ROUNDS
 
 CONFIRM_PRIORITY = -1
 """Below ordinary work, which new commits are; db.trials.keep_share sees to it that trials get on all the same."""

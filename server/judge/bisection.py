@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from db.models import Answer, Purpose, Verdict
-from db.reads import judging
-from db.reads.judging import TrialState
-from db.reads.query import Session
-from db.regressions import attach_compare_job, copy_members, decide, decide_series, move, settle
-from db.triage import SERVICE, set_triage
-from server.judge.answers import Said, hear
-from server.judge.asking import ask_trial, asked_before, is_plain, may_ask
-from server.judge.dossier import Dossier, remark
-from server.judge.leftover import suspect_leftover
-from server.judge.mirror import record
-from server.verdicts import bisect as halving
-from server.verdicts.paired import FEW_ROUNDS, MORE_ROUNDS, ROUNDS
+from warpwatch.db.models import Answer, Purpose, Verdict
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.judging import TrialState
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import attach_compare_job, copy_members, decide, decide_series, move, settle
+from warpwatch.db.triage import SERVICE, set_triage
 from warpwatch.git import GitError, path
+from warpwatch.server.history.mirror import record
+from warpwatch.server.judge.answers import Said, hear
+from warpwatch.server.judge.asking import ask_trial, asked_before, is_plain, may_ask
+from warpwatch.server.judge.dossier import Dossier, remark
+from warpwatch.server.judge.leftover import suspect_leftover
+from warpwatch.server.verdicts import bisect as halving
+from warpwatch.server.verdicts.paired import FEW_ROUNDS, MORE_ROUNDS, ROUNDS
 
 
 @dataclass(frozen=True, slots=True)

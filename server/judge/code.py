@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from db.reads import judging
-from db.reads.query import Session
-from server.judge.mirror import Mirror
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.query import Session
+from warpwatch.server.history.mirror import Mirror
 
 
 @dataclass(frozen=True, slots=True)

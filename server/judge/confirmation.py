@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from db.models import Answer, Direction, Purpose, Verdict
-from db.reads import judging
-from db.reads.judging import TrialState
-from db.reads.query import Session
-from db.regressions import attach_compare_job, decide, decide_series, open_suspicion, settle, turn
-from db.trials import answer
-from server.judge.answers import hear, joint, severity
-from server.judge.asking import ask_trial
-from server.judge.bisection import bisect
-from server.judge.dossier import CONFIRMING, Dossier, open_dossier, remark
-from server.judge.mirror import Mirrors
-from server.verdicts.paired import MORE_ROUNDS
+from warpwatch.db.models import Answer, Direction, Purpose, Verdict
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.judging import TrialState
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import attach_compare_job, decide, decide_series, open_suspicion, settle, turn
+from warpwatch.db.trials import answer
+from warpwatch.server.history.mirror import Mirrors
+from warpwatch.server.judge.answers import hear, joint, severity
+from warpwatch.server.judge.asking import ask_trial
+from warpwatch.server.judge.bisection import bisect
+from warpwatch.server.judge.dossier import CONFIRMING, Dossier, open_dossier, remark
+from warpwatch.server.verdicts.paired import MORE_ROUNDS
 
 
 def take_answer(session: Session, mirrors: Mirrors, trial: TrialState) -> None:

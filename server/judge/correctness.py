@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import groupby, pairwise
 
-from db.models import Cause
-from db.reads.judging import JobOrigin
-from db.reads.observed import BAD, CheckRow, list_checks_around
-from db.reads.query import METRICS, Session
-from db.regressions import EndedJob, Member, open_suspicion
-from db.trials import ensure_series
-from server.judge.confirmation import advance
-from server.judge.known import Known
-from server.judge.mirror import Mirrors
+from warpwatch.db.models import Cause
+from warpwatch.db.reads.judging import JobOrigin
+from warpwatch.db.reads.observed import BAD, CheckRow, list_checks_around
+from warpwatch.db.reads.query import METRICS, Session
+from warpwatch.db.regressions import EndedJob, Member, open_suspicion
+from warpwatch.db.trials import ensure_series
+from warpwatch.server.history.mirror import Mirrors
+from warpwatch.server.judge.confirmation import advance
+from warpwatch.server.judge.known import Known
 
 
 def suspect_breakage(session: Session, mirrors: Mirrors, job: EndedJob, origin: JobOrigin) -> None:

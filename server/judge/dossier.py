@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from db.models import Answer, Purpose, Verdict
-from db.reads import judging
-from db.reads.judging import MemberRow, RegressionState, TrialState
-from db.reads.query import Session
-from db.regressions import lock
-from db.triage import SERVICE, triage
-from server.judge.mirror import Mirror, Mirrors
+from warpwatch.db.models import Answer, Purpose, Verdict
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.judging import MemberRow, RegressionState, TrialState
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import lock
+from warpwatch.db.triage import SERVICE, triage
+from warpwatch.server.history.mirror import Mirror, Mirrors
 
 CONFIRMING = (Purpose.CONFIRM, Purpose.RETRY)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from db.models import Verdict
-from db.reads import judging
-from db.reads.judging import KnownChange
-from db.reads.query import Session
+from warpwatch.db.models import Verdict
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.judging import KnownChange
+from warpwatch.db.reads.query import Session
 
 
 class Known:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from db.models import Verdict
-from db.reads import judging
-from db.reads.judging import MemberRow, TrialState
-from db.reads.query import Session
-from db.regressions import Member, SeriesDecision, open_suspicion
-from server.judge.answers import Said, hear, severity
-from server.judge.dossier import Dossier
-from server.verdicts.paired import CONFIRM_RATIO
+from warpwatch.db.models import Verdict
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.judging import MemberRow, TrialState
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import Member, SeriesDecision, open_suspicion
+from warpwatch.server.judge.answers import Said, hear, severity
+from warpwatch.server.judge.dossier import Dossier
+from warpwatch.server.verdicts.paired import CONFIRM_RATIO
 
 
 def suspect_leftover(session: Session, dossier: Dossier, head_sha: str, head_id: int, said: Said) -> int | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from db.reads.query import Session
-from db.reads.reports import read_report_facts
-from db.submissions import may_repeat, repeat
-from server.verdicts.held import hold
-from server.verdicts.paired import MORE_ROUNDS
+from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.reports import read_report_facts
+from warpwatch.db.submissions import may_repeat, repeat
+from warpwatch.server.verdicts.held import hold
+from warpwatch.server.verdicts.paired import MORE_ROUNDS
 
 
 def repeat_unsure(session: Session, submission_id: int) -> None:

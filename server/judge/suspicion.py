@@ -9,19 +9,19 @@ from itertools import groupby, pairwise
 from math import expm1
 from statistics import median
 
-from db.models import Cause
-from db.reads.judging import JobOrigin
-from db.reads.observed import ReadingRow, list_readings
-from db.reads.query import Session
-from db.regressions import EndedJob, open_suspicion
-from server.judge.answers import severity
-from server.judge.asking import MAX_PAIRS
-from server.judge.code import Code
-from server.judge.confirmation import advance
-from server.judge.known import Known
-from server.judge.mirror import Mirrors
-from server.verdicts.changes import LEAST_BEFORE, find_changes
-from server.verdicts.noise import SUSPICION, Noise, Reading, is_blind, learn
+from warpwatch.db.models import Cause
+from warpwatch.db.reads.judging import JobOrigin
+from warpwatch.db.reads.observed import ReadingRow, list_readings
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import EndedJob, open_suspicion
+from warpwatch.server.history.mirror import Mirrors
+from warpwatch.server.judge.answers import severity
+from warpwatch.server.judge.asking import MAX_PAIRS
+from warpwatch.server.judge.code import Code
+from warpwatch.server.judge.confirmation import advance
+from warpwatch.server.judge.known import Known
+from warpwatch.server.verdicts.changes import LEAST_BEFORE, find_changes
+from warpwatch.server.verdicts.noise import SUSPICION, Noise, Reading, is_blind, learn
 
 NEAR = 16
 """Readings from a new point within which it may have brought changes to light."""

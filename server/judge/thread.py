@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from db.database import Database
-from db.errors import EngineError
-from db.reaper import Reaper
-from db.regressions import mark_judged, unjudged_jobs
-from db.trials import keep_share
-from server.background import Background
-from server.judge import verdict
-from server.judge.mirror import Mirrors
-from server.sources import SourceCache
+from warpwatch.db.database import Database
+from warpwatch.db.errors import EngineError
+from warpwatch.db.reaper import Reaper
+from warpwatch.db.regressions import mark_judged, unjudged_jobs
+from warpwatch.db.trials import keep_share
+from warpwatch.server.history.mirror import Mirrors
+from warpwatch.server.history.sources import SourceCache
+from warpwatch.server.judge import verdict
+from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
 
 POLL_SECONDS = 1.0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from db.reads import judging
-from db.reads.query import Session
-from db.regressions import EndedJob
-from server.judge.confirmation import take_answer
-from server.judge.correctness import suspect_breakage
-from server.judge.mirror import Mirrors
-from server.judge.repetition import repeat_unsure
-from server.judge.suspicion import suspect_changes
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import EndedJob
+from warpwatch.server.history.mirror import Mirrors
+from warpwatch.server.judge.confirmation import take_answer
+from warpwatch.server.judge.correctness import suspect_breakage
+from warpwatch.server.judge.repetition import repeat_unsure
+from warpwatch.server.judge.suspicion import suspect_changes
 
 _MEASURED_ELSEWHERE = ("bundle", "example")
 """Origins of what was imported: it cannot be measured again here."""

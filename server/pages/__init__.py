@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from server.pages import (
+from warpwatch.server.pages import (
     alarms,
     commits,
     compare,
@@ -20,7 +20,7 @@ from server.pages import (
     submissions,
     traces,
 )
-from server.pages.errors import problem_page as problem_page
+from warpwatch.server.pages.errors import problem_page as problem_page
 
 router = APIRouter(include_in_schema=False)
 for module in (

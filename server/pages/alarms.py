@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Query, Request, Response
 
-from server.api.alarms import AlarmKind
-from server.pages.render import Page, query
-from server.service import alarms_of
+from warpwatch.server.api.alarms import AlarmKind
+from warpwatch.server.http.service import alarms_of
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 KINDS = {

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from fastapi import Query
 
-from db.reads.devices import list_devices
-from db.reads.history import list_series
-from db.reads.query import METRICS, Session
-from db.reads.rows import DeviceRow, RepositoryRow
-from server.problems import not_found
+from warpwatch.db.reads.devices import list_devices
+from warpwatch.db.reads.history import list_series
+from warpwatch.db.reads.query import METRICS, Session
+from warpwatch.db.reads.rows import DeviceRow, RepositoryRow
+from warpwatch.server.http.problems import not_found
 
 Text = Annotated[str | None, Query(max_length=500)]
 Texts = Annotated[list[str], Query(max_length=50)]

@@ -7,15 +7,15 @@ from itertools import groupby
 
 from fastapi import APIRouter, Response
 
-from db.reads.code import list_commits
-from db.reads.commits import read_commit
-from db.reads.rows import CommitCell, CommitDetail
-from server.formats import natural, variant_order
-from server.pages.choices import Text
-from server.pages.overview import SETTLED
-from server.pages.render import Page, query
-from server.problems import not_found
-from server.service import Before
+from warpwatch.db.reads.code import list_commits
+from warpwatch.db.reads.commits import read_commit
+from warpwatch.db.reads.rows import CommitCell, CommitDetail
+from warpwatch.server.figures.formats import natural, variant_order
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.http.service import Before
+from warpwatch.server.pages.choices import Text
+from warpwatch.server.pages.overview import SETTLED
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 

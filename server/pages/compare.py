@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Response
 
-from db.reads.code import find_commit, list_commits, list_operators
-from db.reads.commits import Comparison, compare_commits, compare_variants
-from db.reads.rows import CommitRow, ComparedRow
-from server.formats import variant_order
-from server.pages.choices import Bench, Text, choose_bench
-from server.pages.render import Page, query
+from warpwatch.db.reads.code import find_commit, list_commits, list_operators
+from warpwatch.db.reads.commits import Comparison, compare_commits, compare_variants
+from warpwatch.db.reads.rows import CommitRow, ComparedRow
+from warpwatch.server.figures.formats import variant_order
+from warpwatch.server.pages.choices import Bench, Text, choose_bench
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from fastapi import APIRouter, Response
 
-from db.reads.devices import list_devices, list_environments, list_workers
-from server.pages.render import Page
-from server.service import Config
+from warpwatch.db.reads.devices import list_devices, list_environments, list_workers
+from warpwatch.server.http.service import Config
+from warpwatch.server.pages.render import Page
 
 router = APIRouter()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from server.pages.render import render
-from server.problems import Problem
+from warpwatch.server.http.problems import Problem
+from warpwatch.server.pages.render import render
 
 _TITLES = {
     400: "This request cannot be understood",

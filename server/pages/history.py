@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from db.reads.code import find_operator, list_operators
-from db.reads.history import find_series, read_history
-from db.reads.rows import History, PointRow, StatusMark
-from server.charts import history_figure
-from server.formats import fact, natural, variant_order
-from server.learned import Learned, Step, read_learned
-from server.pages.choices import Text, Texts, choose_bench
-from server.pages.render import Page, query
-from server.problems import Problem, not_found
+from warpwatch.db.reads.code import find_operator, list_operators
+from warpwatch.db.reads.history import find_series, read_history
+from warpwatch.db.reads.rows import History, PointRow, StatusMark
+from warpwatch.server.figures.charts import history_figure
+from warpwatch.server.figures.formats import fact, natural, variant_order
+from warpwatch.server.figures.noise_summary import Learned, Step, read_learned
+from warpwatch.server.http.problems import Problem, not_found
+from warpwatch.server.pages.choices import Text, Texts, choose_bench
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 MAX_ROWS = 100

@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
-from db.models import JobKind
-from db.reads.code import list_operators
-from db.reads.devices import list_devices, list_workers
-from db.reads.work import JobFilter, list_jobs, read_job, read_log
-from db.submissions import cancel_job, retry_job
-from server.break_even import break_even
-from server.pages.choices import Text
-from server.pages.render import Page, query
-from server.problems import not_found
-from server.service import Before, Config
+from warpwatch.db.models import JobKind
+from warpwatch.db.reads.code import list_operators
+from warpwatch.db.reads.devices import list_devices, list_workers
+from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log
+from warpwatch.db.submissions import cancel_job, retry_job
+from warpwatch.server.figures.break_even import break_even
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.http.service import Before, Config
+from warpwatch.server.pages.choices import Text
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 State = Literal["queued", "running", "done", "failed", "cancelled"]

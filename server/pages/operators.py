@@ -7,18 +7,18 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from db.reads.builds import read_code_history
-from db.reads.code import find_operator, list_cases, list_suites, read_operator_entry
-from db.reads.devices import list_environments
-from db.reads.overview import read_overview
-from db.reads.rows import CaseRow, Cell, CodeHistory, OperatorRow
-from server.charts import RooflinePoint, roofline_figure
-from server.code_charts import QUANTITIES, code_figure
-from server.formats import variant_order
-from server.pages.choices import Bench, Text, choose_bench
-from server.pages.overview import grids
-from server.pages.render import Page, query
-from server.problems import not_found
+from warpwatch.db.reads.builds import read_code_history
+from warpwatch.db.reads.code import find_operator, list_cases, list_suites, read_operator_entry
+from warpwatch.db.reads.devices import list_environments
+from warpwatch.db.reads.overview import read_overview
+from warpwatch.db.reads.rows import CaseRow, Cell, CodeHistory, OperatorRow
+from warpwatch.server.figures.charts import RooflinePoint, roofline_figure
+from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
+from warpwatch.server.figures.formats import variant_order
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.pages.choices import Bench, Text, choose_bench
+from warpwatch.server.pages.overview import grids
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 

@@ -8,13 +8,13 @@ from itertools import groupby
 
 from fastapi import APIRouter, Response
 
-from db.reads.code import list_suites
-from db.reads.overview import read_overview
-from db.reads.regressions import Question, list_regressions
-from db.reads.rows import Cell
-from server.formats import natural, variant_order
-from server.pages.choices import Text, choose_bench
-from server.pages.render import Page, query
+from warpwatch.db.reads.code import list_suites
+from warpwatch.db.reads.overview import read_overview
+from warpwatch.db.reads.regressions import Question, list_regressions
+from warpwatch.db.reads.rows import Cell
+from warpwatch.server.figures.formats import natural, variant_order
+from warpwatch.server.pages.choices import Text, choose_bench
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 SETTLED = ("ok", "unsupported", "skipped", None)

@@ -6,8 +6,8 @@ from collections import Counter
 
 from fastapi import APIRouter, Response
 
-from db.reads.proofs import list_proofs
-from server.pages.render import Page
+from warpwatch.db.reads.proofs import list_proofs
+from warpwatch.server.pages.render import Page
 
 router = APIRouter()
 WHAT = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 
-from server.pages.render import render
+from warpwatch.server.pages.render import render
 
 router = APIRouter()
 

@@ -9,20 +9,20 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
 
-from db.models import Triage
-from db.reads.events import list_choices, list_events, read_event, read_quality
-from db.reads.regressions import NOBODY, read_regression
-from db.reads.rows import EventRow, RegressionDetail
-from db.reads.rows import Page as Listed
-from db.triage import triage
-from server.causes import find_cause
-from server.charts import rounds_figure
-from server.events import with_common
-from server.pages.render import Page, query
-from server.problems import not_found
-from server.questions import DIRECTIONS, STATE_FILTERS, Filters, understand
-from server.service import Before, Config, settings_of
-from server.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
+from warpwatch.db.models import Triage
+from warpwatch.db.reads.events import list_choices, list_events, read_event, read_quality
+from warpwatch.db.reads.regressions import NOBODY, read_regression
+from warpwatch.db.reads.rows import EventRow, RegressionDetail
+from warpwatch.db.reads.rows import Page as Listed
+from warpwatch.db.triage import triage
+from warpwatch.server.explanation.causes import find_cause
+from warpwatch.server.explanation.events import with_common
+from warpwatch.server.figures.charts import rounds_figure
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.http.service import Before, Config, settings_of
+from warpwatch.server.intake.filters import DIRECTIONS, STATE_FILTERS, Filters, understand
+from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 EVENTS_PER_PAGE = 20

@@ -14,14 +14,14 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
-from db.reads.code import list_repositories
-from db.reads.query import Session
-from db.reads.rows import RepositoryRow
-from server import formats
-from server.kernel_names import short_name
-from server.problems import not_found
-from server.service import Db, alarms_of
 from warpwatch import __version__
+from warpwatch.db.reads.code import list_repositories
+from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.server.explanation.kernel_names import short_name
+from warpwatch.server.figures import formats
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.http.service import Db, alarms_of
 
 WEB = Path(__file__).parent.parent.parent / "web"
 

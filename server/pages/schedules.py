@@ -10,18 +10,18 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from starlette.datastructures import FormData
 
-from db.reads.code import list_operators, list_suites
-from db.reads.devices import list_devices
-from db.reads.rows import RepositoryRow, ScheduleRow
-from db.reads.schedules import list_schedules, read_schedule
-from db.schedules import remove_schedule
-from server.pages.render import Page, query
-from server.pages.submissions import form_of
-from server.problems import Problem, not_found
-from server.schedules.asked import ScheduleChange, ScheduleRequest, change, create
-from server.schedules.cron import EXAMPLE
-from server.schedules.turn import take_turn
-from server.service import Before, Config, database_of, repository_or_404, require_schema
+from warpwatch.db.reads.code import list_operators, list_suites
+from warpwatch.db.reads.devices import list_devices
+from warpwatch.db.reads.rows import RepositoryRow, ScheduleRow
+from warpwatch.db.reads.schedules import list_schedules, read_schedule
+from warpwatch.db.schedules import remove_schedule
+from warpwatch.server.http.problems import Problem, not_found
+from warpwatch.server.http.service import Before, Config, database_of, repository_or_404, require_schema
+from warpwatch.server.pages.render import Page, query
+from warpwatch.server.pages.submissions import form_of
+from warpwatch.server.schedules.cron import EXAMPLE
+from warpwatch.server.schedules.requests import ScheduleChange, ScheduleRequest, change, create
+from warpwatch.server.schedules.turn import take_turn
 
 router = APIRouter()
 EMPTY: dict[str, Any] = {

@@ -11,20 +11,20 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from starlette.datastructures import FormData
 
-from db.reads.callbacks import list_callbacks
-from db.reads.code import list_operators, list_suites
-from db.reads.devices import list_devices
-from db.reads.reports import read_report_facts
-from db.reads.work import JobFilter, list_jobs, list_submissions, read_submission
-from db.submissions import cancel_submission, retry_submission
-from server.pages.render import Page, Scope
-from server.pages.render import query as address
-from server.problems import Problem, not_found
-from server.reports.build import build_report
-from server.reports.model import KINDS, MEANINGS, Report
-from server.service import Before, Config, database_of, require_schema
-from server.submission_request import ORDER, SubmissionRequest
-from server.submissions import submit
+from warpwatch.db.reads.callbacks import list_callbacks
+from warpwatch.db.reads.code import list_operators, list_suites
+from warpwatch.db.reads.devices import list_devices
+from warpwatch.db.reads.reports import read_report_facts
+from warpwatch.db.reads.work import JobFilter, list_jobs, list_submissions, read_submission
+from warpwatch.db.submissions import cancel_submission, retry_submission
+from warpwatch.server.http.problems import Problem, not_found
+from warpwatch.server.http.service import Before, Config, database_of, require_schema
+from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
+from warpwatch.server.intake.submissions import submit
+from warpwatch.server.pages.render import Page, Scope
+from warpwatch.server.pages.render import query as address
+from warpwatch.server.reports.build import build_report
+from warpwatch.server.reports.model import KINDS, MEANINGS, Report
 
 router = APIRouter()
 CHOICES = ("kinds", "operators")

@@ -7,12 +7,12 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Response
 
-from db.reads.rows import TraceDetail
-from db.reads.traces import list_related_traces, read_trace
-from server.alignment import align_traces
-from server.pages.render import Page, query
-from server.problems import not_found
-from server.trace_charts import memory_figure
+from warpwatch.db.reads.rows import TraceDetail
+from warpwatch.db.reads.traces import list_related_traces, read_trace
+from warpwatch.server.explanation.alignment import align_traces
+from warpwatch.server.figures.trace_charts import memory_figure
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 Chosen = Annotated[int | None, Query(ge=1, le=2**62)]

@@ -8,9 +8,9 @@ from math import log
 from statistics import median
 from typing import Any
 
-from db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
-from server.reports.model import KINDS, Conclusion, Kind, Report, ReportRow, exit_code
-from server.verdicts.held import hold
+from warpwatch.db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+from warpwatch.server.reports.model import KINDS, Conclusion, Kind, Report, ReportRow, exit_code
+from warpwatch.server.verdicts.held import hold
 
 MAX_ROWS = 1000
 MISMATCH = "the two commits ask for different interpreters"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.reports.markdown import markdown
-from server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Report, ReportRow
-from server.reports.words import reason, sentence
+from warpwatch.server.reports.markdown import markdown
+from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Report, ReportRow
+from warpwatch.server.reports.words import reason, sentence
 
 NAME = "warpwatch"
 MAX_ANNOTATIONS = 50

@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from server.reports.model import ERRORS, FAILURES, KINDS, Report, ReportRow
-from server.reports.words import sentence
+from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, Report, ReportRow
+from warpwatch.server.reports.words import sentence
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML may hold, escaped or not; programs print them."""

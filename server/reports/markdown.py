@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from server.reports.model import KINDS, MEANINGS, Report, ReportRow
-from server.reports.words import ratio_text, reason
+from warpwatch.server.reports.model import KINDS, MEANINGS, Report, ReportRow
+from warpwatch.server.reports.words import ratio_text, reason
 
 LIMIT = 65_536
 """Characters that GitHub takes in a comment."""

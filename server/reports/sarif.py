@@ -6,9 +6,9 @@ import hashlib
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Kind, Report, ReportRow
-from server.reports.words import reason, sentence
 from warpwatch import __version__
+from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Kind, Report, ReportRow
+from warpwatch.server.reports.words import reason, sentence
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _ROOT = "SRCROOT"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.formats import change
-from server.reports.model import KINDS, ReportRow
+from warpwatch.server.figures.formats import change
+from warpwatch.server.reports.model import KINDS, ReportRow
 
 _SHOWN = 600
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from db.reads.schedules import Cost, OpenJob
-from server.submission_request import Kind
+from warpwatch.db.reads.schedules import Cost, OpenJob
+from warpwatch.server.intake.submission_request import Kind
 
 FIRST_GUESS_SECONDS = 60.0
 """What a job is taken to last before any of its kind ran on its device."""

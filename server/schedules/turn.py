@@ -10,26 +10,26 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from db.database import Database
-from db.reads.asked import Place
-from db.reads.code import find_repository
-from db.reads.query import Session
-from db.reads.rows import DeviceRow, RepositoryRow, ScheduleRow
-from db.reads.schedules import AskedJob, list_asked, list_open, list_readings, read_costs, read_schedule
-from db.registry import ensure_operators
-from db.schedules import end_turn, lock_turn
-from db.submissions import NewJob, NewSubmission, create_submission
-from server.catalogue import Choice, choose
-from server.commits import History, with_operators, write_down
-from server.problems import FieldError
-from server.schedules.budget import Costs, Cut, Wish, cut
-from server.schedules.cron import next_after
-from server.schedules.wishes import Line, Measured, wish_backfill, wish_reruns, wish_suite
-from server.sources import Earlier, SourceCache
-from server.submission_request import Kind, SubmissionRequest
-from server.submissions import job_spec
-from server.targets import choose_devices
 from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.db.reads.code import find_repository
+from warpwatch.db.reads.measured import Place
+from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.rows import DeviceRow, RepositoryRow, ScheduleRow
+from warpwatch.db.reads.schedules import AskedJob, list_asked, list_open, list_readings, read_costs, read_schedule
+from warpwatch.db.registry import ensure_operators
+from warpwatch.db.schedules import end_turn, lock_turn
+from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
+from warpwatch.server.history.commits import History, with_operators, write_down
+from warpwatch.server.history.sources import Earlier, SourceCache
+from warpwatch.server.http.problems import FieldError
+from warpwatch.server.intake.catalogue import Choice, choose
+from warpwatch.server.intake.submission_request import Kind, SubmissionRequest
+from warpwatch.server.intake.submissions import job_spec
+from warpwatch.server.intake.targets import choose_devices
+from warpwatch.server.schedules.budget import Costs, Cut, Wish, cut
+from warpwatch.server.schedules.candidates import Line, Measured, wish_backfill, wish_reruns, wish_suite
+from warpwatch.server.schedules.cron import next_after
 from warpwatch.settings import Settings
 
 DEPTH = {"suite": 50, "rerun": 200, "backfill": 1000}

@@ -20,7 +20,7 @@ from itertools import groupby
 from math import exp, hypot, log, pi, sqrt
 from statistics import median, median_high, median_low
 
-from server.verdicts.noise import ALARM, PRIOR_BETWEEN, PRIOR_WEIGHT, SUSPICION, Reading, Rule, deviation, shrink, width
+from warpwatch.server.verdicts.noise import ALARM, PRIOR_BETWEEN, PRIOR_WEIGHT, SUSPICION, Reading, Rule, deviation, shrink, width
 
 BLOCK = 128
 """Commits after which the walk starts anew, one block ahead."""

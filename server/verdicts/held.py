@@ -8,8 +8,8 @@ from math import exp, log, sqrt
 from statistics import NormalDist, median
 from typing import Literal
 
-from server.verdicts.noise import NORMAL_MAD
-from server.verdicts.paired import CONFIDENCE, CONFIRM_RATIO, median_interval
+from warpwatch.server.verdicts.noise import NORMAL_MAD
+from warpwatch.server.verdicts.paired import CONFIDENCE, CONFIRM_RATIO, median_interval
 
 Told = Literal["slower", "faster", "same", "unsure"]
 

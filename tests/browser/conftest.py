@@ -14,10 +14,10 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, Request
 
-from db import migrate, registry
-from db.database import Database
-from server.app import create_app
 from tests.browser.world import World, build, make_source
+from warpwatch.db import migrate, registry
+from warpwatch.db.database import Database
+from warpwatch.server.app import create_app
 from warpwatch.settings import Settings
 
 SWITCHES = (

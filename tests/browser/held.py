@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from db import callbacks, submissions
-from db.models import Status
-from db.outcome import ComparisonRow, ResultRow, RunOutcome
-from db.reads.judging import list_job_ids
-from db.regressions import mark_judged
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, GPU_LATER, World, finish
+from warpwatch.db import callbacks, submissions
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ComparisonRow, ResultRow, RunOutcome
+from warpwatch.db.reads.judging import list_job_ids
+from warpwatch.db.regressions import mark_judged
 
 RATIOS = {"v1": 1.0, "v2": 1.31, "v3": 1.04, "triton": 0.82}
 URL = "https://api.github.com/repos/acme/kernels/statuses/{sha}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from db.database import Database
-from db.triage import triage
 from tests.planted import plant, try_out
+from warpwatch.db.database import Database
+from warpwatch.db.triage import triage
 
 if TYPE_CHECKING:
     from tests.browser.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from db.schedules import NewSchedule, create_schedule, end_turn
+from warpwatch.db.schedules import NewSchedule, create_schedule, end_turn
 
 _TURNS = (
     ("nightly", "suite", "0 2 * * *", "submission 12: 6 jobs at 1 commit, about 6.5 of 60 device minutes; 3 jobs for later turns"),

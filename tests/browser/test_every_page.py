@@ -8,10 +8,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from db.reads.work import list_submissions
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, CPU, CRASHED, GPU, SLOWER, WRONG, World
+from warpwatch.db.reads.work import list_submissions
 
 pytestmark = pytest.mark.browser
 CASE = quote(OPERATORS[0].cases[1][0])

@@ -12,13 +12,13 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from db import runs
-from db.models import Status
-from db.outcome import ResultRow, RunOutcome
-from db.reads.work import read_job
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, CPU, GPU, World, submit
+from warpwatch.db import runs
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ResultRow, RunOutcome
+from warpwatch.db.reads.work import read_job
 
 pytestmark = pytest.mark.browser
 KRON_BACKWARD = OPERATORS[0].cases[1][0]

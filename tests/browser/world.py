@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from db import proofs, registry, regressions, runs, submissions, triage
-from db.database import Database
-from db.models import Status, Triage, Verdict
-from db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
-from db.reads.history import find_series
-from db.reads.judging import list_job_ids
 from tests.browser.operators import OPERATORS, Op, catalogue
 from tests.browser.regressed import regress
 from tests.browser.scheduled import plan
 from warpwatch import git
+from warpwatch.db import proofs, registry, regressions, runs, submissions, triage
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status, Triage, Verdict
+from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
+from warpwatch.db.reads.history import find_series
+from warpwatch.db.reads.judging import list_job_ids
 
 COMMITS = 40
 SLOWER, WRONG, CRASHED, UNBUILT, FASTER, NEW_DRIVER = 31, 18, 24, 12, 36, 22

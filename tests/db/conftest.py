@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from db import registry, submissions
-from db.database import Database
-from db.models import Job, Status
-from db.outcome import EnvironmentRow, MeasurementRow, ResultRow, RunOutcome
+from warpwatch.db import registry, submissions
+from warpwatch.db.database import Database
+from warpwatch.db.models import Job, Status
+from warpwatch.db.outcome import EnvironmentRow, MeasurementRow, ResultRow, RunOutcome
 
 CATALOGUE: dict[str, Any] = {
     "contract": 1,

@@ -17,10 +17,10 @@ import pytest
 from psycopg.errors import DiskFull
 from sqlalchemy.exc import OperationalError
 
-from db import embedded
-from db.database import Database, libpq_url, translate
-from db.errors import DatabaseDownError, DatabaseFullError, EmbeddedServerError
 from tests.conftest import FAST_AND_FORGETFUL
+from warpwatch.db import embedded
+from warpwatch.db.database import Database, libpq_url, translate
+from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, EmbeddedServerError
 
 
 @pytest.fixture(scope="module")

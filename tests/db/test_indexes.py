@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from db import callbacks, registry, regressions, runs, submissions, traces, trials
-from db.database import Database
-from db.models import Answer, Job, JobState, Point, Purpose, Regression, Series
-from db.outcome import ComparisonRow, ResultRow, Status
-from db.reads import judging, observed
-from db.reads.alarms import list_alarms
-from db.reads.callbacks import list_callbacks
-from db.reads.causes import read_evidence
-from db.reads.cells import list_cells_around
-from db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
-from db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
-from db.reads.reports import read_report_facts
-from db.reads.schedules import list_asked, list_due, list_open, list_readings, list_schedules, read_costs
-from db.reads.work import JobFilter, list_jobs
-from db.reaper import Reaper
 from tests.db.conftest import World, outcome
+from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
+from warpwatch.db.database import Database
+from warpwatch.db.models import Answer, Job, JobState, Point, Purpose, Regression, Series
+from warpwatch.db.outcome import ComparisonRow, ResultRow, Status
+from warpwatch.db.reads import judging, observed
+from warpwatch.db.reads.alarms import list_alarms
+from warpwatch.db.reads.callbacks import list_callbacks
+from warpwatch.db.reads.causes import read_evidence
+from warpwatch.db.reads.cells import list_cells_around
+from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
+from warpwatch.db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
+from warpwatch.db.reads.reports import read_report_facts
+from warpwatch.db.reads.schedules import list_asked, list_due, list_open, list_readings, list_schedules, read_costs
+from warpwatch.db.reads.work import JobFilter, list_jobs
+from warpwatch.db.reaper import Reaper
 
 
 def use_everything(world: World) -> None:

@@ -11,10 +11,10 @@ from procrastinate.schema import SchemaManager
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from db import migrate
-from db.database import Database
-from db.errors import SchemaOutdatedError, SchemaTooNewError
-from db.models import Base, Repository
+from warpwatch.db import migrate
+from warpwatch.db.database import Database
+from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError
+from warpwatch.db.models import Base, Repository
 
 
 @pytest.fixture

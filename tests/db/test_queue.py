@@ -15,12 +15,12 @@ import pytest
 from procrastinate.worker import Worker as ProcrastinateWorker
 from sqlalchemy import text
 
-from db import embedded, migrate, queue, runs, submissions
-from db.database import Database
-from db.errors import EngineError
-from db.models import JobState
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.db.conftest import World, make_world, outcome
+from warpwatch.db import embedded, migrate, queue, runs, submissions
+from warpwatch.db.database import Database
+from warpwatch.db.errors import EngineError
+from warpwatch.db.models import JobState
 
 
 @contextlib.asynccontextmanager

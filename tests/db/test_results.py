@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, text
 
-from db import registry, results, runs, traces
-from db.errors import NotFoundError, OutcomeError
-from db.models import (
+from tests.db.conftest import CATALOGUE, ENVIRONMENT, World, measurement, outcome
+from warpwatch.db import registry, results, runs, traces
+from warpwatch.db.errors import NotFoundError, OutcomeError
+from warpwatch.db.models import (
     Build,
     Case,
     Commit,
@@ -34,8 +35,7 @@ from db.models import (
     TraceKernel,
     Variant,
 )
-from db.outcome import BuildRow, ComparisonRow, KernelRow, ResultRow, RunOutcome, TraceRow
-from tests.db.conftest import CATALOGUE, ENVIRONMENT, World, measurement, outcome
+from warpwatch.db.outcome import BuildRow, ComparisonRow, KernelRow, ResultRow, RunOutcome, TraceRow
 
 CASE = "n=16 f32 fwd"
 

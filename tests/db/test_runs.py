@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from db import live, runs, submissions
-from db.errors import OutcomeError, StaleRunError, StateError
-from db.models import Job, JobState, Point, Run, RunState
-from db.reaper import Reaper
 from tests.db.conftest import ENVIRONMENT, World, outcome
+from warpwatch.db import live, runs, submissions
+from warpwatch.db.errors import OutcomeError, StaleRunError, StateError
+from warpwatch.db.models import Job, JobState, Point, Run, RunState
+from warpwatch.db.reaper import Reaper
 
 RESULT_TABLES = ["results", "points", "samples", "series", "builds", "environments", "traces", "comparisons"]
 

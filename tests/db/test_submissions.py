@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import event, text
 
-from db import runs, submissions
-from db.errors import NotFoundError
-from db.models import Job, JobState, Submission
 from tests.db.conftest import World
+from warpwatch.db import runs, submissions
+from warpwatch.db.errors import NotFoundError
+from warpwatch.db.models import Job, JobState, Submission
 
 
 def new_submission(world: World, kinds: tuple[str, ...] = ("check", "bench"), key: str | None = None) -> submissions.NewSubmission:

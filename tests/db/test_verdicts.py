@@ -9,12 +9,12 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from db import bundles, regressions, runs, submissions, triage
-from db.database import Database
-from db.errors import NotFoundError, OutcomeError, StateError
-from db.models import Job, JobState, Point, Regression, RegressionNote, RegressionSeries, Run, Submission, Verdict
-from db.registry import CommitRow
 from tests.db.conftest import ENVIRONMENT, World, outcome
+from warpwatch.db import bundles, regressions, runs, submissions, triage
+from warpwatch.db.database import Database
+from warpwatch.db.errors import NotFoundError, OutcomeError, StateError
+from warpwatch.db.models import Job, JobState, Point, Regression, RegressionNote, RegressionSeries, Run, Submission, Verdict
+from warpwatch.db.registry import CommitRow
 
 WHEN = datetime(2026, 3, 4, 5, tzinfo=UTC)
 H100 = replace(ENVIRONMENT, key="h" * 64, device_kind="cuda", device_key="nvidia-h100", device_name="NVIDIA H100")

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.protocol import Request
-from worker.protocol_json import from_json, to_json
+from warpwatch.worker.protocol import Request
+from warpwatch.worker.protocol_json import from_json, to_json
 
 ROOT = Path(__file__).parent.parent.parent
-BOOTSTRAP = ROOT / "worker" / "harness" / "bootstrap.py"
+BOOTSTRAP = ROOT / "warpwatch" / "worker" / "harness" / "bootstrap.py"
 T = TypeVar("T")
 
 

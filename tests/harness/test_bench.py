@@ -10,11 +10,11 @@ import torch
 
 from tests.harness.child import Harness
 from warpwatch import Cost, Operator, case
-from worker.harness.failures import WrongResultError
-from worker.harness.problem import Problem
-from worker.harness.summary import interval, is_narrow, summarize
-from worker.harness.timer_cpu import HotTimer
-from worker.protocol import BenchReply, CheckReply, ProfileReply, SampleReply, Status
+from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.harness.summary import interval, is_narrow, summarize
+from warpwatch.worker.harness.timer_cpu import HotTimer
+from warpwatch.worker.protocol import BenchReply, CheckReply, ProfileReply, SampleReply, Status
 
 BUDGET_NS = 100_000_000
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tests.harness.child import ROOT, Harness
-from worker.harness import integrity
-from worker.harness.failures import WrongResultError
-from worker.protocol import BenchReply, Catalogue, CheckReply, SampleReply, Status
+from warpwatch.worker.harness import integrity
+from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.protocol import BenchReply, Catalogue, CheckReply, SampleReply, Status
 
 CHEATERS = ROOT / "worker" / "adversaries" / "cheaters"
 CASE = "n=256,f32,fwd"

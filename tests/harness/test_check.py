@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.child import Harness
-from worker.protocol import CheckReply, Status
+from warpwatch.worker.protocol import CheckReply, Status
 
 PROBES = ("guard bands", "opcheck", "strided inputs", "offset inputs", "special values")
 

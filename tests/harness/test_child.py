@@ -9,7 +9,7 @@ import torch
 
 from tests.harness.child import Harness
 from tests.harness.conftest import UNLOADABLE
-from worker.protocol import BuildReply, Catalogue, CeilingsReply, CheckReply, Environment, Status
+from warpwatch.worker.protocol import BuildReply, Catalogue, CeilingsReply, CheckReply, Environment, Status
 
 
 def test_greets_with_contract_and_torch(harness: Harness) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from worker.protocol import (
+from warpwatch.worker.protocol import (
     BenchReply,
     Catalogue,
     CeilingsReply,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from worker.protocol import ProfilePlan, ProfileReply, Status
+from warpwatch.worker.protocol import ProfilePlan, ProfileReply, Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 ROOT = Path(__file__).parent / "gpu_repository"

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from worker.harness import distribution
-from worker.harness.distribution import describe, drift_of, effective_size, modes_of, outlier_share
-from worker.harness.summary import interval, summarize
+from warpwatch.worker.harness import distribution
+from warpwatch.worker.harness.distribution import describe, drift_of, effective_size, modes_of, outlier_share
+from warpwatch.worker.harness.summary import interval, summarize
 
 
 def chained(source: random.Random, count: int, dependence: float) -> list[float]:

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from worker.harness import instructions
-from worker.harness.extras import empty_ns
-from worker.harness.instructions import Events, NotCountedError, count_calls
-from worker.harness.load import Load
-from worker.harness.timer_cuda import plan
-from worker.harness.timer_kernel import split
-from worker.protocol import BenchReply, CheckReply, SampleReply, Status
+from warpwatch.worker.harness import instructions
+from warpwatch.worker.harness.extras import empty_ns
+from warpwatch.worker.harness.instructions import Events, NotCountedError, count_calls
+from warpwatch.worker.harness.load import Load
+from warpwatch.worker.harness.timer_cuda import plan
+from warpwatch.worker.harness.timer_kernel import split
+from warpwatch.worker.protocol import BenchReply, CheckReply, SampleReply, Status
 
 SOFTWARE, TASK_CLOCK = 1, 1
 CASE = "n=1000,f32,fwd"
@@ -106,7 +106,7 @@ def test_sets_leave_the_l2_behind_unless_calls_are_slow(set_bytes: int, call_ns:
 
 def test_cycles_are_those_of_multiprocessors_that_were_seen_twice() -> None:
     pytest.importorskip("triton")
-    from worker.harness.cycles import between
+    from warpwatch.worker.harness.cycles import between
 
     before = torch.tensor([[100, 50], [0, 0], [7, 60], [10, 40], [900, 10]])
     after = torch.tensor([[2100, 1050], [5000, 1060], [0, 0], [2010, 1040], [2901, 1010]])

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from warpwatch.operator import Cost, Operator, Variant, case
-from worker.harness import honesty, timer_cuda
-from worker.harness.failures import WrongResultError
-from worker.harness.problem import Problem
-from worker.harness.truth import Truth
+from warpwatch.worker.harness import anticheat, timer_cuda
+from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.oracle import Truth
+from warpwatch.worker.harness.problem import Problem
 
 
 class Event:
@@ -65,9 +65,9 @@ def test_the_compilers_own_timer_is_no_unfinished_work() -> None:
     timer = Timer(1, lambda: None)
     timer.record_call()
     assert timer.background_thread is not None
-    assert honesty._is_compilers(timer.background_thread)
+    assert anticheat._is_compilers(timer.background_thread)
     timer.quit()
-    assert not honesty._is_compilers(threading.Timer(1, lambda: None))
+    assert not anticheat._is_compilers(threading.Timer(1, lambda: None))
 
 
 def test_nobody_must_be_more_exact_than_torchs_own_operator() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.child import Harness
-from worker.protocol import CheckReply, Probe, Status
+from warpwatch.worker.protocol import CheckReply, Probe, Status
 
 FORWARD, BACKWARD = "n=1000,f32,fwd", "n=1000,f32,bwd"
 

@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 import torch
 
-from db.reads.rows import KernelView, TraceDetail
-from server.alignment import Alignment, align_traces
 from tests.harness.child import BOOTSTRAP, ROOT, Harness
-from worker.harness import counters
-from worker.harness.occupancy import occupancy
-from worker.harness.profile_summary import launch_sentence, summarize
-from worker.harness.profiling import host_timer
-from worker.harness.trace_events import Recording, events_of, read_recording
-from worker.harness.trace_tables import kernel_table, runtime_calls
-from worker.protocol import ProfilePlan, ProfileReply, Request, Status
+from warpwatch.db.reads.rows import KernelView, TraceDetail
+from warpwatch.server.explanation.alignment import Alignment, align_traces
+from warpwatch.worker.harness import counters
+from warpwatch.worker.harness.occupancy import occupancy
+from warpwatch.worker.harness.profile_summary import launch_sentence, summarize
+from warpwatch.worker.harness.profiling import host_timer
+from warpwatch.worker.harness.trace_events import Recording, events_of, read_recording
+from warpwatch.worker.harness.trace_tables import kernel_table, runtime_calls
+from warpwatch.worker.protocol import ProfilePlan, ProfileReply, Request, Status
 
 H100 = {
     "warpSize": 32, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 233472, "maxThreadsPerMultiprocessor": 2048,
@@ -215,7 +215,7 @@ def test_a_long_timeline_keeps_its_peaks(tmp_path: Path) -> None:
 
 
 def test_traces_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.harness.trace_events._CHUNK", 7)
+    monkeypatch.setattr("warpwatch.worker.harness.trace_events._CHUNK", 7)
     path = tmp_path / "trace.json"
     events = [{"name": f"é{i}", "args": {"Input Dims": [[i]]}} for i in range(20)]
     path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [{}], "traceEvents": events, "end": "[]"}))

@@ -12,9 +12,9 @@ import torch
 from warpwatch import native
 from warpwatch.operator import Case, Direction, Operator, Precision
 from warpwatch.settings import load_settings
-from worker.harness.check import check
-from worker.harness.problem import Problem
-from worker.protocol import CheckReply
+from warpwatch.worker.harness.check import check
+from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.protocol import CheckReply
 
 ROOT = Path(__file__).parents[2]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kernels import attention as module
 from warpwatch.operator import Case, Operator, both_directions, case
-from worker.protocol import Status
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 

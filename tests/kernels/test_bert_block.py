@@ -7,8 +7,8 @@ import torch
 
 from kernels import bert_block as module
 from warpwatch.operator import Case, Operator, both_directions, case
-from worker.harness.inputs import SeededMaker
-from worker.protocol import Status
+from warpwatch.worker.harness.inputs import SeededMaker
+from warpwatch.worker.protocol import Status
 
 from .conftest import check_variant, runnable
 

@@ -10,8 +10,8 @@ import torch
 
 from kernels import bpe_train as module
 from warpwatch.operator import Case, Operator
-from worker.harness.problem import Problem
-from worker.protocol import Status
+from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.protocol import Status
 
 from .conftest import check_variant, runnable, sized
 

@@ -7,7 +7,7 @@ import torch
 
 from kernels import causal_conv_short as module
 from warpwatch.operator import Case, Operator
-from worker.protocol import Status
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable, sized
 

@@ -7,7 +7,7 @@ import torch
 
 from kernels import embedding as module
 from warpwatch.operator import Case, Operator
-from worker.protocol import Status
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable, sized
 
@@ -87,7 +87,7 @@ def test_views_are_looked_up_by_their_elements(operator: Operator) -> None:
 
 @pytest.mark.parametrize("layout", ["contiguous", "zipf", "same"])
 def test_indices_are_spread_as_the_layout_says(operator: Operator, layout: str) -> None:
-    from worker.harness.inputs import SeededMaker
+    from warpwatch.worker.harness.inputs import SeededMaker
 
     case = Case((("rows", 50), ("width", 1), ("ids", (20000,))), "f32", "fwd", layout)
     indices = module.inputs(case, SeededMaker(1, torch.device("cpu"), "f32"))["indices"]

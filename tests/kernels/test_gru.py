@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels import _recurrent
 from kernels import gru as module
 from warpwatch.operator import Case, Operator
-from worker.protocol import Status
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 from .test_concat import Calls

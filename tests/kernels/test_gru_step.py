@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kernels import gru_step as module
 from warpwatch.operator import Case, Operator
-from worker.harness.inputs import SeededMaker
-from worker.protocol import Status
+from warpwatch.worker.harness.inputs import SeededMaker
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 from .test_concat import Calls

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from kernels import kron
 from warpwatch.operator import Case, Operator, both_directions, case
-from worker.harness.inputs import SeededMaker
-from worker.protocol import Status
+from warpwatch.worker.harness.inputs import SeededMaker
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, ready, runnable
 

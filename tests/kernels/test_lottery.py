@@ -10,9 +10,9 @@ from torch import Tensor
 
 from kernels import lottery as module
 from warpwatch.operator import Case, Operator, case
-from worker.harness import verbs
-from worker.harness.inputs import SeededMaker
-from worker.protocol import Status
+from warpwatch.worker.harness import verbs
+from warpwatch.worker.harness.inputs import SeededMaker
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 

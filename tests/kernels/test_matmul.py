@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels import matmul as module
 from warpwatch.operator import Case, Operator, both_directions, case
-from worker.protocol import Status
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 

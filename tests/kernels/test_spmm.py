@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels import spmm as module
 from warpwatch.operator import Case, Operator
-from worker.harness.problem import Problem
-from worker.protocol import Status
+from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, ROOT, check_variant, runnable, sized
 

@@ -15,9 +15,9 @@ import torch
 
 from kernels import square as module
 from warpwatch.operator import Case, Operator, both_directions
-from worker.harness.check import check
-from worker.harness.problem import Problem
-from worker.protocol import Status
+from warpwatch.worker.harness.check import check
+from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable, sized
 

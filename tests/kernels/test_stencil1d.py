@@ -7,7 +7,7 @@ import torch
 
 from kernels import stencil1d as module
 from warpwatch.operator import Case, Operator
-from worker.protocol import Status
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable, sized
 

@@ -7,8 +7,8 @@ import torch
 
 from kernels import vector_add as module
 from warpwatch.operator import Case, Operator
-from worker.harness.problem import Problem
-from worker.protocol import Status
+from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable, sized
 

@@ -34,8 +34,8 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
     """One run per case, since a program of a grid takes a millisecond; the full check is a GPU's."""
     import torch
 
-    from worker.harness.problem import Problem
-    from worker.harness.truth import Truth, explain_first
+    from warpwatch.worker.harness.oracle import Truth, explain_first
+    from warpwatch.worker.harness.problem import Problem
 
     for case in cases:
         problem = Problem(operator, variant, case, torch.device("cpu"))
@@ -49,7 +49,7 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
 def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
     import torch
 
-    from worker.harness.problem import Problem
+    from warpwatch.worker.harness.problem import Problem
 
     # Other sizes make the same code for other constants: the first case of each precision and direction shows that it compiles.
     chosen = {(case.precision, case.direction): case for case in reversed(cases)}

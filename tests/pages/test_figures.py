@@ -8,12 +8,12 @@ from typing import Any
 
 import plotly.graph_objects as plotly
 
-from db.models import Status
-from db.reads.rows import History, PointRow, RegressionSeriesRow, SeriesRow, StatusMark
-from server.charts import SYMBOLS, RooflinePoint, history_figure, roofline_figure, rounds_figure
-from server.formats import STATUS_NAMES
-from server.learned import Step
-from server.pages.history import environment_facts, only_environment, table_rows
+from warpwatch.db.models import Status
+from warpwatch.db.reads.rows import History, PointRow, RegressionSeriesRow, SeriesRow, StatusMark
+from warpwatch.server.figures.charts import SYMBOLS, RooflinePoint, history_figure, roofline_figure, rounds_figure
+from warpwatch.server.figures.formats import STATUS_NAMES
+from warpwatch.server.figures.noise_summary import Step
+from warpwatch.server.pages.history import environment_facts, only_environment, table_rows
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from server import formats
-from server.formats import NOTABLE_CHANGE
+from warpwatch.server.figures import formats
+from warpwatch.server.figures.formats import NOTABLE_CHANGE
 
 
 def plain(text: str) -> str:

@@ -11,13 +11,13 @@ import pytest
 import typer.main
 from fastapi.testclient import TestClient
 
-from db import registry
-from db.database import Database
-from server.app import create_app
-from server.pages.render import WEB
 from warpwatch.cli import app
+from warpwatch.db import registry
+from warpwatch.db.database import Database
+from warpwatch.server.app import create_app
+from warpwatch.server.pages.render import WEB
 from warpwatch.settings import Settings
-from worker.intake import take_in
+from warpwatch.worker.import_bundle import take_in
 
 ADDRESS = "http://127.0.0.1:8321"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example" / "h100.wwb"
@@ -93,7 +93,7 @@ def test_a_surprise_is_a_page_without_its_insides(client: TestClient, monkeypatc
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr("server.pages.devices.list_devices", fail)
+    monkeypatch.setattr("warpwatch.server.pages.devices.list_devices", fail)
     answer = client.get("/devices")
     assert answer.status_code == 500
     assert "Something went wrong" in answer.text

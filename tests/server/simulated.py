@@ -11,10 +11,10 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from db.models import Status
-from db.outcome import ResultRow
-from server.judge import Judge
 from tests.builders import CASES, Lab, run_git
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ResultRow
+from warpwatch.server.judge import Judge
 
 Cell = tuple[str, str]
 V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))

@@ -12,18 +12,18 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from db import registry, runs
-from db.models import Status
-from db.reads.alarms import PACE_LEAST_SECONDS, UNFIT, list_alarms
-from db.reads.missing import BEFORE, MISSING_DAYS, VANISHED_DAYS
-from db.reads.rows import AlarmRow
-from db.submissions import UNCHANGED, cancel_job
-from server.alarms import KEPT_SECONDS, Alarms
 from tests.builders import CASES, GPU, Lab, catalogue
 from tests.worker.conftest import Diary
 from tests.worker.test_gate import HOT, Device
-from worker import gate
-from worker.reporter import UnhealthyError
+from warpwatch.db import registry, runs
+from warpwatch.db.models import Status
+from warpwatch.db.reads.alarms import PACE_LEAST_SECONDS, UNFIT, list_alarms
+from warpwatch.db.reads.missing import BEFORE, MISSING_DAYS, VANISHED_DAYS
+from warpwatch.db.reads.rows import AlarmRow
+from warpwatch.db.submissions import UNCHANGED, cancel_job
+from warpwatch.server.http.alarms import KEPT_SECONDS, Alarms
+from warpwatch.worker import gate
+from warpwatch.worker.reporter import UnhealthyError
 
 V1, V2 = ("v1", CASES[0]), ("v2", CASES[0])
 LEASE = 15.0

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db.models import Status
-from db.outcome import ResultRow
-from db.reads.rows import KernelView, TraceDetail
-from server.alignment import Step, align, align_traces
-from server.kernel_names import plain_name, short_name
 from tests.builders import CASES, Lab, trace
-from worker.bundle import BundleReader
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ResultRow
+from warpwatch.db.reads.rows import KernelView, TraceDetail
+from warpwatch.server.explanation.alignment import Step, align, align_traces
+from warpwatch.server.explanation.kernel_names import plain_name, short_name
+from warpwatch.worker.bundle import BundleReader
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,14 +7,14 @@ from xml.etree.ElementTree import fromstring
 import pytest
 from fastapi.testclient import TestClient
 
-from db import registry, regressions
-from db.database import Database
-from db.models import Status, Verdict
-from db.reads.badges import Standing
-from server.badges import BAD, GOOD, UNKNOWN, WARNING, badge, words
 from tests.builders import CASES, Lab, commit, run_git
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.db import registry, regressions
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status, Verdict
+from warpwatch.db.reads.badges import Standing
+from warpwatch.server.figures.badges import BAD, GOOD, UNKNOWN, WARNING, badge, words
 from warpwatch.settings import Settings
 
 BADGE = "/api/v1/badges/kernels.svg"

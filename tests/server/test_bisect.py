@@ -6,7 +6,7 @@ from math import ceil, log2
 
 import pytest
 
-from server.verdicts.bisect import Finding, bounds, middle, suspects
+from warpwatch.server.verdicts.bisect import Finding, bounds, middle, suspects
 
 
 def search(differs: list[bool], guilty: int, broken: frozenset[int] = frozenset()) -> tuple[tuple[int, int], int]:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from db.database import Database
-from db.models import Status
-from server.judge import Judge, suspicion
-from server.verdicts.paired import MORE_ROUNDS, ROUNDS
 from tests.builders import Lab
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status
+from warpwatch.server.judge import Judge, suspicion
+from warpwatch.server.verdicts.paired import MORE_ROUNDS, ROUNDS
 from warpwatch.settings import Settings
 
 OPERATOR = "kernels/square.py"

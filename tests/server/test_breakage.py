@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from db.database import Database
-from db.models import Status
-from server.judge import Judge
 from tests.builders import CPU, Lab
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status
+from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 
 Build = Callable[[Truth], Machine]

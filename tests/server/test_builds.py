@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db.outcome import BuildRow
-from db.reads.builds import code_changes, read_unchanged_since
-from db.reads.rows import KernelCode
-from server.code_charts import QUANTITIES, code_figure
 from tests.builders import CPU, GPU, Lab
 from tests.pages.test_figures import accepted
+from warpwatch.db.outcome import BuildRow
+from warpwatch.db.reads.builds import code_changes, read_unchanged_since
+from warpwatch.db.reads.rows import KernelCode
+from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 
 
 def kernel(name: str, code: str, registers: int = 32, arch: str = "sm_90", size: int = 640) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_history_of_one_architecture(client: TestClient, lab: Lab) -> None:
 
 
 def test_the_chart_draws_what_changed_first(lab: Lab) -> None:
-    from db.reads.rows import CodeCommit, CodeHistory, CodeSeries
+    from warpwatch.db.reads.rows import CodeCommit, CodeHistory, CodeSeries
 
     commits = [CodeCommit(f"{n:040}", n, "subject", "", None) for n in range(2)]
     codes = [

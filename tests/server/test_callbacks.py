@@ -12,15 +12,15 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from db import callbacks, registry
-from db.database import Database
-from db.models import Status
-from db.outcome import ResultRow
-from db.regressions import mark_judged
-from server.callbacks import MAX_ATTEMPTS, Teller, status_body
 from tests.builders import CASES, Lab
 from tests.server.listener import Heard, listening
 from tests.server.test_code import problem
+from warpwatch.db import callbacks, registry
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ResultRow
+from warpwatch.db.regressions import mark_judged
+from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, Teller, status_body
 from warpwatch.settings import Settings
 
 API = "/api/v1"

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db.database import Database
-from db.models import Status
-from db.outcome import BuildRow, KernelRow, ResultRow, TraceRow
-from server.diffs import compare_url
 from tests.builders import CASES, CPU, Lab, commit, make_repository, measurement, run_git
 from tests.planted import plant
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import BuildRow, KernelRow, ResultRow, TraceRow
+from warpwatch.server.history.diffs import compare_url
 from warpwatch.settings import Settings
 
 CELL = ("v3", CASES[0])

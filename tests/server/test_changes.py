@@ -10,8 +10,8 @@ from math import exp, log, sqrt
 
 import pytest
 
-from server.verdicts.changes import Change, find_changes, span
-from server.verdicts.noise import ALARM, Noise, Reading, detectable, is_blind, learn, split_environments
+from warpwatch.server.verdicts.changes import Change, find_changes, span
+from warpwatch.server.verdicts.noise import ALARM, Noise, Reading, detectable, is_blind, learn, split_environments
 
 LEVEL = 1e6
 RULE = ALARM["cuda"]

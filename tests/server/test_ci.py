@@ -16,14 +16,14 @@ import jsonschema_rs
 import pytest
 from typer.testing import Result
 
-from db import registry
-from db.database import Database
-from db.models import Status
 from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.forms import SARIF_SCHEMA
 from tests.server.listener import Heard, listening, send_hook
 from tests.server.test_command import FakeWorker, command
 from warpwatch.cli.repository import place_of
+from warpwatch.db import registry
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status
 from warpwatch.settings import Settings
 
 SECRET = "a-secret-of-some-length"

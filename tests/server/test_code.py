@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from db.models import Status
 from tests.builders import CASES, Lab, commit, run_git
+from warpwatch.db.models import Status
 
 
 def problem(answer: object, status: int) -> dict[str, object]:
@@ -141,7 +141,7 @@ def test_text_from_a_commit_does_not_become_a_formula(client: TestClient, lab: L
     """A spreadsheet runs what begins with =."""
     job = lab.submit("check", 0)
     run = lab.begin(job)
-    from db import runs
+    from warpwatch.db import runs
 
     with lab.database.session() as session:
         runs.fail_run(session, run, "=HYPERLINK(1)", retry=False)

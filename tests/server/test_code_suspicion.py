@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db.database import Database
-from db.outcome import BuildRow
-from server.judge import CODE_PRIORITY, CONFIRM_PRIORITY, Judge
 from tests.builders import CPU, Lab, catalogue, commit
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.db.outcome import BuildRow
+from warpwatch.server.judge import CODE_PRIORITY, CONFIRM_PRIORITY, Judge
 from warpwatch.settings import Settings
 
 PYTHON, NATIVE, MANUAL = "kernels/square.py", "csrc/square/square.cpp", "README.md"

@@ -17,13 +17,13 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from db import runs
-from db.database import Database
-from db.models import Status
-from db.reads.work import JobFilter, list_jobs
 from tests.builders import CASES, Lab
 from warpwatch import git
 from warpwatch.cli import app
+from warpwatch.db import runs
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status
+from warpwatch.db.reads.work import JobFilter, list_jobs
 from warpwatch.settings import Settings
 
 V1 = ("v1", CASES[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.verdicts.common import Cell, find_common
+from warpwatch.server.verdicts.common import Cell, find_common
 
 
 def grid(operator: str = "matmul", device: str = "h100") -> list[Cell]:

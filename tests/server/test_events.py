@@ -12,11 +12,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from db.models import Commit, Job, Regression, Status, Submission
 from tests.builders import CASES, GPU, Lab, run_git
 from tests.planted import plant, try_out
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.db.models import Commit, Job, Regression, Status, Submission
 from warpwatch.settings import Settings
 
 CELLS = [(variant, case) for variant in ("v1", "v2", "v3") for case in CASES]
@@ -171,7 +171,7 @@ def test_pages_hold_their_filters(client: TestClient, lab: Lab, monkeypatch: pyt
     ).json()
     assert [row["id"] for row in [*first["items"], *second["items"]]] == numbers[::-1]
     assert second["next_before"] is None
-    monkeypatch.setattr("db.reads.regressions.MAX_PAGE", 20)
+    monkeypatch.setattr("warpwatch.db.reads.regressions.MAX_PAGE", 20)
     answer = client.get("/api/v1/regressions.csv", params={"repository": "kernels", "state": "acknowledged"})
     assert [int(row["id"]) for row in csv.DictReader(io.StringIO(answer.text))] == numbers[::-1]
     assert len(events(client, limit=3)) == 3

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db import registry, regressions, runs
-from db.database import Database
-from db.models import Status, Verdict
-from db.outcome import ComparisonRow, ResultRow
-from db.reads.history import list_series
-from server.reports.build import MISMATCH
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_submissions import errors
-from worker import comparison
+from warpwatch.db import registry, regressions, runs
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status, Verdict
+from warpwatch.db.outcome import ComparisonRow, ResultRow
+from warpwatch.db.reads.history import list_series
+from warpwatch.server.reports.build import MISMATCH
+from warpwatch.worker import comparison
 
 API = "/api/v1"
 ROUNDS = [10_000.0 + 10 * (number % 3) for number in range(12)]

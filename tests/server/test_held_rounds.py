@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from server.verdicts.held import LEAST_NS, hold
+from warpwatch.server.verdicts.held import LEAST_NS, hold
 
 PAIRS, SUBMISSIONS = 100, 150
 

@@ -15,12 +15,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import make_url
 
-from db import runs
-from db.models import Status
-from db.outcome import ResultRow
-from server import live
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
+from warpwatch.db import runs
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ResultRow
+from warpwatch.server.threads import live
 from warpwatch.settings import Settings
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db.database import Database
-from db.models import Status
-from db.outcome import ResultRow
-from server.judge import CONFIRM_PRIORITY, MAX_PAIRS, Judge, suspicion, verdict
 from tests.builders import CASES, CPU, GPU, Lab, commit, measurement, run_git
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ResultRow
+from warpwatch.server.judge import CONFIRM_PRIORITY, MAX_PAIRS, Judge, suspicion, verdict
 from warpwatch.settings import Settings
 
 V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))

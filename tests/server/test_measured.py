@@ -9,16 +9,16 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from db import registry
-from db.models import Status as KeptStatus
-from server.break_even import calls_to_pay
-from server.formats import shape
 from tests.builders import CASES, CPU, GPU, Lab
-from worker.harness.summary import summarize
-from worker.outcome import Finding, Outcome
-from worker.protocol import BenchReply, Catalogue, Counter, Environment, Status
-from worker.protocol_json import from_json
-from worker.record import run_outcome
+from warpwatch.db import registry
+from warpwatch.db.models import Status as KeptStatus
+from warpwatch.server.figures.break_even import calls_to_pay
+from warpwatch.server.figures.formats import shape
+from warpwatch.worker.harness.summary import summarize
+from warpwatch.worker.outcome import Finding, Outcome
+from warpwatch.worker.protocol import BenchReply, Catalogue, Counter, Environment, Status
+from warpwatch.worker.protocol_json import from_json
+from warpwatch.worker.record import run_outcome
 
 
 def two_speeds(slow: float) -> list[float]:

@@ -13,8 +13,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
-from db.models import Status
 from tests.builders import CASES, Lab
+from warpwatch.db.models import Status
 from warpwatch.settings import Settings
 
 

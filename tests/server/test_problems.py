@@ -9,13 +9,13 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from db import migrate
-from db.database import Database
-from db.errors import DatabaseFullError, SchemaTooNewError
-from db.models import Repository
-from server.app import create_app
-from server.service import Db
 from tests.server.test_code import problem
+from warpwatch.db import migrate
+from warpwatch.db.database import Database
+from warpwatch.db.errors import DatabaseFullError, SchemaTooNewError
+from warpwatch.db.models import Repository
+from warpwatch.server.app import create_app
+from warpwatch.server.http.service import Db
 from warpwatch.settings import Settings
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db.database import Database
-from db.outcome import ResultRow
-from server.judge import Judge
-from server.verdicts.paired import MORE_ROUNDS
 from tests.builders import CASES, Lab
 from tests.server.test_held import V1, V2, V3, branched, held, jobs, report, times
 from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.db.outcome import ResultRow
+from warpwatch.server.judge import Judge
+from warpwatch.server.verdicts.paired import MORE_ROUNDS
 from warpwatch.settings import Settings
 
 NOISE = [10_000.0] * 12, [8_000.0, 14_000.0] * 6

@@ -12,12 +12,12 @@ from xml.etree.ElementTree import fromstring
 import jsonschema_rs
 import pytest
 
-from server.reports.github import check_run
-from server.reports.junit import junit
-from server.reports.markdown import LIMIT, MARKER, markdown
-from server.reports.model import KINDS, Kind, Report, ReportRow, exit_code
-from server.reports.sarif import sarif
 from tests.server.forms import JUNIT_CHILDREN, JUNIT_OPTIONAL, JUNIT_REQUIRED, SARIF_SCHEMA
+from warpwatch.server.reports.github import check_run
+from warpwatch.server.reports.junit import junit
+from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown
+from warpwatch.server.reports.model import KINDS, Kind, Report, ReportRow, exit_code
+from warpwatch.server.reports.sarif import sarif
 
 NASTY = "a | b `c` <b>&amp;</b> @everyone ]]> \x00\x1b[31m \ud800 [link](http://evil.example) ``` \n\n# head" + "!" * 300
 

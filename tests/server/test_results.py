@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from db.models import Status
-from db.outcome import ResultRow
-from db.reads.query import METRICS
 from tests.builders import CASES, CPU, GPU, Lab
 from tests.server.test_code import problem
-from worker import protocol
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ResultRow
+from warpwatch.db.reads.query import METRICS
+from warpwatch.worker import protocol
 
 CELL = ("v1", CASES[0])
 HERE = {"repository": "kernels", "device": "test-cpu"}

@@ -11,11 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from db.database import Database
-from server.scheduler import Scheduler
-from server.schedules.turn import take_turn
 from tests.builders import CASES, GPU, Lab, commit, make_repository, run_git
 from tests.server.test_code import problem
+from warpwatch.db.database import Database
+from warpwatch.server.schedules.turn import take_turn
+from warpwatch.server.threads.scheduler import Scheduler
 from warpwatch.settings import Settings
 
 V1 = ("v1", CASES[0])
@@ -303,7 +303,7 @@ def test_a_fault_of_ours_moves_the_clock(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("server.schedules.turn.wish_reruns", fail)
+    monkeypatch.setattr("warpwatch.server.schedules.turn.wish_reruns", fail)
     assert Scheduler(settings, lab.database).sweep(now) == 2
     assert "an error that it does not know" in show(client, broken)["message"]
     assert len(made(client)) == 1

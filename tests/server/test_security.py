@@ -9,10 +9,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from db.database import Database
-from server.app import create_app
-from server.security import MAX_BODY_BYTES, check_exposure
 from tests.server.test_code import problem
+from warpwatch.db.database import Database
+from warpwatch.server.app import create_app
+from warpwatch.server.http.security import MAX_BODY_BYTES, check_exposure
 from warpwatch.settings import SettingError, Settings
 
 TOKEN = "a-token-of-some-length"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from db import registry, runs
-from db.models import Status
 from tests.builders import CASES, GPU, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_code import problem
+from warpwatch.db import registry, runs
+from warpwatch.db.models import Status
 
 URL = "/api/v1/submissions"
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from db.models import Status
-from db.outcome import ResultRow, TraceRow
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
+from warpwatch.db.models import Status
+from warpwatch.db.outcome import ResultRow, TraceRow
 from warpwatch.settings import Settings
 
 

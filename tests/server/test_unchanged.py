@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.sources import Sources
 from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.test_submissions import ask, jobs
+from warpwatch.server.history.sources import Sources
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from server.verdicts.paired import Decided, decide, median_interval
+from warpwatch.server.verdicts.paired import Decided, decide, median_interval
 
 
 def test_the_interval_of_a_median_is_between_order_statistics() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from warpwatch.project import Project
 from warpwatch.settings import Settings
-from worker.checkout import Host
-from worker.protocol import Environment
+from warpwatch.worker.checkout import Host
+from warpwatch.worker.protocol import Environment
 
 SCRIPTED = Path(__file__).with_name("scripted_child.py")
 

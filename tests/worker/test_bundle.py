@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from db import registry
-from db.database import Database
-from db.models import Bundle, Commit, Job, Point, Repository, Result, Submission, Trace
-from db.traces import iter_trace_json
+from warpwatch.db import registry
+from warpwatch.db.database import Database
+from warpwatch.db.models import Bundle, Commit, Job, Point, Repository, Result, Submission, Trace
+from warpwatch.db.traces import iter_trace_json
 from warpwatch.git import CommitInfo
-from worker.bundle import BundleError, BundleReader, BundleWriter
-from worker.intake import take_in
-from worker.outcome import Finding, Order, Outcome
-from worker.protocol import (
+from warpwatch.worker.bundle import BundleError, BundleReader, BundleWriter
+from warpwatch.worker.import_bundle import take_in
+from warpwatch.worker.outcome import Finding, Order, Outcome
+from warpwatch.worker.protocol import (
     BenchReply,
     CaseEntry,
     Catalogue,
@@ -34,7 +34,7 @@ from worker.protocol import (
     TraceKernel,
     VariantEntry,
 )
-from worker.record import run_outcome
+from warpwatch.worker.record import run_outcome
 
 SHA = "a" * 40
 CASE = "n=8,f32,fwd"

@@ -16,10 +16,10 @@ import pytest
 
 from tests.worker.conftest import SCRIPTED, Diary, processes_with
 from warpwatch.settings import SettingError, load_settings
-from worker import sandbox
-from worker.child import Child, ChildFailure, ChildSpec
-from worker.protocol import Status
-from worker.reporter import BoundedReporter, CannotRunError, Stopped
+from warpwatch.worker import sandbox
+from warpwatch.worker.child import Child, ChildFailure, ChildSpec
+from warpwatch.worker.protocol import Status
+from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
 GIB = 2**30
 pytestmark = pytest.mark.usefixtures("no_leftovers")

@@ -13,13 +13,13 @@ import pytest
 from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
 from warpwatch.settings import Settings
-from worker import comparison
-from worker.checkout import Host, Tools
-from worker.execution import execute
-from worker.measurer import choose_cases
-from worker.outcome import Order, Outcome
-from worker.protocol import CaseEntry, OperatorEntry, Status
-from worker.reporter import CannotRunError, Stopped
+from warpwatch.worker import comparison
+from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.execution import execute
+from warpwatch.worker.measurer import choose_cases
+from warpwatch.worker.outcome import Order, Outcome
+from warpwatch.worker.protocol import CaseEntry, OperatorEntry, Status
+from warpwatch.worker.reporter import CannotRunError, Stopped
 
 CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]
 KNOWN = {"variants": ["ok", "loop"], "cases": CASES[:2]}

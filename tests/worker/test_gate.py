@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from db.database import Database
-from db.models import Job
-from db.reads.devices import list_workers
 from tests.builders import Lab, make_repository
 from tests.worker.conftest import Diary
-from worker import gate
-from worker.child import ChildFailure
-from worker.gate import expect_healthy, slower_than
-from worker.harness.canary import troubles
-from worker.loop import _Worker
-from worker.protocol import CanaryReply, Status
-from worker.reporter import Stopped, UnhealthyError
+from warpwatch.db.database import Database
+from warpwatch.db.models import Job
+from warpwatch.db.reads.devices import list_workers
+from warpwatch.worker import gate
+from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.gate import expect_healthy, slower_than
+from warpwatch.worker.harness.canary import troubles
+from warpwatch.worker.loop import _Worker
+from warpwatch.worker.protocol import CanaryReply, Status
+from warpwatch.worker.reporter import Stopped, UnhealthyError
 
 FIT = CanaryReply(Status.OK, rates={"copy": 2.9e12, "f32": 5.1e13})
 HOT = CanaryReply(Status.OK, troubles=["it is 91 °C hot, more than 85"])

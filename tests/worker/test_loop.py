@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from db import embedded, migrate, registry, submissions
-from db.database import Database
-from db.models import Job, Result, Run, RunLog
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.worker.conftest import Repository, identify, processes_with
-from worker import sandbox
+from warpwatch.db import embedded, migrate, registry, submissions
+from warpwatch.db.database import Database
+from warpwatch.db.models import Job, Result, Run, RunLog
+from warpwatch.worker import sandbox
 
 LEASE = "3"
 OPERATOR = """

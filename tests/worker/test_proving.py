@@ -13,9 +13,9 @@ import pytest
 
 from tests.worker.conftest import Diary, identify
 from warpwatch.settings import Settings
-from worker import proving
-from worker.checkout import Host, Tools
-from worker.proving import KINDS, Proof, prove, read_charges
+from warpwatch.worker import proving
+from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.proving import KINDS, Proof, prove, read_charges
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from db.database import Database
-from db.models import Commit, Result, Trace
-from db.reads.replay import run_command
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify, processes_with
-from worker.bundle import BundleReader
-from worker.devices import choose_device, find_devices
-from worker.protocol import Status
+from warpwatch.db.database import Database
+from warpwatch.db.models import Commit, Result, Trace
+from warpwatch.db.reads.replay import run_command
+from warpwatch.worker.bundle import BundleReader
+from warpwatch.worker.devices import choose_device, find_devices
+from warpwatch.worker.protocol import Status
 
-BLOCKED = ("sqlalchemy", "psycopg", "procrastinate", "alembic", "fastapi", "numpy", "torch", "db")
+BLOCKED = ("sqlalchemy", "psycopg", "procrastinate", "alembic", "fastapi", "numpy", "torch", "warpwatch.db")
 COMMAND = f"""
 import sys
 sys.modules.update(dict.fromkeys({BLOCKED!r}))  # None there makes an import fail, as on a node without these packages.

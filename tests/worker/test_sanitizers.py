@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.sanitizers import Sanitizer, SanitizerMissingError, find_sanitizer, first_finding
+from warpwatch.worker.sanitizers import Sanitizer, SanitizerMissingError, find_sanitizer, first_finding
 
 ASAN = """\
 =================================================================
@@ -74,7 +74,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("worker.sanitizers._TOOLKIT", tmp_path)
+    monkeypatch.setattr("warpwatch.worker.sanitizers._TOOLKIT", tmp_path)
     with pytest.raises(SanitizerMissingError, match="compute-sanitizer is not installed"):
         find_sanitizer("memcheck", "cuda")
     with pytest.raises(SanitizerMissingError, match=r"no C\+\+ compiler"):

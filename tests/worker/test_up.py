@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from db import embedded
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.db import embedded
 
 OPERATOR = """
 from warpwatch import Cost, Operator, case

@@ -16,9 +16,9 @@ def import_files(
     repository: str | None = typer.Option(None, help="Name of the repository to record them under, instead of their own."),
 ) -> None:
     """Bring results files in; each as a whole or not at all, and a second time changes nothing."""
-    from db.errors import EngineError
     from warpwatch.cli.database import database_url
-    from worker.bundle import BundleError
+    from warpwatch.db.errors import EngineError
+    from warpwatch.worker.bundle import BundleError
 
     settings, failed = _settings(), False
     try:
@@ -38,8 +38,8 @@ def import_files(
 
 def import_file(database_url: str, path: Path, repository: str | None = None, origin: str = "bundle") -> bool:
     """Imports one results file; False when it had been imported before. BundleError, EngineError: nothing was written."""
-    from db.database import Database
-    from worker.intake import take_in
+    from warpwatch.db.database import Database
+    from warpwatch.worker.import_bundle import take_in
 
     database = Database(database_url, pool_size=1)
     try:

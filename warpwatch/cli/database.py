@@ -14,7 +14,7 @@ from warpwatch.settings import SettingError, Settings, load_settings
 @contextmanager
 def database_url(settings: Settings) -> Iterator[str]:
     """URL of the database that the settings name: the given one, or the embedded server, which runs at least as long as the block."""
-    from db import embedded
+    from warpwatch.db import embedded
 
     if settings.database_url:
         yield settings.database_url
@@ -28,7 +28,7 @@ def migrate(
     check: bool = typer.Option(False, help="Change nothing; exit 1 if the migrations do not lead to the tables the code expects."),
 ) -> None:
     """Bring the database to the tables that this version needs."""
-    from db.errors import EngineError
+    from warpwatch.db.errors import EngineError
 
     try:
         with database_url(load_settings()) as url:
@@ -42,7 +42,7 @@ def migrate(
 
 
 def _upgrade(url: str) -> None:
-    from db.migrate import pending, upgrade
+    from warpwatch.db.migrate import pending, upgrade
 
     missing = pending(url)
     upgrade(url)
@@ -50,7 +50,7 @@ def _upgrade(url: str) -> None:
 
 
 def _check(url: str) -> None:
-    from db.migrate import differences
+    from warpwatch.db.migrate import differences
 
     found = differences(url)
     if found:

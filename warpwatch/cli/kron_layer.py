@@ -17,11 +17,11 @@ from warpwatch import native
 from warpwatch.cli.checkout import local_checkout
 from warpwatch.cli.kron_order import Order
 from warpwatch.settings import load_settings
-from worker.harness.compare import explain
-from worker.harness.failures import WrongResultError
-from worker.harness.loader import Loader
-from worker.harness.problem import Problem
-from worker.harness.truth import Truth
+from warpwatch.worker.harness.compare import explain
+from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.loader import Loader
+from warpwatch.worker.harness.oracle import Truth
+from warpwatch.worker.harness.problem import Problem
 
 if TYPE_CHECKING:
     from warpwatch.operator import DeviceKind, Direction, Operator, Variant

@@ -23,7 +23,7 @@ def profile_plan(words: str | None, counters: bool) -> dict[str, int | bool]:
 
 def expect_sanitizer(name: str | None, kinds: list[str]) -> None:
     """ValueError for a sanitizer that there is not, or one beside anything but checks."""
-    from worker.sanitizers import TOOLS
+    from warpwatch.worker.sanitizers import TOOLS
 
     if name is not None and name not in TOOLS:
         raise ValueError(f"there is no sanitizer {name!r}; choose from {', '.join(TOOLS)}")

@@ -14,9 +14,9 @@ from warpwatch.cli import app
 from warpwatch.settings import SettingError, load_settings
 
 if TYPE_CHECKING:
-    from worker.checkout import Tools
-    from worker.protocol import Environment
-    from worker.proving import Proof
+    from warpwatch.worker.checkout import Tools
+    from warpwatch.worker.protocol import Environment
+    from warpwatch.worker.proving import Proof
 
 console = Console()
 _STYLES = {"caught": "none", "not_run": "dim", "otherwise": "yellow", "survived": "bold red"}
@@ -31,10 +31,10 @@ def prove(
     submit: bool = typer.Option(False, help="Show the outcome on the server's page of proofs."),
 ) -> None:
     """Run planted faults and deliberate cheats; exit 1 when one is not caught and named, or when something right is accused."""
-    from worker.checkout import Host, Tools
-    from worker.devices import choose_device
-    from worker.proving import KINDS
-    from worker.reporter import CannotRunError
+    from warpwatch.worker.checkout import Host, Tools
+    from warpwatch.worker.devices import choose_device
+    from warpwatch.worker.proving import KINDS
+    from warpwatch.worker.reporter import CannotRunError
 
     try:
         if kind not in (*KINDS, "all"):
@@ -53,7 +53,7 @@ def prove(
 
 def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, submit: bool) -> bool:
     from warpwatch.cli.client import Client
-    from worker.proving import prove
+    from warpwatch.worker.proving import prove
 
     client = Client(load_settings().server_url) if submit else None
     if client is not None:

@@ -24,9 +24,9 @@ from warpwatch.project import ProjectError
 from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
-    from worker.bundle import BundleWriter
-    from worker.checkout import Tools
-    from worker.outcome import Finding, Order, Outcome
+    from warpwatch.worker.bundle import BundleWriter
+    from warpwatch.worker.checkout import Tools
+    from warpwatch.worker.outcome import Finding, Order, Outcome
 
 KINDS = ("check", "bench", "profile")
 INTERRUPTED = "interrupted"
@@ -68,8 +68,8 @@ def run(
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
 ) -> None:
     """Measure commits here and now: needs git, torch and a compiler, but no server, database or network."""
-    from worker.devices import choose_device
-    from worker.reporter import CannotRunError
+    from warpwatch.worker.devices import choose_device
+    from warpwatch.worker.reporter import CannotRunError
 
     plan = plans.profile_plan(profile, counters)
     wish = Wish(
@@ -88,8 +88,8 @@ def run(
 
 
 def _run(settings: Settings, wish: Wish, device: str, repository: str, commits: str, output: Path) -> int:
-    from worker.bundle import BundleWriter
-    from worker.checkout import Host, Tools
+    from warpwatch.worker.bundle import BundleWriter
+    from warpwatch.worker.checkout import Host, Tools
 
     url, shas = _find_commits(settings, repository, commits)
     mirror = git.update_mirror(url, settings.home)
@@ -143,8 +143,8 @@ class Tally:
 def _measure(
     wish: Wish, mirror: Path, url: str, shas: list[str], tools: Tools, bundle: BundleWriter, progress: _RunProgress
 ) -> Tally:
-    from worker.execution import execute
-    from worker.reporter import CannotRunError, Stopped
+    from warpwatch.worker.execution import execute
+    from warpwatch.worker.reporter import CannotRunError, Stopped
 
     tally = Tally()
     known: dict[str, dict[str, list[str]]] = {}
@@ -177,8 +177,8 @@ def _measure(
 
 def _orders(wish: Wish, mirror: Path, url: str, sha: str, tally: Tally) -> Iterator[Order]:
     """Every job of one commit: one per operator and kind."""
-    from worker.checkout import read_project
-    from worker.outcome import Order
+    from warpwatch.worker.checkout import read_project
+    from warpwatch.worker.outcome import Order
 
     try:
         project = read_project(mirror, sha)

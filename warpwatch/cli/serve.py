@@ -21,9 +21,9 @@ GRACE_SECONDS = 2
 @app.command()
 def serve() -> None:
     """Serve pages and REST API at WARPWATCH_HOST:WARPWATCH_PORT until stopped; needs `warpwatch migrate` once."""
-    from db.errors import EngineError
-    from server.security import check_exposure
     from warpwatch.cli.database import database_url
+    from warpwatch.db.errors import EngineError
+    from warpwatch.server.http.security import check_exposure
 
     try:
         settings = load_settings()
@@ -36,8 +36,8 @@ def serve() -> None:
 
 
 def _serve(settings: Settings, url: str, listener: socket.socket) -> None:
-    from db.database import Database
-    from server.app import create_app
+    from warpwatch.db.database import Database
+    from warpwatch.server.app import create_app
 
     database = Database(url, pool_size=20)
     try:

@@ -75,8 +75,8 @@ def check_port(settings: Settings) -> None:
 @contextlib.contextmanager
 def running_database(settings: Settings) -> Iterator[str]:
     """URL of a migrated database: the given one, or the embedded server, which runs at least as long as the block."""
-    from db import migrate
     from warpwatch.cli.database import database_url
+    from warpwatch.db import migrate
 
     with database_url(settings) as url:
         migrate.upgrade(url)

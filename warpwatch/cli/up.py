@@ -29,7 +29,7 @@ GOOD = {"ok", "unsupported", "skipped"}
 BUDGET_MS = 400
 """Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon."""
 SAY_SECONDS = 60
-EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "example"
+EXAMPLES = Path(__file__).parents[1] / "bundled" / "example"
 
 
 class InterruptedByUser(Exception):  # noqa: N818 - it is no error
@@ -52,7 +52,7 @@ def up(
     example: bool = typer.Option(True, help="Import the GPU history shipped with Warpwatch, labelled as an example."),
 ) -> None:
     """Start database, server and one worker per device; measure this checkout's newest commits."""
-    from db.errors import EngineError
+    from warpwatch.db.errors import EngineError
 
     try:
         settings = load_settings()
@@ -70,7 +70,7 @@ def up(
 
 
 def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool) -> int:
-    from worker.devices import list_devices
+    from warpwatch.worker.devices import list_devices
 
     began = time.monotonic()
     devices = list_devices()

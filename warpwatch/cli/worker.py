@@ -13,12 +13,12 @@ from warpwatch.settings import SettingError, load_settings
 @app.command()
 def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …")) -> None:
     """Measure what is asked for, until Ctrl-C or SIGTERM; then a running job goes back into the queue."""
-    from db.errors import EngineError, SchemaOutdatedError
-    from db.migrate import pending
     from warpwatch.cli.database import database_url
-    from worker.devices import choose_device
-    from worker.loop import run_worker
-    from worker.reporter import CannotRunError, Stopped
+    from warpwatch.db.errors import EngineError, SchemaOutdatedError
+    from warpwatch.db.migrate import pending
+    from warpwatch.worker.devices import choose_device
+    from warpwatch.worker.loop import run_worker
+    from warpwatch.worker.reporter import CannotRunError, Stopped
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("procrastinate").setLevel(logging.WARNING)
@@ -39,7 +39,7 @@ def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cu
 @app.command()
 def devices() -> None:
     """List the devices of this machine, as `--device` takes them."""
-    from worker.devices import find_devices
+    from warpwatch.worker.devices import find_devices
 
     for device in find_devices():
         typer.echo(f"{device.name}\t{device.model}")

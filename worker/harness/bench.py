@@ -7,9 +7,9 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from ..protocol import METRICS, BenchReply, Measurement, SampleReply, Status
+from .anticheat import expect_honest
 from .extras import Counted, empty_ns, measure_setup, open_timer
 from .health import Health
-from .honesty import expect_honest
 from .integrity import Seal, watch
 from .problem import Problem
 from .rotation import no_collection

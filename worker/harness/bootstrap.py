@@ -1,7 +1,6 @@
-"""Entry script of the child. Loads the service's own packages by file location, so that the commit's keep their names.
+"""Entry script of the child. Loads the service's `warpwatch` package from its folder, whatever the interpreter's environment holds.
 
-The commit may bring packages called kernels, worker, server or db. So the service's root never goes onto sys.path: its
-`warpwatch` is loaded from its folder, its `worker` under a private name, and the harness imports relatively.
+The commit may bring packages called kernels, worker, server or db, so the folder above the package never goes onto sys.path.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-SERVICE = Path(__file__).resolve().parents[2]
-PRIVATE_NAME = "_warpwatch_worker"
+PACKAGE = Path(__file__).absolute().parents[2]
+"""The folder of the service's `warpwatch`; `worker` may be a link in it, which must not be followed."""
 REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
 EXIT_CANNOT_START = 2
 
@@ -90,9 +89,8 @@ def load_harness(arguments: argparse.Namespace) -> Any:
     """The module `serve`, in a process that has its CPUs and threads."""
     arguments.threads, arguments.cores = pin(arguments.threads)
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(arguments.threads)
-    load_package("warpwatch", SERVICE / "warpwatch")
-    load_package(PRIVATE_NAME, SERVICE / "worker")
-    return importlib.import_module(f"{PRIVATE_NAME}.harness.serve")
+    load_package("warpwatch", PACKAGE)
+    return importlib.import_module("warpwatch.worker.harness.serve")
 
 
 def main() -> int:

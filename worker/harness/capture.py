@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .probe_context import NotProbedError, Scene
 from .rotation import wipe
-from .scene import NotProbedError, Scene
 
 
 def graph_capture(scene: Scene) -> str:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..protocol import CheckReply, Status, TensorError
 from .failures import WrongResultError
+from .oracle import Truth, explain_first
+from .probe_context import Memory, Scene
 from .probes import run_probes
 from .problem import Data, Problem
-from .scene import Memory, Scene
-from .truth import Truth, explain_first
 
 _OTHER_NUMBERS = 1_000_003
 

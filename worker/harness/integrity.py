@@ -180,6 +180,10 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any] | None]] = {
 """What a variant finds set and must leave so: how to read it, and how to put it back."""
 
 
+_OWN = (f"{__package__.rpartition('.')[0]}.", "warpwatch.contract.")
+"""Prefixes of the modules that measure and judge."""
+
+
 def _library_bindings() -> Iterator[_Binding]:
     """Functions of Python and torch that measuring and judging go through."""
     for module in (time, math, gc, threading):
@@ -197,15 +201,14 @@ def _library_bindings() -> Iterator[_Binding]:
 
 
 def _own_bindings() -> Iterator[_Binding]:
-    """Everything that the harness and the protocol define or import, with the insides of their functions and classes."""
-    root = __package__.partition(".")[0] + "."
+    """Everything that the harness and what crosses a process define or import, with the insides of their functions and classes."""
     for name, module in list(sys.modules.items()):
-        if not name.startswith(root) or module is None:
+        if not name.startswith(_OWN) or module is None:
             continue
         for attribute, value in list(vars(module).items()):
             if attribute.startswith("__"):
                 continue
-            label = f"{name.removeprefix(root)}.{attribute}"
+            label = f"{name.removeprefix(_OWN[0])}.{attribute}"
             yield _Binding(label, module, attribute, value)
             if getattr(value, "__module__", None) == name:
                 yield from _insides(label, value)

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
 from .failures import WrongResultError
-from .scene import NotProbedError, Scene
+from .probe_context import NotProbedError, Scene
 
 _ALWAYS = ("test_schema", "test_autograd_registration")
 _WITH_FAKE = ("test_faketensor", "test_aot_dispatch_dynamic")

@@ -18,7 +18,7 @@ from .capture import graph_capture
 from .failures import WrongResultError, device_works, status_of
 from .guards import GuardedAllocations, GuardedInputs, Layout, aligned, offset, strided
 from .opchecks import opcheck
-from .scene import NotProbedError, Scene
+from .probe_context import NotProbedError, Scene
 from .specials import special_values
 
 _REFUSALS = ("contigu", "align", "stride")

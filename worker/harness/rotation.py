@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .diagnosis import Decoys, explain
 from .failures import WrongResultError
 from .inputs import map_tensors, named_tensors
+from .oracle import Truth, explain_first
 from .problem import Data, Problem
-from .suspicion import Decoys, explain
-from .truth import Truth, explain_first
 
 _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003

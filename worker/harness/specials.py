@@ -16,8 +16,8 @@ from torch import Tensor
 
 from .compare import compare, explain, is_right
 from .failures import WrongResultError
+from .probe_context import NotProbedError, Scene
 from .problem import Data
-from .scene import NotProbedError, Scene
 
 _NAN, _INFINITE = (math.nan, math.nan), (math.inf, -math.inf)
 

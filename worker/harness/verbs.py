@@ -35,9 +35,9 @@ from .environment import read_environment
 from .failures import Refusal
 from .integrity import Seal, watch
 from .loader import Loader, find
+from .probe_context import Memory
 from .problem import Problem
 from .profiling import profile_problem
-from .scene import Memory
 
 LOG_LINES = 30
 """Last lines of a compiler's output that a message quotes; the whole log is in the build's own reply."""

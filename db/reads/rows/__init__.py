@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
-from db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow, UnchangedRow
-from db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
-from db.reads.rows.proofs import AccusedView, ExhibitView, ProofView
-from db.reads.rows.schedules import AlarmRow, ScheduleRow, alarm
-from db.reads.rows.timings import (
+from warpwatch.db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
+from warpwatch.db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow, UnchangedRow
+from warpwatch.db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
+from warpwatch.db.reads.rows.proofs import AccusedView, ExhibitView, ProofView
+from warpwatch.db.reads.rows.schedules import AlarmRow, ScheduleRow, alarm
+from warpwatch.db.reads.rows.timings import (
     Cell,
     CommitCell,
     CommitDetail,
@@ -23,7 +23,7 @@ from db.reads.rows.timings import (
     SeriesRow,
     StatusMark,
 )
-from db.reads.rows.verdicts import (
+from warpwatch.db.reads.rows.verdicts import (
     EventRow,
     NoteRow,
     QualityRow,
@@ -33,7 +33,17 @@ from db.reads.rows.verdicts import (
     TrialRow,
     Verdicts,
 )
-from db.reads.rows.work import JobDetail, JobRow, KernelView, LogLine, ResultView, RunRow, SubmissionRow, TraceDetail, TraceRow
+from warpwatch.db.reads.rows.work import (
+    JobDetail,
+    JobRow,
+    KernelView,
+    LogLine,
+    ResultView,
+    RunRow,
+    SubmissionRow,
+    TraceDetail,
+    TraceRow,
+)
 
 Item = TypeVar("Item")
 

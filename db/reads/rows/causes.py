@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from db.reads.rows.builds import CodeChange
+from warpwatch.db.reads.rows.builds import CodeChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from db.reads.rows.builds import BuildView
-from db.reads.rows.code import CommitRow, UnchangedRow
+from warpwatch.db.reads.rows.builds import BuildView
+from warpwatch.db.reads.rows.code import CommitRow, UnchangedRow
 
 
 @dataclass(frozen=True, slots=True)

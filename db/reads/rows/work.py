@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from db.reads.rows.timings import Measured
+from warpwatch.db.reads.rows.timings import Measured
 
 
 @dataclass(frozen=True, slots=True)

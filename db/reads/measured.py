@@ -1,0 +1,51 @@
+"""Reads what was asked for at earlier commits, so that what did not change since need not be measured again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from warpwatch.db.reads.query import Session, fetch
+
+_WINDOW = 500
+"""Generations back that count; what is older is measured again."""
+
+# A job that was itself left out is no measurement, and the one that it points to has the same sources.
+_ASKED = """
+SELECT DISTINCT ON (jobs.operator_id, jobs.device_id, jobs.kind)
+       jobs.operator_id, jobs.device_id, jobs.kind, commits.sha, jobs.spec
+FROM commits AS oldest
+JOIN commits ON commits.repository_id = oldest.repository_id AND commits.ordinal BETWEEN :ordinal - :window AND :ordinal - 1
+JOIN jobs ON jobs.commit_id = commits.id
+WHERE oldest.sha = :sha AND jobs.state IN ('queued', 'running', 'done') AND (jobs.attempt > 0 OR jobs.state <> 'done')
+ORDER BY jobs.operator_id, jobs.device_id, jobs.kind, commits.ordinal DESC, jobs.id DESC
+"""
+
+
+class Place(NamedTuple):
+    """Where jobs are alike but for their commit."""
+
+    operator_id: int
+    device_id: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job's commit and specification."""
+
+    sha: str
+    spec: dict[str, Any]
+
+    def asks_for(self, spec: dict[str, Any]) -> bool:
+        """Whether it covers what `spec` asks for; `known` tells what the operator had, and is no request."""
+        return {**self.spec, "known": None} == {**spec, "known": None}
+
+
+def read_asked_before(session: Session, sha: str, ordinal: int) -> dict[Place, Asked]:
+    """The nearest job before a commit that is to run or did, for every operator, device and kind of the commit's repository."""
+
+    def row(operator_id: int, device_id: int, kind: str, sha: str, spec: dict[str, Any]) -> tuple[Place, Asked]:
+        return Place(operator_id, device_id, kind), Asked(sha, spec)
+
+    return dict(fetch(session, row, _ASKED, sha=sha, ordinal=ordinal, window=_WINDOW))

@@ -1,0 +1,145 @@
+"""Aligns what two traces recorded: which kernels are new, gone, slower or faster. Pure: plain rows in, plain rows out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+
+from warpwatch.db.reads.rows import TraceDetail
+from warpwatch.server.explanation.kernel_names import plain_name
+
+CALLS_BEFORE_SUMMARIES = 2
+"""Calls that a trace recorded before traces said how many."""
+NOTABLE_SHARE, NOTABLE_NS = 0.05, 200.0
+"""What the few calls of a trace can tell from noise."""
+Pair = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel, copy or torch operator of a call: how often it ran, and for how many nanoseconds, per call."""
+
+    name: str
+    count: float
+    ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRow:
+    """One kernel in both traces, per call. state: added | removed | slower | faster | same.
+
+    a_name and b_name differ where only template arguments do. contribution: difference over the sum of all absolute differences.
+    """
+
+    state: str
+    a_name: str | None
+    b_name: str | None
+    a_count: float
+    b_count: float
+    a_ns: float
+    b_ns: float
+    difference_ns: float
+    contribution: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeRow:
+    """Calls of one CUDA runtime function per call."""
+
+    name: str
+    a: float
+    b: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Two traces beside each other. ordered: steps were matched in their order too, and not by name alone."""
+
+    a_ns: float
+    b_ns: float
+    ordered: bool
+    rows: list[AlignedRow]
+    runtime: list[RuntimeRow]
+
+
+def align_traces(a: TraceDetail, b: TraceDetail) -> Alignment:
+    """`b` against `a`; rows by how much they contribute to the change, runtime calls only where their number differs."""
+    ordered = all("sequence" in trace.summary for trace in (a, b))
+    left, right = (steps_of(trace, ordered) for trace in (a, b))
+    names = sorted(a.runtime_calls.keys() | b.runtime_calls.keys())
+    runtime = [RuntimeRow(name, a.runtime_calls.get(name, 0.0), b.runtime_calls.get(name, 0.0)) for name in names]
+    changed = sorted((row for row in runtime if row.a != row.b), key=lambda row: -abs(row.b - row.a))
+    return Alignment(sum(one.ns for one in left), sum(one.ns for one in right), ordered, align(left, right), changed)
+
+
+def steps_of(trace: TraceDetail, ordered: bool) -> list[Step]:
+    """The steps of one call, in order or one per name."""
+    if ordered:
+        return [Step(name, 1.0, ns) for name, ns in trace.summary["sequence"]]
+    calls = trace.summary.get("calls", CALLS_BEFORE_SUMMARIES)
+    return [Step(kernel.name, kernel.calls / calls, kernel.total_ns / calls) for kernel in trace.kernels]
+
+
+def align(a: list[Step], b: list[Step]) -> list[AlignedRow]:
+    """Rows of both lists: matched by name in order, then by name wherever they are, then by name without template arguments.
+
+    Pairs of the same two names become one row.
+    """
+    rows: dict[Hashable, AlignedRow] = {}
+    for left, right in _pairs([step.name for step in a], [step.name for step in b]):
+        one, other = (a[left] if left is not None else None), (b[right] if right is not None else None)
+        row = _row(one, other)
+        key = (row.a_name, row.b_name)
+        rows[key] = _sum(rows[key], row) if key in rows else row
+    total = sum(abs(row.difference_ns) for row in rows.values()) or 1.0
+    told = [replace(row, state=_state(row), contribution=row.difference_ns / total) for row in rows.values()]
+    return sorted(told, key=lambda row: -abs(row.difference_ns))
+
+
+def _pairs(a: list[str], b: list[str]) -> list[Pair]:
+    """Every index of both lists exactly once."""
+    blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
+    pairs: list[Pair] = [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
+    for name in (str, plain_name):
+        pairs += _by_name(a, b, pairs, name)
+    used_a, used_b = {left for left, _ in pairs}, {right for _, right in pairs}
+    pairs += [(index, None) for index in range(len(a)) if index not in used_a]
+    return pairs + [(None, index) for index in range(len(b)) if index not in used_b]
+
+
+def _by_name(a: list[str], b: list[str], taken: Iterable[Pair], name: Callable[[str], str]) -> list[Pair]:
+    """Pairs among what is not taken yet, the first of a name with the first of the same name."""
+    used = list(taken)
+    used_a, used_b = {left for left, _ in used}, {right for _, right in used}
+    waiting: dict[str, list[int]] = defaultdict(list)
+    for index in range(len(b) - 1, -1, -1):
+        if index not in used_b:
+            waiting[name(b[index])].append(index)
+    return [(index, waiting[name(text)].pop()) for index, text in enumerate(a) if index not in used_a and waiting.get(name(text))]
+
+
+def _row(a: Step | None, b: Step | None) -> AlignedRow:
+    a_count, a_ns = (a.count, a.ns) if a else (0.0, 0.0)
+    b_count, b_ns = (b.count, b.ns) if b else (0.0, 0.0)
+    return AlignedRow("", a.name if a else None, b.name if b else None, a_count, b_count, a_ns, b_ns, b_ns - a_ns)
+
+
+def _sum(one: AlignedRow, other: AlignedRow) -> AlignedRow:
+    return replace(
+        one,
+        a_count=one.a_count + other.a_count,
+        b_count=one.b_count + other.b_count,
+        a_ns=one.a_ns + other.a_ns,
+        b_ns=one.b_ns + other.b_ns,
+        difference_ns=one.difference_ns + other.difference_ns,
+    )
+
+
+def _state(row: AlignedRow) -> str:
+    if row.a_name is None or row.b_name is None:
+        return "added" if row.a_name is None else "removed"
+    if abs(row.difference_ns) <= max(NOTABLE_SHARE * row.a_ns, NOTABLE_NS):
+        return "same"
+    return "slower" if row.difference_ns > 0 else "faster"

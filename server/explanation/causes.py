@@ -1,0 +1,73 @@
+"""Puts together what is known of why something changed: sources, machine code, kernels, circumstances, numerical errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warpwatch.db.reads.causes import read_evidence
+from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.rows import RegressionDetail, RepositoryRow
+from warpwatch.db.reads.rows.causes import BenchEvidence, CodeEvidence, ErrorEvidence
+from warpwatch.db.reads.traces import read_trace
+from warpwatch.server.explanation.alignment import Alignment, align_traces
+from warpwatch.server.history.diffs import SourceDiff, read_source_diff
+from warpwatch.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstance:
+    """One thing that was read before and after a bench, on both sides of the change; None where it was not told."""
+
+    name: str
+    base_before: Any
+    base_after: Any
+    head_before: Any
+    head_after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CauseView:
+    """Every part is None, or says why it is empty, where nothing is known.
+
+    kernels: the trace of the head against that of the base. circumstances: clocks, temperature, throttling, or the load of a CPU.
+    """
+
+    sources: SourceDiff
+    code: CodeEvidence | None
+    kernels: Alignment | None
+    bench: BenchEvidence | None
+    circumstances: list[Circumstance]
+    errors: ErrorEvidence | None
+
+
+def find_cause(session: Session, settings: Settings, repository: RepositoryRow, detail: RegressionDetail) -> CauseView:
+    """What may explain a change."""
+    row = detail.regression
+    evidence = read_evidence(session, row.id)
+    return CauseView(
+        sources=read_source_diff(settings, repository, row.operator, row.base_sha, row.head_sha),
+        code=evidence.code,
+        kernels=_aligned(session, detail),
+        bench=evidence.bench,
+        circumstances=_circumstances(evidence.bench),
+        errors=evidence.errors,
+    )
+
+
+def _aligned(session: Session, detail: RegressionDetail) -> Alignment | None:
+    if detail.base_trace_id is None or detail.head_trace_id is None:
+        return None
+    base, head = read_trace(session, detail.base_trace_id), read_trace(session, detail.head_trace_id)
+    return align_traces(base, head) if base and head else None
+
+
+def _circumstances(bench: BenchEvidence | None) -> list[Circumstance]:
+    if bench is None:
+        return []
+    sides: list[Mapping[str, Any]] = [
+        (side.health.get(when) or {}) if side else {} for side in (bench.base, bench.head) for when in ("before", "after")
+    ]
+    names = dict.fromkeys(name for side in sides for name in side)
+    return [Circumstance(name, *(side.get(name) for side in sides)) for name in names]

@@ -1,0 +1,78 @@
+"""What a series has taught: its noise, how small a change it can show, and where it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from warpwatch.db.reads.history import list_readings
+from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.rows import ReadingRow
+from warpwatch.server.verdicts.changes import Change, find_changes
+from warpwatch.server.verdicts.noise import ALARM, Reading, detectable, learn, split_environments
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change of level between two neighbouring commits that were measured; ratio is head over base level."""
+
+    base_sha: str
+    head_sha: str
+    base_ordinal: int
+    head_ordinal: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the readings of one environment say. Deviations and `detectable` are shares of the time: 0.021 is 2.1 %.
+
+    repeats: readings of commits that had one already. detectable: the least change that one new run lets suspect.
+    """
+
+    environment_id: int
+    readings: int
+    repeats: int
+    level_ns: float
+    between: float
+    within: float
+    detectable: float
+    steps: list[Step]
+
+
+def read_learned(session: Session, series_id: int) -> list[Learned]:
+    """Of every environment, the one measured at the newest commit first."""
+    rows = list_readings(session, series_id)
+    return learn_from(rows)
+
+
+def learn_from(rows: Sequence[ReadingRow]) -> list[Learned]:
+    """Levels of two environments are never compared. rows: of one series, in order of history."""
+    shas = {row.commit_id: row.commit_sha for row in rows}
+    readings = [Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns) for row in rows]
+    found = [_learn(id_, own, rows[0].device_kind, shas) for id_, own in split_environments(readings).items()]
+    newest = {one.environment_id: index for index, one in enumerate(readings)}
+    return sorted(found, key=lambda one: -newest[one.environment_id])
+
+
+def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, shas: dict[int, str]) -> Learned:
+    changes = find_changes(readings, device_kind, ALARM[device_kind])
+    level = median(one.median_ns for one in readings[changes[-1].head if changes else 0 :])
+    noise = learn(readings, device_kind)
+    return Learned(
+        environment_id,
+        len(readings),
+        sum(before.commit_id == after.commit_id for before, after in pairwise(readings)),
+        level,
+        noise.between,
+        noise.within,
+        detectable(noise, device_kind, level),
+        [_step(readings, change, shas) for change in changes],
+    )
+
+
+def _step(readings: Sequence[Reading], change: Change, shas: dict[int, str]) -> Step:
+    base, head = readings[change.base], readings[change.head]
+    return Step(shas[base.commit_id], shas[head.commit_id], base.ordinal, head.ordinal, change.ratio)

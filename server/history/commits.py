@@ -1,0 +1,122 @@
+"""Resolves what people call commits, and reads which operators each commit has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from warpwatch import git
+from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.db.registry import CommitRow, record_commits
+from warpwatch.project import FILE_NAME, ProjectError, parse_project
+from warpwatch.server.http.problems import FieldError, Problem
+from warpwatch.settings import Settings
+
+PARENT, MERGE_BASE = "parent", "merge-base"
+"""Words for what a commit is held against; a branch of that name is written refs/heads/parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Commits, oldest first, and the names of the operators at each."""
+
+    commits: list[git.CommitInfo]
+    operators: dict[str, list[str]]
+    folder: str
+    """Where the newest commit keeps its operators."""
+
+
+def write_down(session: Session, repository_id: int, infos: Iterable[git.CommitInfo]) -> dict[str, int]:
+    """Records what git says of commits; their ids by full commit id."""
+    return record_commits(session, repository_id, [CommitRow(*astuple(info)) for info in infos])
+
+
+def read_commits(
+    settings: Settings, repository: RepositoryRow, commits: str, base: str | None, branch: str | None = None
+) -> tuple[History, History | None, list[FieldError]]:
+    """The commits meant, and the one they are compared with when `base` is given; or what is wrong with either.
+
+    base: a ref, PARENT, or MERGE_BASE, which is where the commit left `branch`, by default the one that is watched.
+    """
+    try:
+        mirror = git.update_mirror(repository.url, settings.home)
+    except git.GitError as error:
+        raise Problem(502, f"repository {repository.name!r} cannot be fetched: {error}") from error
+    errors: list[FieldError] = []
+    found = _read(mirror, "commits", commits, errors)
+    beside = None
+    if base in (PARENT, MERGE_BASE) and len(found.commits) == 1:
+        beside = _read_relative(mirror, found.commits[0], base, branch, repository.branch, errors)
+    elif base is not None and base not in (PARENT, MERGE_BASE):
+        beside = _read(mirror, "base", base, errors)
+    if base is not None and (len(found.commits) > 1 or (beside is not None and len(beside.commits) > 1)):
+        remedy = "name one commit in `commits` and one in `base`"
+        errors.append(FieldError(field="base", message="a comparison takes two single commits", remedy=remedy))
+    return found, beside, errors
+
+
+def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
+    """Where a commit keeps its operators; the default where nobody fetched the repository yet."""
+    mirror = git.mirror_path(url, settings.home)
+    (file,) = git.object_ids(mirror, [f"{sha}:{FILE_NAME}"]) if sha is not None and mirror.is_dir() else [None]
+    return _folder(mirror, file)
+
+
+def _read_relative(
+    mirror: Path, head: git.CommitInfo, base: str, branch: str | None, watched: str | None, errors: list[FieldError]
+) -> History:
+    """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its parent."""
+    wanted = head.parent_sha
+    if base == MERGE_BASE:
+        try:
+            met = git.merge_base(mirror, head.sha, git.resolve(mirror, branch or watched or "HEAD"))
+        except git.UnknownRefError as error:
+            field = "branch" if branch else "base"
+            errors.append(
+                FieldError(field=field, message=str(error), remedy="name the branch that the commit is to be merged into")
+            )
+            return History([], {}, "")
+        wanted = met if met != head.sha else wanted
+    if wanted is None:
+        errors.append(FieldError(field="base", message="the first commit has none before it", remedy="choose a later commit"))
+        return History([], {}, "")
+    return _read(mirror, "base", wanted, errors)
+
+
+def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> History:
+    try:
+        commits = git.describe_many(mirror, git.resolve_range(mirror, text))
+    except git.UnknownRefError as error:
+        errors.append(FieldError(field=field, message=str(error), remedy="use a commit's id, a branch, a tag or a range A..B"))
+    except git.GitError as error:
+        errors.append(FieldError(field=field, message=str(error), remedy="submit a shorter range"))
+    else:
+        return with_operators(mirror, commits)
+    return History([], {}, "")
+
+
+def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> History:
+    """Commits with their operators. Most share their description and their operator folder, so each distinct one is read once."""
+    shas = [commit.sha for commit in commits]
+    files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas])
+    folders = {file: _folder(mirror, file) for file in set(files)}
+    names = [f"{sha}:{folders[file]}" for sha, file in zip(shas, files, strict=True)]
+    trees = git.object_ids(mirror, names)
+    operators = {tree: git.operators_in(mirror, tree) if tree else [] for tree in set(trees)}
+    by_sha = {sha: operators[tree] for sha, tree in zip(shas, trees, strict=True)}
+    return History(commits, by_sha, folders[files[-1]])
+
+
+def _folder(mirror: Path, file: str | None) -> str:
+    """The operator folder that a warpwatch.toml names; the default where it cannot be used: the worker says what is wrong with it."""
+    try:
+        return (
+            parse_project(git.git("cat-file", "blob", file, cwd=mirror) if file else None)
+            .operators.strip("/")
+            .removeprefix(".")
+            .strip("/")
+        )
+    except ProjectError:
+        return parse_project(None).operators

@@ -1,0 +1,82 @@
+"""What git says of a repository: lines of history, paths between commits, and what an operator is made from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from warpwatch import git
+from warpwatch.db.reads.query import Session
+from warpwatch.server.history.commits import write_down
+from warpwatch.server.history.sources import SourceCache, Sources
+from warpwatch.settings import Settings
+
+_log = logging.getLogger(__name__)
+_TIPS = 5
+"""Newer commits that are tried as the end of a line: the newest may be on another branch."""
+
+
+class Mirror:
+    """One repository's mirror. Nothing is fetched: what is judged was measured, so it is here."""
+
+    def __init__(self, path: Path, sources: Sources) -> None:
+        self.path = path
+        self.sources = sources
+        self._lines: dict[tuple[str, frozenset[str]], set[str]] = {}
+
+    def line(self, sha: str, others: Iterable[tuple[int, str]], ordinal: int) -> set[str]:
+        """Those of the other commits (ordinal, id) that lie on one line of history with `sha`, and itself."""
+        key = (sha, frozenset(other for _, other in others))
+        if key not in self._lines:
+            older = sorted(pair for pair in others if pair[0] < ordinal)
+            newer = sorted((pair for pair in others if pair[0] > ordinal), reverse=True)
+            try:
+                self._lines[key] = ({sha} | self._before(sha, older) | self._behind(sha, newer)) & (key[1] | {sha})
+            except git.GitError as error:
+                _log.warning("%s is not held against its neighbours: %s", sha[:9], error)
+                self._lines[key] = {sha}
+        return self._lines[key]
+
+    def _before(self, sha: str, older: list[tuple[int, str]]) -> set[str]:
+        return git.ancestors(self.path, sha, older[0][1]) if older else set()
+
+    def _behind(self, sha: str, newer: list[tuple[int, str]]) -> set[str]:
+        for _, tip in newer[:_TIPS]:
+            found = git.descendants(self.path, sha, tip)
+            if found:
+                return found
+        return set()
+
+    def joins(self, older: str, newer: str) -> bool:
+        """Whether `newer` descends from `older`."""
+        try:
+            return git.is_ancestor(self.path, older, newer)
+        except git.GitError as error:
+            _log.warning("%s and %s are not compared: %s", older[:9], newer[:9], error)
+            return False
+
+    def same_sources(self, operator: str, one: str, other: str) -> bool:
+        """Whether an operator is made from the same at two commits, so that its numbers differ by noise alone."""
+        found = self.sources.of(one, operator)
+        return found is not None and found == self.sources.of(other, operator)
+
+
+class Mirrors:
+    """The mirrors of all repositories, and what was read of them while jobs are judged in a row."""
+
+    def __init__(self, settings: Settings, cache: SourceCache) -> None:
+        self._home = settings.home
+        self._cache = cache
+        self._known: dict[str, Mirror] = {}
+
+    def of(self, url: str) -> Mirror:
+        if url not in self._known:
+            path = git.mirror_path(url, self._home)
+            self._known[url] = Mirror(path, self._cache.of(path))
+        return self._known[url]
+
+
+def record(session: Session, mirror: Mirror, repository_id: int, shas: list[str]) -> dict[str, int]:
+    """The ids of commits, which are written down where nobody asked for them before."""
+    return write_down(session, repository_id, git.describe_many(mirror.path, shas))

@@ -1,0 +1,27 @@
+"""Query parameters that an operation of the API does not have are refused: passed over, they would return what nobody asked for."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from warpwatch.server.http.problems import FieldError, Problem
+
+PREFIX = "/api/v1"
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Raises Problem that names each parameter that the operation's description does not."""
+    if not request.query_params:
+        return
+    # Whether a route knows the prefix that it was included under depends on FastAPI's version.
+    path = PREFIX + request.scope["route"].path.removeprefix(PREFIX)
+    operation = request.app.openapi()["paths"][path][request.method.lower()]
+    known = sorted(entry["name"] for entry in operation.get("parameters", []) if entry["in"] == "query")
+    remedy = f"use {', '.join(known)}, or leave it out" if known else "leave it out"
+    unknown = [
+        FieldError(field=name, message="there is no such parameter", remedy=remedy)
+        for name in request.query_params
+        if name not in known
+    ]
+    if unknown:
+        raise Problem(422, "some parameters are not known here; see `errors`", unknown)

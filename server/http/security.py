@@ -1,0 +1,167 @@
+"""Who may ask: Host, Origin and token are checked and bodies bounded before anything else sees a request."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from warpwatch.server.http.problems import Problem, json_problem, surprise
+from warpwatch.settings import SettingError, Settings
+
+MAX_BODY_BYTES = 1_000_000
+"""No request of ours is longer; results come in through the database, bundles through the command."""
+_TOO_LARGE = f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in with `warpwatch import`"
+COOKIE = "warpwatch_token"
+MIN_TOKEN_LENGTH = 16
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_OPEN_PATHS = ("/login", "/static/", "/api/v1/health")
+"""What anybody may see: the log-in page and its style, and whether the service lives."""
+_HOOK = re.compile(r"/api/v1/hooks/[^/]+")
+"""Webhooks show no token: what they say is signed, and they are refused where it is not."""
+
+CONTENT_POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-src 'self'; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+PERFETTO_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' blob:; worker-src 'self' blob:; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self' data: blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""The trace viewer starts itself from an inline script and asks for one outside script, which this stops."""
+
+
+def check_exposure(settings: Settings) -> None:
+    """SettingError when the server would be open to other machines without a token."""
+    if is_loopback(settings.host):
+        return
+    if settings.token is None or len(settings.token) < MIN_TOKEN_LENGTH:
+        raise SettingError(
+            f"WARPWATCH_HOST={settings.host} is open to other machines; set WARPWATCH_TOKEN to at least {MIN_TOKEN_LENGTH} characters "
+            "(openssl rand -hex 24), or listen on 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Guard:
+    """ASGI middleware in front of the whole application."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.token = None if is_loopback(settings.host) else settings.token
+        self.is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - only compared.
+        self.hosts = {settings.host.strip("[]"), "localhost", "127.0.0.1", "::1"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        send = _with_security_headers(scope["path"], send)
+        problem = self._refuse(scope, headers)
+        if problem is not None:
+            # Who opens a page in a browser is shown where to log in.
+            is_visitor = problem.status == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+            answer: Response = RedirectResponse("/login", 303) if is_visitor else json_problem(problem, scope["path"])
+            await answer(scope, receive, send)
+            return
+        await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What nobody foresaw is answered here, so that even this answer has the security headers."""
+        has_started = False
+
+        async def send_noticed(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self.app(scope, _bounded(receive), send_noticed)
+        except Exception as error:
+            if has_started:
+                raise
+            await surprise(Request(scope), error)(scope, receive, send)
+
+    def _refuse(self, scope: Scope, headers: Headers) -> Problem | None:
+        host = headers.get("host", "")
+        # A page elsewhere can point its own name at this address; the Host header tells. A token does the same job better.
+        if not self.is_everywhere and urlsplit(f"//{host}").hostname not in self.hosts:
+            return Problem(400, f"this server does not answer for host {host!r}; open it at one of {', '.join(sorted(self.hosts))}")
+        if scope["method"] not in _SAFE_METHODS and not _same_origin(headers, host):
+            return Problem(403, "this request was sent by a page of another site; send it from this server's own pages")
+        if self.token is not None and not _is_open(scope) and not has_token(headers, self.token):
+            remedy = "send `Authorization: Bearer $WARPWATCH_TOKEN`, or log in at /login"
+            return Problem(401, f"a token is needed; {remedy}", headers={"WWW-Authenticate": "Bearer"})
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+            return Problem(413, _TOO_LARGE)
+        return None
+
+
+def _is_open(scope: Scope) -> bool:
+    """Whether a request needs no token."""
+    is_hook = scope["method"] == "POST" and _HOOK.fullmatch(scope["path"]) is not None
+    return is_hook or scope["path"].startswith(_OPEN_PATHS)
+
+
+def has_token(headers: Headers, token: str) -> bool:
+    """Whether a request shows the token, as a bearer or in the cookie that /login sets."""
+    scheme, _, shown = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return False
+        shown = cookies[COOKIE].value if COOKIE in cookies else ""
+    return hmac.compare_digest(shown.strip().encode(), token.encode())
+
+
+def _same_origin(headers: Headers, host: str) -> bool:
+    origin = headers.get("origin")
+    if origin is not None:
+        return urlsplit(origin).netloc == host
+    return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+
+
+def _with_security_headers(path: str, send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["X-Content-Type-Options"] = "nosniff"
+            headers["Referrer-Policy"] = "same-origin"
+            headers["Content-Security-Policy"] = PERFETTO_POLICY if path.startswith("/perfetto") else CONTENT_POLICY
+        await send(message)
+
+    return send_with_headers
+
+
+def _bounded(receive: Receive) -> Receive:
+    """A body sent in pieces declares no length, so it is counted as it comes."""
+    received = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > MAX_BODY_BYTES:
+            # FastAPI lets an error of this kind alone through while it reads a body.
+            raise HTTPException(413, _TOO_LARGE)
+        return message
+
+    return receive_bounded

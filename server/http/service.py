@@ -1,0 +1,78 @@
+"""What every endpoint and page shares: one database session per request, paging, and finding things or answering 404."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+
+from warpwatch.db.database import Database
+from warpwatch.db.errors import SchemaOutdatedError
+from warpwatch.db.migrate import pending
+from warpwatch.db.reads.code import find_operator, find_repository
+from warpwatch.db.reads.devices import find_device
+from warpwatch.db.reads.query import MAX_PAGE, Session
+from warpwatch.db.reads.rows import DeviceRow, OperatorRow, RepositoryRow
+from warpwatch.server.http.alarms import Alarms
+from warpwatch.server.http.problems import not_found
+from warpwatch.settings import Settings
+
+
+def session(request: Request) -> Iterator[Session]:
+    """One transaction for the request, committed before the answer is sent; 503 while the schema is behind."""
+    require_schema(request)
+    with database_of(request).session() as opened:
+        yield opened
+
+
+def require_schema(request: Request) -> None:
+    """Asked until it is right once: migrations only go forward."""
+    state = request.app.state
+    if not state.schema_is_current:
+        if pending(state.database.url):
+            raise SchemaOutdatedError
+        state.schema_is_current = True
+
+
+def database_of(request: Request) -> Database:
+    database: Database = request.app.state.database
+    return database
+
+
+def settings_of(request: Request) -> Settings:
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+def alarms_of(request: Request) -> Alarms:
+    alarms: Alarms = request.app.state.alarms
+    return alarms
+
+
+# Committed when the endpoint returns, not after the answer was sent: what the answer says is true by then.
+Db = Annotated[Session, Depends(session, scope="function")]
+Config = Annotated[Settings, Depends(settings_of)]
+Before = Annotated[int | None, Query(ge=1, le=2**62, description="`next_before` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Rows of the page.")]
+
+
+def repository_or_404(session: Session, name: str) -> RepositoryRow:
+    found = find_repository(session, name)
+    if found is None:
+        raise not_found("repository", name, "register it with `warpwatch repository add NAME URL`")
+    return found
+
+
+def operator_or_404(session: Session, repository: RepositoryRow, name: str) -> OperatorRow:
+    found = find_operator(session, repository.id, name)
+    if found is None:
+        raise not_found("operator", name, f"repository {repository.name} has none of that name yet")
+    return found
+
+
+def device_or_404(session: Session, key: str) -> DeviceRow:
+    found = find_device(session, key)
+    if found is None:
+        raise not_found("device", key, "start a worker on it, or choose one of /api/v1/devices")
+    return found

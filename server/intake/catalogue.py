@@ -1,0 +1,98 @@
+"""Holds operators, variants and cases that are asked for against what the newest commits are known to have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from warpwatch.db.reads.code import read_operator_entry
+from warpwatch.db.reads.query import Session
+from warpwatch.server.history.commits import History
+from warpwatch.server.http.problems import FieldError
+from warpwatch.server.intake.submission_request import SubmissionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Variants and cases of one operator that a job is about, as far as a worker has read them."""
+
+    variants: list[str]
+    cases: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Operators to measure; entries holds what is known of each (worker.protocol.OperatorEntry), None where nothing is."""
+
+    operators: list[str]
+    entries: dict[str, dict[str, Any] | None]
+    variants: list[str]
+    cases: list[str]
+    suite: str
+
+    def known(self, operator: str, device_kind: str) -> Known | None:
+        """What a job of the operator on such a device is about; None when no worker has read the operator yet."""
+        entry = self.entries[operator]
+        if entry is None:
+            return None
+        variants = [
+            v["name"] for v in entry["variants"] if device_kind in v["devices"] and v["name"] in (self.variants or [v["name"]])
+        ]
+        if self.cases:
+            return Known(variants, [case["key"] for case in entry["cases"] if case["key"] in self.cases])
+        return Known(variants, [case["key"] for case in entry["cases"] if self.suite in case["suites"]])
+
+
+def choose(session: Session, repository_id: int, history: History, request: SubmissionRequest) -> tuple[Choice, list[FieldError]]:
+    """The operators that have what is asked for at any of the commits; or what is wrong with the request."""
+    present = sorted({name for names in history.operators.values() for name in names})
+    errors = unknown_names("operators", "operator", request.operators, present) if history.commits else []
+    if history.commits and not present:
+        message = f"no operators are in {history.folder}/ at these commits"
+        errors = [
+            FieldError(field="commits", message=message, remedy="name their folder in warpwatch.toml, or choose other commits")
+        ]
+    wanted = [name for name in present if not request.operators or name in request.operators]
+    entries = {name: read_operator_entry(session, repository_id, name) for name in wanted}
+    if wanted and all(entries.values()):
+        errors += _check_filters(request, [entry for entry in entries.values() if entry])
+    elif "compare" in request.kinds and wanted:
+        remedy = "check or bench one of its commits first"
+        errors.append(
+            FieldError(field="kinds", message="no commit of this operator was read yet, so nothing can be compared", remedy=remedy)
+        )
+    chosen = [name for name in wanted if _has_any(entries[name], request)]
+    return Choice(chosen, entries, request.variants, request.cases, request.suite), errors
+
+
+def _check_filters(request: SubmissionRequest, entries: list[dict[str, Any]]) -> list[FieldError]:
+    variants = {variant["name"] for entry in entries for variant in entry["variants"]}
+    cases = {case["key"] for entry in entries for case in entry["cases"]}
+    suites = {suite for entry in entries for case in entry["cases"] for suite in case["suites"]}
+    errors = unknown_names("variants", "variant", request.variants, variants) + unknown_names("cases", "case", request.cases, cases)
+    return errors if request.cases else errors + unknown_names("suite", "suite", [request.suite], suites)
+
+
+def _has_any(entry: dict[str, Any] | None, request: SubmissionRequest) -> bool:
+    """Whether the operator has one of the variants and cases asked for; yes while nobody knows."""
+    if entry is None:
+        return True
+    has_variant = not request.variants or any(variant["name"] in request.variants for variant in entry["variants"])
+    has_case = not request.cases or any(case["key"] in request.cases for case in entry["cases"])
+    return has_variant and has_case
+
+
+def unknown_names(field: str, what: str, wanted: Iterable[str], known: Iterable[str]) -> list[FieldError]:
+    names = sorted(known)
+    return [
+        FieldError(field=field, message=f"there is no {what} {name!r}", remedy=_suggestion(name, names))
+        for name in wanted
+        if name not in names
+    ]
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    near = get_close_matches(name, names, n=5, cutoff=0.4) or names[:10]
+    return f"near ones are: {' · '.join(near)}" if near else "none is known yet"

@@ -1,0 +1,134 @@
+"""What each kind of schedule would measure if time were free, the most wanted first. Pure but for reading sources from git."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import sqrt
+from statistics import median
+
+from warpwatch.db.reads.schedules import AskedJob, SeriesReading
+from warpwatch.server.intake.submission_request import Kind
+from warpwatch.server.schedules.budget import Wish
+from warpwatch.server.schedules.gaps import versions, widest_first
+from warpwatch.server.verdicts.noise import Reading, learn
+
+ENOUGH_REPEATS = 3
+"""Repeats after which a line's noise is known well enough to ask where it is largest."""
+RERUN_COMMITS = 5
+"""The newest commits measured, one of which is measured again: what the device is like today is what counts."""
+MAX_WISHES = 2000
+Line = tuple[str, int]
+"""An operator on a device: what a job measures at one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What wishes are drawn from. shas: the watched branch, oldest first. operators: of each commit. asked: jobs there, oldest first,
+    that ask for what the schedule asks for.
+    """
+
+    shas: Sequence[str]
+    operators: dict[str, list[str]]
+    device_ids: Sequence[int]
+    kinds: Sequence[Kind]
+    suite: str
+    asked: Sequence[AskedJob]
+
+    @property
+    def leading_kind(self) -> Kind:
+        """The kind that says whether a commit was measured."""
+        return "bench" if "bench" in self.kinds else self.kinds[0]
+
+    def lines(self) -> list[Line]:
+        """Every operator of the newest commit on every device."""
+        return [(operator, device) for operator in self.operators[self.shas[-1]] for device in self.device_ids]
+
+    def wish(self, sha: str, line: Line, kind: Kind, unchanged_since: str | None = None) -> Wish:
+        return Wish(sha, *line, kind, self.suite, unchanged_since)
+
+
+def wish_suite(measured: Measured, unchanged_since: Callable[[Line, Kind], str | None]) -> list[Wish]:
+    """Everything at the newest commit that was not asked for yet, what was measured longest ago first."""
+    head = measured.shas[-1]
+    place = {sha: index for index, sha in enumerate(measured.shas)}
+    there = {(job.operator, job.device_id, job.kind) for job in measured.asked if job.sha == head}
+    last: dict[Line, int] = defaultdict(lambda: -1)
+    for job in measured.asked:
+        line = job.operator, job.device_id
+        last[line] = max(last[line], place[job.sha])
+    return [
+        measured.wish(head, line, kind, unchanged_since(line, kind))
+        for line in sorted(measured.lines(), key=lambda line: last[line])
+        for kind in measured.kinds
+        if (*line, kind) not in there
+    ]
+
+
+def wish_reruns(measured: Measured, readings: Sequence[SeriesReading]) -> list[Wish]:
+    """One commit measured before per operator and device: first where the fewest repeats are, then where runs differ most."""
+    noise = _noise(readings)
+    place = {sha: index for index, sha in enumerate(measured.shas)}
+    found: list[tuple[tuple[int, float], Wish]] = []
+    for line in measured.lines():
+        runs = _runs(measured, line)
+        if not runs:
+            continue
+        repeats = sum(runs.values()) - len(runs)
+        newest = sorted(runs, key=lambda sha: -place[sha])[:RERUN_COMMITS]
+        chosen = min(newest, key=lambda sha: (runs[sha], -place[sha]))
+        # What one more repeat teaches shrinks with the root of their number.
+        need = noise.get(line, 0.0) / sqrt(repeats + 1)
+        found.append(((min(repeats, ENOUGH_REPEATS), -need), measured.wish(chosen, line, "bench")))
+    return [wish for _, wish in sorted(found, key=lambda pair: pair[0])]
+
+
+def _runs(measured: Measured, line: Line) -> Counter[str]:
+    """How often each commit was measured in the environment of the newest measurement, waiting repeats included."""
+    jobs = [job for job in measured.asked if (job.operator, job.device_id, job.kind) == (*line, "bench")]
+    done = [job for job in jobs if job.environment_id is not None]
+    if not done:
+        return Counter()
+    here = {job.sha for job in done if job.environment_id == done[-1].environment_id}
+    return Counter(
+        job.sha
+        for job in jobs
+        if job.sha in here and (job.environment_id == done[-1].environment_id or job.state in ("queued", "running"))
+    )
+
+
+def _noise(readings: Sequence[SeriesReading]) -> dict[Line, float]:
+    """How much runs of unchanged code differ, per operator and device: the median over their series, each in its newest environment."""
+    series: dict[int, list[SeriesReading]] = defaultdict(list)
+    for reading in readings:
+        series[reading.series_id].append(reading)
+    found: dict[Line, list[float]] = defaultdict(list)
+    for rows in series.values():
+        own = [
+            Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns)
+            for row in rows
+            if row.environment_id == rows[-1].environment_id
+        ]
+        found[rows[0].operator, rows[0].device_id].append(learn(own, rows[0].device_kind).between)
+    return {line: median(values) for line, values in found.items()}
+
+
+def wish_backfill(measured: Measured, fingerprint: Callable[[str, str], str | None]) -> list[Wish]:
+    """Commits that histories lack, the widest gap first, halved again and again. Commits at which an operator did not change are left
+    out. fingerprint: (commit, operator) → what the operator is made from there.
+    """
+    done: dict[Line, set[str]] = defaultdict(set)
+    for job in measured.asked:
+        if job.kind == measured.leading_kind:
+            done[job.operator, job.device_id].add(job.sha)
+    chains = {}
+    for line in measured.lines():
+        # What is older than the first measurement is no gap, and its sources need not be read.
+        first = next((index for index, sha in enumerate(measured.shas) if sha in done[line]), len(measured.shas) - 1)
+        shas = measured.shas[first:]
+        prints = [fingerprint(sha, line[0]) if line[0] in measured.operators[sha] else None for sha in shas]
+        chains[line] = versions(shas, prints, done[line])
+    wanted = (measured.wish(sha, line, kind) for line, sha in widest_first(chains) for kind in measured.kinds)
+    return list(islice(wanted, MAX_WISHES))

@@ -1,0 +1,55 @@
+"""Brings a results file into the database: all of it in one transaction, and the same file only once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from warpwatch.db.bundles import BundledJob, ImportedBundle, NewBundle, import_bundle
+from warpwatch.db.database import Database
+from warpwatch.db.errors import OutcomeError
+from warpwatch.db.reads.code import find_repository
+from warpwatch.db.registry import CommitRow
+from warpwatch.worker import sandbox
+from warpwatch.worker.bundle import BundleError, BundleReader
+from warpwatch.worker.record import run_outcome
+
+
+def take_in(database: Database, path: Path, repository: str | None = None, origin: str = "bundle") -> ImportedBundle:
+    """Imports the results file at `path`; BundleError when it cannot be used, and then nothing was written.
+
+    repository: name to record it under, instead of the one it was measured under. origin: "bundle", or "example" for shipped data.
+    """
+    with BundleReader(path) as bundle:
+        manifest = bundle.manifest
+        name = repository or manifest.repository
+        folder = sandbox.make_temp()
+        commits = [
+            CommitRow(c.sha, c.parent_sha, c.ordinal, c.author, datetime.fromisoformat(c.authored_at), c.subject)
+            for c in manifest.commits
+        ]
+        try:
+            with database.session() as s:
+                # A file from elsewhere must not redirect a repository that is registered here to another address.
+                known = find_repository(s, name)
+                new = NewBundle(
+                    bundle.sha256, path.name, name, known.url if known else manifest.url, commits, _jobs(bundle, folder),
+                    {"file": path.name, "version": manifest.version, "created_at": manifest.created_at}, origin,
+                )  # fmt: skip
+                return import_bundle(s, new)
+        except OutcomeError as error:
+            raise BundleError(f"{path.name} cannot be recorded: {error}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _jobs(bundle: BundleReader, folder: Path) -> Iterator[BundledJob]:
+    """One job after the other; its traces lie on disk only while it is recorded."""
+    for run in bundle.runs():
+        order, outcome = run.order, bundle.extract(run.outcome, folder)
+        started, finished = (datetime.fromisoformat(text) for text in (run.started_at, run.finished_at))
+        yield BundledJob(order.kind, order.sha, order.operator, order.spec, run_outcome(outcome), started, finished, order.base_sha)
+        for trace in folder.iterdir():
+            trace.unlink()

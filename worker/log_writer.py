@@ -1,0 +1,68 @@
+"""Forwards a run's log and progress to the database, a few times a second and never in the way of what is measured."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from warpwatch.db import runs
+from warpwatch.db.database import Database
+from warpwatch.db.errors import EngineError, StaleRunError
+
+PERIOD_SECONDS = 0.25
+_DOWN_SECONDS = 2.0
+_log = logging.getLogger(__name__)
+
+
+class Scribe:
+    """Writes for one run. Lines wait while the database is away; their number is bounded by the run's own log limit."""
+
+    def __init__(self, database: Database, run_id: int) -> None:
+        self._database = database
+        self._run_id = run_id
+        self._lock = threading.Lock()
+        self._lines: list[str] = []
+        self._progress: tuple[int, int, str] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write_on, name="scribe", daemon=True)
+        self._thread.start()
+
+    def log(self, text: str) -> None:
+        with self._lock:
+            self._lines.append(text)
+
+    def progress(self, done: int, total: int, text: str) -> None:
+        with self._lock:
+            self._progress = (done, total, text)
+
+    def close(self) -> None:
+        """Writes what is left, once: a database that is away now must not keep a result waiting for its log."""
+        self._ended.set()
+        self._thread.join()
+
+    def _write_on(self) -> None:
+        ended = False
+        while not ended:
+            ended = self._ended.wait(PERIOD_SECONDS)
+            try:
+                self._write()
+            except StaleRunError:
+                return
+            except EngineError as error:
+                _log.warning("the log of run %d waits: %s", self._run_id, error)
+                ended = ended or self._ended.wait(_DOWN_SECONDS)
+
+    def _write(self) -> None:
+        with self._lock:
+            lines, progress = list(self._lines), self._progress
+        if not lines and progress is None:
+            return
+        with self._database.session() as s:
+            if lines:
+                runs.append_log(s, self._run_id, "\n".join(lines) + "\n")
+            if progress is not None:
+                runs.set_progress(s, self._run_id, *progress)
+        with self._lock:
+            del self._lines[: len(lines)]
+            if self._progress == progress:
+                self._progress = None
