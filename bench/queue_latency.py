@@ -34,7 +34,7 @@ async def pick_ups(url: str, count: int) -> list[float]:
     database = Database(url)
     with database.session() as s:
         repository = registry.ensure_repository(s, "queue", "/nowhere")
-        row = registry.CommitRow("0" * 40, None, 1, "bench", datetime.now(UTC), "bench")
+        row = registry.NewCommit("0" * 40, None, 1, "bench", datetime.now(UTC), "bench")
         commit = registry.record_commits(s, repository, [row])[row.sha]
         operator = registry.ensure_operators(s, repository, ["none"])["none"]
         device = registry.ensure_device(s, "queue-bench", "cpu", "queue bench")

@@ -28,10 +28,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, fresh_ones, open_verbs, serve
-from warpwatch.worker.harness.problem import Problem
+from warpwatch.contract.protocol import Request
+from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.summary import quantile
 from warpwatch.worker.harness.verbs import Verbs
-from warpwatch.worker.protocol import Request
 
 CASES = {
     "cuda": (
@@ -134,7 +134,7 @@ PEERS: dict[str, dict[str, Callable[[Call], float]]] = {
 }
 
 
-def theirs(peer: str, problem: Problem) -> dict[str, Reading]:
+def theirs(peer: str, problem: CaseProblem) -> dict[str, Reading]:
     """A peer's reading of the same call."""
     with problem.modes():
         call = problem.call(problem.data(1))

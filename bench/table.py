@@ -17,9 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.protocol import Catalogue, Measurement, OperatorEntry
+from warpwatch.contract.words import Status
 from warpwatch.worker.bundle import BundleReader
-from warpwatch.worker.outcome import Finding
-from warpwatch.worker.protocol import Catalogue, Measurement, OperatorEntry, Status
 from warpwatch.worker.record import roofline
 
 Findings = dict[str, dict[tuple[str, str], Finding]]

@@ -27,9 +27,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
+from warpwatch.contract.protocol import Request
 from warpwatch.server.verdicts.paired import MORE_ROUNDS, ROUNDS, decide
 from warpwatch.worker.comparison import middle, turns_of, typical
-from warpwatch.worker.protocol import Request
 
 OPERATORS = {"cuda": "calibrated", "cpu": "product"}
 CASES = {"cuda": ("n=256,f32,fwd", "n=2048,f32,fwd", "n=6144,f32,fwd"), "cpu": ("n=256,f32,fwd", "n=512,f32,fwd")}

@@ -12,12 +12,13 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.words import JobState, RunState
 from warpwatch.db.database import storable
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.live import announce
-from warpwatch.db.models import Bundle, Job, JobState, Run, RunState, Submission
+from warpwatch.db.models import BundleRecord, JobRecord, RunRecord, SubmissionRecord
 from warpwatch.db.outcome import RunOutcome
-from warpwatch.db.registry import CommitRow, ensure_device, ensure_operators, ensure_repository, record_commits
+from warpwatch.db.registry import NewCommit, ensure_device, ensure_operators, ensure_repository, record_commits
 from warpwatch.db.results import record_outcome
 
 
@@ -43,7 +44,7 @@ class NewBundle:
     name: str
     repository_name: str
     repository_url: str
-    commits: list[CommitRow]
+    commits: list[NewCommit]
     jobs: Iterable[BundledJob]
     request: dict[str, Any] = field(default_factory=dict)
     origin: str = "bundle"
@@ -60,7 +61,7 @@ class ImportedBundle:
 
 def bundle_known(s: Session, sha256: str) -> int | None:
     """The submission that the file with this digest was imported as; None when it never was."""
-    return s.scalar(select(Bundle.submission_id).where(Bundle.sha256 == sha256))
+    return s.scalar(select(BundleRecord.submission_id).where(BundleRecord.sha256 == sha256))
 
 
 def import_bundle(s: Session, bundle: NewBundle) -> ImportedBundle:
@@ -80,10 +81,10 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
         return ImportedBundle(known, new=False, jobs=0)
     repository_id = ensure_repository(s, bundle.repository_name, bundle.repository_url)
     commits = record_commits(s, repository_id, bundle.commits)
-    submission = Submission(repository_id=repository_id, request=bundle.request, origin=bundle.origin)
+    submission = SubmissionRecord(repository_id=repository_id, request=bundle.request, origin=bundle.origin)
     s.add(submission)
     s.flush()
-    s.add(Bundle(sha256=bundle.sha256, name=storable(bundle.name), submission_id=submission.id))
+    s.add(BundleRecord(sha256=bundle.sha256, name=storable(bundle.name), submission_id=submission.id))
     count = 0
     for job in bundle.jobs:
         count += _import_job(s, submission, commits, job)
@@ -91,13 +92,13 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     return ImportedBundle(submission.id, new=True, jobs=count)
 
 
-def _import_job(s: Session, submission: Submission, commits: dict[str, int], bundled: BundledJob) -> bool:
+def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int], bundled: BundledJob) -> bool:
     """Whether the job was new: a longer file brings again what an earlier one brought."""
     for sha in (bundled.commit_sha, bundled.base_sha):
         if sha is not None and sha not in commits:
             raise OutcomeError(f"the bundle measures the commit {sha[:12]}, but does not describe it")
     environment = bundled.outcome.environment
-    job = Job(
+    job = JobRecord(
         submission_id=submission.id,
         kind=bundled.kind,
         commit_id=commits[bundled.commit_sha],
@@ -114,7 +115,7 @@ def _import_job(s: Session, submission: Submission, commits: dict[str, int], bun
         return False
     s.add(job)
     s.flush()
-    run = Run(job_id=job.id, attempt=1, state=RunState.DONE, started_at=bundled.started_at, finished_at=bundled.finished_at)
+    run = RunRecord(job_id=job.id, attempt=1, state=RunState.DONE, started_at=bundled.started_at, finished_at=bundled.finished_at)
     s.add(run)
     s.flush()
     run.environment_id = record_outcome(s, job, run, bundled.outcome)
@@ -125,8 +126,15 @@ def _import_job(s: Session, submission: Submission, commits: dict[str, int], bun
     return True
 
 
-def _is_here(s: Session, job: Job) -> bool:
+def _is_here(s: Session, job: JobRecord) -> bool:
     """Whether another submission has what can only be the same job: a device does one at a time."""
-    same = (Job.commit_id, Job.kind, Job.operator_id, Job.device_id, Job.started_at, Job.finished_at)
+    same = (
+        JobRecord.commit_id,
+        JobRecord.kind,
+        JobRecord.operator_id,
+        JobRecord.device_id,
+        JobRecord.started_at,
+        JobRecord.finished_at,
+    )
     alike = (column == getattr(job, column.key) for column in same)
-    return s.scalar(select(Job.id).where(*alike, Job.submission_id != job.submission_id).limit(1)) is not None
+    return s.scalar(select(JobRecord.id).where(*alike, JobRecord.submission_id != job.submission_id).limit(1)) is not None

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warpwatch.db.models import Status
+from warpwatch.contract.words import Status
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRow:
-    """Fingerprint of where it ran; see worker.protocol.Environment. peaks are the measured ceilings, where they were measured."""
+    """Fingerprint of where it ran; see contract.protocol.Environment. peaks are the measured ceilings, where they were measured."""
 
     key: str
     device_kind: str
@@ -51,7 +51,7 @@ class KernelRow:
 class TraceRow:
     """A gzip'ed Chrome trace on disk, stored in chunks with bounded memory. size is its uncompressed length in bytes.
 
-    summary: see worker.protocol.ProfileReply. report: Nsight Compute's file.
+    summary: see contract.protocol.ProfileReply. report: Nsight Compute's file.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class BuildRow:
-    """See worker.protocol.BuildReply."""
+    """See contract.protocol.BuildReply."""
 
     status: str
     key: str
@@ -105,7 +105,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Everything one run found. catalogue is worker.protocol.Catalogue as JSON; variants and cases it names are created as needed.
+    """Everything one run found. catalogue is contract.protocol.Catalogue as JSON; variants and cases it names are created as needed.
 
     results and builds belong to the job's commit; base_results (traces of a compare job) to its base commit.
     """

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from warpwatch.db.database import storable
-from warpwatch.db.models import Device, Proof
+from warpwatch.db.models import DeviceRecord, ProofRecord
 from warpwatch.db.registry import ensure_device
 
 
@@ -28,10 +28,10 @@ class NewProof:
 def record_proof(s: Session, proof: NewProof) -> int:
     """The id of the new proof. A device that is known already keeps its name."""
     key = storable(proof.device_key)
-    device_id = s.scalar(select(Device.id).where(Device.key == key))
+    device_id = s.scalar(select(DeviceRecord.id).where(DeviceRecord.key == key))
     if device_id is None:
         device_id = ensure_device(s, key, proof.device_kind, storable(proof.device_name))
-    row = Proof(device_id=device_id, kind=proof.kind, version=storable(proof.version), content=proof.content)
+    row = ProofRecord(device_id=device_id, kind=proof.kind, version=storable(proof.version), content=proof.content)
     s.add(row)
     s.flush()
     return row.id

@@ -22,7 +22,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from warpwatch.db.database import CONNECT_TIMEOUT_SECONDS, libpq_url
-from warpwatch.db.models import Device, Job
+from warpwatch.db.models import DeviceRecord, JobRecord
 
 TASK = "run_job"
 POLL_SECONDS = 2.0
@@ -36,9 +36,11 @@ _writer = App(connector=SyncPsycopgConnector())
 
 def enqueue(s: Session, job_ids: Iterable[int]) -> None:
     """Writes a ticket for each job within the transaction of `s`; workers hear of it when that commits."""
-    statement = select(Job.id, Job.priority, Device.key).join(Device, Job.device_id == Device.id)
+    statement = select(JobRecord.id, JobRecord.priority, DeviceRecord.key).join(
+        DeviceRecord, JobRecord.device_id == DeviceRecord.id
+    )
     batches: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for job_id, priority, device_key in s.execute(statement.where(Job.id.in_(list(job_ids))).order_by(Job.id)):
+    for job_id, priority, device_key in s.execute(statement.where(JobRecord.id.in_(list(job_ids))).order_by(JobRecord.id)):
         batches[device_key, priority].append(job_id)
     connection = s.connection().connection.driver_connection
     tickets: list[int] = []

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from warpwatch.db.models import Job, Run, RunState
+from warpwatch.contract.words import RunState
+from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.runs import lose_run
 
@@ -35,7 +36,7 @@ class Reaper:
 
     def sweep(self, s: Session) -> list[int]:
         """Ids of the jobs that were given back to the queue or, after their last attempt, failed."""
-        running = s.execute(select(Run.id, Run.heartbeat_at).where(Run.state == RunState.RUNNING)).all()
+        running = s.execute(select(RunRecord.id, RunRecord.heartbeat_at).where(RunRecord.state == RunState.RUNNING)).all()
         ticketless = s.execute(_LOST_TICKETS).all()
         unchanged = self._unchanged_for_a_lease([*map(tuple, running), *map(tuple, ticketless)])
         message = f"its worker was silent for {self._lease:g} s"
@@ -54,7 +55,9 @@ class Reaper:
 
     def _new_ticket(self, s: Session, job_id: int, stale: int | None) -> int | None:
         """A worker took the ticket and died before it began the run: the job waits and nobody would come for it."""
-        waiting = select(Job.id).where(Job.id == job_id, Job.state == "queued", Job.ticket.is_not_distinct_from(stale))
+        waiting = select(JobRecord.id).where(
+            JobRecord.id == job_id, JobRecord.state == "queued", JobRecord.ticket.is_not_distinct_from(stale)
+        )
         if s.scalar(waiting.with_for_update(skip_locked=True)) is None:
             return None
         enqueue(s, [job_id])

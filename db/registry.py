@@ -15,12 +15,22 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from warpwatch.db.errors import NotFoundError
-from warpwatch.db.models import Base, Case, Commit, Device, Environment, Operator, Repository, Variant, Worker
+from warpwatch.db.models import (
+    Base,
+    CaseRecord,
+    CommitRecord,
+    DeviceRecord,
+    EnvironmentRecord,
+    OperatorRecord,
+    RepositoryRecord,
+    VariantRecord,
+    WorkerRecord,
+)
 from warpwatch.db.outcome import EnvironmentRow
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRow:
+class NewCommit:
     """What git says of one commit; see warpwatch.git.CommitInfo."""
 
     sha: str
@@ -33,80 +43,90 @@ class CommitRow:
 
 def ensure_repository(s: Session, name: str, url: str) -> int:
     """The id of the repository called `name`; a new url replaces the old one."""
-    upsert(s, Repository, [{"name": name, "url": url}], key=["name"], refresh=["url"])
-    return s.scalars(select(Repository.id).where(Repository.name == name)).one()
+    upsert(s, RepositoryRecord, [{"name": name, "url": url}], key=["name"], refresh=["url"])
+    return s.scalars(select(RepositoryRecord.id).where(RepositoryRecord.name == name)).one()
 
 
 def set_repository(s: Session, repository_id: int, values: dict[str, str | None]) -> None:
     """Changes some of branch, webhook_secret, status_url and status_token; None takes one away."""
     if values:
-        s.execute(update(Repository).where(Repository.id == repository_id).values(values))
+        s.execute(update(RepositoryRecord).where(RepositoryRecord.id == repository_id).values(values))
 
 
-def record_commits(s: Session, repository_id: int, commits: Iterable[CommitRow]) -> dict[str, int]:
+def record_commits(s: Session, repository_id: int, commits: Iterable[NewCommit]) -> dict[str, int]:
     """The id of each commit, by its sha."""
     rows = [{"repository_id": repository_id, **asdict(commit)} for commit in commits]
-    upsert(s, Commit, rows, key=["repository_id", "sha"])
+    upsert(s, CommitRecord, rows, key=["repository_id", "sha"])
     shas = [row["sha"] for row in rows]
-    found = s.execute(select(Commit.sha, Commit.id).where(Commit.repository_id == repository_id, Commit.sha.in_(shas)))
+    found = s.execute(
+        select(CommitRecord.sha, CommitRecord.id).where(CommitRecord.repository_id == repository_id, CommitRecord.sha.in_(shas))
+    )
     return {row.sha: row.id for row in found}
 
 
 def ensure_operators(s: Session, repository_id: int, names: Iterable[str]) -> dict[str, int]:
     """The id of each operator, by its name."""
     wanted = list(names)
-    upsert(s, Operator, [{"repository_id": repository_id, "name": name} for name in wanted], key=["repository_id", "name"])
-    found = s.execute(select(Operator.name, Operator.id).where(Operator.repository_id == repository_id, Operator.name.in_(wanted)))
+    upsert(s, OperatorRecord, [{"repository_id": repository_id, "name": name} for name in wanted], key=["repository_id", "name"])
+    found = s.execute(
+        select(OperatorRecord.name, OperatorRecord.id).where(
+            OperatorRecord.repository_id == repository_id, OperatorRecord.name.in_(wanted)
+        )
+    )
     return {row.name: row.id for row in found}
 
 
 def ensure_device(s: Session, key: str, kind: str, name: str) -> int:
     """The id of the device (a model of hardware). key: slug and queue name; kind: cpu | cuda; name: for people."""
-    upsert(s, Device, [{"key": key, "kind": kind, "name": name}], key=["key"], refresh=["kind", "name"])
-    return s.scalars(select(Device.id).where(Device.key == key)).one()
+    upsert(s, DeviceRecord, [{"key": key, "kind": kind, "name": name}], key=["key"], refresh=["kind", "name"])
+    return s.scalars(select(DeviceRecord.id).where(DeviceRecord.key == key)).one()
 
 
 def ensure_environment(s: Session, environment: EnvironmentRow) -> int:
     """The id of the environment; freshly measured peaks replace older ones."""
     device_id = ensure_device(s, environment.device_key, environment.device_kind, environment.device_name)
     row = {"device_id": device_id, "key": environment.key, "facts": environment.facts, "peaks": environment.peaks}
-    upsert(s, Environment, [row], key=["key"], refresh=["peaks"] if environment.peaks else [])
-    return s.scalars(select(Environment.id).where(Environment.key == environment.key)).one()
+    upsert(s, EnvironmentRecord, [row], key=["key"], refresh=["peaks"] if environment.peaks else [])
+    return s.scalars(select(EnvironmentRecord.id).where(EnvironmentRecord.key == environment.key)).one()
 
 
 def register_worker(s: Session, name: str, device_id: int, version: str, facts: dict[str, Any]) -> int:
     """The id of the worker called `name`, which starts now."""
     row = {"name": name, "device_id": device_id, "version": version, "facts": facts, "stopped_at": None}
     row |= {"started_at": func.now(), "heartbeat_at": func.now()}
-    upsert(s, Worker, [row], key=["name"], refresh=[column for column in row if column != "name"])
-    return s.scalars(select(Worker.id).where(Worker.name == name)).one()
+    upsert(s, WorkerRecord, [row], key=["name"], refresh=[column for column in row if column != "name"])
+    return s.scalars(select(WorkerRecord.id).where(WorkerRecord.name == name)).one()
 
 
 def worker_heartbeat(s: Session, worker_id: int) -> None:
     """Says that the worker lives, whether or not it has a job."""
-    s.execute(update(Worker).where(Worker.id == worker_id).values(heartbeat_at=func.now(), stopped_at=None))
+    s.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(heartbeat_at=func.now(), stopped_at=None))
 
 
 def set_trouble(s: Session, worker_id: int, trouble: str) -> None:
     """Marks the worker's device as not fit to be measured on; an empty text takes the mark away."""
     s.execute(
-        update(Worker)
-        .where(Worker.id == worker_id, func.coalesce(Worker.facts["trouble"].astext, "") != trouble)
-        .values(facts=Worker.facts.op("||")(func.jsonb_build_object("trouble", trouble)))
+        update(WorkerRecord)
+        .where(WorkerRecord.id == worker_id, func.coalesce(WorkerRecord.facts["trouble"].astext, "") != trouble)
+        .values(facts=WorkerRecord.facts.op("||")(func.jsonb_build_object("trouble", trouble)))
     )
 
 
 def stop_worker(s: Session, worker_id: int) -> None:
     """Says that the worker ended as it should."""
-    s.execute(update(Worker).where(Worker.id == worker_id).values(stopped_at=func.now()))
+    s.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(stopped_at=func.now()))
 
 
 def record_catalogue(s: Session, commit_id: int, catalogue: dict[str, Any]) -> None:
-    """Keeps worker.protocol.Catalogue (as JSON) with its commit, and makes the operators, variants and cases it names."""
-    kept = update(Commit).where(Commit.id == commit_id, Commit.catalogue.is_distinct_from(catalogue)).values(catalogue=catalogue)
-    repository_id = s.scalar(kept.returning(Commit.repository_id))
+    """Keeps contract.protocol.Catalogue (as JSON) with its commit, and makes the operators, variants and cases it names."""
+    kept = (
+        update(CommitRecord)
+        .where(CommitRecord.id == commit_id, CommitRecord.catalogue.is_distinct_from(catalogue))
+        .values(catalogue=catalogue)
+    )
+    repository_id = s.scalar(kept.returning(CommitRecord.repository_id))
     if repository_id is None:
-        if s.get(Commit, commit_id) is None:
+        if s.get(CommitRecord, commit_id) is None:
             raise NotFoundError(f"there is no commit with the id {commit_id}")
         # Every job of a commit brings its catalogue, and what it names was made when the first did.
         return
@@ -114,7 +134,7 @@ def record_catalogue(s: Session, commit_id: int, catalogue: dict[str, Any]) -> N
     # An operator whose file does not load has no summary to tell; the one from another commit stays.
     rows = [{"repository_id": repository_id, "name": entry["name"], "summary": entry["summary"]} for entry in entries]
     loaded = [row for row, entry in zip(rows, entries, strict=True) if entry.get("error") is None]
-    upsert(s, Operator, loaded, key=["repository_id", "name"], refresh=["summary"])
+    upsert(s, OperatorRecord, loaded, key=["repository_id", "name"], refresh=["summary"])
     ids = ensure_operators(s, repository_id, [entry["name"] for entry in entries])
     _record_variants_and_cases(s, [(ids[entry["name"]], entry) for entry in entries])
 
@@ -125,14 +145,14 @@ def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, dict[str
         for operator_id, entry in entries
         for variant in entry["variants"]
     ]
-    upsert(s, Variant, variants, key=["operator_id", "name"], refresh=["idea"])
+    upsert(s, VariantRecord, variants, key=["operator_id", "name"], refresh=["idea"])
     columns = ["sizes", "precision", "direction", "layout", "suites", "flops", "bytes"]
     cases = [
         {"operator_id": operator_id, "key": case["key"], **{column: case[column] for column in columns}}
         for operator_id, entry in entries
         for case in entry["cases"]
     ]
-    upsert(s, Case, cases, key=["operator_id", "key"], refresh=columns)
+    upsert(s, CaseRecord, cases, key=["operator_id", "key"], refresh=columns)
 
 
 def upsert(s: Session, table: type[Base], rows: list[dict[str, Any]], *, key: list[str], refresh: Sequence[str] = ()) -> None:

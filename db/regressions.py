@@ -11,9 +11,10 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.words import Cause, ChangeDirection, JobState, Verdict
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
-from warpwatch.db.models import Cause, Direction, Job, JobState, Regression, RegressionSeries, Verdict
+from warpwatch.db.models import JobRecord, RegressionRecord, RegressionSeriesRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class SeriesDecision:
     high: float | None = None
 
 
-class Member(NamedTuple):
+class SuspectedSeries(NamedTuple):
     """A series that a suspicion is about. ratio: head over base in history; statuses are those of checks, where something broke."""
 
     series_id: int
@@ -62,7 +63,7 @@ def open_suspicion(
     head_commit_id: int,
     direction: str,
     ratio: float | None,
-    series: Iterable[tuple[int, float] | Member],
+    series: Iterable[tuple[int, float] | SuspectedSeries],
     cause: str = Cause.HISTORY,
 ) -> int | None:
     """The id of the suspected change; None when it is known already, with all of these series.
@@ -74,11 +75,12 @@ def open_suspicion(
         "operator_id": operator_id, "device_id": device_id, "base_commit_id": base_commit_id, "head_commit_id": head_commit_id,
         "direction": direction,
     }  # fmt: skip
-    statement = upsert_into(Regression).values(**key, ratio=ratio, cause=cause).on_conflict_do_nothing()
-    is_new = s.scalar(statement.returning(Regression.id)) is not None
-    regression = s.scalars(select(Regression).filter_by(**key).with_for_update()).one()
+    statement = upsert_into(RegressionRecord).values(**key, ratio=ratio, cause=cause).on_conflict_do_nothing()
+    is_new = s.scalar(statement.returning(RegressionRecord.id)) is not None
+    regression = s.scalars(select(RegressionRecord).filter_by(**key).with_for_update()).one()
     members = [
-        {"regression_id": regression.id, "suspected_ratio": one.ratio, **_statuses(one)} for one in (Member(*m) for m in series)
+        {"regression_id": regression.id, "suspected_ratio": one.ratio, **_statuses(one)}
+        for one in (SuspectedSeries(*m) for m in series)
     ]
     if not add_members(s, members) and not is_new:
         return None
@@ -94,11 +96,13 @@ def add_members(s: Session, rows: list[dict[str, Any]]) -> int:
     """Adds series to a regression, those that it has already aside; returns how many were new."""
     if not rows:
         return 0
-    statement = upsert_into(RegressionSeries).values(rows).on_conflict_do_nothing().returning(RegressionSeries.series_id)
+    statement = (
+        upsert_into(RegressionSeriesRecord).values(rows).on_conflict_do_nothing().returning(RegressionSeriesRecord.series_id)
+    )
     return len(s.scalars(statement).all())
 
 
-def _statuses(member: Member) -> dict[str, Any]:
+def _statuses(member: SuspectedSeries) -> dict[str, Any]:
     return {"series_id": member.series_id, "base_status": member.base_status, "head_status": member.head_status}
 
 
@@ -135,9 +139,9 @@ def decide(
 def decide_series(s: Session, regression_id: int, decisions: Iterable[SeriesDecision]) -> None:
     """Writes what was found of single series, while the whole is not decided yet."""
     for one in decisions:
-        member = (RegressionSeries.regression_id == regression_id, RegressionSeries.series_id == one.series_id)
+        member = (RegressionSeriesRecord.regression_id == regression_id, RegressionSeriesRecord.series_id == one.series_id)
         values = {"verdict": Verdict(one.verdict), "ratio": one.ratio, "low": one.low, "high": one.high}
-        s.execute(update(RegressionSeries).where(*member).values(values))
+        s.execute(update(RegressionSeriesRecord).where(*member).values(values))
 
 
 def lock(s: Session, regression_id: int) -> None:
@@ -172,7 +176,7 @@ def move(s: Session, regression_id: int, base_commit_id: int, head_commit_id: in
 def turn(s: Session, regression_id: int) -> bool:
     """Changes slower into faster or back, as the comparison says; False where the other direction has a regression of its own."""
     regression = _get(s, regression_id)
-    direction = Direction.FASTER if regression.direction == Direction.SLOWER else Direction.SLOWER
+    direction = ChangeDirection.FASTER if regression.direction == ChangeDirection.SLOWER else ChangeDirection.SLOWER
     if _same(s, regression, regression.base_commit_id, regression.head_commit_id, direction) is not None:
         return False
     regression.direction = direction
@@ -182,19 +186,19 @@ def turn(s: Session, regression_id: int) -> bool:
 
 def copy_members(s: Session, source_id: int, target_id: int) -> None:
     """Adds the confirmed series of one regression to another that has the same cause, with what was found of them."""
-    confirmed = select(RegressionSeries).filter_by(regression_id=source_id, verdict=Verdict.CONFIRMED)
+    confirmed = select(RegressionSeriesRecord).filter_by(regression_id=source_id, verdict=Verdict.CONFIRMED)
     columns = ("series_id", "suspected_ratio", "base_status", "head_status", "verdict", "ratio", "low", "high")
     rows = [{name: getattr(row, name) for name in columns} | {"regression_id": target_id} for row in s.scalars(confirmed)]
     add_members(s, rows)
 
 
-def _same(s: Session, regression: Regression, base_commit_id: int, head_commit_id: int, direction: str) -> int | None:
+def _same(s: Session, regression: RegressionRecord, base_commit_id: int, head_commit_id: int, direction: str) -> int | None:
     """The id of another regression of the operator on the device, with this range and direction."""
-    wanted = select(Regression.id).filter_by(
+    wanted = select(RegressionRecord.id).filter_by(
         operator_id=regression.operator_id, device_id=regression.device_id,
         base_commit_id=base_commit_id, head_commit_id=head_commit_id, direction=direction,
     )  # fmt: skip
-    return s.scalars(wanted.where(Regression.id != regression.id)).one_or_none()
+    return s.scalars(wanted.where(RegressionRecord.id != regression.id)).one_or_none()
 
 
 def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
@@ -202,8 +206,14 @@ def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
 
     Failed and cancelled ones are among them: a suspicion whose compare job could not run must not wait for ever.
     """
-    ended = Job.state.in_([JobState.DONE, JobState.FAILED, JobState.CANCELLED])
-    statement = select(Job).where(ended, Job.judged_at.is_(None)).order_by(Job.id).limit(limit).with_for_update(skip_locked=True)
+    ended = JobRecord.state.in_([JobState.DONE, JobState.FAILED, JobState.CANCELLED])
+    statement = (
+        select(JobRecord)
+        .where(ended, JobRecord.judged_at.is_(None))
+        .order_by(JobRecord.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
     return [
         EndedJob(
             job.id,
@@ -224,11 +234,11 @@ def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
 
 def mark_judged(s: Session, job_id: int) -> None:
     """Says that verdicts were drawn from the job."""
-    s.execute(update(Job).where(Job.id == job_id).values(judged_at=func.now()))
+    s.execute(update(JobRecord).where(JobRecord.id == job_id).values(judged_at=func.now()))
 
 
-def _get(s: Session, regression_id: int) -> Regression:
-    regression = s.scalars(select(Regression).where(Regression.id == regression_id).with_for_update()).one_or_none()
+def _get(s: Session, regression_id: int) -> RegressionRecord:
+    regression = s.scalars(select(RegressionRecord).where(RegressionRecord.id == regression_id).with_for_update()).one_or_none()
     if regression is None:
         raise NotFoundError(f"there is no regression {regression_id}")
     return regression

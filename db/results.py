@@ -18,9 +18,23 @@ from sqlalchemy import insert, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.words import Status
 from warpwatch.db.database import storable
 from warpwatch.db.errors import OutcomeError
-from warpwatch.db.models import Build, Case, Commit, Comparison, Device, Job, Point, Result, Run, Samples, Series, Status, Variant
+from warpwatch.db.models import (
+    BuildRecord,
+    CaseRecord,
+    CommitRecord,
+    ComparisonRecord,
+    DeviceRecord,
+    JobRecord,
+    PointRecord,
+    ResultRecord,
+    RunRecord,
+    SamplesRecord,
+    SeriesRecord,
+    VariantRecord,
+)
 from warpwatch.db.outcome import BuildRow, ComparisonRow, MeasurementRow, ResultRow, RunOutcome
 from warpwatch.db.registry import ensure_environment, record_catalogue, upsert
 from warpwatch.db.traces import store_trace
@@ -42,9 +56,9 @@ class _Scope:
     cases: dict[str, int]
 
 
-def record_outcome(s: Session, job: Job, run: Run, outcome: RunOutcome) -> int:
+def record_outcome(s: Session, job: JobRecord, run: RunRecord, outcome: RunOutcome) -> int:
     """Writes everything; returns the environment's id. OutcomeError when the outcome contradicts itself or the job."""
-    device_key = s.scalars(select(Device.key).where(Device.id == job.device_id)).one()
+    device_key = s.scalars(select(DeviceRecord.key).where(DeviceRecord.id == job.device_id)).one()
     if outcome.environment.device_key != device_key:
         raise OutcomeError(f"the job is for the device {device_key}, but it was measured on {outcome.environment.device_key}")
     environment_id = ensure_environment(s, outcome.environment)
@@ -58,7 +72,7 @@ def record_outcome(s: Session, job: Job, run: Run, outcome: RunOutcome) -> int:
     cases = _find_cases(s, job.operator_id, {row.case for row in rows})
     for target, results in ((job.commit_id, outcome.results), (job.base_commit_id, outcome.base_results)):
         if results and target is not None:
-            ordinal = s.scalars(select(Commit.ordinal).where(Commit.id == target)).one()
+            ordinal = s.scalars(select(CommitRecord.ordinal).where(CommitRecord.id == target)).one()
             ids = (job.operator_id, job.device_id, environment_id, run.finished_at or datetime.now(UTC))
             _record_results(s, _Scope(run.id, job.kind, target, ordinal, *ids, variants, cases), results)
     if outcome.build is not None:
@@ -85,14 +99,16 @@ def unpack_samples(data: bytes) -> list[float]:
 
 
 def _ensure_variants(s: Session, operator_id: int, names: set[str]) -> dict[str, int]:
-    upsert(s, Variant, [{"operator_id": operator_id, "name": name} for name in names], key=["operator_id", "name"])
-    found = s.execute(select(Variant.name, Variant.id).where(Variant.operator_id == operator_id, Variant.name.in_(names)))
+    upsert(s, VariantRecord, [{"operator_id": operator_id, "name": name} for name in names], key=["operator_id", "name"])
+    found = s.execute(
+        select(VariantRecord.name, VariantRecord.id).where(VariantRecord.operator_id == operator_id, VariantRecord.name.in_(names))
+    )
     return {row.name: row.id for row in found}
 
 
 def _find_cases(s: Session, operator_id: int, keys: set[str]) -> dict[str, int]:
     """The ids of the cases; a case is more than its key, so one that no catalogue ever named is an error."""
-    found = s.execute(select(Case.key, Case.id).where(Case.operator_id == operator_id, Case.key.in_(keys)))
+    found = s.execute(select(CaseRecord.key, CaseRecord.id).where(CaseRecord.operator_id == operator_id, CaseRecord.key.in_(keys)))
     cases = {row.key: row.id for row in found}
     unknown = sorted(keys - set(cases))
     if unknown:
@@ -106,9 +122,16 @@ def _ensure_series(s: Session, rows: Iterable[dict[str, Any]]) -> dict[tuple[int
     if not wanted:
         return {}
     key = ["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"]
-    upsert(s, Series, wanted, key=key)
-    columns = (Series.operator_id, Series.device_id, Series.case_id, Series.variant_id, Series.metric, Series.protocol)
-    statement = select(Series).where(tuple_(*columns).in_([tuple(row[column] for column in key) for row in wanted]))
+    upsert(s, SeriesRecord, wanted, key=key)
+    columns = (
+        SeriesRecord.operator_id,
+        SeriesRecord.device_id,
+        SeriesRecord.case_id,
+        SeriesRecord.variant_id,
+        SeriesRecord.metric,
+        SeriesRecord.protocol,
+    )
+    statement = select(SeriesRecord).where(tuple_(*columns).in_([tuple(row[column] for column in key) for row in wanted]))
     return {(row.case_id, row.variant_id, row.metric, row.protocol): row.id for row in s.scalars(statement)}
 
 
@@ -137,7 +160,7 @@ def _record_results(s: Session, scope: _Scope, results: list[ResultRow]) -> None
         }
         for row in results
     ]
-    ids = s.scalars(insert(Result).returning(Result.id, sort_by_parameter_order=True), values).all()
+    ids = s.scalars(insert(ResultRecord).returning(ResultRecord.id, sort_by_parameter_order=True), values).all()
     _record_points(s, scope, [(number, row, m) for number, row in zip(ids, results, strict=True) for m in row.measurements])
     for result_id, row in zip(ids, results, strict=True):
         if row.trace is not None:
@@ -167,9 +190,9 @@ def _record_points(s: Session, scope: _Scope, measured: list[tuple[int, ResultRo
         }
         for result_id, row, m in measured
     ]
-    ids = s.scalars(insert(Point).returning(Point.id, sort_by_parameter_order=True), values).all()
+    ids = s.scalars(insert(PointRecord).returning(PointRecord.id, sort_by_parameter_order=True), values).all()
     samples = [{"point_id": number, "data": pack_samples(m.samples_ns)} for number, (_, _, m) in zip(ids, measured, strict=True)]
-    s.execute(insert(Samples), samples)
+    s.execute(insert(SamplesRecord), samples)
 
 
 def _series_row(scope: _Scope, row: ResultRow, measurement: MeasurementRow) -> dict[str, Any]:
@@ -183,7 +206,7 @@ def _series_row(scope: _Scope, row: ResultRow, measurement: MeasurementRow) -> d
     }
 
 
-def _record_build(s: Session, job: Job, environment_id: int, build: BuildRow) -> None:
+def _record_build(s: Session, job: JobRecord, environment_id: int, build: BuildRow) -> None:
     """Keeps one build per commit, operator and environment: a fresh one replaces the last, one from the cache says nothing new."""
     row = {
         "commit_id": job.commit_id,
@@ -198,9 +221,11 @@ def _record_build(s: Session, job: Job, environment_id: int, build: BuildRow) ->
         "compile_seconds": build.compile_seconds,
         "code_hash": build.code_hash,
     }
-    statement = upsert_into(Build).values(row)
+    statement = upsert_into(BuildRecord).values(row)
     new = statement.excluded
-    tells_more = or_(new.cached.is_(False), Build.status != new.status, Build.key != new.key, Build.code_hash != new.code_hash)
+    tells_more = or_(
+        new.cached.is_(False), BuildRecord.status != new.status, BuildRecord.key != new.key, BuildRecord.code_hash != new.code_hash
+    )
     s.execute(
         statement.on_conflict_do_update(
             index_elements=["commit_id", "operator_id", "environment_id"],
@@ -211,7 +236,7 @@ def _record_build(s: Session, job: Job, environment_id: int, build: BuildRow) ->
 
 
 def _record_comparisons(
-    s: Session, job: Job, run: Run, rows: list[ComparisonRow], variants: dict[str, int], cases: dict[str, int]
+    s: Session, job: JobRecord, run: RunRecord, rows: list[ComparisonRow], variants: dict[str, int], cases: dict[str, int]
 ) -> None:
     if not rows:
         return
@@ -239,4 +264,4 @@ def _record_comparisons(
                 "head_ns": row.head_ns,
             }
         )
-    s.execute(insert(Comparison), values)
+    s.execute(insert(ComparisonRecord), values)

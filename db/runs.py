@@ -12,10 +12,20 @@ from typing import Any, Literal
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, aliased
 
+from warpwatch.contract.words import JobState, RunState
 from warpwatch.db.database import storable
 from warpwatch.db.errors import StaleRunError
 from warpwatch.db.live import announce
-from warpwatch.db.models import Commit, Device, Job, JobState, Operator, Repository, Run, RunLog, RunState, Submission
+from warpwatch.db.models import (
+    CommitRecord,
+    DeviceRecord,
+    JobRecord,
+    OperatorRecord,
+    RepositoryRecord,
+    RunLogRecord,
+    RunRecord,
+    SubmissionRecord,
+)
 from warpwatch.db.outcome import RunOutcome
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.results import record_outcome
@@ -40,14 +50,14 @@ class JobOrder:
 
 def begin_run(s: Session, job_id: int, worker_id: int | None) -> JobOrder | None:
     """Gives the job to a new run of the worker; None when it is not waiting any more."""
-    job = s.scalars(_locked(job_id).where(Job.state == JobState.QUEUED)).one_or_none()
+    job = s.scalars(_locked(job_id).where(JobRecord.state == JobState.QUEUED)).one_or_none()
     if job is None:
         return None
     job.attempt += 1
     job.state = JobState.RUNNING
     job.progress = None
     job.started_at = func.now()
-    run = Run(job_id=job.id, attempt=job.attempt, worker_id=worker_id)
+    run = RunRecord(job_id=job.id, attempt=job.attempt, worker_id=worker_id)
     s.add(run)
     s.flush()
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
@@ -56,11 +66,15 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> JobOrder | None
 
 def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
     """Says that the run lives. "cancel": somebody cancelled its job; "lost": it does not own its job any more."""
-    alive = update(Run).where(Run.id == run_id, Run.state == RunState.RUNNING).values(heartbeat_at=func.clock_timestamp())
-    run = s.execute(alive.returning(Run.job_id, Run.attempt)).one_or_none()
+    alive = (
+        update(RunRecord)
+        .where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING)
+        .values(heartbeat_at=func.clock_timestamp())
+    )
+    run = s.execute(alive.returning(RunRecord.job_id, RunRecord.attempt)).one_or_none()
     if run is None:
         return "lost"
-    job = s.execute(select(Job.state, Job.attempt).where(Job.id == run.job_id)).one()
+    job = s.execute(select(JobRecord.state, JobRecord.attempt).where(JobRecord.id == run.job_id)).one()
     if job.state == JobState.CANCELLED:
         return "cancel"
     return "continue" if job.state == JobState.RUNNING and job.attempt == run.attempt else "lost"
@@ -68,19 +82,19 @@ def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
 
 def append_log(s: Session, run_id: int, text: str) -> None:
     """Adds a piece to the run's log; StaleRunError when the run has ended."""
-    run = s.scalars(select(Run).where(Run.id == run_id, Run.state == RunState.RUNNING)).one_or_none()
+    run = s.scalars(select(RunRecord).where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING)).one_or_none()
     if run is None:
         raise StaleRunError
-    s.add(RunLog(run_id=run_id, text=storable(text)))
+    s.add(RunLogRecord(run_id=run_id, text=storable(text)))
     announce(s, "log", job_id=run.job_id)
 
 
 def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> None:
     """Says how far the run is; StaleRunError when it does not own its job any more."""
-    run = s.get_one(Run, run_id)
-    owned = (Job.id == run.job_id, Job.attempt == run.attempt, Job.state == JobState.RUNNING)
+    run = s.get_one(RunRecord, run_id)
+    owned = (JobRecord.id == run.job_id, JobRecord.attempt == run.attempt, JobRecord.state == JobState.RUNNING)
     values = {"progress": {"done": done, "total": total, "text": text}}
-    submission_id = s.scalar(update(Job).where(*owned).values(values).returning(Job.submission_id))
+    submission_id = s.scalar(update(JobRecord).where(*owned).values(values).returning(JobRecord.submission_id))
     if submission_id is None:
         raise StaleRunError
     announce(s, "progress", job_id=run.job_id, submission_id=submission_id)
@@ -105,8 +119,8 @@ def fail_run(s: Session, run_id: int, message: str, *, retry: bool) -> None:
 def cancelled_run(s: Session, run_id: int) -> None:
     """Confirms that the run of a cancelled job has stopped; a run that had ended already is left as it is."""
     stopped = {"state": RunState.CANCELLED, "message": "cancelled", "finished_at": func.now()}
-    ended = update(Run).where(Run.id == run_id, Run.state == RunState.RUNNING).values(stopped)
-    job_id = s.scalar(ended.returning(Run.job_id))
+    ended = update(RunRecord).where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING).values(stopped)
+    job_id = s.scalar(ended.returning(RunRecord.job_id))
     if job_id is not None:
         announce(s, "state", job_id=job_id)
 
@@ -123,11 +137,11 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
 
     Returns the job's id; None when the run ended meanwhile, or is about to: its job's row is locked.
     """
-    job_id = s.scalar(select(Run.job_id).where(Run.id == run_id))
+    job_id = s.scalar(select(RunRecord.job_id).where(RunRecord.id == run_id))
     job = s.scalars(
-        select(Job).where(Job.id == job_id).with_for_update(skip_locked=True).execution_options(populate_existing=True)
+        select(JobRecord).where(JobRecord.id == job_id).with_for_update(skip_locked=True).execution_options(populate_existing=True)
     ).one_or_none()
-    run = s.get(Run, run_id, populate_existing=True)
+    run = s.get(RunRecord, run_id, populate_existing=True)
     if job is None or run is None or run.state != RunState.RUNNING:
         return None
     # Nobody answers for the ticket of a dead worker any more.
@@ -142,14 +156,14 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
     return job.id
 
 
-def own(s: Session, run_id: int) -> tuple[Run, Job]:
+def own(s: Session, run_id: int) -> tuple[RunRecord, JobRecord]:
     """Locks the job of a run and proves that the run owns it; StaleRunError otherwise.
 
     Only the job's row is locked: the run's own row stays free for its heartbeat while results are being written.
     """
-    job_id = s.scalar(select(Run.job_id).where(Run.id == run_id))
+    job_id = s.scalar(select(RunRecord.job_id).where(RunRecord.id == run_id))
     job = s.scalars(_locked(job_id)).one_or_none()
-    run = s.get(Run, run_id, populate_existing=True)
+    run = s.get(RunRecord, run_id, populate_existing=True)
     if job is None or run is None or run.state != RunState.RUNNING:
         raise StaleRunError
     if job.state != JobState.RUNNING or job.attempt != run.attempt:
@@ -158,10 +172,10 @@ def own(s: Session, run_id: int) -> tuple[Run, Job]:
 
 
 def _locked(job_id: int | None) -> Any:
-    return select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
+    return select(JobRecord).where(JobRecord.id == job_id).with_for_update().execution_options(populate_existing=True)
 
 
-def _end(s: Session, run: Run, job: Job, run_state: RunState, job_state: JobState, message: str) -> None:
+def _end(s: Session, run: RunRecord, job: JobRecord, run_state: RunState, job_state: JobState, message: str) -> None:
     run.state, run.message, run.finished_at = run_state, storable(message), func.now()
     job.state, job.message, job.progress = job_state, storable(message), None
     if job_state == JobState.QUEUED:
@@ -174,18 +188,18 @@ def _end(s: Session, run: Run, job: Job, run_state: RunState, job_state: JobStat
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
 
 
-def _order(s: Session, job: Job, run: Run) -> JobOrder:
-    base = aliased(Commit)
+def _order(s: Session, job: JobRecord, run: RunRecord) -> JobOrder:
+    base = aliased(CommitRecord)
     statement = (
-        select(Repository.name, Repository.url, Commit.sha, base.sha, Operator.name, Device.key)
-        .select_from(Job)
-        .join(Submission, Job.submission_id == Submission.id)
-        .join(Repository, Submission.repository_id == Repository.id)
-        .join(Commit, Job.commit_id == Commit.id)
-        .outerjoin(base, Job.base_commit_id == base.id)
-        .join(Operator, Job.operator_id == Operator.id)
-        .join(Device, Job.device_id == Device.id)
-        .where(Job.id == job.id)
+        select(RepositoryRecord.name, RepositoryRecord.url, CommitRecord.sha, base.sha, OperatorRecord.name, DeviceRecord.key)
+        .select_from(JobRecord)
+        .join(SubmissionRecord, JobRecord.submission_id == SubmissionRecord.id)
+        .join(RepositoryRecord, SubmissionRecord.repository_id == RepositoryRecord.id)
+        .join(CommitRecord, JobRecord.commit_id == CommitRecord.id)
+        .outerjoin(base, JobRecord.base_commit_id == base.id)
+        .join(OperatorRecord, JobRecord.operator_id == OperatorRecord.id)
+        .join(DeviceRecord, JobRecord.device_id == DeviceRecord.id)
+        .where(JobRecord.id == job.id)
     )
     repository, url, sha, base_sha, operator, device = s.execute(statement).one()
     return JobOrder(job.id, run.id, run.attempt, job.kind, repository, url, sha, base_sha, operator, device, job.spec)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.database import storable
 from warpwatch.db.errors import NotFoundError
-from warpwatch.db.models import Schedule
+from warpwatch.db.models import ScheduleRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ def create_schedule(s: Session, new: NewSchedule) -> int | None:
         "repository_id": new.repository_id, "name": new.name, "kind": new.kind, "cron": new.cron, "request": new.request,
         "budget_minutes": new.budget_minutes, "is_enabled": new.next_at is not None, "next_at": new.next_at,
     }  # fmt: skip
-    statement = upsert(Schedule).values(row).on_conflict_do_nothing(index_elements=["repository_id", "name"])
-    return s.scalar(statement.returning(Schedule.id))
+    statement = upsert(ScheduleRecord).values(row).on_conflict_do_nothing(index_elements=["repository_id", "name"])
+    return s.scalar(statement.returning(ScheduleRecord.id))
 
 
 def change_schedule(
@@ -45,14 +45,14 @@ def change_schedule(
     values = {
         "cron": cron, "request": request, "budget_minutes": budget_minutes, "next_at": next_at, "is_enabled": next_at is not None,
     }  # fmt: skip
-    changed = update(Schedule).where(Schedule.id == schedule_id).values(values)
-    if s.scalar(changed.returning(Schedule.id)) is None:
+    changed = update(ScheduleRecord).where(ScheduleRecord.id == schedule_id).values(values)
+    if s.scalar(changed.returning(ScheduleRecord.id)) is None:
         raise _unknown(schedule_id)
 
 
 def remove_schedule(s: Session, schedule_id: int) -> None:
     """What it asked for stays, its waiting jobs too. NotFoundError when there is no such schedule."""
-    if s.scalar(delete(Schedule).where(Schedule.id == schedule_id).returning(Schedule.id)) is None:
+    if s.scalar(delete(ScheduleRecord).where(ScheduleRecord.id == schedule_id).returning(ScheduleRecord.id)) is None:
         raise _unknown(schedule_id)
 
 
@@ -61,14 +61,14 @@ def lock_turn(s: Session, schedule_id: int, last_at: datetime | None, next_at: d
 
     Another server that took the same turn moved both moments in the transaction in which it made the jobs.
     """
-    unmoved = (Schedule.last_at.is_not_distinct_from(last_at), Schedule.next_at.is_not_distinct_from(next_at))
-    return s.scalar(select(Schedule.id).where(Schedule.id == schedule_id, *unmoved).with_for_update()) is not None
+    unmoved = (ScheduleRecord.last_at.is_not_distinct_from(last_at), ScheduleRecord.next_at.is_not_distinct_from(next_at))
+    return s.scalar(select(ScheduleRecord.id).where(ScheduleRecord.id == schedule_id, *unmoved).with_for_update()) is not None
 
 
 def end_turn(s: Session, schedule_id: int, now: datetime, next_at: datetime | None, message: str) -> None:
     """Says how a turn went and when the next one is due."""
-    values = {"last_at": func.greatest(now, Schedule.last_at), "next_at": next_at, "message": storable(message)}
-    s.execute(update(Schedule).where(Schedule.id == schedule_id).values(values))
+    values = {"last_at": func.greatest(now, ScheduleRecord.last_at), "next_at": next_at, "message": storable(message)}
+    s.execute(update(ScheduleRecord).where(ScheduleRecord.id == schedule_id).values(values))
 
 
 def _unknown(schedule_id: int) -> NotFoundError:

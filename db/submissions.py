@@ -10,10 +10,11 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.words import JobState, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.live import announce
-from warpwatch.db.models import Job, JobState, Run, RunState, Submission
+from warpwatch.db.models import JobRecord, RunRecord, SubmissionRecord
 from warpwatch.db.queue import enqueue, withdraw
 
 ATTEMPTS = 3
@@ -63,13 +64,13 @@ def create_submission(s: Session, new: NewSubmission) -> int:
         "schedule_id": new.schedule_id, "base_commit_id": new.base_commit_id,
     }  # fmt: skip
     statement = (
-        upsert(Submission)
+        upsert(SubmissionRecord)
         .values(**row, idempotency_key=new.idempotency_key)
         .on_conflict_do_nothing(index_elements=["idempotency_key"])
     )
-    submission_id: int | None = s.scalar(statement.returning(Submission.id))
+    submission_id: int | None = s.scalar(statement.returning(SubmissionRecord.id))
     if submission_id is None:
-        return s.scalars(select(Submission.id).where(Submission.idempotency_key == new.idempotency_key)).one()
+        return s.scalars(select(SubmissionRecord.id).where(SubmissionRecord.idempotency_key == new.idempotency_key)).one()
     if new.jobs:
         _add_jobs(s, submission_id, new.jobs, new.priority)
     announce(s, "state", submission_id=submission_id)
@@ -81,8 +82,10 @@ def may_repeat(s: Session, submission_id: int) -> bool:
 
     Until the transaction ends nobody else is told so.
     """
-    s.execute(select(Submission.id).where(Submission.id == submission_id).with_for_update())
-    compared = select(Job.state, Job.spec.has_key("rounds")).where(Job.submission_id == submission_id, Job.kind == "compare")
+    s.execute(select(SubmissionRecord.id).where(SubmissionRecord.id == submission_id).with_for_update())
+    compared = select(JobRecord.state, JobRecord.spec.has_key("rounds")).where(
+        JobRecord.submission_id == submission_id, JobRecord.kind == "compare"
+    )
     return not any(state in (*_OPEN, JobState.CANCELLED) or is_repeated for state, is_repeated in s.execute(compared))
 
 
@@ -110,7 +113,7 @@ def _add_jobs(s: Session, submission_id: int, new: list[NewJob], priority: int) 
         }
         for job in new
     ]
-    ids = s.scalars(insert(Job).returning(Job.id, sort_by_parameter_order=True), jobs).all()
+    ids = s.scalars(insert(JobRecord).returning(JobRecord.id, sort_by_parameter_order=True), jobs).all()
     enqueue(s, [job_id for job_id, job in zip(ids, new, strict=True) if job.unchanged_since is None])
 
 
@@ -125,7 +128,7 @@ def _ended(unchanged_since: str | None) -> dict[str, Any]:
 def cancel_submission(s: Session, submission_id: int) -> int:
     """Cancels every job of the submission that has not ended; returns how many."""
     _require_submission(s, submission_id)
-    jobs = s.scalars(_locked_jobs().where(Job.submission_id == submission_id, Job.state.in_(_OPEN))).all()
+    jobs = s.scalars(_locked_jobs().where(JobRecord.submission_id == submission_id, JobRecord.state.in_(_OPEN))).all()
     for job in jobs:
         _cancel(s, job)
     return len(jobs)
@@ -152,29 +155,29 @@ def retry_submission(s: Session, submission_id: int) -> int:
     """Puts every failed or cancelled job of the submission back into the queue; returns how many."""
     _require_submission(s, submission_id)
     ended = (JobState.FAILED, JobState.CANCELLED)
-    jobs = s.scalars(_locked_jobs().where(Job.submission_id == submission_id, Job.state.in_(ended))).all()
+    jobs = s.scalars(_locked_jobs().where(JobRecord.submission_id == submission_id, JobRecord.state.in_(ended))).all()
     for job in jobs:
         _retry(s, job)
     return len(jobs)
 
 
 def _locked_jobs() -> Any:
-    return select(Job).order_by(Job.id).with_for_update().execution_options(populate_existing=True)
+    return select(JobRecord).order_by(JobRecord.id).with_for_update().execution_options(populate_existing=True)
 
 
-def _lock_job(s: Session, job_id: int) -> Job:
-    job: Job | None = s.scalars(_locked_jobs().where(Job.id == job_id)).one_or_none()
+def _lock_job(s: Session, job_id: int) -> JobRecord:
+    job: JobRecord | None = s.scalars(_locked_jobs().where(JobRecord.id == job_id)).one_or_none()
     if job is None:
         raise NotFoundError(f"there is no job {job_id}")
     return job
 
 
 def _require_submission(s: Session, submission_id: int) -> None:
-    if s.get(Submission, submission_id) is None:
+    if s.get(SubmissionRecord, submission_id) is None:
         raise NotFoundError(f"there is no submission {submission_id}")
 
 
-def _cancel(s: Session, job: Job) -> None:
+def _cancel(s: Session, job: JobRecord) -> None:
     if job.state == JobState.QUEUED:
         withdraw(s, [job.ticket])
     job.state = JobState.CANCELLED
@@ -183,11 +186,11 @@ def _cancel(s: Session, job: Job) -> None:
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
 
 
-def _retry(s: Session, job: Job) -> None:
+def _retry(s: Session, job: JobRecord) -> None:
     # The worker of a job that was cancelled a moment ago may not have noticed yet.
     s.execute(
-        update(Run)
-        .where(Run.job_id == job.id, Run.state == RunState.RUNNING)
+        update(RunRecord)
+        .where(RunRecord.job_id == job.id, RunRecord.state == RunState.RUNNING)
         .values(state=RunState.CANCELLED, message="cancelled", finished_at=func.now())
     )
     job.state = JobState.QUEUED

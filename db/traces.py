@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.database import storable
 from warpwatch.db.errors import NotFoundError, OutcomeError
-from warpwatch.db.models import Trace, TraceChunk, TraceKernel
+from warpwatch.db.models import TraceChunkRecord, TraceKernelRecord, TraceRecord
 from warpwatch.db.outcome import TraceRow
 
 CHUNK_BYTES = 1 << 20
@@ -26,7 +26,7 @@ def store_trace(s: Session, result_id: int, trace: TraceRow) -> int:
                 raise OutcomeError(f"the trace {trace.path.name} is not a gzip'ed file")
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            row = Trace(
+            row = TraceRecord(
                 result_id=result_id,
                 size=trace.size,
                 compressed_size=file.tell(),
@@ -39,7 +39,7 @@ def store_trace(s: Session, result_id: int, trace: TraceRow) -> int:
             s.flush()
             file.seek(0)
             for index, chunk in enumerate(iter(lambda: file.read(CHUNK_BYTES), b"")):
-                s.execute(insert(TraceChunk).values(trace_id=row.id, index=index, data=chunk))
+                s.execute(insert(TraceChunkRecord).values(trace_id=row.id, index=index, data=chunk))
     except OSError as error:
         raise OutcomeError(f"the trace {trace.path.name} cannot be read: {error}") from error
     kernels = [
@@ -55,20 +55,20 @@ def store_trace(s: Session, result_id: int, trace: TraceRow) -> int:
         for kernel in trace.kernels
     ]
     if kernels:
-        s.execute(insert(TraceKernel), kernels)
+        s.execute(insert(TraceKernelRecord), kernels)
     return row.id
 
 
 def iter_trace(s: Session, trace_id: int) -> Iterator[bytes]:
     """The gzip'ed file in chunks, one query each; NotFoundError before the first when there is no such trace."""
-    if s.get(Trace, trace_id) is None:
+    if s.get(TraceRecord, trace_id) is None:
         raise NotFoundError(f"there is no trace {trace_id}")
     return _chunks(s, trace_id)
 
 
 def read_report(s: Session, trace_id: int) -> bytes | None:
     """Nsight Compute's file that was taken along with a trace; None where there is none."""
-    return s.scalar(select(Trace.report).where(Trace.id == trace_id))
+    return s.scalar(select(TraceRecord.report).where(TraceRecord.id == trace_id))
 
 
 def iter_trace_json(s: Session, trace_id: int) -> Iterator[bytes]:
@@ -78,8 +78,8 @@ def iter_trace_json(s: Session, trace_id: int) -> Iterator[bytes]:
 
 def _chunks(s: Session, trace_id: int) -> Iterator[bytes]:
     index = 0
-    statement = select(TraceChunk.data)
-    while (chunk := s.scalar(statement.where(TraceChunk.trace_id == trace_id, TraceChunk.index == index))) is not None:
+    statement = select(TraceChunkRecord.data)
+    while (chunk := s.scalar(statement.where(TraceChunkRecord.trace_id == trace_id, TraceChunkRecord.index == index))) is not None:
         yield chunk
         index += 1
 

@@ -8,10 +8,11 @@ from datetime import date
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.words import Triage
 from warpwatch.db.database import storable
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.live import announce
-from warpwatch.db.models import Regression, RegressionNote, Triage
+from warpwatch.db.models import RegressionNoteRecord, RegressionRecord
 
 SERVICE = "warpwatch"
 """Author of what the service itself notes down; nobody has looked at a change that only the service wrote about."""
@@ -34,7 +35,9 @@ def triage(s: Session, regression_ids: Sequence[int], *, author: str, note: str,
         raise StateError(f"{fields['state']!r} is no state of a regression; use one of {', '.join(Triage)}")
     wanted = sorted(set(regression_ids))
     # Locked in one order, so that two people who triage the same event at once do not wait for each other for ever.
-    found = s.scalars(select(Regression).where(Regression.id.in_(wanted)).order_by(Regression.id).with_for_update()).all()
+    found = s.scalars(
+        select(RegressionRecord).where(RegressionRecord.id.in_(wanted)).order_by(RegressionRecord.id).with_for_update()
+    ).all()
     missing = set(wanted) - {regression.id for regression in found}
     if missing:
         raise NotFoundError(f"there is no regression {min(missing)}")
@@ -43,7 +46,7 @@ def triage(s: Session, regression_ids: Sequence[int], *, author: str, note: str,
         if author != SERVICE and regression.triaged_at is None:
             regression.triaged_at = func.now()
         s.add(
-            RegressionNote(
+            RegressionNoteRecord(
                 regression_id=regression.id,
                 author=storable(author),
                 state=regression.state,
@@ -54,7 +57,7 @@ def triage(s: Session, regression_ids: Sequence[int], *, author: str, note: str,
     announce(s, "regression")
 
 
-def _change(regression: Regression, fields: Mapping[str, str | date | None]) -> dict[str, list[str | None]]:
+def _change(regression: RegressionRecord, fields: Mapping[str, str | date | None]) -> dict[str, list[str | None]]:
     """Writes the fields; what was changed, as {"assignee": [before, after], …}."""
     changes: dict[str, list[str | None]] = {}
     for name, value in fields.items():

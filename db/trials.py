@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.words import Answer, Purpose
 from warpwatch.db.database import storable
 from warpwatch.db.live import announce
-from warpwatch.db.models import Answer, Job, Purpose, Series, Trial
+from warpwatch.db.models import JobRecord, SeriesRecord, TrialRecord
 from warpwatch.db.queue import hurry
 from warpwatch.db.registry import upsert
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
@@ -52,9 +53,9 @@ def ask(s: Session, new: NewTrial) -> int:
     )
     request = {"regression": new.regression_id, "kinds": [new.kind], "purpose": str(new.purpose)}
     submission_id = create_submission(s, NewSubmission(new.repository_id, request, [job], "confirm", new.priority))
-    job_id = s.scalars(select(Job.id).where(Job.submission_id == submission_id)).one()
+    job_id = s.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission_id)).one()
     s.add(
-        Trial(
+        TrialRecord(
             regression_id=new.regression_id,
             job_id=job_id,
             purpose=new.purpose,
@@ -78,7 +79,7 @@ def answer(
 ) -> None:
     """Writes what a trial said; a job that was run once more replaces what it said before."""
     values = {"answer": Answer(said), "message": storable(message), "ratio": ratio, "low": low, "high": high}
-    s.execute(update(Trial).where(Trial.id == trial_id).values(**values, answered_at=func.clock_timestamp()))
+    s.execute(update(TrialRecord).where(TrialRecord.id == trial_id).values(**values, answered_at=func.clock_timestamp()))
     announce(s, "regression")
 
 
@@ -88,15 +89,18 @@ def ensure_series(
     """The series by which (variant id, case id) are known in a metric, the newest protocol's; made where they were never timed."""
     known = _series(s, operator_id, device_id, metric)
     missing = [cell for cell in cells if cell not in known]
-    protocol = s.scalar(select(func.max(Series.protocol)).where(Series.device_id == device_id, Series.metric == metric)) or "1"
+    protocol = (
+        s.scalar(select(func.max(SeriesRecord.protocol)).where(SeriesRecord.device_id == device_id, SeriesRecord.metric == metric))
+        or "1"
+    )
     common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
     rows = [{**common, "variant_id": variant, "case_id": case} for variant, case in missing]
-    upsert(s, Series, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])
+    upsert(s, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])
     return _series(s, operator_id, device_id, metric) if missing else known
 
 
 def _series(s: Session, operator_id: int, device_id: int, metric: str) -> dict[tuple[int, int], int]:
-    statement = select(Series.variant_id, Series.case_id, Series.id).order_by(Series.id)
+    statement = select(SeriesRecord.variant_id, SeriesRecord.case_id, SeriesRecord.id).order_by(SeriesRecord.id)
     rows = s.execute(statement.filter_by(operator_id=operator_id, device_id=device_id, metric=metric))
     return {(row.variant_id, row.case_id): row.id for row in rows}
 
@@ -113,7 +117,7 @@ def keep_share(s: Session, device_id: int) -> int | None:
     waiting = s.execute(text(_WAITING), {"device_id": device_id}).one_or_none()
     if waiting is None or waiting.priority >= HURRIED:
         return None
-    s.execute(update(Job).where(Job.id == waiting.id).values(priority=HURRIED))
+    s.execute(update(JobRecord).where(JobRecord.id == waiting.id).values(priority=HURRIED))
     hurry(s, waiting.ticket, HURRIED)
     announce(s, "state", job_id=waiting.id)
     return int(waiting.id)

@@ -166,7 +166,7 @@ def compiled_v2(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor
     unsupported=triton_unsupported,
 )
 def triton_conv(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
-    y: Tensor = TritonConv.apply(x, w, bias, silu)  # type: ignore[no-untyped-call]
+    y: Tensor = TritonShortConv.apply(x, w, bias, silu)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -247,7 +247,7 @@ else:
         tl.store(dx + row * length + t, total, t < length)
 
 
-class TritonConv(torch.autograd.Function):
+class TritonShortConv(torch.autograd.Function):
     """The Triton kernels; the programs' shares of the gradients of taps and bias are added up by torch."""
 
     @staticmethod

@@ -204,7 +204,7 @@ def v2(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **transposed: Tenso
     return y
 
 
-class Plan:
+class SparsePlan:
     """A cuSPARSE plan by its number. Plans for the same shapes are equal: their buffers take each other's contents."""
 
     def __init__(self, number: int, shape: tuple[int, ...]) -> None:
@@ -213,7 +213,7 @@ class Plan:
         weakref.finalize(self, torch.ops.warpwatch.spmm_cusparse_forget, number)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and self._shape == other._shape
+        return isinstance(other, SparsePlan) and self._shape == other._shape
 
     def __hash__(self) -> int:
         return hash(self._shape)
@@ -224,14 +224,14 @@ def plan(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, algorithm: int) -
     operands = tuple(t.detach().contiguous() for t in (crow, col, values, b))
     gradients = values.requires_grad or b.requires_grad
     number, *buffers = torch.ops.warpwatch.spmm_cusparse_plan(*operands, algorithm, gradients)
-    return {"plan": Plan(number, (crow.numel(), col.numel(), *b.shape)), "buffers": buffers}
+    return {"plan": SparsePlan(number, (crow.numel(), col.numel(), *b.shape)), "buffers": buffers}
 
 
 class CuSparse(torch.autograd.Function):
     """The planned products: y = A b, dvalues = (G b') on A's pattern, db = A' G."""
 
     @staticmethod
-    def forward(ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, plan: Plan, buffers: list[Tensor]) -> Tensor:
+    def forward(ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, plan: SparsePlan, buffers: list[Tensor]) -> Tensor:
         crow, col, values, b = (t.contiguous() for t in (crow, col, values, b))
         ctx.save_for_backward(crow, col, values, b)
         ctx.plan, ctx.buffers = plan, buffers
@@ -251,7 +251,7 @@ def empty_unsupported(case: Case, _device: str) -> str | None:
     return None if entries(case) else "cuSPARSE takes no matrix without entries"
 
 
-def planned(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, plan: Plan, buffers: list[Tensor]) -> Tensor:
+def planned(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, plan: SparsePlan, buffers: list[Tensor]) -> Tensor:
     y: Tensor = CuSparse.apply(crow, col, values, b, plan, buffers)  # type: ignore[no-untyped-call]
     return y
 

@@ -21,10 +21,10 @@ from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.http import problems
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.http.assets import Assets
-from warpwatch.server.http.security import Guard
+from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.judge import Judge
 from warpwatch.server.pages.login import router as login_router
-from warpwatch.server.threads.callbacks import Teller
+from warpwatch.server.threads.callbacks import StatusNotifier
 from warpwatch.server.threads.live import Hub
 from warpwatch.server.threads.scheduler import Scheduler
 from warpwatch.settings import Settings
@@ -51,14 +51,14 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.sources = SourceCache()
     app.state.judge = Judge(settings, database, app.state.sources) if judge else None
     app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
-    app.state.teller = Teller(settings, database) if judge else None
+    app.state.teller = StatusNotifier(settings, database) if judge else None
     app.state.problem_page = pages.problem_page
     problems.install(app)
     app.include_router(api_router)
     app.include_router(login_router)
     app.include_router(pages.router)
     _mount_files(app)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(RequestGuard, settings=settings)
     return app
 
 

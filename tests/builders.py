@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from warpwatch import git
+from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs, submissions
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status
 from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
 from warpwatch.db.reads.judging import list_job_ids
 
@@ -53,7 +53,7 @@ def run_git(path: Path, *arguments: str) -> str:
 
 
 def catalogue(operators: tuple[str, ...] = ("square",), variants: tuple[str, ...] = VARIANTS) -> dict[str, Any]:
-    """worker.protocol.Catalogue as JSON: every operator has the same variants and CASES, the last case in the full suite only."""
+    """contract.protocol.Catalogue as JSON: every operator has the same variants and CASES, the last case in the full suite only."""
     cases = [
         {
             "key": key, "sizes": {"n": int(key.split(",")[0][2:])}, "precision": "f32", "direction": key.split(",")[2],
@@ -187,6 +187,6 @@ class Lab:
         metrics = ("graph", "cold", "call") if self.environment.device_kind == "cuda" else ("hot", "cold")
         return ResultRow(variant, case, Status.OK, measurements=[measurement(value, metric, spread) for metric in metrics])
 
-    def _commit(self, sha: str) -> registry.CommitRow:
+    def _commit(self, sha: str) -> registry.NewCommit:
         info = git.describe(self.source, sha)
-        return registry.CommitRow(info.sha, info.parent_sha, info.ordinal, info.author, info.authored_at, info.subject)
+        return registry.NewCommit(info.sha, info.parent_sha, info.ordinal, info.author, info.authored_at, info.subject)

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from warpwatch.db import registry
 from warpwatch.db.database import Database
-from warpwatch.db.models import Case, Regression, RegressionSeries, Series, Trial, Variant
+from warpwatch.db.models import CaseRecord, RegressionRecord, RegressionSeriesRecord, SeriesRecord, TrialRecord, VariantRecord
 
 Cell = tuple[str, str]
 
@@ -42,7 +42,7 @@ def plant(
     now = datetime.now(UTC)
     decided = {"decided_at": now, "settled_at": now} if verdict != "suspected" else {}
     with lab.database.session() as s:
-        found = Regression(
+        found = RegressionRecord(
             operator_id=registry.ensure_operators(s, lab.repository, [operator])[operator],
             device_id=lab.device,
             base_commit_id=lab.commits[lab.shas[base]],
@@ -57,7 +57,7 @@ def plant(
         for cell, said in verdicts.items():
             series = series_of(s, found.operator_id, found.device_id, *cell)
             s.add(
-                RegressionSeries(
+                RegressionSeriesRecord(
                     regression_id=found.id, series_id=series, verdict=said, ratio=ratio, suspected_ratio=ratio, **statuses
                 )
             )
@@ -66,12 +66,12 @@ def plant(
 
 def series_of(s: Any, operator_id: int, device_id: int, variant: str, case: str) -> int:
     """The series of a cell in its primary metric, made where it was never timed."""
-    case_id = s.scalar(select(Case.id).where(Case.operator_id == operator_id, Case.key == case))
-    variant_id = s.scalar(select(Variant.id).where(Variant.operator_id == operator_id, Variant.name == variant))
-    cell = (Series.device_id == device_id, Series.case_id == case_id, Series.variant_id == variant_id)
-    known = s.scalar(select(Series.id).where(*cell, Series.metric.in_(("hot", "graph"))))
+    case_id = s.scalar(select(CaseRecord.id).where(CaseRecord.operator_id == operator_id, CaseRecord.key == case))
+    variant_id = s.scalar(select(VariantRecord.id).where(VariantRecord.operator_id == operator_id, VariantRecord.name == variant))
+    cell = (SeriesRecord.device_id == device_id, SeriesRecord.case_id == case_id, SeriesRecord.variant_id == variant_id)
+    known = s.scalar(select(SeriesRecord.id).where(*cell, SeriesRecord.metric.in_(("hot", "graph"))))
     if known is None:
-        made = Series(
+        made = SeriesRecord(
             operator_id=operator_id, device_id=device_id, case_id=case_id, variant_id=variant_id, protocol="1", metric="hot"
         )
         s.add(made)
@@ -84,4 +84,4 @@ def try_out(lab: Place, regression_id: int, job_id: int, purpose: str, base: int
     """A trial of a regression and what it said."""
     commits = {"base_commit_id": lab.commits[lab.shas[base]], "head_commit_id": lab.commits[lab.shas[head]]}
     with lab.database.session() as s:
-        s.add(Trial(regression_id=regression_id, job_id=job_id, purpose=purpose, answer=answer, **commits, **columns))
+        s.add(TrialRecord(regression_id=regression_id, job_id=job_id, purpose=purpose, answer=answer, **commits, **columns))

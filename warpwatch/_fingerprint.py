@@ -25,14 +25,14 @@ _PATH_HASH = re.compile(rb"(_GLOBAL__N__|_INTERNAL_)[0-9a-f]{8}_(\d+)_(\w+?)_[0-
 _START_UP = (".text.startup", ".text.exit")
 
 
-class Code(NamedTuple):
+class MachineCode(NamedTuple):
     """Machine code of one object or kernel: its length, and the first 16 digits of the SHA-256 of what it does."""
 
     bytes: int
     hash: str
 
 
-class KernelCode(NamedTuple):
+class KernelFingerprint(NamedTuple):
     """Where the machine code of a kernel belongs: its symbol as the compiler wrote it, and "sm_90"."""
 
     symbol: str
@@ -50,7 +50,7 @@ class _Section:
     info: int
 
 
-def host_code(path: Path) -> tuple[str, Code]:
+def host_code(path: Path) -> tuple[str, MachineCode]:
     """(architecture, code that runs on the CPU) of an object file; ValueError when it is none."""
     elf = _Elf(path.read_bytes())
     chosen = [
@@ -61,13 +61,13 @@ def host_code(path: Path) -> tuple[str, Code]:
         and (section.flags & _EXECUTABLE or (section.name.startswith(".rodata") and not section.flags & _STRINGS))
     ]
     size = sum(section.size for section in chosen if section.flags & _EXECUTABLE)
-    return _MACHINES.get(elf.machine, f"machine {elf.machine}"), Code(size, elf.digest(chosen))
+    return _MACHINES.get(elf.machine, f"machine {elf.machine}"), MachineCode(size, elf.digest(chosen))
 
 
-def device_code(path: Path) -> Mapping[KernelCode, Code]:
+def device_code(path: Path) -> Mapping[KernelFingerprint, MachineCode]:
     """The machine code of every kernel in an object file of nvcc's; ValueError when it is no object file."""
     data = path.read_bytes()
-    found: dict[KernelCode, Code] = {}
+    found: dict[KernelFingerprint, MachineCode] = {}
     for fat in (section for section in _Elf(data).sections if section.name == ".nv_fatbin"):
         for arch, cubin in _cubins(data[fat.offset : fat.offset + fat.size]):
             elf = _Elf(cubin)
@@ -75,7 +75,7 @@ def device_code(path: Path) -> Mapping[KernelCode, Code]:
                 if section.kind == _PROGBITS and section.name.startswith(".text."):
                     symbol = section.name.removeprefix(".text.")
                     own = [section, *(other for other in elf.sections if other.name == f".nv.constant2.{symbol}")]
-                    found[KernelCode(symbol, f"sm_{arch}")] = Code(section.size, elf.digest(own))
+                    found[KernelFingerprint(symbol, f"sm_{arch}")] = MachineCode(section.size, elf.digest(own))
     return found
 
 

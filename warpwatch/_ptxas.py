@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from warpwatch._fingerprint import Code, KernelCode
+from warpwatch._fingerprint import KernelFingerprint, MachineCode
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>\S+)' for '(?P<arch>\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -33,7 +33,7 @@ class Resources(NamedTuple):
     code_hash: str = ""
 
 
-def parse(log: str, codes: Mapping[KernelCode, Code] | None = None) -> list[Resources]:
+def parse(log: str, codes: Mapping[KernelFingerprint, MachineCode] | None = None) -> list[Resources]:
     """The kernels that `log` reports on, in its order, with what is known of their machine code."""
     found: list[Resources] = []
     codes = codes or {}
@@ -47,7 +47,7 @@ def parse(log: str, codes: Mapping[KernelCode, Code] | None = None) -> list[Reso
         elif symbol and (used := _USED.search(line)):
             shared = _SHARED.search(line)
             # Code that uses what only one architecture has is built for "sm_90a"; the fat binary says 90.
-            code = codes.get(KernelCode(symbol, arch.rstrip("af")), Code(0, ""))
+            code = codes.get(KernelFingerprint(symbol, arch.rstrip("af")), MachineCode(0, ""))
             found.append(Resources(short_name(symbol), arch, int(used[1]), int(shared[1]) if shared else 0, spills, *code))
             symbol = ""
     return found

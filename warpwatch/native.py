@@ -280,7 +280,7 @@ def _ninja(plan: _Plan, folder: Path, targets: Sequence[str]) -> tuple[int, str]
 
 def _resources(folder: Path, units: Sequence[str], output: str) -> list[Resources]:
     """What is known of the machine code of every kernel and of every source file's code for the CPU."""
-    codes: dict[_fingerprint.KernelCode, _fingerprint.Code] = {}
+    codes: dict[_fingerprint.KernelFingerprint, _fingerprint.MachineCode] = {}
     host: list[Resources] = []
     for name in units:
         source, whole, without_lines = Path(name).name, folder / f"{name}.o", folder / f"{name}.print.o"

@@ -21,10 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.outcome import Finding, Order, Outcome
+from warpwatch.contract.protocol import BenchReply, Catalogue, Measurement, ProfileReply
 from warpwatch.git import CommitInfo
-from warpwatch.worker.outcome import Finding, Order, Outcome
-from warpwatch.worker.protocol import BenchReply, Catalogue, Measurement, ProfileReply
-from warpwatch.worker.protocol_json import from_json, to_json
 
 T = TypeVar("T")
 FORMAT = 1
@@ -59,7 +59,7 @@ class BundledCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BundleMember:
     name: str
     sha256: str
     size: int
@@ -75,7 +75,7 @@ class Manifest:
     repository: str
     url: str
     commits: list[BundledCommit]
-    members: list[Member]
+    members: list[BundleMember]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class BundleWriter:
         self._path = path
         self._partial = path.with_name(f"{path.name}.partial")
         self._about = (version, repository, url, commits)
-        self._members: list[Member] = []
+        self._members: list[BundleMember] = []
         self._catalogues: dict[str, Catalogue] = {}
         self.traces = 0
         self.runs = 0
@@ -152,7 +152,7 @@ class BundleWriter:
 
     def _write(self, name: str, data: bytes) -> None:
         self._zip.writestr(name, data)
-        self._members.append(Member(name, hashlib.sha256(data).hexdigest(), len(data)))
+        self._members.append(BundleMember(name, hashlib.sha256(data).hexdigest(), len(data)))
 
     def _copy(self, name: str, source: Path) -> None:
         digest, size = hashlib.sha256(), 0
@@ -162,7 +162,7 @@ class BundleWriter:
                 digest.update(chunk)
                 size += len(chunk)
                 target.write(chunk)
-        self._members.append(Member(name, digest.hexdigest(), size))
+        self._members.append(BundleMember(name, digest.hexdigest(), size))
 
 
 class BundleReader:
@@ -229,7 +229,7 @@ class BundleReader:
         _check_manifest(manifest, self._zip.infolist())
         return manifest
 
-    def _check_digest(self, member: Member) -> None:
+    def _check_digest(self, member: BundleMember) -> None:
         limit = JSON_LIMIT if member.name.startswith("runs/") else TRACE_LIMIT
         if member.size > limit:
             raise ValueError(f"{member.name} has {member.size} bytes; at most {limit} are read")

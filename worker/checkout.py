@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpwatch import CONTRACT, git
+from warpwatch.contract.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry
+from warpwatch.contract.words import Status
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec
-from warpwatch.worker.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry, Status
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer
 

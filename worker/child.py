@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpwatch import CONTRACT
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.protocol import Request
+from warpwatch.contract.words import Status
 from warpwatch.worker import sandbox
-from warpwatch.worker.protocol import Request, Status
-from warpwatch.worker.protocol_json import from_json, to_json
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
+from warpwatch.contract.outcome import Comparison, Finding, Order, Outcome
+from warpwatch.contract.protocol import METRICS, PROTOCOL, Catalogue, SampleReply
+from warpwatch.contract.words import Status
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import BUDGET_NS, Measurer, build_native, describe
-from warpwatch.worker.outcome import Comparison, Finding, Order, Outcome
-from warpwatch.worker.protocol import METRICS, PROTOCOL, Catalogue, SampleReply, Status
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
 ROUNDS = 12

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from warpwatch.contract.outcome import Finding, Order, Outcome
+from warpwatch.contract.protocol import BuildReply, CaseEntry, OperatorEntry, VariantEntry
+from warpwatch.contract.words import Status
 from warpwatch.git import GitError, UnknownRefError
 from warpwatch.project import ProjectError
 from warpwatch.worker.checkout import Checkout, Tools
@@ -16,8 +19,6 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
-from warpwatch.worker.outcome import Finding, Order, Outcome
-from warpwatch.worker.protocol import BuildReply, CaseEntry, OperatorEntry, Status, VariantEntry
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Protocol, TypeVar
 
+from warpwatch.contract.protocol import CanaryReply
 from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.protocol import CanaryReply
 from warpwatch.worker.reporter import Reporter, Stopped, UnhealthyError
 
 T = TypeVar("T")
@@ -24,13 +24,13 @@ LEAST_SHARE = 0.9
 _TICK_SECONDS = 0.2
 
 
-class Asked(Protocol):
+class Requester(Protocol):
     """What can be asked for a verb: a checkout."""
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter) -> T: ...
 
 
-def expect_healthy(asked: Asked, device: str, peaks: dict[str, float] | None, reporter: Reporter) -> None:
+def expect_healthy(asked: Requester, device: str, peaks: dict[str, float] | None, reporter: Reporter) -> None:
     """Returns once the device is fit; UnhealthyError when it is not within a minute, Stopped when told to stop. A CPU always is."""
     if device.partition(":")[0] == "cpu":
         return
@@ -56,7 +56,7 @@ def slower_than(rates: dict[str, float], peaks: dict[str, float] | None) -> list
     ]
 
 
-def _troubles(asked: Asked, peaks: dict[str, float] | None, reporter: Reporter) -> list[str]:
+def _troubles(asked: Requester, peaks: dict[str, float] | None, reporter: Reporter) -> list[str]:
     try:
         reply = asked.ask(CanaryReply, "canary", CANARY_SECONDS, reporter)
     except ChildFailure as failure:

@@ -24,7 +24,7 @@ _ANSWERS = {"cancel": CANCELLED, "lost": LOST}
 _log = logging.getLogger(__name__)
 
 
-class Guard:
+class LeaseGuard:
     """One per worker process; `reason` is safe to ask from any thread and needs no database."""
 
     def __init__(self, database_url: str, worker_id: int, lease_seconds: float) -> None:

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from warpwatch.db.bundles import BundledJob, ImportedBundle, NewBundle, import_bundle
+from warpwatch.db import bundles
+from warpwatch.db.bundles import BundledJob, ImportedBundle, NewBundle
 from warpwatch.db.database import Database
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.reads.code import find_repository
-from warpwatch.db.registry import CommitRow
+from warpwatch.db.registry import NewCommit
 from warpwatch.worker import sandbox
 from warpwatch.worker.bundle import BundleError, BundleReader
 from warpwatch.worker.record import run_outcome
 
 
-def take_in(database: Database, path: Path, repository: str | None = None, origin: str = "bundle") -> ImportedBundle:
+def import_bundle(database: Database, path: Path, repository: str | None = None, origin: str = "bundle") -> ImportedBundle:
     """Imports the results file at `path`; BundleError when it cannot be used, and then nothing was written.
 
     repository: name to record it under, instead of the one it was measured under. origin: "bundle", or "example" for shipped data.
@@ -27,7 +28,7 @@ def take_in(database: Database, path: Path, repository: str | None = None, origi
         name = repository or manifest.repository
         folder = sandbox.make_temp()
         commits = [
-            CommitRow(c.sha, c.parent_sha, c.ordinal, c.author, datetime.fromisoformat(c.authored_at), c.subject)
+            NewCommit(c.sha, c.parent_sha, c.ordinal, c.author, datetime.fromisoformat(c.authored_at), c.subject)
             for c in manifest.commits
         ]
         try:
@@ -38,7 +39,7 @@ def take_in(database: Database, path: Path, repository: str | None = None, origi
                     bundle.sha256, path.name, name, known.url if known else manifest.url, commits, _jobs(bundle, folder),
                     {"file": path.name, "version": manifest.version, "created_at": manifest.created_at}, origin,
                 )  # fmt: skip
-                return import_bundle(s, new)
+                return bundles.import_bundle(s, new)
         except OutcomeError as error:
             raise BundleError(f"{path.name} cannot be recorded: {error}") from error
         finally:

@@ -14,7 +14,7 @@ _DOWN_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Scribe:
+class LogWriter:
     """Writes for one run. Lines wait while the database is away; their number is bounded by the run's own log limit."""
 
     def __init__(self, database: Database, run_id: int) -> None:

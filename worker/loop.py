@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from warpwatch import __version__
+from warpwatch.contract.outcome import Order
 from warpwatch.db import embedded, queue, registry, runs
 from warpwatch.db.database import Database
 from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, OutcomeError, StaleRunError
@@ -28,9 +29,8 @@ from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
 from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.execution import execute
-from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, Guard
-from warpwatch.worker.log_writer import Scribe
-from warpwatch.worker.outcome import Order
+from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
+from warpwatch.worker.log_writer import LogWriter
 from warpwatch.worker.record import environment_row, run_outcome
 from warpwatch.worker.reporter import CannotRunError, Stopped, UnhealthyError
 
@@ -100,7 +100,7 @@ class _Worker:
             device_id = registry.ensure_device(s, environment.device_key, environment.device_kind, environment.device_name)
             worker_id = registry.register_worker(s, self.name, device_id, __version__, facts)
         self._id = worker_id
-        self.guard = Guard(database_url, worker_id, settings.lease_seconds)
+        self.guard = LeaseGuard(database_url, worker_id, settings.lease_seconds)
         self.guard.start()
 
     def close(self) -> None:
@@ -200,8 +200,8 @@ def _failure(run_id: int, message: str, *, retry: bool) -> Ending:
 class _RunReporter:
     """A job's reporter: log and progress to the database, stop from the guard."""
 
-    def __init__(self, database: Database, run_id: int, guard: Guard) -> None:
-        self._scribe = Scribe(database, run_id)
+    def __init__(self, database: Database, run_id: int, guard: LeaseGuard) -> None:
+        self._scribe = LogWriter(database, run_id)
         self._guard = guard
         self.log = self._scribe.log
         self.progress = self._scribe.progress

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warpwatch.worker.checkout import Checkout
-from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.outcome import Finding, Order
-from warpwatch.worker.protocol import (
+from warpwatch.contract.codec import from_json
+from warpwatch.contract.outcome import Finding, Order
+from warpwatch.contract.protocol import (
     BenchReply,
     BuildReply,
     CaseEntry,
@@ -19,10 +18,11 @@ from warpwatch.worker.protocol import (
     OperatorEntry,
     ProfilePlan,
     ProfileReply,
-    Status,
     VariantEntry,
 )
-from warpwatch.worker.protocol_json import from_json
+from warpwatch.contract.words import Status
+from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.reporter import Reporter
 from warpwatch.worker.sanitizers import ADDRESS, SLOWER
 

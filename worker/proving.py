@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from warpwatch import git
+from warpwatch.contract.outcome import Finding, Order
+from warpwatch.contract.words import Status
 from warpwatch.worker.checkout import Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
-from warpwatch.worker.outcome import Finding, Order
-from warpwatch.worker.protocol import Status
 from warpwatch.worker.reporter import CannotRunError, Reporter
 
 FOLDER = Path(__file__).with_name("adversaries")
@@ -33,7 +33,7 @@ _SAID_LIMIT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Exhibit:
+class PlantedFault:
     """What became of one adversary.
 
     outcome: caught (with the words expected) | otherwise (found, but not named) | survived | not_run (message says why).
@@ -51,7 +51,7 @@ class Exhibit:
 
 
 @dataclass(frozen=True, slots=True)
-class Accused:
+class FalseAlarm:
     """A variant that is right, and was called wrong."""
 
     operator: str
@@ -68,8 +68,8 @@ class Proof:
     kind: str
     seeds: int
     innocent: int = 0
-    exhibits: list[Exhibit] = field(default_factory=list)
-    accused: list[Accused] = field(default_factory=list)
+    exhibits: list[PlantedFault] = field(default_factory=list)
+    accused: list[FalseAlarm] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -78,7 +78,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Charges:
+class Expectations:
     """What an operator file says of its variants."""
 
     operator: str
@@ -86,7 +86,7 @@ class Charges:
     sanitize: dict[str, str]
 
 
-def read_charges(kind: str) -> list[Charges]:
+def read_charges(kind: str) -> list[Expectations]:
     """Of every operator of the folder; the files are read and not run, as their code is no more to be trusted than any other."""
     found = []
     for path in sorted((FOLDER / kind / "kernels").glob("[a-z]*.py")):
@@ -94,7 +94,7 @@ def read_charges(kind: str) -> list[Charges]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in said:
                 said[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
-        found.append(Charges(path.stem, said["caught_by"], said["sanitize"]))
+        found.append(Expectations(path.stem, said["caught_by"], said["sanitize"]))
     return found
 
 
@@ -115,7 +115,7 @@ class _Trial:
     """One operator's adversaries and right variants."""
 
     def __init__(
-        self, charges: Charges, kinds: tuple[str, ...], order: Order, tools: Tools, reporter: Reporter, proof: Proof
+        self, charges: Expectations, kinds: tuple[str, ...], order: Order, tools: Tools, reporter: Reporter, proof: Proof
     ) -> None:
         self._charges = charges
         self._kinds = kinds
@@ -160,7 +160,7 @@ class _Trial:
                     self._proof.innocent += 1
                 elif finding.status not in _NOT_RUN:
                     self._proof.accused.append(
-                        Accused(self._base.operator, name, finding.case, seed, finding.message[:_SAID_LIMIT])
+                        FalseAlarm(self._base.operator, name, finding.case, seed, finding.message[:_SAID_LIMIT])
                     )
 
     def _find(self, kind: str, variants: list[str], **spec: Any) -> list[tuple[str, Finding]]:
@@ -172,7 +172,7 @@ class _Trial:
         outcome = execute(order, self._tools, self._reporter, self._tools.host.home)
         return [(finding.variant, finding) for finding in outcome.findings]
 
-    def _judge(self, name: str, findings: list[tuple[str, Finding]]) -> Exhibit:
+    def _judge(self, name: str, findings: list[tuple[str, Finding]]) -> PlantedFault:
         words = self._charges.caught_by[name]
         guilty = [(kind, finding) for kind, finding in findings if finding.status in _FOUND]
         named = _named(findings, words)
@@ -182,7 +182,7 @@ class _Trial:
             outcome = "not_run"
         kind, finding = chosen or ("", Finding(name, "", Status.SKIPPED, "it has no case"))
         by = _found_by(kind, finding) if guilty else ""
-        return Exhibit(
+        return PlantedFault(
             self._base.operator, name, self._ideas.get(name, ""), words, outcome, by, finding.case, finding.message[:_SAID_LIMIT]
         )
 

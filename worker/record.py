@@ -6,11 +6,10 @@ from base64 import b64decode
 from dataclasses import asdict
 from pathlib import Path
 
-from warpwatch.db.models import Status as KeptStatus
+from warpwatch.contract.codec import to_json
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.protocol import PROTOCOL, BenchReply, BuildReply, Catalogue, Environment, Measurement, ProfileReply
 from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
-from warpwatch.worker.outcome import Comparison, Finding, Outcome
-from warpwatch.worker.protocol import PROTOCOL, BenchReply, BuildReply, Catalogue, Environment, Measurement, ProfileReply
-from warpwatch.worker.protocol_json import to_json
 
 _PEAK_OF = {"f16": "bf16"}
 """Precisions whose ceiling is measured under another name."""
@@ -69,7 +68,7 @@ def _result(finding: Finding, peaks: dict[str, float], precisions: dict[str, str
         details |= {"distributions": distributions, "counters": {name: asdict(c) for name, c in bench.counters.items()}}
         measurements = [_measurement(bench, m, precision, peaks) for m in bench.measurements]
     trace = _trace(finding.profile) if finding.profile is not None else None
-    return ResultRow(finding.variant, finding.case, KeptStatus(finding.status), finding.message, details, measurements, trace)
+    return ResultRow(finding.variant, finding.case, finding.status, finding.message, details, measurements, trace)
 
 
 def _measurement(bench: BenchReply, m: Measurement, precision: str | None, peaks: dict[str, float]) -> MeasurementRow:
@@ -100,5 +99,5 @@ def _build(build: BuildReply) -> BuildRow:
 
 
 def _comparison(c: Comparison) -> ComparisonRow:
-    status = KeptStatus(c.status)
+    status = c.status
     return ComparisonRow(c.variant, c.case, c.metric, c.protocol, status, c.message, c.base_ns, c.head_ns)

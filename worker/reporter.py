@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from warpwatch.worker.outcome import Outcome
+from warpwatch.contract.outcome import Outcome
 
 LOG_LIMIT = 2**20
 """Bytes of log that one run may leave; a kernel that prints in a loop must not fill the database."""

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from warpwatch.db.models.base import Base, created
 
 
-class Repository(Base):
+class RepositoryRecord(Base):
     __tablename__ = "repositories"
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -27,7 +27,7 @@ class Repository(Base):
     created_at: Mapped[datetime] = created()
 
 
-class Commit(Base):
+class CommitRecord(Base):
     __tablename__ = "commits"
     __table_args__ = (
         UniqueConstraint("repository_id", "sha"),
@@ -43,10 +43,10 @@ class Commit(Base):
     authored_at: Mapped[datetime]
     subject: Mapped[str]
     catalogue: Mapped[dict[str, Any] | None]
-    """worker.protocol.Catalogue as JSON, once a worker has read it."""
+    """contract.protocol.Catalogue as JSON, once a worker has read it."""
 
 
-class Operator(Base):
+class OperatorRecord(Base):
     __tablename__ = "operators"
     __table_args__ = (UniqueConstraint("repository_id", "name"),)
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -55,7 +55,7 @@ class Operator(Base):
     summary: Mapped[str] = mapped_column(server_default="")
 
 
-class Variant(Base):
+class VariantRecord(Base):
     __tablename__ = "variants"
     __table_args__ = (UniqueConstraint("operator_id", "name"),)
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -64,7 +64,7 @@ class Variant(Base):
     idea: Mapped[str] = mapped_column(server_default="")
 
 
-class Case(Base):
+class CaseRecord(Base):
     __tablename__ = "cases"
     __table_args__ = (UniqueConstraint("operator_id", "key"),)
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -79,7 +79,7 @@ class Case(Base):
     bytes: Mapped[int]
 
 
-class Device(Base):
+class DeviceRecord(Base):
     """A model of hardware; workers with the same model share one queue."""
 
     __tablename__ = "devices"
@@ -90,7 +90,7 @@ class Device(Base):
     created_at: Mapped[datetime] = created()
 
 
-class Environment(Base):
+class EnvironmentRecord(Base):
     """Software and hardware fingerprint, stored once; points refer to it."""
 
     __tablename__ = "environments"
@@ -103,7 +103,7 @@ class Environment(Base):
     created_at: Mapped[datetime] = created()
 
 
-class Worker(Base):
+class WorkerRecord(Base):
     __tablename__ = "workers"
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)

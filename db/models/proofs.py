@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from warpwatch.db.models.base import Base, created
 
 
-class Proof(Base):
+class ProofRecord(Base):
     """One run of all adversaries of a kind on a device. `content` holds what became of each; see worker.proving.Proof."""
 
     __tablename__ = "proofs"

@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from warpwatch.contract.words import Status
 from warpwatch.db.models.base import Base, created, one_of
-from warpwatch.db.models.words import Status
 
 
-class Result(Base):
+class ResultRecord(Base):
     """How one variant fared on one case in one run. `details` holds the tensor errors of a check, the health of a bench."""
 
     __tablename__ = "results"
@@ -40,7 +40,7 @@ class Result(Base):
     created_at: Mapped[datetime] = created()
 
 
-class Series(Base):
+class SeriesRecord(Base):
     """operator × case × variant × device × protocol × metric over commits."""
 
     __tablename__ = "series"
@@ -57,7 +57,7 @@ class Series(Base):
     metric: Mapped[str]
 
 
-class Point(Base):
+class PointRecord(Base):
     """One series at one commit, as one run measured it."""
 
     __tablename__ = "points"
@@ -86,7 +86,7 @@ class Point(Base):
     measured_at: Mapped[datetime] = created()
 
 
-class Samples(Base):
+class SamplesRecord(Base):
     """Every kept sample of a point: float32 nanoseconds, little endian, zlib."""
 
     __tablename__ = "samples"
@@ -94,7 +94,7 @@ class Samples(Base):
     data: Mapped[bytes]
 
 
-class Trace(Base):
+class TraceRecord(Base):
     """A Chrome trace, gzip'ed, in chunks. Not listed before it is `complete`."""
 
     __tablename__ = "traces"
@@ -111,14 +111,14 @@ class Trace(Base):
     created_at: Mapped[datetime] = created()
 
 
-class TraceChunk(Base):
+class TraceChunkRecord(Base):
     __tablename__ = "trace_chunks"
     trace_id: Mapped[int] = mapped_column(ForeignKey("traces.id", ondelete="CASCADE"), primary_key=True)
     index: Mapped[int] = mapped_column(primary_key=True)
     data: Mapped[bytes]
 
 
-class TraceKernel(Base):
+class TraceKernelRecord(Base):
     __tablename__ = "trace_kernels"
     __table_args__ = (Index(None, "trace_id", "total_ns"),)
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -131,7 +131,7 @@ class TraceKernel(Base):
     details: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
 
 
-class Build(Base):
+class BuildRecord(Base):
     """One build of one operator's library for a commit: how long it took and what the compiler made of it."""
 
     __tablename__ = "builds"
@@ -152,7 +152,7 @@ class Build(Base):
     """Fingerprint of all machine code in the library; empty where it is unknown."""
 
 
-class Bundle(Base):
+class BundleRecord(Base):
     """A results file that was imported; its digest makes a second import a no-op."""
 
     __tablename__ = "bundles"

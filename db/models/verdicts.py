@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from warpwatch.contract.words import Answer, Cause, ChangeDirection, Purpose, Triage, Verdict
 from warpwatch.db.models.base import Base, created, one_of
-from warpwatch.db.models.words import Answer, Cause, Direction, Purpose, Triage, Verdict
 
 
-class Comparison(Base):
+class ComparisonRecord(Base):
     """Paired rounds of two commits measured in turn on one device. ratio is head over base, with its 95 % interval."""
 
     __tablename__ = "comparisons"
@@ -29,7 +29,7 @@ class Comparison(Base):
     head_ns: Mapped[list[Any]]
 
 
-class Regression(Base):
+class RegressionRecord(Base):
     """A change of one operator on one device between two commits, with every series that shows it.
 
     While a range of several commits is bisected, base and head move towards each other; `trials` keeps every step.
@@ -39,7 +39,7 @@ class Regression(Base):
     __table_args__ = (
         one_of("verdict", Verdict),
         one_of("state", Triage),
-        one_of("direction", Direction),
+        one_of("direction", ChangeDirection),
         one_of("cause", Cause),
         UniqueConstraint("operator_id", "device_id", "base_commit_id", "head_commit_id", "direction"),
         Index(None, "verdict", "state", "id"),
@@ -74,7 +74,7 @@ class Regression(Base):
     """When a person first said something of it."""
 
 
-class Trial(Base):
+class TrialRecord(Base):
     """A job that was asked for to learn something about a regression, and what it said.
 
     A compare job measures both commits in turn; for something broken a check job tries the head alone.
@@ -97,7 +97,7 @@ class Trial(Base):
     answered_at: Mapped[datetime | None]
 
 
-class RegressionSeries(Base):
+class RegressionSeriesRecord(Base):
     __tablename__ = "regression_series"
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id", ondelete="CASCADE"), primary_key=True)
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"), primary_key=True, index=True)
@@ -112,7 +112,7 @@ class RegressionSeries(Base):
     high: Mapped[float | None]
 
 
-class RegressionNote(Base):
+class RegressionNoteRecord(Base):
     __tablename__ = "regression_notes"
     __table_args__ = (Index(None, "regression_id", "id"),)
     id: Mapped[int] = mapped_column(primary_key=True)

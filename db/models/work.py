@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from warpwatch.contract.words import JobKind, JobState, RunState, ScheduleKind
 from warpwatch.db.models.base import Base, created, one_of
-from warpwatch.db.models.words import JobKind, JobState, RunState, ScheduleKind
 
 
-class Submission(Base):
+class SubmissionRecord(Base):
     __tablename__ = "submissions"
     __table_args__ = (Index(None, "repository_id", "id"),)
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -29,7 +29,7 @@ class Submission(Base):
     created_at: Mapped[datetime] = created()
 
 
-class Schedule(Base):
+class ScheduleRecord(Base):
     """Work that nobody has to ask for, within a budget of device minutes per day."""
 
     __tablename__ = "schedules"
@@ -55,7 +55,7 @@ class Schedule(Base):
     created_at: Mapped[datetime] = created()
 
 
-class Callback(Base):
+class CallbackRecord(Base):
     """A commit status that another system is to be told, tried again until it is."""
 
     __tablename__ = "callbacks"
@@ -79,7 +79,7 @@ class Callback(Base):
     """When the submission came to the end that this status, or a later one, tells; until then it says `pending`."""
 
 
-class Job(Base):
+class JobRecord(Base):
     """One unit of queue work: kind × commit × operator × device."""
 
     __tablename__ = "jobs"
@@ -121,7 +121,7 @@ class Job(Base):
     finished_at: Mapped[datetime | None]
 
 
-class Run(Base):
+class RunRecord(Base):
     """One attempt at a job by one worker."""
 
     __tablename__ = "runs"
@@ -143,7 +143,7 @@ class Run(Base):
     finished_at: Mapped[datetime | None]
 
 
-class RunLog(Base):
+class RunLogRecord(Base):
     """A piece of a run's log, in order of id; the job page streams them."""
 
     __tablename__ = "run_logs"

@@ -8,7 +8,7 @@ from warpwatch.db.reads.query import Session, fetch
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BadgeCounts:
     """How a line of history stands: variants on cases and devices that are right, wrong, or fail otherwise at the newest commit where
     their operator was checked; slower: confirmed slow-downs that nobody has settled."""
 
@@ -47,6 +47,6 @@ FROM checked
 """
 
 
-def read_standing(session: Session, repository_id: int, shas: list[str] | None, operator: str | None = None) -> Standing:
+def read_badge_counts(session: Session, repository_id: int, shas: list[str] | None, operator: str | None = None) -> BadgeCounts:
     """How the commits with these ids stand, or all of the repository; of one operator where it is named."""
-    return fetch(session, Standing, _STANDING, repository_id=repository_id, shas=shas, operator=operator)[0]
+    return fetch(session, BadgeCounts, _STANDING, repository_id=repository_id, shas=shas, operator=operator)[0]

@@ -149,7 +149,7 @@ def list_suites(session: Session, repository_id: int) -> list[str]:
 
 
 def read_operator_entry(session: Session, repository_id: int, operator: str) -> dict[str, Any] | None:
-    """What the newest commit whose file loaded says of the operator (worker.protocol.OperatorEntry as JSON); None when none did."""
+    """What the newest commit whose file loaded says of the operator (contract.protocol.OperatorEntry as JSON); None when none did."""
     sql = """
     SELECT entry FROM commits CROSS JOIN LATERAL jsonb_array_elements(catalogue -> 'operators') AS entry
     WHERE repository_id = :repository_id AND catalogue IS NOT NULL

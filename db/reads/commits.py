@@ -102,7 +102,7 @@ ORDER BY operators.name, newest.case_id, newest.variant_id
 """
 
 
-class Comparison(NamedTuple):
+class CommitComparison(NamedTuple):
     """Rows, and per commit what it has from others: a commit has of an unchanged operator what was measured at the one whose sources those
     are. same: operators that both sides have from one commit, which is no comparison and has no rows.
     """
@@ -114,7 +114,7 @@ class Comparison(NamedTuple):
 
 def compare_commits(
     session: Session, left: CommitRow, right: CommitRow, device_id: int, metric: str, operator: str | None = None
-) -> Comparison:
+) -> CommitComparison:
     """Every variant and case measured at either of two commits of one repository; ratio is right over left."""
     unchanged = [(commit, list_unchanged(session, commit.id)) for commit in (left, right)]
     one, other = ({row.operator: row.since_id for row in rows} for _, rows in unchanged)
@@ -126,7 +126,7 @@ def compare_commits(
     keyed = {(side.operator, side.case, side.variant): side for side in rights}
     pairs = [(side, keyed.pop((side.operator, side.case, side.variant), None)) for side in lefts]
     rows = [_compared(before, after) for before, after in [*pairs, *((None, side) for side in keyed.values())]]
-    return Comparison(rows, unchanged, same)
+    return CommitComparison(rows, unchanged, same)
 
 
 def compare_variants(
@@ -137,7 +137,7 @@ def compare_variants(
     device_id: int,
     metric: str,
     operator: str | None = None,
-) -> Comparison:
+) -> CommitComparison:
     """Every case that either of two variants was measured on at one commit; ratio is right over left."""
     unchanged = list_unchanged(session, commit.id)
     sides = _with_unchanged(session, commit, unchanged, device_id, metric, operator)
@@ -145,7 +145,7 @@ def compare_variants(
     keyed = {(side.operator, side.case, side.variant): side for side in sides}
     pairs = [(keyed.get((*cell, left_variant)), keyed.get((*cell, right_variant))) for cell in cells]
     rows = [_compared(left, right, left_variant, right_variant) for left, right in pairs if left or right]
-    return Comparison(rows, [(commit, unchanged)], [])
+    return CommitComparison(rows, [(commit, unchanged)], [])
 
 
 def _with_unchanged(

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import text
 
 from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_page
-from warpwatch.db.reads.rows import History, Page, PointRow, PointSamples, ReadingRow, SeriesRow, StatusMark
+from warpwatch.db.reads.rows import Page, PointRow, PointSamples, ReadingRow, SeriesHistory, SeriesRow, StatusMark
 from warpwatch.db.results import unpack_samples
 
 MAX_POINTS = 5000
@@ -99,7 +99,7 @@ ORDER BY results.ordinal, kind
 
 def read_history(
     session: Session, series_id: int, first: int | None = None, last: int | None = None, limit: int = 2000
-) -> History | None:
+) -> SeriesHistory | None:
     """The newest `limit` points of a series with ordinals between `first` and `last`, oldest first; None for an unknown series."""
     series = read_series(session, series_id)
     if series is None:
@@ -110,7 +110,7 @@ def read_history(
     if len(points) == size:
         bounds["first"] = points[0].ordinal  # Marks of commits that the points do not reach would stand alone.
     marks = fetch(session, StatusMark, _MARKS, **bounds)
-    return History(series, points, marks, _environments(session, {point.environment_id for point in points}))
+    return SeriesHistory(series, points, marks, _environments(session, {point.environment_id for point in points}))
 
 
 def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:

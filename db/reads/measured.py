@@ -22,7 +22,7 @@ ORDER BY jobs.operator_id, jobs.device_id, jobs.kind, commits.ordinal DESC, jobs
 """
 
 
-class Place(NamedTuple):
+class JobSlot(NamedTuple):
     """Where jobs are alike but for their commit."""
 
     operator_id: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EarlierJob:
     """A job's commit and specification."""
 
     sha: str
@@ -42,10 +42,10 @@ class Asked:
         return {**self.spec, "known": None} == {**spec, "known": None}
 
 
-def read_asked_before(session: Session, sha: str, ordinal: int) -> dict[Place, Asked]:
+def read_earlier_jobs(session: Session, sha: str, ordinal: int) -> dict[JobSlot, EarlierJob]:
     """The nearest job before a commit that is to run or did, for every operator, device and kind of the commit's repository."""
 
-    def row(operator_id: int, device_id: int, kind: str, sha: str, spec: dict[str, Any]) -> tuple[Place, Asked]:
-        return Place(operator_id, device_id, kind), Asked(sha, spec)
+    def row(operator_id: int, device_id: int, kind: str, sha: str, spec: dict[str, Any]) -> tuple[JobSlot, EarlierJob]:
+        return JobSlot(operator_id, device_id, kind), EarlierJob(sha, spec)
 
     return dict(fetch(session, row, _ASKED, sha=sha, ordinal=ordinal, window=_WINDOW))

@@ -17,7 +17,7 @@ NEWEST_RUN = "(SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingRow:
+class ObservedReading:
     """A right point of a series to which a job added one. Durations in nanoseconds."""
 
     series_id: int
@@ -84,12 +84,12 @@ ORDER BY new.series_id, near.ordinal, near.id
 """
 
 
-def list_readings(session: Session, job_id: int) -> list[ReadingRow]:
+def list_readings(session: Session, job_id: int) -> list[ObservedReading]:
     """The readings around every right point that a bench job's newest run added in the primary metric, by series, oldest commit first.
 
     Those of its own environment, and the nearest earlier ones of others.
     """
-    return fetch(session, ReadingRow, _READINGS, job_id=job_id)
+    return fetch(session, ObservedReading, _READINGS, job_id=job_id)
 
 
 _CHECKS = f"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warpwatch.db.reads.query import Session, fetch
-from warpwatch.db.reads.rows import Cell
+from warpwatch.db.reads.rows import OverviewCell
 
 # Every LATERAL below is one probe of an index, so the cost grows with the number of cells and not with the history.
 _OVERVIEW = """
@@ -65,9 +65,9 @@ ORDER BY cells.operator, cells.case_id, cells.variant_id
 
 def read_overview(
     session: Session, repository_id: int, device_id: int, metric: str, suite: str | None = None, operator: str | None = None
-) -> list[Cell]:
+) -> list[OverviewCell]:
     """Cells that were ever tried on the device, in the order the cases and variants came to be."""
     return fetch(
-        session, Cell, _OVERVIEW,
+        session, OverviewCell, _OVERVIEW,
         repository_id=repository_id, device_id=device_id, metric=metric, suite=suite, operator=operator,
     )  # fmt: skip

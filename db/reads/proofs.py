@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from warpwatch.db.reads.query import Session, fetch
-from warpwatch.db.reads.rows import AccusedView, ExhibitView, ProofView
+from warpwatch.db.reads.rows import FalseAlarmView, PlantedFaultView, ProofView
 
 
 def list_proofs(session: Session) -> list[ProofView]:
@@ -24,8 +24,8 @@ def _view(content: dict[str, Any], created_at: datetime, **fields: Any) -> Proof
     return ProofView(
         seeds=content["seeds"],
         innocent=content["innocent"],
-        exhibits=[ExhibitView(**exhibit) for exhibit in content["exhibits"]],
-        accused=[AccusedView(**accused) for accused in content["accused"]],
+        exhibits=[PlantedFaultView(**exhibit) for exhibit in content["exhibits"]],
+        accused=[FalseAlarmView(**accused) for accused in content["accused"]],
         created_at=created_at,
         **fields,
     )

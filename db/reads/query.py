@@ -17,9 +17,6 @@ T = TypeVar("T")
 MAX_PAGE = 200
 """Rows that one page of a list may hold."""
 
-METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
-"""Metrics per kind of device, the one that verdicts are made from first; held equal to worker.protocol.METRICS by a test."""
-
 IS_UNCHANGED = f"(jobs.state = 'done' AND jobs.message LIKE '{UNCHANGED} %')"
 """Whether a job had nothing to do, because its sources are those of a commit that was measured."""
 UNCHANGED_SINCE = f"(CASE WHEN jobs.state = 'done' THEN (regexp_match(jobs.message, '^{UNCHANGED} ([0-9a-f]+)$'))[1] END)"

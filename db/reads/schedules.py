@@ -57,7 +57,7 @@ def list_due(session: Session, now: datetime) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class JobCost:
     """What jobs of one kind usually take; operator and suite are None in the mean over all of them."""
 
     kind: str
@@ -67,7 +67,7 @@ class Cost:
     seconds: float
 
 
-def read_costs(session: Session) -> list[Cost]:
+def read_costs(session: Session) -> list[JobCost]:
     """The median time of recent jobs by kind and device, of all operators together and of each operator and suite."""
     sql = f"""
     SELECT recent.kind, recent.device_id, operators.name AS operator, recent.spec ->> 'suite' AS suite,
@@ -78,7 +78,7 @@ def read_costs(session: Session) -> list[Cost]:
     WHERE runs.finished_at IS NOT NULL
     GROUP BY GROUPING SETS ((recent.kind, recent.device_id), (recent.kind, recent.device_id, operators.name, recent.spec ->> 'suite'))
     """
-    return fetch(session, Cost, sql)
+    return fetch(session, JobCost, sql)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def list_open(session: Session, schedule_id: int, now: datetime) -> list[OpenJob
 
 
 @dataclass(frozen=True, slots=True)
-class AskedJob:
+class RequestedJob:
     """A job at a commit. environment_id: where it was measured; None while it was not, or was left out as unchanged."""
 
     sha: str
@@ -116,7 +116,7 @@ class AskedJob:
     environment_id: int | None
 
 
-def list_asked(session: Session, repository_id: int, shas: list[str], kinds: list[str]) -> list[AskedJob]:
+def list_requested(session: Session, repository_id: int, shas: list[str], kinds: list[str]) -> list[RequestedJob]:
     """Every job of these kinds at these commits, oldest first."""
     sql = """
     SELECT commits.sha, operators.name AS operator, jobs.device_id, jobs.kind, jobs.state, jobs.spec - 'known' AS spec,
@@ -126,7 +126,7 @@ def list_asked(session: Session, repository_id: int, shas: list[str], kinds: lis
     WHERE commits.repository_id = :repository_id AND commits.sha = ANY(:shas) AND jobs.kind = ANY(:kinds)
     ORDER BY jobs.id
     """
-    return fetch(session, AskedJob, sql, repository_id=repository_id, shas=shas, kinds=kinds)
+    return fetch(session, RequestedJob, sql, repository_id=repository_id, shas=shas, kinds=kinds)
 
 
 @dataclass(frozen=True, slots=True)

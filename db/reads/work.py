@@ -10,7 +10,17 @@ from sqlalchemy import text
 from warpwatch.db.reads.code import find_operator_ids
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
 from warpwatch.db.reads.replay import run_command, submit_command
-from warpwatch.db.reads.rows import JobDetail, JobRow, LogLine, Measured, Page, PulseRow, ResultView, RunRow, SubmissionRow
+from warpwatch.db.reads.rows import (
+    JobDetail,
+    JobRow,
+    JobStatusRow,
+    LogLine,
+    MeasuredSeries,
+    Page,
+    ResultView,
+    RunRow,
+    SubmissionRow,
+)
 
 _SUBMISSIONS = """
 SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,
@@ -153,7 +163,7 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
         replay = ""
         if job.kind != "compare":
             replay = run_command(job.commit_sha, job.kind, job.operator, fields["variant"], fields["case"], device_kind, spec)
-        return ResultView(measured=[Measured(**metric) for metric in measured], replay=replay, **fields)
+        return ResultView(measured=[MeasuredSeries(**metric) for metric in measured], replay=replay, **fields)
 
     return JobDetail(
         job=job,
@@ -176,7 +186,7 @@ def find_submission(session: Session, idempotency_key: str) -> SubmissionRow | N
     return fetch_one(session, SubmissionRow, _SUBMISSIONS + "WHERE idempotency_key = :key", key=idempotency_key)
 
 
-def read_pulse(session: Session, job_id: int) -> PulseRow | None:
+def read_job_status(session: Session, job_id: int) -> JobStatusRow | None:
     """The state of a job as it is now, cheap enough to be asked at every change; None when it is unknown."""
     sql = """
     SELECT jobs.id AS job_id, state, attempt, message, progress,
@@ -188,4 +198,4 @@ def read_pulse(session: Session, job_id: int) -> PulseRow | None:
            (SELECT max(id) FROM runs WHERE job_id = jobs.id) AS run_id
     FROM jobs WHERE jobs.id = :job_id
     """
-    return fetch_one(session, PulseRow, sql, job_id=job_id)
+    return fetch_one(session, JobStatusRow, sql, job_id=job_id)

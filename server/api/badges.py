@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from warpwatch import git
-from warpwatch.db.reads.badges import read_standing
+from warpwatch.db.reads.badges import read_badge_counts
 from warpwatch.db.reads.rows import RepositoryRow
 from warpwatch.server.figures.badges import badge
 from warpwatch.server.http.problems import documented, not_found
@@ -36,7 +36,7 @@ def get_badge(
     """How many variants on cases are right or wrong at the newest commits of a branch, and how many slow-downs are open."""
     found = repository_or_404(session, repository)
     name = operator_or_404(session, found, operator).name if operator else None
-    standing = read_standing(session, found.id, _line(settings, found, branch), name)
+    standing = read_badge_counts(session, found.id, _line(settings, found, branch), name)
     picture = badge((name or found.name)[:_MAX_LABEL], standing)
     tag = f'"{hashlib.sha256(picture.encode()).hexdigest()[:20]}"'
     headers = {"Cache-Control": f"max-age={KEPT_SECONDS}", "ETag": tag}

@@ -15,7 +15,7 @@ from warpwatch.server.http.service import Config, Db, database_of, require_schem
 router = APIRouter(tags=["devices"])
 
 
-class Health(BaseModel):
+class ServiceHealth(BaseModel):
     """status is ok while the database answers and its schema is current."""
 
     status: str
@@ -24,12 +24,12 @@ class Health(BaseModel):
 
 
 @router.get("/health", responses=documented())
-def get_health(request: Request, settings: Config) -> Health:
+def get_health(request: Request, settings: Config) -> ServiceHealth:
     """Whether the service can work; 503 with the reason and the remedy when it cannot. Needs no token."""
     try:
         require_schema(request)
         with database_of(request).session() as session:
-            return Health(status="ok", version=__version__, counts=read_health(session, settings.lease_seconds))
+            return ServiceHealth(status="ok", version=__version__, counts=read_health(session, settings.lease_seconds))
     except EngineError:
         # The schema may have been replaced behind our back, by a restored backup for example.
         request.app.state.schema_is_current = False

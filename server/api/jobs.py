@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from warpwatch.db.models import JobKind
-from warpwatch.db.reads.rows import JobDetail, JobRow, LogLine, Page, PulseRow
-from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log, read_pulse
+from warpwatch.contract.words import JobKind
+from warpwatch.db.reads.rows import JobDetail, JobRow, JobStatusRow, LogLine, Page
+from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_job_status, read_log
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.api.code import RepositoryName
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
@@ -60,14 +60,14 @@ def get_job(session: Db, job_id: int) -> JobDetail:
     return found
 
 
-def pulse_or_404(session: Db, job_id: int) -> PulseRow:
-    found = read_pulse(session, job_id)
+def pulse_or_404(session: Db, job_id: int) -> JobStatusRow:
+    found = read_job_status(session, job_id)
     if found is None:
         raise not_found("job", job_id)
     return found
 
 
-Pulse = Annotated[PulseRow, Depends(pulse_or_404)]
+Pulse = Annotated[JobStatusRow, Depends(pulse_or_404)]
 
 
 @router.get("/jobs/{job_id}/log", responses=documented(404, 422))

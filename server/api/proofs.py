@@ -25,7 +25,7 @@ class ProvedDevice(BaseModel):
     name: str = Field(min_length=1, max_length=200)
 
 
-class ExhibitIn(BaseModel):
+class PlantedFaultIn(BaseModel):
     """What became of one adversary."""
 
     model_config = ConfigDict(extra="forbid")
@@ -39,7 +39,7 @@ class ExhibitIn(BaseModel):
     message: str = Field(max_length=4000)
 
 
-class AccusedIn(BaseModel):
+class FalseAlarmIn(BaseModel):
     """A variant that is right and was called wrong."""
 
     model_config = ConfigDict(extra="forbid")
@@ -59,8 +59,8 @@ class ProofIn(BaseModel):
     version: str = Field(min_length=1, max_length=50)
     seeds: int = Field(ge=0, lt=2**31)
     innocent: int = Field(ge=0, lt=2**31, description="Runs of right variants that found nothing.")
-    exhibits: list[ExhibitIn] = Field(max_length=MOST)
-    accused: list[AccusedIn] = Field(max_length=MOST)
+    exhibits: list[PlantedFaultIn] = Field(max_length=MOST)
+    accused: list[FalseAlarmIn] = Field(max_length=MOST)
 
 
 class ProofId(BaseModel):

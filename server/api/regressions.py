@@ -18,7 +18,7 @@ from warpwatch.server.explanation.events import with_common
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
-from warpwatch.server.intake.filters import Filters, State, understood_or_422
+from warpwatch.server.intake.filters import Filters, State, resolve_or_422
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error
 
 router = APIRouter(tags=["regressions"])
@@ -68,14 +68,14 @@ def get_regressions(
 ) -> Page[RegressionRow]:
     """What regressed between two commits or days and is still open, or anything else that the filters say; worst first."""
     found = repository_or_404(session, repository)
-    return list_regressions(session, found.id, understood_or_422(session, settings, found, filters), before, limit)
+    return list_regressions(session, found.id, resolve_or_422(session, settings, found, filters), before, limit)
 
 
 @router.get("/regressions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_regressions_csv(session: Db, settings: Config, repository: RepositoryName, filters: Filters) -> Response:
     """The same list as CSV, whole: a file has no pages."""
     found = repository_or_404(session, repository)
-    rows = list_all_regressions(session, found.id, understood_or_422(session, settings, found, filters))
+    rows = list_all_regressions(session, found.id, resolve_or_422(session, settings, found, filters))
     return csv_response(RegressionRow, rows, f"{repository}-regressions")
 
 
@@ -91,7 +91,7 @@ def get_events(
 ) -> Page[EventRow]:
     """The same regressions grouped by what one cause explains: one direction, and one range of commits or ranges inside each other."""
     found = repository_or_404(session, repository)
-    page = list_events(session, found.id, understood_or_422(session, settings, found, filters), before, limit)
+    page = list_events(session, found.id, resolve_or_422(session, settings, found, filters), before, limit)
     return Page(with_common(session, page.items), page.next_before) if common else page
 
 

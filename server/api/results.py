@@ -6,25 +6,26 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from warpwatch.contract.protocol import METRICS
 from warpwatch.db.reads.code import find_commit
 from warpwatch.db.reads.commits import compare_commits, compare_variants
 from warpwatch.db.reads.history import MAX_POINTS, list_series, read_history, read_samples, read_series
 from warpwatch.db.reads.overview import read_overview
-from warpwatch.db.reads.query import METRICS, Session
+from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import (
-    Cell,
     CommitRow,
     ComparedRow,
     DeviceRow,
-    History,
+    OverviewCell,
     Page,
     PointRow,
     PointSamples,
     RepositoryRow,
+    SeriesHistory,
     SeriesRow,
 )
 from warpwatch.server.api.code import DeviceKey, RepositoryName
-from warpwatch.server.figures.noise_summary import Learned, read_learned
+from warpwatch.server.figures.noise_summary import NoiseSummary, read_learned
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, device_or_404, repository_or_404
@@ -51,13 +52,13 @@ def get_overview_csv(
 ) -> Response:
     """The overview as CSV."""
     cells = get_overview(session, repository, device, metric, suite, operator).items
-    return csv_response(Cell, cells, f"{repository}-overview")
+    return csv_response(OverviewCell, cells, f"{repository}-overview")
 
 
 @router.get("/overview", responses=documented(404, 422))
 def get_overview(
     session: Db, repository: RepositoryName, device: DeviceKey, metric: Metric = None, suite: Text = None, operator: Text = None
-) -> Page[Cell]:
+) -> Page[OverviewCell]:
     """The newest state of every operator, case and variant that was ever tried on the device."""
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     return Page(read_overview(session, found.id, on.id, metric_of(on, metric), suite, operator), None)
@@ -94,7 +95,7 @@ def get_history(
     first: Ordinal = None,
     last: Ordinal = None,
     limit: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 2000,
-) -> History:
+) -> SeriesHistory:
     """The newest `limit` points of a series between two ordinals, oldest first, with marks where a commit did not do well."""
     found = read_history(session, series_id, first, last, limit)
     if found is None:
@@ -103,7 +104,7 @@ def get_history(
 
 
 @router.get("/history/{series_id}/noise", responses=documented(404, 422))
-def get_noise(session: Db, series_id: int) -> Page[Learned]:
+def get_noise(session: Db, series_id: int) -> Page[NoiseSummary]:
     """How far runs of the same code lie apart in a series, the least change it can show, and where it changed; per environment."""
     if read_series(session, series_id) is None:
         raise not_found("series", series_id, "list them at /api/v1/series")

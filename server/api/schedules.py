@@ -15,7 +15,7 @@ from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
 from warpwatch.server.schedules.requests import REFUSED, ScheduleChange, ScheduleRequest, change, create
-from warpwatch.server.schedules.turn import take_turn
+from warpwatch.server.schedules.turn import run_schedule
 
 router = APIRouter(tags=["schedules"])
 
@@ -63,14 +63,14 @@ def delete_schedule(session: Db, schedule_id: int) -> None:
 
 
 @router.post("/schedules/{schedule_id}/run", responses=documented(404, 409, 422))
-def run_schedule(request: Request, schedule_id: int, settings: Config) -> ScheduleRow:
+def run_now(request: Request, schedule_id: int, settings: Config) -> ScheduleRow:
     """Take a turn at once, within the budget; `message` says what it did. The next turn stays where it is."""
     require_schema(request)
     database = database_of(request)
     with database.session() as session:
         find(session, schedule_id)
     # git may have to fetch for minutes, so no transaction is open meanwhile.
-    if not take_turn(database, settings, schedule_id, datetime.now(UTC), due=False, cache=request.app.state.sources):
+    if not run_schedule(database, settings, schedule_id, datetime.now(UTC), due=False, cache=request.app.state.sources):
         raise Problem(409, f"schedule {schedule_id} is taking a turn just now; look at its message, or try again")
     with database.session() as session:
         return find(session, schedule_id)

@@ -18,7 +18,7 @@ Pair = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AlignmentStep:
     """One kernel, copy or torch operator of a call: how often it ran, and for how many nanoseconds, per call."""
 
     name: str
@@ -74,15 +74,15 @@ def align_traces(a: TraceDetail, b: TraceDetail) -> Alignment:
     return Alignment(sum(one.ns for one in left), sum(one.ns for one in right), ordered, align(left, right), changed)
 
 
-def steps_of(trace: TraceDetail, ordered: bool) -> list[Step]:
+def steps_of(trace: TraceDetail, ordered: bool) -> list[AlignmentStep]:
     """The steps of one call, in order or one per name."""
     if ordered:
-        return [Step(name, 1.0, ns) for name, ns in trace.summary["sequence"]]
+        return [AlignmentStep(name, 1.0, ns) for name, ns in trace.summary["sequence"]]
     calls = trace.summary.get("calls", CALLS_BEFORE_SUMMARIES)
-    return [Step(kernel.name, kernel.calls / calls, kernel.total_ns / calls) for kernel in trace.kernels]
+    return [AlignmentStep(kernel.name, kernel.calls / calls, kernel.total_ns / calls) for kernel in trace.kernels]
 
 
-def align(a: list[Step], b: list[Step]) -> list[AlignedRow]:
+def align(a: list[AlignmentStep], b: list[AlignmentStep]) -> list[AlignedRow]:
     """Rows of both lists: matched by name in order, then by name wherever they are, then by name without template arguments.
 
     Pairs of the same two names become one row.
@@ -120,7 +120,7 @@ def _by_name(a: list[str], b: list[str], taken: Iterable[Pair], name: Callable[[
     return [(index, waiting[name(text)].pop()) for index, text in enumerate(a) if index not in used_a and waiting.get(name(text))]
 
 
-def _row(a: Step | None, b: Step | None) -> AlignedRow:
+def _row(a: AlignmentStep | None, b: AlignmentStep | None) -> AlignedRow:
     a_count, a_ns = (a.count, a.ns) if a else (0.0, 0.0)
     b_count, b_ns = (b.count, b.ns) if b else (0.0, 0.0)
     return AlignedRow("", a.name if a else None, b.name if b else None, a_count, b_count, a_ns, b_ns, b_ns - a_ns)

@@ -10,7 +10,7 @@ from math import log
 from warpwatch.db.reads.cells import CellAround, list_cells_around
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import EventRow, RegressionRow
-from warpwatch.server.verdicts.common import Cell, find_common
+from warpwatch.server.verdicts.common import SeriesCell, find_common
 
 NOTABLE_SHARE, NOTABLE_CHANGE, LARGEST_SHARE = 0.3, 0.02, 0.5
 """A time that nobody measured in turn stayed the same when it moved by less than this share of the least confirmed change. Of a small
@@ -28,14 +28,14 @@ def with_common(session: Session, events: Sequence[EventRow]) -> list[EventRow]:
 
 
 def _common(parts: Sequence[tuple[RegressionRow, list[CellAround]]]) -> str:
-    sorted_in: dict[str, list[Cell]] = {"changed": [], "same": [], "unclear": []}
+    sorted_in: dict[str, list[SeriesCell]] = {"changed": [], "same": [], "unclear": []}
     for row, cells in parts:
         least = min((abs(log(cell.decided)) for cell in cells if cell.verdict == "confirmed" and cell.decided), default=0.0)
         for cell in cells:
             fate = _fate(row, cell, least)
             if fate is not None:
                 sorted_in[fate].append(
-                    Cell(cell.operator, cell.variant, cell.sizes, cell.precision, cell.direction, cell.layout, cell.device)
+                    SeriesCell(cell.operator, cell.variant, cell.sizes, cell.precision, cell.direction, cell.layout, cell.device)
                 )
     return "; ".join(find_common(sorted_in["changed"], sorted_in["same"], sorted_in["unclear"]))
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from html import escape
 
-from warpwatch.db.reads.badges import Standing
+from warpwatch.db.reads.badges import BadgeCounts
 
 _HEIGHT, _PADDING, _PER_CHARACTER = 20, 6, 6.6
 GOOD, BAD, WARNING, UNKNOWN = "#1a7f37", "#c0392b", "#9a6700", "#57606a"
 """White text on each has a contrast of at least 4.5."""
 
 
-def badge(label: str, standing: Standing) -> str:
+def badge(label: str, standing: BadgeCounts) -> str:
     """The badge of a repository or an operator."""
     return svg(label, *words(standing))
 
 
-def words(standing: Standing) -> tuple[str, str]:
+def words(standing: BadgeCounts) -> tuple[str, str]:
     """What the badge says, and its colour: everything that is not right first."""
     troubles = [(standing.wrong, "wrong"), (standing.failed, "failing"), (standing.slower, "slower")]
     said = [f"{count} {name}" for count, name in troubles if count]

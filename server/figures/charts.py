@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
-from warpwatch.db.reads.rows import History, PointRow, RegressionSeriesRow, StatusMark
+from warpwatch.db.reads.rows import PointRow, RegressionSeriesRow, SeriesHistory, StatusMark
 from warpwatch.server.figures.formats import (
     STATUS_NAMES,
     absolute,
@@ -25,7 +25,7 @@ from warpwatch.server.figures.formats import (
     unit_of,
     variant_order,
 )
-from warpwatch.server.figures.noise_summary import Step
+from warpwatch.server.figures.noise_summary import LevelShift
 
 Figure = dict[str, Any]
 SLOWER, FASTER = "#d2453a", "#2f9e6a"
@@ -50,7 +50,7 @@ _MAX_TICKS = 8
 
 
 def history_figure(
-    histories: Sequence[History], steps: Mapping[int, Sequence[Step]] | None = None, *, log_scale: bool = False
+    histories: Sequence[SeriesHistory], steps: Mapping[int, Sequence[LevelShift]] | None = None, *, log_scale: bool = False
 ) -> Figure:
     """Medians with their 95 % intervals over the commits that were measured, one line per series and environment.
 
@@ -139,14 +139,14 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
 # --- histories ------------------------------------------------------------------------------------------------
 
 
-def _positions(histories: Sequence[History]) -> dict[str, int]:
+def _positions(histories: Sequence[SeriesHistory]) -> dict[str, int]:
     """Every commit with a point or a mark, and its place on the axis."""
     found = {(point.ordinal, point.commit_sha) for history in histories for point in history.points}
     found |= {(mark.ordinal, mark.commit_sha) for history in histories for mark in history.marks}
     return {sha: place for place, (_, sha) in enumerate(sorted(found))}
 
 
-def _lines(history: History, commits: dict[str, int], size: float, colour: str, *, several: bool) -> list[Figure]:
+def _lines(history: SeriesHistory, commits: dict[str, int], size: float, colour: str, *, several: bool) -> list[Figure]:
     traces: list[Figure] = []
     for number, environment in enumerate(dict.fromkeys(point.environment_id for point in history.points)):
         points = [point for point in history.points if point.environment_id == environment]
@@ -164,7 +164,7 @@ def _lines(history: History, commits: dict[str, int], size: float, colour: str, 
     return traces
 
 
-def _hover(history: History, point: PointRow) -> list[str]:
+def _hover(history: SeriesHistory, point: PointRow) -> list[str]:
     interval = f"{history.series.variant}, {duration(point.low_ns, 4)} to {duration(point.high_ns, 4)}"
     if point.roofline_share is not None:
         interval += f"<br>{share(point.roofline_share)} of {escape(point.bound or 'the roofline')}"
@@ -175,7 +175,9 @@ def _hover(history: History, point: PointRow) -> list[str]:
     ]  # fmt: skip
 
 
-def _steps(histories: Sequence[History], steps: Mapping[int, Sequence[Step]], commits: dict[str, int], size: float) -> list[Figure]:
+def _steps(
+    histories: Sequence[SeriesHistory], steps: Mapping[int, Sequence[LevelShift]], commits: dict[str, int], size: float
+) -> list[Figure]:
     """A triangle with the change on the first point of every new level, where that point is shown; one trace per direction."""
     traces: list[Figure] = []
     for name, symbol, colour, place in (
@@ -209,14 +211,14 @@ def _steps(histories: Sequence[History], steps: Mapping[int, Sequence[Step]], co
     return traces
 
 
-def _step_hover(history: History, point: PointRow, step: Step) -> list[str]:
+def _step_hover(history: SeriesHistory, point: PointRow, step: LevelShift) -> list[str]:
     return [
         _commit_address(history, point.commit_sha), short(point.commit_sha), escape(_shortened(point.subject)),
         f"{escape(history.series.variant)}, level since {short(step.base_sha)}", change(step.ratio), "by history alone",
     ]  # fmt: skip
 
 
-def _status_strip(histories: Sequence[History], commits: dict[str, int]) -> tuple[list[Figure], list[str]]:
+def _status_strip(histories: Sequence[SeriesHistory], commits: dict[str, int]) -> tuple[list[Figure], list[str]]:
     """One trace per status, so that the legend explains the symbols; and the names of the strip's rows."""
     marks = [(history, mark) for history in histories for mark in history.marks]
     name = _row_of if len(histories) > 1 else lambda history, mark: mark.kind
@@ -243,18 +245,18 @@ def _status_strip(histories: Sequence[History], commits: dict[str, int]) -> tupl
     return traces, rows
 
 
-def _row_of(history: History, _mark: StatusMark) -> str:
+def _row_of(history: SeriesHistory, _mark: StatusMark) -> str:
     return history.series.variant
 
 
-def _mark_hover(history: History, mark: StatusMark) -> list[str]:
+def _mark_hover(history: SeriesHistory, mark: StatusMark) -> list[str]:
     return [
         _commit_address(history, mark.commit_sha), short(mark.commit_sha), f"{escape(history.series.variant)}, {mark.kind}",
         escape(_shortened(headline(mark.message))), STATUS_NAMES[mark.status], "",
     ]  # fmt: skip
 
 
-def _environment_borders(histories: Sequence[History], commits: dict[str, int]) -> tuple[list[Figure], list[Figure]]:
+def _environment_borders(histories: Sequence[SeriesHistory], commits: dict[str, int]) -> tuple[list[Figure], list[Figure]]:
     """A dotted line between neighbouring points of one series that were measured in different environments."""
     borders: dict[float, str] = {}
     for history in histories:
@@ -275,7 +277,7 @@ def _environment_borders(histories: Sequence[History], commits: dict[str, int]) 
     return shapes, notes
 
 
-def _what_changed(history: History, before: PointRow, after: PointRow) -> str:
+def _what_changed(history: SeriesHistory, before: PointRow, after: PointRow) -> str:
     """The facts of the new environment that differ, the first two of them."""
     old, new = (history.environments.get(point.environment_id, {}) for point in (before, after))
     changed = [f"{name} {fact(value)}" for name, value in new.items() if fact(old.get(name)) != fact(value)]
@@ -291,7 +293,7 @@ def commit_axis(commits: dict[str, int]) -> Figure:
     return {"tickvals": ticks, "ticktext": texts, "range": [-0.6, len(places) - 0.4], "showgrid": False, "zeroline": False}
 
 
-def _commit_address(history: History, sha: str) -> str:
+def _commit_address(history: SeriesHistory, sha: str) -> str:
     return f"/commits/{sha}?{urlencode({'repository': history.series.repository})}"
 
 

@@ -15,7 +15,7 @@ from warpwatch.server.verdicts.noise import ALARM, Reading, detectable, learn, s
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LevelShift:
     """A change of level between two neighbouring commits that were measured; ratio is head over base level."""
 
     base_sha: str
@@ -26,7 +26,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class NoiseSummary:
     """What the readings of one environment say. Deviations and `detectable` are shares of the time: 0.021 is 2.1 %.
 
     repeats: readings of commits that had one already. detectable: the least change that one new run lets suspect.
@@ -39,16 +39,16 @@ class Learned:
     between: float
     within: float
     detectable: float
-    steps: list[Step]
+    steps: list[LevelShift]
 
 
-def read_learned(session: Session, series_id: int) -> list[Learned]:
+def read_learned(session: Session, series_id: int) -> list[NoiseSummary]:
     """Of every environment, the one measured at the newest commit first."""
     rows = list_readings(session, series_id)
     return learn_from(rows)
 
 
-def learn_from(rows: Sequence[ReadingRow]) -> list[Learned]:
+def learn_from(rows: Sequence[ReadingRow]) -> list[NoiseSummary]:
     """Levels of two environments are never compared. rows: of one series, in order of history."""
     shas = {row.commit_id: row.commit_sha for row in rows}
     readings = [Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns) for row in rows]
@@ -57,11 +57,11 @@ def learn_from(rows: Sequence[ReadingRow]) -> list[Learned]:
     return sorted(found, key=lambda one: -newest[one.environment_id])
 
 
-def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, shas: dict[int, str]) -> Learned:
+def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, shas: dict[int, str]) -> NoiseSummary:
     changes = find_changes(readings, device_kind, ALARM[device_kind])
     level = median(one.median_ns for one in readings[changes[-1].head if changes else 0 :])
     noise = learn(readings, device_kind)
-    return Learned(
+    return NoiseSummary(
         environment_id,
         len(readings),
         sum(before.commit_id == after.commit_id for before, after in pairwise(readings)),
@@ -73,6 +73,6 @@ def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, s
     )
 
 
-def _step(readings: Sequence[Reading], change: Change, shas: dict[int, str]) -> Step:
+def _step(readings: Sequence[Reading], change: Change, shas: dict[int, str]) -> LevelShift:
     base, head = readings[change.base], readings[change.head]
-    return Step(shas[base.commit_id], shas[head.commit_id], base.ordinal, head.ordinal, change.ratio)
+    return LevelShift(shas[base.commit_id], shas[head.commit_id], base.ordinal, head.ordinal, change.ratio)

@@ -9,7 +9,7 @@ from pathlib import Path
 from warpwatch import git
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import RepositoryRow
-from warpwatch.db.registry import CommitRow, record_commits
+from warpwatch.db.registry import NewCommit, record_commits
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
@@ -19,7 +19,7 @@ PARENT, MERGE_BASE = "parent", "merge-base"
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class CommitHistory:
     """Commits, oldest first, and the names of the operators at each."""
 
     commits: list[git.CommitInfo]
@@ -30,12 +30,12 @@ class History:
 
 def write_down(session: Session, repository_id: int, infos: Iterable[git.CommitInfo]) -> dict[str, int]:
     """Records what git says of commits; their ids by full commit id."""
-    return record_commits(session, repository_id, [CommitRow(*astuple(info)) for info in infos])
+    return record_commits(session, repository_id, [NewCommit(*astuple(info)) for info in infos])
 
 
 def read_commits(
     settings: Settings, repository: RepositoryRow, commits: str, base: str | None, branch: str | None = None
-) -> tuple[History, History | None, list[FieldError]]:
+) -> tuple[CommitHistory, CommitHistory | None, list[FieldError]]:
     """The commits meant, and the one they are compared with when `base` is given; or what is wrong with either.
 
     base: a ref, PARENT, or MERGE_BASE, which is where the commit left `branch`, by default the one that is watched.
@@ -66,7 +66,7 @@ def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
 
 def _read_relative(
     mirror: Path, head: git.CommitInfo, base: str, branch: str | None, watched: str | None, errors: list[FieldError]
-) -> History:
+) -> CommitHistory:
     """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its parent."""
     wanted = head.parent_sha
     if base == MERGE_BASE:
@@ -77,15 +77,15 @@ def _read_relative(
             errors.append(
                 FieldError(field=field, message=str(error), remedy="name the branch that the commit is to be merged into")
             )
-            return History([], {}, "")
+            return CommitHistory([], {}, "")
         wanted = met if met != head.sha else wanted
     if wanted is None:
         errors.append(FieldError(field="base", message="the first commit has none before it", remedy="choose a later commit"))
-        return History([], {}, "")
+        return CommitHistory([], {}, "")
     return _read(mirror, "base", wanted, errors)
 
 
-def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> History:
+def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> CommitHistory:
     try:
         commits = git.describe_many(mirror, git.resolve_range(mirror, text))
     except git.UnknownRefError as error:
@@ -94,10 +94,10 @@ def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> Hist
         errors.append(FieldError(field=field, message=str(error), remedy="submit a shorter range"))
     else:
         return with_operators(mirror, commits)
-    return History([], {}, "")
+    return CommitHistory([], {}, "")
 
 
-def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> History:
+def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> CommitHistory:
     """Commits with their operators. Most share their description and their operator folder, so each distinct one is read once."""
     shas = [commit.sha for commit in commits]
     files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas])
@@ -106,7 +106,7 @@ def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> History:
     trees = git.object_ids(mirror, names)
     operators = {tree: git.operators_in(mirror, tree) if tree else [] for tree in set(trees)}
     by_sha = {sha: operators[tree] for sha, tree in zip(shas, trees, strict=True)}
-    return History(commits, by_sha, folders[files[-1]])
+    return CommitHistory(commits, by_sha, folders[files[-1]])
 
 
 def _folder(mirror: Path, file: str | None) -> str:

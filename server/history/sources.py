@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from warpwatch import git
-from warpwatch.db.reads.measured import Asked, Place, read_asked_before
+from warpwatch.db.reads.measured import EarlierJob, JobSlot, read_earlier_jobs
 from warpwatch.db.reads.query import Session
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 
@@ -146,9 +146,9 @@ class Earlier:
 
     def __init__(self, session: Session, mirror: Path, oldest: git.CommitInfo) -> None:
         self._sources = Sources(mirror)
-        self._asked = read_asked_before(session, oldest.sha, oldest.ordinal)
+        self._asked = read_earlier_jobs(session, oldest.sha, oldest.ordinal)
 
-    def unchanged_since(self, place: Place, operator: str, sha: str, spec: dict[str, Any]) -> str | None:
+    def unchanged_since(self, place: JobSlot, operator: str, sha: str, spec: dict[str, Any]) -> str | None:
         """The nearest earlier commit whose numbers are this one's too: the same was asked for there, of the same sources."""
         before = self._asked.get(place)
         if (
@@ -157,7 +157,7 @@ class Earlier:
             and self._sources.of(before.sha, operator) == self._sources.of(sha, operator)
         ):
             return before.sha
-        self._asked[place] = Asked(sha, spec)
+        self._asked[place] = EarlierJob(sha, spec)
         return None
 
 

@@ -58,7 +58,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class Guard:
+class RequestGuard:
     """ASGI middleware in front of the whole application."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:

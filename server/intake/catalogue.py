@@ -9,13 +9,13 @@ from typing import Any
 
 from warpwatch.db.reads.code import read_operator_entry
 from warpwatch.db.reads.query import Session
-from warpwatch.server.history.commits import History
+from warpwatch.server.history.commits import CommitHistory
 from warpwatch.server.http.problems import FieldError
 from warpwatch.server.intake.submission_request import SubmissionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownNames:
     """Variants and cases of one operator that a job is about, as far as a worker has read them."""
 
     variants: list[str]
@@ -23,8 +23,8 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Operators to measure; entries holds what is known of each (worker.protocol.OperatorEntry), None where nothing is."""
+class OperatorSelection:
+    """Operators to measure; entries holds what is known of each (contract.protocol.OperatorEntry), None where nothing is."""
 
     operators: list[str]
     entries: dict[str, dict[str, Any] | None]
@@ -32,7 +32,7 @@ class Choice:
     cases: list[str]
     suite: str
 
-    def known(self, operator: str, device_kind: str) -> Known | None:
+    def known(self, operator: str, device_kind: str) -> KnownNames | None:
         """What a job of the operator on such a device is about; None when no worker has read the operator yet."""
         entry = self.entries[operator]
         if entry is None:
@@ -41,11 +41,13 @@ class Choice:
             v["name"] for v in entry["variants"] if device_kind in v["devices"] and v["name"] in (self.variants or [v["name"]])
         ]
         if self.cases:
-            return Known(variants, [case["key"] for case in entry["cases"] if case["key"] in self.cases])
-        return Known(variants, [case["key"] for case in entry["cases"] if self.suite in case["suites"]])
+            return KnownNames(variants, [case["key"] for case in entry["cases"] if case["key"] in self.cases])
+        return KnownNames(variants, [case["key"] for case in entry["cases"] if self.suite in case["suites"]])
 
 
-def choose(session: Session, repository_id: int, history: History, request: SubmissionRequest) -> tuple[Choice, list[FieldError]]:
+def select_operators(
+    session: Session, repository_id: int, history: CommitHistory, request: SubmissionRequest
+) -> tuple[OperatorSelection, list[FieldError]]:
     """The operators that have what is asked for at any of the commits; or what is wrong with the request."""
     present = sorted({name for names in history.operators.values() for name in names})
     errors = unknown_names("operators", "operator", request.operators, present) if history.commits else []
@@ -64,7 +66,7 @@ def choose(session: Session, repository_id: int, history: History, request: Subm
             FieldError(field="kinds", message="no commit of this operator was read yet, so nothing can be compared", remedy=remedy)
         )
     chosen = [name for name in wanted if _has_any(entries[name], request)]
-    return Choice(chosen, entries, request.variants, request.cases, request.suite), errors
+    return OperatorSelection(chosen, entries, request.variants, request.cases, request.suite), errors
 
 
 def _check_filters(request: SubmissionRequest, entries: list[dict[str, Any]]) -> list[FieldError]:

@@ -77,14 +77,14 @@ Filters = Annotated[_Filters, Depends(_Filters)]
 
 
 @dataclass(frozen=True, slots=True)
-class Understood:
+class ResolvedFilters:
     """A question that can be asked of the database; errors names the fields that could not be used."""
 
     question: Question
     errors: list[FieldError] = field(default_factory=list)
 
 
-def understand(session: Session, settings: Settings, repository: RepositoryRow, filters: _Filters) -> Understood:
+def resolve(session: Session, settings: Settings, repository: RepositoryRow, filters: _Filters) -> ResolvedFilters:
     """The filters with their commits looked up, in the database first and then in the mirror."""
     errors: list[FieldError] = []
 
@@ -109,11 +109,11 @@ def understand(session: Session, settings: Settings, repository: RepositoryRow, 
         since=ordinal("from", filters.since, end=False),
         until=ordinal("to", filters.until, end=True),
     )
-    return Understood(question, errors)
+    return ResolvedFilters(question, errors)
 
 
-def understood_or_422(session: Session, settings: Settings, repository: RepositoryRow, filters: _Filters) -> Question:
-    found = understand(session, settings, repository, filters)
+def resolve_or_422(session: Session, settings: Settings, repository: RepositoryRow, filters: _Filters) -> Question:
+    found = resolve(session, settings, repository, filters)
     if found.errors:
         raise Problem(422, "some filters cannot be used; see `errors`", found.errors)
     return found.question

@@ -9,17 +9,17 @@ from typing import Any
 
 from warpwatch.db.database import Database
 from warpwatch.db.reads.code import find_repository, list_repositories
-from warpwatch.db.reads.measured import Place
+from warpwatch.db.reads.measured import JobSlot
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import DeviceRow, RepositoryRow
 from warpwatch.db.reads.work import find_submission
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.git import CommitInfo, mirror_path
-from warpwatch.server.history.commits import History, read_commits, write_down
+from warpwatch.server.history.commits import CommitHistory, read_commits, write_down
 from warpwatch.server.history.sources import Earlier, Sources
 from warpwatch.server.http.problems import FieldError, Problem
-from warpwatch.server.intake.catalogue import Choice, choose
+from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.submission_request import ORDER, Kind, ProfileOptions, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.threads.callbacks import tell_pending
@@ -29,13 +29,13 @@ MAX_JOBS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SubmissionPlan:
     """Everything a submission needs, validated."""
 
     repository: RepositoryRow
-    history: History
-    base: History | None
-    choice: Choice
+    history: CommitHistory
+    base: CommitHistory | None
+    choice: OperatorSelection
     devices: list[DeviceRow]
     mirror: Path
 
@@ -57,12 +57,12 @@ def submit(
     history, base, errors = read_commits(settings, repository, request.commits, _base_of(request), request.branch)
     errors = errors + _sanitizer_errors(request) + _own_base_errors(history, base, request)
     with database.session() as session:
-        choice, wrong = choose(session, repository.id, history, request)
+        choice, wrong = select_operators(session, repository.id, history, request)
         devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=origin == "webhook")
         errors = errors + wrong + missing
         if errors:
             raise Problem(422, "nothing was submitted; see `errors`", errors)
-        plan = Plan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
+        plan = SubmissionPlan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
         made = _create(session, plan, request, origin, idempotency_key)
         if plan.is_held(request):
             tell_pending(session, settings.server_url, repository, made, plan.history.commits[0].sha)
@@ -105,7 +105,7 @@ def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
     ]
 
 
-def _own_base_errors(history: History, base: History | None, request: SubmissionRequest) -> list[FieldError]:
+def _own_base_errors(history: CommitHistory, base: CommitHistory | None, request: SubmissionRequest) -> list[FieldError]:
     """A commit measured beside itself says how much noise there is; held against itself it says nothing."""
     if base is None or base.commits != history.commits or "compare" in request.kinds:
         return []
@@ -114,7 +114,7 @@ def _own_base_errors(history: History, base: History | None, request: Submission
     ]
 
 
-def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: str, key: str | None) -> int:
+def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, origin: str, key: str | None) -> int:
     infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
     commits = write_down(session, plan.repository.id, infos)
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
@@ -122,7 +122,7 @@ def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: st
     jobs = []
     for info, operator, kind, device in _wanted(plan, request):
         spec = job_spec(plan.choice, request, kind, operator, device)
-        place = Place(operators[operator], device.id, kind)
+        place = JobSlot(operators[operator], device.id, kind)
         jobs.append(
             NewJob(
                 kind=kind,
@@ -152,7 +152,9 @@ def _create(session: Session, plan: Plan, request: SubmissionRequest, origin: st
     )
 
 
-def _held_jobs(plan: Plan, request: SubmissionRequest, commits: dict[str, int], operators: dict[str, int]) -> list[NewJob]:
+def _held_jobs(
+    plan: SubmissionPlan, request: SubmissionRequest, commits: dict[str, int], operators: dict[str, int]
+) -> list[NewJob]:
     """Comparisons with the base of every operator that both commits have; where its sources are the same there is nothing to do."""
     if plan.base is None or "bench" not in request.kinds:
         return []
@@ -175,7 +177,7 @@ def _held_jobs(plan: Plan, request: SubmissionRequest, commits: dict[str, int], 
     return jobs
 
 
-def _wanted(plan: Plan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo, str, Kind, DeviceRow]]:
+def _wanted(plan: SubmissionPlan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo, str, Kind, DeviceRow]]:
     for info in plan.history.commits:
         for operator in plan.choice.operators:
             if operator in plan.history.operators[info.sha]:
@@ -184,7 +186,7 @@ def _wanted(plan: Plan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo
                         yield from ((info, operator, kind, device) for device in plan.devices)
 
 
-def job_spec(choice: Choice, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow) -> dict[str, Any]:
+def job_spec(choice: OperatorSelection, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow) -> dict[str, Any]:
     """What the worker needs besides the job's columns."""
     spec: dict[str, Any] = {
         "suite": request.suite,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from urllib.parse import urlsplit
 
-from warpwatch.db.models import Triage
+from warpwatch.contract.words import Triage
 
 MAX_NOTE, MAX_NAME, MAX_LINK = 5000, 200, 1000
 

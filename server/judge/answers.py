@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from warpwatch.db.models import Answer, Purpose, Verdict
+from warpwatch.contract.words import Answer, Purpose, Verdict
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.reads.observed import BAD, RoundsRow, list_checks, list_rounds
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import SeriesDecision
-from warpwatch.server.judge.dossier import CONFIRMING, Dossier
+from warpwatch.server.judge.dossier import CONFIRMING, RegressionContext
 from warpwatch.server.verdicts import paired
-from warpwatch.server.verdicts.paired import Direction
+from warpwatch.server.verdicts.paired import TimeDirection
 
 EXPECTED_RATIO = {"cuda": 1.01, "cpu": 1.03}
 """Least change, per device kind, that rounds must hold not to dismiss a suspicion, however little history said."""
@@ -20,7 +20,7 @@ _NOT_BUILT = "build_failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TrialResult:
     """What a trial said, of each series and in all. opposite: series that went the other way, with head over base."""
 
     answer: Answer
@@ -38,14 +38,14 @@ class Said:
         return any(one.verdict == verdict for one in self.decisions)
 
 
-def hear(session: Session, dossier: Dossier, trial: TrialState) -> Said:
+def evaluate_trial(session: Session, dossier: RegressionContext, trial: TrialState) -> TrialResult:
     """What the job of a trial says now that it has ended."""
     if trial.job_state != "done":
         asked = [
             SeriesDecision(one.series_id, Verdict.UNSURE) for one in _asked(dossier, trial) if one.verdict != Verdict.CONFIRMED
         ]
         reason = "its job was cancelled" if trial.job_state == "cancelled" else f"its job failed: {trial.job_message}"
-        return Said(Answer.UNSURE, reason, asked if trial.purpose in CONFIRMING else [])
+        return TrialResult(Answer.UNSURE, reason, asked if trial.purpose in CONFIRMING else [])
     return _hear_check(session, dossier, trial) if trial.kind == "check" else _hear_rounds(session, dossier, trial)
 
 
@@ -59,7 +59,7 @@ def severity(ratio: float | None) -> float:
     return max(ratio, 1 / ratio) if ratio else 0.0
 
 
-def joint(verdicts: Iterable[str]) -> Verdict:
+def combine(verdicts: Iterable[str]) -> Verdict:
     """One confirmed series confirms the change; it is dismissed only when every series is."""
     said = set(verdicts)
     for verdict in (Verdict.CONFIRMED, Verdict.SUSPECTED, Verdict.UNSURE):
@@ -68,7 +68,7 @@ def joint(verdicts: Iterable[str]) -> Verdict:
     return Verdict.DISMISSED
 
 
-def _asked(dossier: Dossier, trial: TrialState) -> list[MemberRow]:
+def _asked(dossier: RegressionContext, trial: TrialState) -> list[MemberRow]:
     """The series that a trial was to measure."""
     spec = trial.spec
     pairs = {tuple(pair) for pair in spec.get("pairs") or []}
@@ -79,22 +79,24 @@ def _asked(dossier: Dossier, trial: TrialState) -> list[MemberRow]:
 # --- paired rounds --------------------------------------------------------------------------------------------
 
 
-def _hear_rounds(session: Session, dossier: Dossier, trial: TrialState) -> Said:
+def _hear_rounds(session: Session, dossier: RegressionContext, trial: TrialState) -> TrialResult:
     rounds = list_rounds(session, trial.job_id)
-    direction: Direction = "slower" if dossier.regression.direction == "slower" else "faster"
+    direction: TimeDirection = "slower" if dossier.regression.direction == "slower" else "faster"
     asked, kind = _asked(dossier, trial), dossier.regression.device_kind
     decisions = [_decide(one, rounds.get(one.series_id), direction, kind, trial) for one in asked]
     measured = [one for one in decisions if one.ratio is not None]
     troubles = [_trouble(row) for row in rounds.values() if row.status != "ok"]
     if trial.purpose in CONFIRMING:
-        other: Direction = "faster" if direction == "slower" else "slower"
+        other: TimeDirection = "faster" if direction == "slower" else "slower"
         turned = [_decide(one, rounds.get(one.series_id), other, kind, trial) for one in asked]
         opposite = [(one.series_id, one.ratio) for one in turned if one.verdict == Verdict.CONFIRMED and one.ratio]
-        return Said(_ANSWERS[joint(one.verdict for one in decisions)], _describe(rounds, decisions, troubles), decisions, opposite)
+        return TrialResult(
+            _ANSWERS[combine(one.verdict for one in decisions)], _describe(rounds, decisions, troubles), decisions, opposite
+        )
     if not measured and trial.purpose == Purpose.BISECT and not any(row.message.startswith("base:") for row in rounds.values()):
-        return Said(Answer.SKIPPED, troubles[0] if troubles else "it cannot be measured", [])
-    verdict = joint(one.verdict for one in measured) if measured else Verdict.UNSURE
-    return Said(_ANSWERS[verdict], _describe(rounds, decisions, troubles), decisions)
+        return TrialResult(Answer.SKIPPED, troubles[0] if troubles else "it cannot be measured", [])
+    verdict = combine(one.verdict for one in measured) if measured else Verdict.UNSURE
+    return TrialResult(_ANSWERS[verdict], _describe(rounds, decisions, troubles), decisions)
 
 
 _ANSWERS = {
@@ -105,7 +107,7 @@ _ANSWERS = {
 }
 
 
-def _decide(member: MemberRow, rounds: RoundsRow | None, direction: Direction, kind: str, trial: TrialState) -> SeriesDecision:
+def _decide(member: MemberRow, rounds: RoundsRow | None, direction: TimeDirection, kind: str, trial: TrialState) -> SeriesDecision:
     if rounds is None or rounds.status != "ok":
         return SeriesDecision(member.series_id, Verdict.UNSURE)
     suspected = member.suspected_ratio if trial.purpose in CONFIRMING else member.ratio
@@ -131,7 +133,7 @@ def _describe(rounds: dict[int, RoundsRow], decisions: list[SeriesDecision], tro
 # --- checks ---------------------------------------------------------------------------------------------------
 
 
-def _hear_check(session: Session, dossier: Dossier, trial: TrialState) -> Said:
+def _hear_check(session: Session, dossier: RegressionContext, trial: TrialState) -> TrialResult:
     found = {(row.variant_id, row.case_id): row.status for row in list_checks(session, trial.job_id)}
     statuses = {one.series_id: found.get((one.variant_id, one.case_id)) for one in _asked(dossier, trial)}
     members = {one.series_id: one for one in dossier.members}
@@ -139,11 +141,11 @@ def _hear_check(session: Session, dossier: Dossier, trial: TrialState) -> Said:
     bad = [number for number, fate in fates.items() if fate == Verdict.CONFIRMED]
     message = _count(statuses.values())
     if trial.purpose in CONFIRMING and trial.base_sha != trial.head_sha:
-        return Said(_ANSWERS[joint(fates.values())], message, [SeriesDecision(*item) for item in fates.items()])
+        return TrialResult(_ANSWERS[combine(fates.values())], message, [SeriesDecision(*item) for item in fates.items()])
     decisions = [SeriesDecision(number, fate) for number, fate in fates.items() if fate != Verdict.UNSURE]
     if bad:
-        return Said(Answer.CHANGED, message, decisions)
-    return Said(Answer.SAME if decisions else Answer.SKIPPED, message, decisions)
+        return TrialResult(Answer.CHANGED, message, decisions)
+    return TrialResult(Answer.SAME if decisions else Answer.SKIPPED, message, decisions)
 
 
 def _fate(status: str | None, member: MemberRow) -> Verdict:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpwatch.db.models import Answer, Cause, Purpose
+from warpwatch.contract.words import Answer, Cause, Purpose
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import attach_compare_job, unsettle
 from warpwatch.db.trials import NewTrial, ask
 from warpwatch.server.history.mirror import record
 from warpwatch.server.judge.answers import severity
-from warpwatch.server.judge.dossier import CONFIRMING, Dossier
+from warpwatch.server.judge.dossier import CONFIRMING, RegressionContext
 from warpwatch.server.verdicts.paired import ROUNDS
 
 CONFIRM_PRIORITY = -1
@@ -26,7 +26,7 @@ PLAIN_RATIO = {"cuda": 1.05, "cpu": 1.15}
 
 def ask_trial(
     session: Session,
-    dossier: Dossier,
+    dossier: RegressionContext,
     purpose: Purpose,
     base_sha: str,
     head_sha: str,
@@ -62,7 +62,7 @@ def is_plain(members: list[MemberRow], device_kind: str) -> bool:
     return bool(members) and all(severity(member.ratio) >= PLAIN_RATIO[device_kind] for member in members)
 
 
-def asked_before(dossier: Dossier, base_sha: str, head_sha: str) -> list[TrialState]:
+def asked_before(dossier: RegressionContext, base_sha: str, head_sha: str) -> list[TrialState]:
     """The trials of these two commits; of something broken, those that checked the second one."""
     return [one for one in dossier.trials if one.head_sha == head_sha and (dossier.is_broken or one.base_sha == base_sha)]
 

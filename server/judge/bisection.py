@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from warpwatch.db.models import Answer, Purpose, Verdict
+from warpwatch.contract.words import Answer, Purpose, Verdict
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import TrialState
 from warpwatch.db.reads.query import Session
@@ -13,16 +13,16 @@ from warpwatch.db.regressions import attach_compare_job, copy_members, decide, d
 from warpwatch.db.triage import SERVICE, set_triage
 from warpwatch.git import GitError, path
 from warpwatch.server.history.mirror import record
-from warpwatch.server.judge.answers import Said, hear
+from warpwatch.server.judge.answers import TrialResult, evaluate_trial
 from warpwatch.server.judge.asking import ask_trial, asked_before, is_plain, may_ask
-from warpwatch.server.judge.dossier import Dossier, remark
-from warpwatch.server.judge.leftover import suspect_leftover
+from warpwatch.server.judge.dossier import RegressionContext, remark
+from warpwatch.server.judge.leftover import suspect_residual
 from warpwatch.server.verdicts import bisect as halving
 from warpwatch.server.verdicts.paired import FEW_ROUNDS, MORE_ROUNDS, ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CommitRange:
     """The commits of a confirmed range, the good end first, and what is known of them by their places.
 
     left: those that may be guilty. skipped: those that cannot be measured. innocent: how many have the sources of the one before.
@@ -40,7 +40,7 @@ class Line:
         return self.shas[base], self.shas[head]
 
 
-def bisect(session: Session, dossier: Dossier) -> int | None:
+def bisect(session: Session, dossier: RegressionContext) -> int | None:
     """Takes the next step towards the commit behind a confirmed change, or settles the change where there is none to take.
 
     The id of the suspicion of what the commit that was found does not explain, where there is any.
@@ -60,7 +60,7 @@ def bisect(session: Session, dossier: Dossier) -> int | None:
     return None if proof is None else _close(session, dossier, line, proof)
 
 
-def _line(dossier: Dossier, whole: TrialState) -> Line:
+def _line(dossier: RegressionContext, whole: TrialState) -> CommitRange:
     """What is known of the commits between the ends of the confirmed range."""
     operator, sources = dossier.regression.operator, dossier.mirror.sources
     shas = path(dossier.mirror.path, whole.base_sha, whole.head_sha)
@@ -73,16 +73,16 @@ def _line(dossier: Dossier, whole: TrialState) -> Line:
     place = {sha: number for number, sha in enumerate(shas)}
     known = [one for one in dossier.trials if one.base_sha in place and one.head_sha in place and one.base_sha != one.head_sha]
     findings = [
-        halving.Finding(place[one.base_sha], place[one.head_sha], one.answer == Answer.CHANGED)
+        halving.RangeAnswer(place[one.base_sha], place[one.head_sha], one.answer == Answer.CHANGED)
         for one in known
         if one.answer in (Answer.CHANGED, Answer.SAME)
     ]
     skipped = {place[one.head_sha] for one in known if one.answer == Answer.SKIPPED}
     skipped |= {number for number, found in enumerate(made_from) if found is None}
-    return Line(shas, halving.suspects(differs, findings), skipped, differs[1:].count(False))
+    return CommitRange(shas, halving.suspects(differs, findings), skipped, differs[1:].count(False))
 
 
-def _halve(session: Session, dossier: Dossier, line: Line) -> bool:
+def _halve(session: Session, dossier: RegressionContext, line: CommitRange) -> bool:
     """Asks for the trial that halves the range; False when there is none to ask for."""
     place = halving.middle(line.left, line.skipped)
     if place is None:
@@ -97,7 +97,7 @@ def _halve(session: Session, dossier: Dossier, line: Line) -> bool:
     return True
 
 
-def _proof(session: Session, dossier: Dossier, line: Line) -> TrialState | None:
+def _proof(session: Session, dossier: RegressionContext, line: CommitRange) -> TrialState | None:
     """The trial that shows the change between the ends of the range; None when it had to be asked for.
 
     Where the ends cannot be told apart for certain, that is the trial of the narrowest range that holds them.
@@ -115,12 +115,12 @@ def _proof(session: Session, dossier: Dossier, line: Line) -> TrialState | None:
     return min(within, key=lambda one: place[one.head_sha] - place[one.base_sha])
 
 
-def _close(session: Session, dossier: Dossier, line: Line, proof: TrialState) -> int | None:
+def _close(session: Session, dossier: RegressionContext, line: CommitRange, proof: TrialState) -> int | None:
     """Gives the regression the range and the numbers that were found, and settles it; the id of the suspicion of what is left."""
     state = dossier.regression
     is_refuted = any(one.answer == Answer.SAME for one in asked_before(dossier, *line.ends))
     base, head = (proof.base_sha, proof.head_sha) if is_refuted else line.ends
-    said = hear(session, dossier, proof)
+    said = evaluate_trial(session, dossier, proof)
     ids = record(session, dossier.mirror, state.repository_id, [base, head])
     moved = (ids[base], ids[head]) != (state.base_commit_id, state.head_commit_id)
     other = move(session, state.id, ids[base], ids[head]) if moved else None
@@ -133,10 +133,10 @@ def _close(session: Session, dossier: Dossier, line: Line, proof: TrialState) ->
             remark(session, state.id, _summary(line, base, head, proof))
         _supersede(session, state.id)
     settle(session, state.id)
-    return suspect_leftover(session, dossier, head, ids[head], said)
+    return suspect_residual(session, dossier, head, ids[head], said)
 
 
-def _write(session: Session, regression_id: int, proof: TrialState, said: Said) -> None:
+def _write(session: Session, regression_id: int, proof: TrialState, said: TrialResult) -> None:
     """The numbers, decisions and traces of the trial that shows the change."""
     most = said.worst
     if most is None:
@@ -152,7 +152,7 @@ def _write(session: Session, regression_id: int, proof: TrialState, said: Said) 
     )  # fmt: skip
 
 
-def _merge(session: Session, dossier: Dossier, other: int, proof: TrialState, said: Said) -> None:
+def _merge(session: Session, dossier: RegressionContext, other: int, proof: TrialState, said: TrialResult) -> None:
     """Another regression has the range that was found: it gets the series, and this one says where they went."""
     mine = dossier.regression.id
     known = {one.series_id for one in judging.list_members(session, other) if one.verdict == Verdict.CONFIRMED}
@@ -167,7 +167,7 @@ def _merge(session: Session, dossier: Dossier, other: int, proof: TrialState, sa
     set_triage(session, mine, "invalid", SERVICE, f"the same change as regression {other}")
 
 
-def _summary(line: Line, base: str, head: str, proof: TrialState) -> str:
+def _summary(line: CommitRange, base: str, head: str, proof: TrialState) -> str:
     """What the bisection found, and what it did not have to look at or could not."""
     places = line.shas.index(base), line.shas.index(head)
     between = places[1] - places[0] - 1

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import groupby, pairwise
 
-from warpwatch.db.models import Cause
+from warpwatch.contract.protocol import METRICS
+from warpwatch.contract.words import Cause
 from warpwatch.db.reads.judging import JobOrigin
 from warpwatch.db.reads.observed import BAD, CheckRow, list_checks_around
-from warpwatch.db.reads.query import METRICS, Session
-from warpwatch.db.regressions import EndedJob, Member, open_suspicion
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import EndedJob, SuspectedSeries, open_suspicion
 from warpwatch.db.trials import ensure_series
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.judge.confirmation import advance
-from warpwatch.server.judge.known import Known
+from warpwatch.server.judge.known import KnownRegressions
 
 
 def suspect_breakage(session: Session, mirrors: Mirrors, job: EndedJob, origin: JobOrigin) -> None:
@@ -56,10 +57,10 @@ def _open_all(
     cells = [(base.variant_id, base.case_id) for pairs in broke.values() for base, _ in pairs]
     series = ensure_series(session, job.operator_id, job.device_id, cells, METRICS[origin.device_kind][0])
     oldest = min(base.ordinal for pairs in broke.values() for base, _ in pairs)
-    known = Known(session, job.operator_id, job.device_id, oldest)
+    known = KnownRegressions(session, job.operator_id, job.device_id, oldest)
     for (base_id, head_id), pairs in broke.items():
         members = [
-            Member(series[base.variant_id, base.case_id], None, base.status, head.status)
+            SuspectedSeries(series[base.variant_id, base.case_id], None, base.status, head.status)
             for base, head in pairs
             if not known.is_broken(series[base.variant_id, base.case_id], base.ordinal, head.ordinal)
         ]

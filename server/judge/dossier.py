@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from warpwatch.db.models import Answer, Purpose, Verdict
+from warpwatch.contract.words import Answer, Purpose, Verdict
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import MemberRow, RegressionState, TrialState
 from warpwatch.db.reads.query import Session
@@ -17,7 +17,7 @@ CONFIRMING = (Purpose.CONFIRM, Purpose.RETRY)
 
 
 @dataclass(frozen=True)
-class Dossier:
+class RegressionContext:
     """A regression with its series, the trials of it in the order they were asked for, and its repository."""
 
     regression: RegressionState
@@ -50,12 +50,12 @@ class Dossier:
         return [member for member in self.members if member.verdict in verdicts]
 
 
-def open_dossier(session: Session, mirrors: Mirrors, regression_id: int) -> Dossier:
+def open_context(session: Session, mirrors: Mirrors, regression_id: int) -> RegressionContext:
     """What is known of a regression, which nobody else decides on until the transaction ends."""
     lock(session, regression_id)
     state = judging.read_state(session, regression_id)
     members, trials = judging.list_members(session, regression_id), judging.list_trials(session, regression_id)
-    return Dossier(state, members, trials, mirrors.of(state.repository_url))
+    return RegressionContext(state, members, trials, mirrors.of(state.repository_url))
 
 
 def remark(session: Session, regression_id: int, text: str) -> None:

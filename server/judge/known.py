@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from warpwatch.db.models import Verdict
+from warpwatch.contract.words import Verdict
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import KnownChange
 from warpwatch.db.reads.query import Session
 
 
-class Known:
+class KnownRegressions:
     """The changes of one operator on one device in a piece of history. Commits are named by their ordinals."""
 
     def __init__(self, session: Session, operator_id: int, device_id: int, oldest: int) -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.submissions import may_repeat, repeat
-from warpwatch.server.verdicts.held import hold
+from warpwatch.server.verdicts.held import classify_pairs
 from warpwatch.server.verdicts.paired import MORE_ROUNDS
 
 
@@ -15,6 +15,8 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
     """Repeats what is unsure once all comparisons of a submission have ended: how sure each must be depends on their number."""
     facts = read_report_facts(session, submission_id) if may_repeat(session, submission_id) else None
     pairs = [pair for pair in facts.pairs if pair.status == "ok"] if facts else []
-    unsure = [pair for pair in pairs if hold(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs)).told == "unsure"]
+    unsure = [
+        pair for pair in pairs if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs)).told == "unsure"
+    ]
     for job_id, group in groupby(sorted(unsure, key=lambda pair: pair.job_id), key=lambda pair: pair.job_id):
         repeat(session, job_id, pairs=[[pair.cell.variant, pair.cell.case] for pair in group], rounds=MORE_ROUNDS)

@@ -9,17 +9,17 @@ from itertools import groupby, pairwise
 from math import expm1
 from statistics import median
 
-from warpwatch.db.models import Cause
+from warpwatch.contract.words import Cause
 from warpwatch.db.reads.judging import JobOrigin
-from warpwatch.db.reads.observed import ReadingRow, list_readings
+from warpwatch.db.reads.observed import ObservedReading, list_readings
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import EndedJob, open_suspicion
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.judge.answers import severity
 from warpwatch.server.judge.asking import MAX_PAIRS
-from warpwatch.server.judge.code import Code
+from warpwatch.server.judge.code import CodeComparison
 from warpwatch.server.judge.confirmation import advance
-from warpwatch.server.judge.known import Known
+from warpwatch.server.judge.known import KnownRegressions
 from warpwatch.server.verdicts.changes import LEAST_BEFORE, find_changes
 from warpwatch.server.verdicts.noise import SUSPICION, Noise, Reading, is_blind, learn
 
@@ -49,14 +49,14 @@ class Level:
 
 
 @dataclass
-class Sight:
+class SeriesWindow:
     """One series around a new point, on one line of history. The oldest commit comes first.
 
     rows: those of the new point's environment. elsewhere: earlier ones of others, whose times say nothing here.
     """
 
-    rows: list[ReadingRow]
-    elsewhere: list[ReadingRow]
+    rows: list[ObservedReading]
+    elsewhere: list[ObservedReading]
     device_kind: str
     commit_id: int
     levels: list[Level] = field(init=False)
@@ -66,7 +66,7 @@ class Sight:
         self.levels = [Level(*key, median(row.median_ns for row in rows)) for key, rows in groups]
 
     @property
-    def first(self) -> ReadingRow:
+    def first(self) -> ObservedReading:
         return self.rows[0]
 
     def noticed(self) -> dict[tuple[int, int], float]:
@@ -95,7 +95,7 @@ class Sight:
             if self.commit_id in (base.commit_id, head.commit_id):
                 yield base, head
 
-    def before_environment(self) -> ReadingRow | None:
+    def before_environment(self) -> ObservedReading | None:
         """Where the series was measured last before its environment changed, if the new point is the first one since."""
         return self.elsewhere[-1] if self.elsewhere and self.levels[0].commit_id == self.commit_id else None
 
@@ -119,18 +119,18 @@ def suspect_changes(session: Session, mirrors: Mirrors, job: EndedJob, origin: J
     mirror = mirrors.of(origin.repository_url)
     line = mirror.line(own.sha, {(row.ordinal, row.sha) for row in rows}, own.ordinal)
     on_line = [row for row in rows if row.sha in line]
-    known = Known(session, job.operator_id, job.device_id, min(row.ordinal for row in on_line))
-    code = Code(session, mirror, origin.operator, job.operator_id)
+    known = KnownRegressions(session, job.operator_id, job.device_id, min(row.ordinal for row in on_line))
+    code = CodeComparison(session, mirror, origin.operator, job.operator_id)
     found: list[Suspicious] = []
     for _, group in groupby(on_line, key=lambda row: row.series_id):
         read = list(group)
         here, elsewhere = ([row for row in read if (row.environment_id == own.environment_id) is same] for same in (True, False))
-        found += _suspicions(Sight(here, elsewhere, origin.device_kind, job.commit_id), known, code)
+        found += _suspicions(SeriesWindow(here, elsewhere, origin.device_kind, job.commit_id), known, code)
     for (base_id, head_id, direction), series in _by_range(found).items():
         _open(session, mirrors, job, (base_id, head_id, direction), series)
 
 
-def _suspicions(sight: Sight, known: Known, code: Code) -> Iterator[Suspicious]:
+def _suspicions(sight: SeriesWindow, known: KnownRegressions, code: CodeComparison) -> Iterator[Suspicious]:
     """All that is new about one series."""
     first, at = sight.first, {level.commit_id: level for level in sight.levels}
     noticed = sight.noticed()
@@ -148,7 +148,7 @@ def _suspicions(sight: Sight, known: Known, code: Code) -> Iterator[Suspicious]:
             yield Suspicious(first.series_id, before.commit_id, after.commit_id, ratio, Cause.CODE)
 
 
-def _unseen(sight: Sight, code: Code) -> Iterator[tuple[Level | ReadingRow, Level, float]]:
+def _unseen(sight: SeriesWindow, code: CodeComparison) -> Iterator[tuple[Level | ObservedReading, Level, float]]:
     """Neighbouring commits between which a change would not show in the times, with head over base, 1 where they do not compare."""
     if sight.is_blind():
         for base, head in sight.neighbours():
@@ -192,5 +192,5 @@ def _direction(ratio: float) -> str:
     return "slower" if ratio >= 1 else "faster"
 
 
-def _reading(row: ReadingRow) -> Reading:
+def _reading(row: ObservedReading) -> Reading:
     return Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns)

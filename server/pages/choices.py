@@ -7,9 +7,10 @@ from typing import Annotated
 
 from fastapi import Query
 
+from warpwatch.contract.protocol import METRICS
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.history import list_series
-from warpwatch.db.reads.query import METRICS, Session
+from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import DeviceRow, RepositoryRow
 from warpwatch.server.http.problems import not_found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import find_commit, list_commits, list_operators
-from warpwatch.db.reads.commits import Comparison, compare_commits, compare_variants
+from warpwatch.db.reads.commits import CommitComparison, compare_commits, compare_variants
 from warpwatch.db.reads.rows import CommitRow, ComparedRow
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.pages.choices import Bench, Text, choose_bench
@@ -17,7 +17,7 @@ router = APIRouter()
 
 
 @dataclass(slots=True)
-class Choice:
+class CommitChoice:
     """What is compared; `errors` names the fields that cannot be used."""
 
     base: CommitRow | None = None
@@ -66,9 +66,9 @@ def compare(
     )
 
 
-def _resolve(page: Page, given: dict[str, str | None]) -> Choice:
+def _resolve(page: Page, given: dict[str, str | None]) -> CommitChoice:
     """The commits that were named; a field left empty is no error, the form is then simply shown."""
-    choice = Choice()
+    choice = CommitChoice()
     assert page.repository is not None
     for name, text in given.items():
         if not text:
@@ -81,8 +81,8 @@ def _resolve(page: Page, given: dict[str, str | None]) -> Choice:
 
 
 def _compare(
-    page: Page, choice: Choice, bench: Bench, left: str | None, right: str | None, operator: str | None
-) -> Comparison | None:
+    page: Page, choice: CommitChoice, bench: Bench, left: str | None, right: str | None, operator: str | None
+) -> CommitComparison | None:
     """None when not enough was named."""
     session, device, metric = page.session, bench.device.id, bench.metric
     if choice.at and left and right:

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query, Response
 
 from warpwatch.db.reads.code import find_operator, list_operators
 from warpwatch.db.reads.history import find_series, read_history
-from warpwatch.db.reads.rows import History, PointRow, StatusMark
+from warpwatch.db.reads.rows import PointRow, SeriesHistory, StatusMark
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.formats import fact, natural, variant_order
-from warpwatch.server.figures.noise_summary import Learned, Step, read_learned
+from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.pages.choices import Text, Texts, choose_bench
 from warpwatch.server.pages.render import Page, query
@@ -74,7 +74,7 @@ def overlay(
     return _show(page, histories, environment, scale)
 
 
-def _show(page: Page, histories: list[History], environment: int | None, scale: str | None) -> Response:
+def _show(page: Page, histories: list[SeriesHistory], environment: int | None, scale: str | None) -> Response:
     series = histories[0].series
     assert page.repository is not None
     shown = [only_environment(one, environment) for one in histories]
@@ -105,19 +105,19 @@ def _show(page: Page, histories: list[History], environment: int | None, scale: 
     )
 
 
-def only_environment(history: History, environment: int | None) -> History:
+def only_environment(history: SeriesHistory, environment: int | None) -> SeriesHistory:
     """The points of one environment; all of them when none is chosen."""
     if environment is None:
         return history
     return replace(history, points=[point for point in history.points if point.environment_id == environment])
 
 
-def only_shown(found: list[Learned], environment: int | None) -> Learned | None:
+def only_shown(found: list[NoiseSummary], environment: int | None) -> NoiseSummary | None:
     """What the chosen environment says, by default the newest; None where nothing was measured."""
     return next((one for one in found if environment in (None, one.environment_id)), None)
 
 
-def steps_of(learned: dict[int, list[Learned]], environment: int | None) -> dict[int, list[Step]]:
+def steps_of(learned: dict[int, list[NoiseSummary]], environment: int | None) -> dict[int, list[LevelShift]]:
     """Where each series changed in the environments that are shown."""
     return {
         id_: [step for one in found if environment in (None, one.environment_id) for step in one.steps]
@@ -125,7 +125,7 @@ def steps_of(learned: dict[int, list[Learned]], environment: int | None) -> dict
     }
 
 
-def table_rows(histories: Iterable[History]) -> list[TableRow]:
+def table_rows(histories: Iterable[SeriesHistory]) -> list[TableRow]:
     """Every commit with a point or a mark, newest first."""
     rows: list[tuple[int, TableRow]] = []
     for history in histories:
@@ -144,7 +144,7 @@ def table_rows(histories: Iterable[History]) -> list[TableRow]:
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
 
 
-def environment_facts(histories: Iterable[History]) -> dict[int, list[tuple[str, str]]]:
+def environment_facts(histories: Iterable[SeriesHistory]) -> dict[int, list[tuple[str, str]]]:
     """What tells the environments apart, by id; with only one, nothing does."""
     found: dict[int, dict[str, Any]] = {}
     for history in histories:

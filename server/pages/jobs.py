@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
-from warpwatch.db.models import JobKind
+from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.devices import list_devices, list_workers
 from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log

@@ -11,7 +11,7 @@ from warpwatch.db.reads.builds import read_code_history
 from warpwatch.db.reads.code import find_operator, list_cases, list_suites, read_operator_entry
 from warpwatch.db.reads.devices import list_environments
 from warpwatch.db.reads.overview import read_overview
-from warpwatch.db.reads.rows import CaseRow, Cell, CodeHistory, OperatorRow
+from warpwatch.db.reads.rows import CaseRow, CodeHistory, OperatorRow, OverviewCell
 from warpwatch.server.figures.charts import RooflinePoint, roofline_figure
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.formats import variant_order
@@ -27,7 +27,7 @@ router = APIRouter()
 class HeatCell:
     """speedup: the baseline's time over this one's; heat: how strongly it is coloured, -4 to 4."""
 
-    cell: Cell
+    cell: OverviewCell
     speedup: float | None
     heat: int
     best: bool
@@ -84,7 +84,7 @@ def baseline_of(variants: list[str]) -> str:
     return "v1" if "v1" in variants else variants[0]
 
 
-def heat_row(row: list[Cell | None]) -> list[HeatCell | None]:
+def heat_row(row: list[OverviewCell | None]) -> list[HeatCell | None]:
     """The cells of one case with their speed-up over the baseline of those that have a time: naive torch may be too slow for a case."""
     timed = {cell.variant: cell.median_ns for cell in row if cell and cell.median_ns}
     base = timed[baseline_of(list(timed))] if timed else None
@@ -130,7 +130,7 @@ def _peaks(page: Page, device_id: int) -> dict[str, float]:
     return next((row.peaks for row in list_environments(page.session, device_id) if row.peaks), {})
 
 
-def _roofline(cells: list[Cell], cases: dict[str, CaseRow], peaks: dict[str, float]) -> dict[str, Any] | None:
+def _roofline(cells: list[OverviewCell], cases: dict[str, CaseRow], peaks: dict[str, float]) -> dict[str, Any] | None:
     points = [
         RooflinePoint(
             cell.variant, cell.case, cases[cell.case].flops, cases[cell.case].bytes, cell.median_ns, f"/history/{cell.series_id}"

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import read_overview
 from warpwatch.db.reads.regressions import Question, list_regressions
-from warpwatch.db.reads.rows import Cell
+from warpwatch.db.reads.rows import OverviewCell
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.pages.choices import Text, choose_bench
 from warpwatch.server.pages.render import Page, query
@@ -26,10 +26,10 @@ class Grid:
 
     operator: str
     variants: list[str]
-    rows: list[tuple[str, list[Cell | None]]]
+    rows: list[tuple[str, list[OverviewCell | None]]]
 
 
-def grids(cells: list[Cell]) -> list[Grid]:
+def grids(cells: list[OverviewCell]) -> list[Grid]:
     """Cells, ordered by operator and case, as one grid per operator."""
     found = []
     for operator, group in groupby(cells, key=lambda cell: cell.operator):

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
 
-from warpwatch.db.models import Triage
+from warpwatch.contract.words import Triage
 from warpwatch.db.reads.events import list_choices, list_events, read_event, read_quality
 from warpwatch.db.reads.regressions import NOBODY, read_regression
 from warpwatch.db.reads.rows import EventRow, RegressionDetail
@@ -20,7 +20,7 @@ from warpwatch.server.explanation.events import with_common
 from warpwatch.server.figures.charts import rounds_figure
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, settings_of
-from warpwatch.server.intake.filters import DIRECTIONS, STATE_FILTERS, Filters, understand
+from warpwatch.server.intake.filters import DIRECTIONS, STATE_FILTERS, Filters, resolve
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
 from warpwatch.server.pages.render import Page, query
 
@@ -38,7 +38,7 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
     if page.repository is None:
         return page.page("welcome.html")
     filters.state = filters.state or "open"
-    understood = understand(page.session, settings, page.repository, filters)
+    understood = resolve(page.session, settings, page.repository, filters)
     found: Listed[EventRow] = Listed([], None)
     if not understood.errors:
         found = list_events(page.session, page.repository.id, understood.question, before, EVENTS_PER_PAGE)

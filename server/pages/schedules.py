@@ -21,7 +21,7 @@ from warpwatch.server.pages.render import Page, query
 from warpwatch.server.pages.submissions import form_of
 from warpwatch.server.schedules.cron import EXAMPLE
 from warpwatch.server.schedules.requests import ScheduleChange, ScheduleRequest, change, create
-from warpwatch.server.schedules.turn import take_turn
+from warpwatch.server.schedules.turn import run_schedule
 
 router = APIRouter()
 EMPTY: dict[str, Any] = {
@@ -70,7 +70,7 @@ def run(request: Request, schedule_id: int, settings: Config) -> Response:
     if found is None:
         raise not_found("schedule", schedule_id)
     # git may have to fetch for minutes, so no transaction is open meanwhile. A turn that is under way already is as good as this one.
-    take_turn(database, settings, schedule_id, now, due=False, cache=request.app.state.sources)
+    run_schedule(database, settings, schedule_id, now, due=False, cache=request.app.state.sources)
     return _back(found)
 
 

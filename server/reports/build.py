@@ -10,7 +10,7 @@ from typing import Any
 
 from warpwatch.db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 from warpwatch.server.reports.model import KINDS, Conclusion, Kind, Report, ReportRow, exit_code
-from warpwatch.server.verdicts.held import hold
+from warpwatch.server.verdicts.held import classify_pairs
 
 MAX_ROWS = 1000
 MISMATCH = "the two commits ask for different interpreters"
@@ -117,7 +117,7 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
         if pair.status != "ok":
             yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "a comparison that came to no end", url)
             continue
-        held = hold(pair.base_ns, pair.head_ns, pair.cell.device_kind, among)
+        held = classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, among)
         if held.told == "same":
             continue
         kind: Kind = "accepted" if held.told == "slower" and pair.is_accepted else held.told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from warpwatch.db.reads.schedules import Cost, OpenJob
+from warpwatch.db.reads.schedules import JobCost, OpenJob
 from warpwatch.server.intake.submission_request import Kind
 
 FIRST_GUESS_SECONDS = 60.0
@@ -13,7 +13,7 @@ FIRST_GUESS_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CandidateJob:
     """One job that a schedule would like to have. unchanged_since: id of the commit that was measured with the same sources."""
 
     sha: str
@@ -24,14 +24,14 @@ class Wish:
     unchanged_since: str | None = None
 
 
-class Costs:
+class CostEstimates:
     """Seconds on the device per job: of the same operator and suite, else of its kind on the device, else a guess."""
 
-    def __init__(self, costs: Iterable[Cost]) -> None:
+    def __init__(self, costs: Iterable[JobCost]) -> None:
         self._seconds = {(cost.kind, cost.device_id, cost.operator, cost.suite): cost.seconds for cost in costs}
 
-    def of(self, wish: Wish | OpenJob) -> float:
-        if isinstance(wish, Wish) and wish.unchanged_since is not None:
+    def of(self, wish: CandidateJob | OpenJob) -> float:
+        if isinstance(wish, CandidateJob) and wish.unchanged_since is not None:
             return 0.0
         general = self._seconds.get((wish.kind, wish.device_id, None, None), FIRST_GUESS_SECONDS)
         return self._seconds.get((wish.kind, wish.device_id, wish.operator, wish.suite), general)
@@ -42,29 +42,31 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BudgetFit:
     """What of a list of wishes fits into a budget. seconds: of those that fit. too_large: those that exceed a whole day's budget."""
 
-    fitting: list[Wish] = field(default_factory=list)
+    fitting: list[CandidateJob] = field(default_factory=list)
     seconds: float = 0.0
     waiting: int = 0
-    too_large: list[Wish] = field(default_factory=list)
+    too_large: list[CandidateJob] = field(default_factory=list)
 
 
-def cut(wishes: Sequence[Wish], costs: Costs, left_seconds: float, budget_seconds: float, most: int) -> Cut:
+def fit_budget(
+    wishes: Sequence[CandidateJob], costs: CostEstimates, left_seconds: float, budget_seconds: float, most: int
+) -> BudgetFit:
     """The first wishes that fit, at most so many. What comes after one that does not fit waits too, so that large work is not put off
     for ever by small work; what can never fit is passed over.
     """
-    fitting: list[Wish] = []
-    too_large: list[Wish] = []
+    fitting: list[CandidateJob] = []
+    too_large: list[CandidateJob] = []
     total = 0.0
     for number, wish in enumerate(wishes):
         seconds = costs.of(wish)
         if seconds > budget_seconds:
             too_large.append(wish)
         elif total + seconds > left_seconds or len(fitting) == most:
-            return Cut(fitting, total, len(wishes) - number, too_large)
+            return BudgetFit(fitting, total, len(wishes) - number, too_large)
         else:
             fitting.append(wish)
             total += seconds
-    return Cut(fitting, total, 0, too_large)
+    return BudgetFit(fitting, total, 0, too_large)

@@ -9,9 +9,9 @@ from itertools import islice
 from math import sqrt
 from statistics import median
 
-from warpwatch.db.reads.schedules import AskedJob, SeriesReading
+from warpwatch.db.reads.schedules import RequestedJob, SeriesReading
 from warpwatch.server.intake.submission_request import Kind
-from warpwatch.server.schedules.budget import Wish
+from warpwatch.server.schedules.budget import CandidateJob
 from warpwatch.server.schedules.gaps import versions, widest_first
 from warpwatch.server.verdicts.noise import Reading, learn
 
@@ -19,13 +19,13 @@ ENOUGH_REPEATS = 3
 """Repeats after which a line's noise is known well enough to ask where it is largest."""
 RERUN_COMMITS = 5
 """The newest commits measured, one of which is measured again: what the device is like today is what counts."""
-MAX_WISHES = 2000
+MAX_CANDIDATES = 2000
 Line = tuple[str, int]
 """An operator on a device: what a job measures at one commit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCommits:
     """What wishes are drawn from. shas: the watched branch, oldest first. operators: of each commit. asked: jobs there, oldest first,
     that ask for what the schedule asks for.
     """
@@ -35,7 +35,7 @@ class Measured:
     device_ids: Sequence[int]
     kinds: Sequence[Kind]
     suite: str
-    asked: Sequence[AskedJob]
+    asked: Sequence[RequestedJob]
 
     @property
     def leading_kind(self) -> Kind:
@@ -46,11 +46,11 @@ class Measured:
         """Every operator of the newest commit on every device."""
         return [(operator, device) for operator in self.operators[self.shas[-1]] for device in self.device_ids]
 
-    def wish(self, sha: str, line: Line, kind: Kind, unchanged_since: str | None = None) -> Wish:
-        return Wish(sha, *line, kind, self.suite, unchanged_since)
+    def wish(self, sha: str, line: Line, kind: Kind, unchanged_since: str | None = None) -> CandidateJob:
+        return CandidateJob(sha, *line, kind, self.suite, unchanged_since)
 
 
-def wish_suite(measured: Measured, unchanged_since: Callable[[Line, Kind], str | None]) -> list[Wish]:
+def list_suite_candidates(measured: MeasuredCommits, unchanged_since: Callable[[Line, Kind], str | None]) -> list[CandidateJob]:
     """Everything at the newest commit that was not asked for yet, what was measured longest ago first."""
     head = measured.shas[-1]
     place = {sha: index for index, sha in enumerate(measured.shas)}
@@ -67,11 +67,11 @@ def wish_suite(measured: Measured, unchanged_since: Callable[[Line, Kind], str |
     ]
 
 
-def wish_reruns(measured: Measured, readings: Sequence[SeriesReading]) -> list[Wish]:
+def list_rerun_candidates(measured: MeasuredCommits, readings: Sequence[SeriesReading]) -> list[CandidateJob]:
     """One commit measured before per operator and device: first where the fewest repeats are, then where runs differ most."""
     noise = _noise(readings)
     place = {sha: index for index, sha in enumerate(measured.shas)}
-    found: list[tuple[tuple[int, float], Wish]] = []
+    found: list[tuple[tuple[int, float], CandidateJob]] = []
     for line in measured.lines():
         runs = _runs(measured, line)
         if not runs:
@@ -85,7 +85,7 @@ def wish_reruns(measured: Measured, readings: Sequence[SeriesReading]) -> list[W
     return [wish for _, wish in sorted(found, key=lambda pair: pair[0])]
 
 
-def _runs(measured: Measured, line: Line) -> Counter[str]:
+def _runs(measured: MeasuredCommits, line: Line) -> Counter[str]:
     """How often each commit was measured in the environment of the newest measurement, waiting repeats included."""
     jobs = [job for job in measured.asked if (job.operator, job.device_id, job.kind) == (*line, "bench")]
     done = [job for job in jobs if job.environment_id is not None]
@@ -115,7 +115,7 @@ def _noise(readings: Sequence[SeriesReading]) -> dict[Line, float]:
     return {line: median(values) for line, values in found.items()}
 
 
-def wish_backfill(measured: Measured, fingerprint: Callable[[str, str], str | None]) -> list[Wish]:
+def list_backfill_candidates(measured: MeasuredCommits, fingerprint: Callable[[str, str], str | None]) -> list[CandidateJob]:
     """Commits that histories lack, the widest gap first, halved again and again. Commits at which an operator did not change are left
     out. fingerprint: (commit, operator) → what the operator is made from there.
     """
@@ -131,4 +131,4 @@ def wish_backfill(measured: Measured, fingerprint: Callable[[str, str], str | No
         prints = [fingerprint(sha, line[0]) if line[0] in measured.operators[sha] else None for sha in shas]
         chains[line] = versions(shas, prints, done[line])
     wanted = (measured.wish(sha, line, kind) for line, sha in widest_first(chains) for kind in measured.kinds)
-    return list(islice(wanted, MAX_WISHES))
+    return list(islice(wanted, MAX_CANDIDATES))

@@ -13,22 +13,28 @@ from pathlib import Path
 from warpwatch import git
 from warpwatch.db.database import Database
 from warpwatch.db.reads.code import find_repository
-from warpwatch.db.reads.measured import Place
+from warpwatch.db.reads.measured import JobSlot
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import DeviceRow, RepositoryRow, ScheduleRow
-from warpwatch.db.reads.schedules import AskedJob, list_asked, list_open, list_readings, read_costs, read_schedule
+from warpwatch.db.reads.schedules import RequestedJob, list_open, list_readings, list_requested, read_costs, read_schedule
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.schedules import end_turn, lock_turn
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
-from warpwatch.server.history.commits import History, with_operators, write_down
+from warpwatch.server.history.commits import CommitHistory, with_operators, write_down
 from warpwatch.server.history.sources import Earlier, SourceCache
 from warpwatch.server.http.problems import FieldError
-from warpwatch.server.intake.catalogue import Choice, choose
+from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.submission_request import Kind, SubmissionRequest
 from warpwatch.server.intake.submissions import job_spec
 from warpwatch.server.intake.targets import choose_devices
-from warpwatch.server.schedules.budget import Costs, Cut, Wish, cut
-from warpwatch.server.schedules.candidates import Line, Measured, wish_backfill, wish_reruns, wish_suite
+from warpwatch.server.schedules.budget import BudgetFit, CandidateJob, CostEstimates, fit_budget
+from warpwatch.server.schedules.candidates import (
+    Line,
+    MeasuredCommits,
+    list_backfill_candidates,
+    list_rerun_candidates,
+    list_suite_candidates,
+)
 from warpwatch.server.schedules.cron import next_after
 from warpwatch.settings import Settings
 
@@ -40,7 +46,7 @@ RETRY = timedelta(minutes=10)
 """How soon a turn is tried again that could not be taken for want of a worker or of the repository."""
 
 
-class Obstacle(Exception):  # noqa: N818 - it is no fault, but why a turn does nothing.
+class NothingToDo(Exception):  # noqa: N818 - it is no fault, but why a turn does nothing.
     """Why a turn makes no jobs; the message is for people. passing: it may be over long before the next turn."""
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
@@ -55,7 +61,7 @@ class _Start:
     schedule: ScheduleRow
     repository: RepositoryRow
     devices: list[DeviceRow]
-    costs: Costs
+    costs: CostEstimates
     left_seconds: float
 
     @property
@@ -74,12 +80,12 @@ class _Plan:
     """The jobs of a turn, ready to be made."""
 
     start: _Start
-    cut: Cut
-    history: History
-    choice: Choice
+    fit: BudgetFit
+    history: CommitHistory
+    choice: OperatorSelection
 
 
-def take_turn(
+def run_schedule(
     database: Database, settings: Settings, schedule_id: int, now: datetime, *, due: bool = True, cache: SourceCache | None = None
 ) -> bool:
     """Takes the turn of a schedule and writes down what came of it; False when another server took it, or it is not due any more.
@@ -94,7 +100,7 @@ def take_turn(
     plan, message = None, ""
     try:
         plan = _plan(database, settings, schedule, now, cache or SourceCache())
-    except Obstacle as obstacle:
+    except NothingToDo as obstacle:
         message = str(obstacle)
         if obstacle.passing and next_at is not None:
             next_at = min(next_at, now + RETRY)
@@ -113,26 +119,26 @@ def _plan(database: Database, settings: Settings, schedule: ScheduleRow, now: da
     mirror, history = _read_history(settings, start)
     head = history.commits[-1]
     with database.session() as session:
-        choice, errors = choose(session, start.repository.id, _at(history, head.sha), start.request(head.sha))
+        choice, errors = select_operators(session, start.repository.id, _at(history, head.sha), start.request(head.sha))
         if errors:
-            raise Obstacle(f"nothing to do: {_told(errors)}")
+            raise NothingToDo(f"nothing to do: {_told(errors)}")
         measured = _measured(session, start, history, choice)
         readings = list_readings(session, start.repository.id) if schedule.kind == "rerun" else []
         unchanged = _Unchanged(session, start, mirror, head, choice)
     # Sources may have to be read at a thousand commits, so no transaction is open meanwhile.
     if schedule.kind == "suite":
-        wishes = wish_suite(measured, unchanged.since)
+        wishes = list_suite_candidates(measured, unchanged.since)
     elif schedule.kind == "rerun":
-        wishes = wish_reruns(measured, readings)
+        wishes = list_rerun_candidates(measured, readings)
     else:
-        wishes = wish_backfill(measured, cache.of(mirror).of)
-    return _Plan(start, _cut(start, wishes), history, choice)
+        wishes = list_backfill_candidates(measured, cache.of(mirror).of)
+    return _Plan(start, _fit(start, wishes), history, choice)
 
 
 class _Unchanged:
     """Tells whether the newest commit's numbers are those of an earlier one, where the schedule leaves such work out."""
 
-    def __init__(self, session: Session, start: _Start, mirror: Path, head: git.CommitInfo, choice: Choice) -> None:
+    def __init__(self, session: Session, start: _Start, mirror: Path, head: git.CommitInfo, choice: OperatorSelection) -> None:
         asked = start.schedule.kind == "suite" and start.schedule.request["skip_unchanged"]
         self._earlier = Earlier(session, mirror, head) if asked else None
         self._request, self._sha, self._choice = start.request(head.sha), head.sha, choice
@@ -145,7 +151,7 @@ class _Unchanged:
             return None
         operator, device_id = line
         spec = job_spec(self._choice, self._request, kind, operator, self._devices[device_id])
-        return self._earlier.unchanged_since(Place(self._operators[operator], device_id, kind), operator, self._sha, spec)
+        return self._earlier.unchanged_since(JobSlot(self._operators[operator], device_id, kind), operator, self._sha, spec)
 
 
 def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: datetime) -> _Start:
@@ -153,66 +159,68 @@ def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: dat
     assert repository is not None
     devices, errors = choose_devices(session, schedule.request["device"], settings.lease_seconds)
     if errors:
-        raise Obstacle(f"waits: {_told(errors)}", passing=True)
+        raise NothingToDo(f"waits: {_told(errors)}", passing=True)
     living = [device for device in devices if device.workers]
     if not living:
         names = ", ".join(device.key for device in devices)
-        raise Obstacle(f"waits: no worker for {names} is alive; start one with `warpwatch worker`", passing=True)
-    costs = Costs(read_costs(session))
+        raise NothingToDo(f"waits: no worker for {names} is alive; start one with `warpwatch worker`", passing=True)
+    costs = CostEstimates(read_costs(session))
     owed = costs.owed(list_open(session, schedule.id, now))
     left = schedule.budget_minutes * 60 - schedule.spent_minutes * 60 - owed
     if left <= 0:
         waiting = f" and {owed / 60:.1f} more are waiting or running" if owed else ""
         spent = f"{schedule.spent_minutes:.1f} of {schedule.budget_minutes} device minutes of the last 24 hours are spent{waiting}"
-        raise Obstacle(f"waits: {spent}")
+        raise NothingToDo(f"waits: {spent}")
     return _Start(schedule, repository, living, costs, left)
 
 
-def _read_history(settings: Settings, start: _Start) -> tuple[Path, History]:
+def _read_history(settings: Settings, start: _Start) -> tuple[Path, CommitHistory]:
     """The newest commits of the watched branch, fetched just now."""
     repository = start.repository
     try:
         mirror = git.update_mirror(repository.url, settings.home)
     except git.GitError as error:
-        raise Obstacle(f"waits: repository {repository.name!r} cannot be fetched: {error}", passing=True) from error
+        raise NothingToDo(f"waits: repository {repository.name!r} cannot be fetched: {error}", passing=True) from error
     try:
         shas = git.last_commits(mirror, repository.branch or "HEAD", DEPTH[start.schedule.kind])
     except git.UnknownRefError:
         wanted = f"branch {repository.branch!r}" if repository.branch else "commit"
-        raise Obstacle(f"nothing to do: repository {repository.name!r} has no {wanted}; push it, or watch another branch") from None
+        raise NothingToDo(
+            f"nothing to do: repository {repository.name!r} has no {wanted}; push it, or watch another branch"
+        ) from None
     return mirror, with_operators(mirror, git.describe_many(mirror, shas))
 
 
-def _at(history: History, sha: str) -> History:
+def _at(history: CommitHistory, sha: str) -> CommitHistory:
     commits = [commit for commit in history.commits if commit.sha == sha]
-    return History(commits, {sha: history.operators[sha]}, history.folder)
+    return CommitHistory(commits, {sha: history.operators[sha]}, history.folder)
 
 
-def _measured(session: Session, start: _Start, history: History, choice: Choice) -> Measured:
+def _measured(session: Session, start: _Start, history: CommitHistory, choice: OperatorSelection) -> MeasuredCommits:
     shas = [commit.sha for commit in history.commits]
     kinds, suite = start.schedule.request["kinds"], start.schedule.request["suite"]
-    asked = list_asked(session, start.repository.id, shas, kinds)
+    asked = list_requested(session, start.repository.id, shas, kinds)
     operators = {sha: [name for name in history.operators[sha] if name in choice.operators] for sha in shas}
     whole = [job for job in asked if _is_whole(job, suite)]
-    return Measured(shas, operators, [device.id for device in start.devices], kinds, suite, whole)
+    return MeasuredCommits(shas, operators, [device.id for device in start.devices], kinds, suite, whole)
 
 
-def _is_whole(job: AskedJob, suite: str) -> bool:
+def _is_whole(job: RequestedJob, suite: str) -> bool:
     """Whether the job is about all of the suite."""
     return job.spec.get("suite") == suite and not any(job.spec.get(name) for name in ("variants", "cases", "sanitize"))
 
 
-def _cut(start: _Start, wishes: Sequence[Wish]) -> Cut:
+def _fit(start: _Start, wishes: Sequence[CandidateJob]) -> BudgetFit:
     if not wishes:
-        raise Obstacle(f"nothing to do: {_NOTHING[start.schedule.kind]}")
-    found = cut(wishes, start.costs, start.left_seconds, start.budget_seconds, MOST_JOBS)
+        raise NothingToDo(f"nothing to do: {_NOTHING[start.schedule.kind]}")
+    found = fit_budget(wishes, start.costs, start.left_seconds, start.budget_seconds, MOST_JOBS)
     if found.fitting:
         return found
     dearest = max(found.too_large or wishes, key=start.costs.of)
     need = f"{dearest.kind} of {dearest.operator} takes about {start.costs.of(dearest) / 60:.1f} device minutes"
     if found.too_large and not found.waiting:
-        raise Obstacle(f"nothing fits: {need}, more than the whole budget of {start.schedule.budget_minutes}; raise it")
-    raise Obstacle(
+        raise NothingToDo(f"nothing fits: {need}, more than the whole budget of {start.schedule.budget_minutes}; raise it")
+    raise NothingToDo(
         f"waits: {start.left_seconds / 60:.1f} device minutes are left of the budget of {start.schedule.budget_minutes}, and {need}"
     )
 
@@ -226,7 +234,7 @@ _NOTHING = {
 
 def _carry_out(session: Session, plan: _Plan) -> str:
     """Makes the jobs; what to say of it."""
-    schedule, wishes = plan.start.schedule, plan.cut.fitting
+    schedule, wishes = plan.start.schedule, plan.fit.fitting
     chosen = {wish.sha for wish in wishes}
     infos = [commit for commit in plan.history.commits if commit.sha in chosen]
     commits = write_down(session, plan.start.repository.id, infos)
@@ -256,7 +264,7 @@ def _carry_out(session: Session, plan: _Plan) -> str:
 
 
 def _summary(submission_id: int, plan: _Plan) -> str:
-    found, schedule = plan.cut, plan.start.schedule
+    found, schedule = plan.fit, plan.start.schedule
     unchanged = sum(wish.unchanged_since is not None for wish in found.fitting)
     commits = len({wish.sha for wish in found.fitting})
     parts = [

@@ -48,7 +48,7 @@ def status_body(url: str, state: str, description: str, server_url: str, submiss
     return {"state": state, "context": CONTEXT, "target_url": target, "description": said}
 
 
-class Teller(Background):
+class StatusNotifier(Background):
     """A thread that ends what was pending and sends what is due."""
 
     def __init__(self, settings: Settings, database: Database, *, first_pause: float = FIRST_PAUSE_SECONDS) -> None:

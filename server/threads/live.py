@@ -18,8 +18,8 @@ from starlette.concurrency import run_in_threadpool
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.live import listen
-from warpwatch.db.reads.rows import LogLine, PulseRow
-from warpwatch.db.reads.work import read_log, read_pulse
+from warpwatch.db.reads.rows import JobStatusRow, LogLine
+from warpwatch.db.reads.work import read_job_status, read_log
 
 ENDED = ("done", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 5.0
@@ -107,15 +107,15 @@ async def follow_job(app: FastAPI, job_id: int, after: int) -> AsyncIterator[Ser
                     await asyncio.wait_for(changed.wait(), LOOK_AGAIN_SECONDS)
 
 
-def _look(database: Database, job_id: int, after: int) -> tuple[PulseRow | None, list[LogLine]]:
+def _look(database: Database, job_id: int, after: int) -> tuple[JobStatusRow | None, list[LogLine]]:
     with database.session() as session:
-        pulse = read_pulse(session, job_id)
+        pulse = read_job_status(session, job_id)
         if pulse is None or pulse.run_id is None:
             return pulse, []
         return pulse, read_log(session, pulse.run_id, after, PIECES)
 
 
-def _news(pulse: PulseRow, told: dict[str, Any]) -> Iterator[ServerSentEvent]:
+def _news(pulse: JobStatusRow, told: dict[str, Any]) -> Iterator[ServerSentEvent]:
     """What differs from what was told before."""
     state = asdict(pulse)
     progress = state.pop("progress")

@@ -11,7 +11,7 @@ from warpwatch.db.reads.schedules import list_due, read_schedule
 from warpwatch.db.schedules import end_turn, lock_turn
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.schedules.cron import next_after
-from warpwatch.server.schedules.turn import take_turn
+from warpwatch.server.schedules.turn import run_schedule
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
 
@@ -37,7 +37,7 @@ class Scheduler(Background):
 
     def _take(self, schedule_id: int, now: datetime) -> bool:
         try:
-            return take_turn(self._database, self._settings, schedule_id, now, cache=self._cache)
+            return run_schedule(self._database, self._settings, schedule_id, now, cache=self._cache)
         except EngineError:
             raise
         except Exception:  # noqa: BLE001

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RangeAnswer:
     """Two commits of a path that were held against each other, by their places, and whether they differ."""
 
     base: int
@@ -18,7 +18,7 @@ class Finding:
     changed: bool
 
 
-def suspects(differs: Sequence[bool], findings: Iterable[Finding]) -> list[int]:
+def suspects(differs: Sequence[bool], findings: Iterable[RangeAnswer]) -> list[int]:
     """Places of the commits that may be guilty. differs: of each commit, whether it differs from the one before; the first never does.
 
     A finding that contradicts all others is left out of account: there is always a suspect where there was one before.

@@ -18,7 +18,7 @@ DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SeriesCell:
     """One variant on one case and device."""
 
     operator: str
@@ -43,7 +43,7 @@ class _Statement:
     same: int
 
 
-def find_common(changed: Sequence[Cell], same: Sequence[Cell], unclear: Sequence[Cell] = ()) -> list[str]:
+def find_common(changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell] = ()) -> list[str]:
     """Statements that hold for every changed cell and for none that stayed the same; empty when nothing simple separates them.
 
     A cell that is unclear, which may have changed too, must not contradict: what does not hold for it is not said. Two properties
@@ -69,7 +69,7 @@ def find_common(changed: Sequence[Cell], same: Sequence[Cell], unclear: Sequence
     return [text for text in [next(together, None)] if text]
 
 
-def _statements(changed: Sequence[Cell], same: Sequence[Cell], unclear: Sequence[Cell]) -> Iterable[_Statement]:
+def _statements(changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell]) -> Iterable[_Statement]:
     """Everything simple that holds for all that changed or may have, the plainest first; what holds for all of `same` too says nothing."""
     everything = (1 << len(same)) - 1
     for reading in _readings([*changed, *same, *unclear]):
@@ -102,7 +102,7 @@ class _Reading:
 _DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 
 
-def _readings(cells: Sequence[Cell]) -> Iterable[_Reading]:
+def _readings(cells: Sequence[SeriesCell]) -> Iterable[_Reading]:
     for name in ("operator", "variant", "direction", "precision", "layout", "device"):
         values = [getattr(cell, name) for cell in cells]
         if name == "direction":

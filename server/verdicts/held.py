@@ -11,7 +11,7 @@ from typing import Literal
 from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import CONFIDENCE, CONFIRM_RATIO, median_interval
 
-Told = Literal["slower", "faster", "same", "unsure"]
+PairOutcome = Literal["slower", "faster", "same", "unsure"]
 
 WORTH_RATIO = {"cuda": 1.02, "cpu": 1.05}
 """A slow-down that has to be excluded before two commits are called the same, per device kind."""
@@ -22,16 +22,16 @@ LEAST_NS = 50.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PairVerdict:
     """What the rounds say, and the median of head over base with its interval; None where there were no rounds."""
 
-    told: Told
+    told: PairOutcome
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
 
 
-def hold(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, among: int = 1) -> Held:
+def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, among: int = 1) -> PairVerdict:
     """What paired rounds say; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
 
     among: how many pairs are looked at together. A change is told with so much more confidence that all of them together hold a false
@@ -40,17 +40,17 @@ def hold(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, a
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     usual = median_interval(ratios)
     if usual is None:
-        return Held("unsure")
+        return PairVerdict("unsure")
     least, strict = CONFIRM_RATIO[device_kind], _strict_interval(ratios, among)
     is_large = abs(median(head_ns) - median(base_ns)) >= LEAST_NS
-    told: Told = "same"
+    told: PairOutcome = "same"
     if is_large and min(usual[0], strict[0]) > least:
         told = "slower"
     elif is_large and max(usual[1], strict[1]) < 1 / least:
         told = "faster"
     elif usual[1] > WORTH_RATIO[device_kind] and (usual[1] - 1) * median(base_ns) >= LEAST_NS:
         told = "unsure"
-    return Held(told, median(ratios), *usual)
+    return PairVerdict(told, median(ratios), *usual)
 
 
 def _strict_interval(ratios: Sequence[float], among: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from math import comb
 from statistics import median
 from typing import Literal
 
-Direction = Literal["slower", "faster"]
+TimeDirection = Literal["slower", "faster"]
 Decision = Literal["confirmed", "dismissed", "unsure"]
 
 CONFIRM_RATIO = {"cuda": 1.005, "cpu": 1.02}
@@ -29,7 +29,7 @@ class Decided:
 
 
 def decide(
-    base_ns: Sequence[float], head_ns: Sequence[float], direction: Direction, suspected_ratio: float, device_kind: str
+    base_ns: Sequence[float], head_ns: Sequence[float], direction: TimeDirection, suspected_ratio: float, device_kind: str
 ) -> Decided:
     """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
 

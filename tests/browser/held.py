@@ -6,8 +6,8 @@ import random
 
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, GPU_LATER, World, finish
+from warpwatch.contract.words import Status
 from warpwatch.db import callbacks, submissions
-from warpwatch.db.models import Status
 from warpwatch.db.outcome import ComparisonRow, ResultRow, RunOutcome
 from warpwatch.db.reads.judging import list_job_ids
 from warpwatch.db.regressions import mark_judged

@@ -59,7 +59,7 @@ OPERATORS = (
 
 
 def catalogue() -> dict[str, Any]:
-    """worker.protocol.Catalogue as JSON."""
+    """contract.protocol.Catalogue as JSON."""
     return {"contract": 1, "operators": [_entry(op) for op in OPERATORS]}
 
 

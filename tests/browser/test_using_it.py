@@ -15,8 +15,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, CPU, GPU, World, submit
+from warpwatch.contract.words import Status
 from warpwatch.db import runs
-from warpwatch.db.models import Status
 from warpwatch.db.outcome import ResultRow, RunOutcome
 from warpwatch.db.reads.work import read_job
 

@@ -18,9 +18,9 @@ from tests.browser.operators import OPERATORS, Op, catalogue
 from tests.browser.regressed import regress
 from tests.browser.scheduled import plan
 from warpwatch import git
+from warpwatch.contract.words import Status, Triage, Verdict
 from warpwatch.db import proofs, registry, regressions, runs, submissions, triage
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status, Triage, Verdict
 from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
 from warpwatch.db.reads.history import find_series
 from warpwatch.db.reads.judging import list_job_ids
@@ -118,7 +118,7 @@ def _register(world: World) -> None:
     infos = (
         git.describe_all(world.source, world.shas) if hasattr(git, "describe_all") else git.describe_many(world.source, world.shas)
     )
-    rows = [registry.CommitRow(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
+    rows = [registry.NewCommit(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
     with world.database.session() as s:
         world.repository = registry.ensure_repository(s, "kernels", str(world.source))
         world.commits = registry.record_commits(s, world.repository, rows)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from warpwatch.contract.words import Status
 from warpwatch.db import registry, submissions
 from warpwatch.db.database import Database
-from warpwatch.db.models import Job, Status
+from warpwatch.db.models import JobRecord
 from warpwatch.db.outcome import EnvironmentRow, MeasurementRow, ResultRow, RunOutcome
 
 CATALOGUE: dict[str, Any] = {
@@ -60,12 +61,12 @@ class World:
         with self.database.session() as s:
             request = submissions.NewSubmission(self.repository, {"kinds": [kind]}, [new], priority=priority)
             submission_id = submissions.create_submission(s, request)
-            return s.query(Job.id).where(Job.submission_id == submission_id).scalar()
+            return s.query(JobRecord.id).where(JobRecord.submission_id == submission_id).scalar()
 
-    def look(self, job_id: int) -> Job:
+    def look(self, job_id: int) -> JobRecord:
         """The job as it is now."""
         with self.database.session() as s:
-            return s.get_one(Job, job_id)
+            return s.get_one(JobRecord, job_id)
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def make_world(database: Database) -> World:
         repository = registry.ensure_repository(s, "example", "/srv/example")
         when = datetime(2026, 1, 1, tzinfo=UTC)
         rows = [
-            registry.CommitRow(c * 40, chr(ord(c) - 1) * 40 if c > "a" else None, n, "Ann", when, f"Change {n}")
+            registry.NewCommit(c * 40, chr(ord(c) - 1) * 40 if c > "a" else None, n, "Ann", when, f"Change {n}")
             for n, c in enumerate("abc", 1)
         ]
         ids = registry.record_commits(s, repository, rows)

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.db.conftest import World, outcome
+from warpwatch.contract.words import Answer, JobState, Purpose
 from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
 from warpwatch.db.database import Database
-from warpwatch.db.models import Answer, Job, JobState, Point, Purpose, Regression, Series
+from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.outcome import ComparisonRow, ResultRow, Status
 from warpwatch.db.reads import judging, observed
 from warpwatch.db.reads.alarms import list_alarms
@@ -22,7 +23,7 @@ from warpwatch.db.reads.cells import list_cells_around
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
 from warpwatch.db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from warpwatch.db.reads.reports import read_report_facts
-from warpwatch.db.reads.schedules import list_asked, list_due, list_open, list_readings, list_schedules, read_costs
+from warpwatch.db.reads.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
 from warpwatch.db.reads.work import JobFilter, list_jobs
 from warpwatch.db.reaper import Reaper
 
@@ -50,7 +51,7 @@ def use_everything(world: World) -> None:
         assert [job.state for job in regressions.unjudged_jobs(s)] == [JobState.DONE]
         regressions.mark_judged(s, done)
         commits = {"base_commit_id": world.commits[0], "head_commit_id": world.commits[1]}
-        series = s.query(Point.series_id).limit(1).scalar()
+        series = s.query(PointRecord.series_id).limit(1).scalar()
         number = regressions.open_suspicion(
             s, operator_id=world.operator, device_id=world.device, direction="slower", ratio=1.3, series=[(series, 1.3)], **commits
         )
@@ -79,7 +80,7 @@ def read_everything(world: World) -> None:
         list_schedules(s, now, world.repository)
         list_due(s, now)
         list_open(s, 1, now)
-        list_asked(s, world.repository, ["aaaa"], ["bench"])
+        list_requested(s, world.repository, ["aaaa"], ["bench"])
         list_readings(s, world.repository)
         read_costs(s)
         (listed,) = list_regressions(s, world.repository, Question(state="open", since=0, assignee="nobody")).items
@@ -98,8 +99,10 @@ def read_everything(world: World) -> None:
 def judge_everything(world: World) -> None:
     """Asks and writes all that a verdict takes."""
     with world.database.session() as s:
-        number = s.query(Regression.id).order_by(Regression.id).limit(1).scalar()
-        series, variant, case = s.query(Series.id, Series.variant_id, Series.case_id).order_by(Series.id).limit(1).one()
+        number = s.query(RegressionRecord.id).order_by(RegressionRecord.id).limit(1).scalar()
+        series, variant, case = (
+            s.query(SeriesRecord.id, SeriesRecord.variant_id, SeriesRecord.case_id).order_by(SeriesRecord.id).limit(1).one()
+        )
         ends = (world.commits[0], world.commits[1])
         new = trials.NewTrial(
             number, world.repository, world.operator, world.device, "compare", Purpose.CONFIRM, *ends, {"pairs": []}, -1
@@ -117,7 +120,7 @@ def judge_everything(world: World) -> None:
         judging.read_origin(s, job)
         for read in (observed.list_readings, observed.list_checks_around, observed.list_checks, observed.list_rounds):
             read(s, job)
-        submission = s.query(Job.submission_id).filter_by(id=job).scalar()
+        submission = s.query(JobRecord.submission_id).filter_by(id=job).scalar()
         assert read_report_facts(s, submission) is not None
         submissions.may_repeat(s, submission)
         submissions.repeat(s, job, rounds=36)

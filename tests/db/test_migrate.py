@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from warpwatch.db import migrate
 from warpwatch.db.database import Database
 from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError
-from warpwatch.db.models import Base, Repository
+from warpwatch.db.models import Base, RepositoryRecord
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_migrating_again_keeps_everything(own_url: str) -> None:
     migrate.upgrade(own_url)
     database = Database(own_url)
     with database.session() as s:
-        assert s.query(Repository.name).all() == [("kept",)]
+        assert s.query(RepositoryRecord.name).all() == [("kept",)]
     database.close()
 
 
@@ -115,7 +115,7 @@ def test_a_database_from_the_future_is_left_alone(own_url: str) -> None:
 def test_a_query_without_its_table_names_the_remedy(empty_url: str) -> None:
     database = Database(empty_url)
     with pytest.raises(SchemaOutdatedError, match="run `warpwatch migrate`"), database.session() as s:
-        s.query(Repository).all()
+        s.query(RepositoryRecord).all()
     database.close()
 
 

@@ -17,10 +17,10 @@ from sqlalchemy import text
 
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.db.conftest import World, make_world, outcome
+from warpwatch.contract.words import JobState
 from warpwatch.db import embedded, migrate, queue, runs, submissions
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
-from warpwatch.db.models import JobState
 
 
 @contextlib.asynccontextmanager

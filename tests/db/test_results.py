@@ -18,22 +18,22 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.db.conftest import CATALOGUE, ENVIRONMENT, World, measurement, outcome
+from warpwatch.contract.words import Status
 from warpwatch.db import registry, results, runs, traces
 from warpwatch.db.errors import NotFoundError, OutcomeError
 from warpwatch.db.models import (
-    Build,
-    Case,
-    Commit,
-    Comparison,
-    Environment,
-    Point,
-    Result,
-    Samples,
-    Series,
-    Status,
-    Trace,
-    TraceKernel,
-    Variant,
+    BuildRecord,
+    CaseRecord,
+    CommitRecord,
+    ComparisonRecord,
+    EnvironmentRecord,
+    PointRecord,
+    ResultRecord,
+    SamplesRecord,
+    SeriesRecord,
+    TraceKernelRecord,
+    TraceRecord,
+    VariantRecord,
 )
 from warpwatch.db.outcome import BuildRow, ComparisonRow, KernelRow, ResultRow, RunOutcome, TraceRow
 
@@ -61,8 +61,14 @@ def trace_row(path: Path, content: bytes, level: int = 6) -> TraceRow:
 def test_every_part_of_an_outcome_is_kept(world: World) -> None:
     record(world, outcome(build=BuildRow("ok", "k1", False, 7.5, "ninja", [{"name": "kron", "registers": 32}])))
     with world.database.session() as s:
-        point = s.query(Point).join(Series).join(Case, Series.case_id == Case.id).where(Case.key == CASE).one()
-        series = s.get_one(Series, point.series_id)
+        point = (
+            s.query(PointRecord)
+            .join(SeriesRecord)
+            .join(CaseRecord, SeriesRecord.case_id == CaseRecord.id)
+            .where(CaseRecord.key == CASE)
+            .one()
+        )
+        series = s.get_one(SeriesRecord, point.series_id)
         assert (series.metric, series.protocol, series.device_id) == ("hot", "1", world.device)
         assert (point.median_ns, point.low_ns, point.high_ns, point.count, point.roofline_share, point.bound) == (
             1000,
@@ -73,11 +79,11 @@ def test_every_part_of_an_outcome_is_kept(world: World) -> None:
             "copy",
         )
         assert (point.commit_id, point.ordinal) == (world.commits[0], 1)
-        assert results.unpack_samples(s.get_one(Samples, point.id).data) == [999.0, 1000.0, 1001.0]
-        assert s.query(Environment).one().peaks == {"copy": 1e10}
-        assert s.query(Variant.idea).scalar() == "plain"
-        assert s.get_one(Commit, world.commits[0]).catalogue == CATALOGUE
-        build = s.query(Build).one()
+        assert results.unpack_samples(s.get_one(SamplesRecord, point.id).data) == [999.0, 1000.0, 1001.0]
+        assert s.query(EnvironmentRecord).one().peaks == {"copy": 1e10}
+        assert s.query(VariantRecord.idea).scalar() == "plain"
+        assert s.get_one(CommitRecord, world.commits[0]).catalogue == CATALOGUE
+        build = s.query(BuildRecord).one()
         assert (build.seconds, build.resources) == (7.5, [{"name": "kron", "registers": 32}])
 
 
@@ -91,7 +97,7 @@ def test_every_status_is_kept_apart(world: World) -> None:
     rows = [ResultRow(f"v{i}", CASE, status, message=f"because {status}") for i, status in enumerate(Status)]
     record(world, outcome(results=rows), kind="check")
     with world.database.session() as s:
-        found = s.query(Result.status, Result.message, Result.kind).order_by(Result.id).all()
+        found = s.query(ResultRecord.status, ResultRecord.message, ResultRecord.kind).order_by(ResultRecord.id).all()
     assert [tuple(row) for row in found] == [(status, f"because {status}", "check") for status in Status]
 
 
@@ -99,7 +105,7 @@ def test_numbers_that_are_none_and_broken_text_are_kept(world: World) -> None:
     details = {"relative": math.nan, "ulp": [math.inf, -math.inf, 1.5], "text": "a\0b\udcff"}
     record(world, outcome(results=[ResultRow("v1", CASE, Status.WRONG, "NUL \0 here", details)]), kind="check")
     with world.database.session() as s:
-        result = s.query(Result).one()
+        result = s.query(ResultRecord).one()
     assert result.details == {"relative": "NaN", "ulp": ["Infinity", "-Infinity", 1.5], "text": "a\ufffdb?"}
     assert result.message == "NUL \ufffd here"
 
@@ -109,10 +115,10 @@ def test_a_build_from_the_cache_says_nothing_new(world: World) -> None:
     for build in (built, replace(built, cached=True, seconds=0.01, log="")):
         record(world, outcome(build=build))
     with world.database.session() as s:
-        assert (s.query(Build.seconds).scalar(), s.query(Build.log).scalar()) == (7.5, "ninja")
+        assert (s.query(BuildRecord.seconds).scalar(), s.query(BuildRecord.log).scalar()) == (7.5, "ninja")
     record(world, outcome(build=replace(built, seconds=9.0)))
     with world.database.session() as s:
-        assert s.query(Build.seconds).scalar() == 9.0
+        assert s.query(BuildRecord.seconds).scalar() == 9.0
 
 
 def test_freshly_measured_peaks_replace_older_ones(world: World) -> None:
@@ -120,7 +126,7 @@ def test_freshly_measured_peaks_replace_older_ones(world: World) -> None:
         with world.database.session() as s:
             registry.ensure_environment(s, replace(ENVIRONMENT, peaks=peaks))
     with world.database.session() as s:
-        assert s.query(Environment.peaks).scalar() == {"copy": 2.0}
+        assert s.query(EnvironmentRecord.peaks).scalar() == {"copy": 2.0}
 
 
 def test_a_comparison_keeps_both_commits_apart(world: World, tmp_path: Path) -> None:
@@ -132,11 +138,11 @@ def test_a_comparison_keeps_both_commits_apart(world: World, tmp_path: Path) -> 
     )
     record(world, found, kind="compare", commit=1, base=0)
     with world.database.session() as s:
-        comparison = s.query(Comparison).one()
+        comparison = s.query(ComparisonRecord).one()
         assert (comparison.base_commit_id, comparison.head_commit_id) == (world.commits[0], world.commits[1])
         assert (comparison.base_ns, comparison.head_ns) == ([100.0, 101.0], [130.0, 131.0])
-        assert [c for (c,) in s.query(Result.commit_id).order_by(Result.id)] == [world.commits[1], world.commits[0]]
-        assert s.query(Trace).count() == 2
+        assert [c for (c,) in s.query(ResultRecord.commit_id).order_by(ResultRecord.id)] == [world.commits[1], world.commits[0]]
+        assert s.query(TraceRecord).count() == 2
 
 
 @pytest.mark.parametrize(
@@ -172,7 +178,7 @@ def test_a_trace_comes_back_as_it_went_in(world: World, tmp_path: Path) -> None:
     row = trace_row(tmp_path / "t.json.gz", content)
     record(world, outcome(results=[ResultRow("v1", CASE, Status.OK, trace=row)]), kind="profile")
     with world.database.session() as s:
-        trace = s.query(Trace).one()
+        trace = s.query(TraceRecord).one()
         assert (trace.size, trace.compressed_size) == (len(content), row.path.stat().st_size)
         chunks = list(traces.iter_trace(s, trace.id))
         assert len(chunks) > 1
@@ -181,7 +187,7 @@ def test_a_trace_comes_back_as_it_went_in(world: World, tmp_path: Path) -> None:
         pieces = list(traces.iter_trace_json(s, trace.id))
         assert max(map(len, pieces)) <= traces.CHUNK_BYTES
         assert b"".join(pieces) == content
-        kernel = s.query(TraceKernel).one()
+        kernel = s.query(TraceKernelRecord).one()
         assert (kernel.name, kernel.calls, kernel.total_ns, kernel.details) == ("kron_kernel", 3, 300.0, {"grid": [1, 2, 3]})
         with pytest.raises(NotFoundError):
             traces.iter_trace(s, trace.id + 1)
@@ -285,4 +291,4 @@ def test_an_operator_that_does_not_load_keeps_what_is_known_of_it(world: World) 
         registry.record_catalogue(s, world.commits[1], broken)
     with world.database.session() as s:
         assert s.scalars(text("SELECT summary FROM operators")).all() == ["Kronecker product"]
-        assert s.get_one(Commit, world.commits[1]).catalogue == broken
+        assert s.get_one(CommitRecord, world.commits[1]).catalogue == broken

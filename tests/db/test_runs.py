@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import text
 
 from tests.db.conftest import ENVIRONMENT, World, outcome
+from warpwatch.contract.words import JobState, RunState
 from warpwatch.db import live, runs, submissions
 from warpwatch.db.errors import OutcomeError, StaleRunError, StateError
-from warpwatch.db.models import Job, JobState, Point, Run, RunState
+from warpwatch.db.models import JobRecord, PointRecord, RunRecord
 from warpwatch.db.reaper import Reaper
 
 RESULT_TABLES = ["results", "points", "samples", "series", "builds", "environments", "traces", "comparisons"]
@@ -133,7 +134,7 @@ def test_finishing_waits_for_whoever_looks_at_the_job_just_now(world: World) -> 
 def test_a_run_that_ended_owns_nothing(world: World) -> None:
     order = begin(world, world.job())
     with world.database.session() as s:
-        s.get_one(Run, order.run_id).state = RunState.LOST
+        s.get_one(RunRecord, order.run_id).state = RunState.LOST
     with pytest.raises(StaleRunError):
         finish(world, order.run_id)
     with pytest.raises(StaleRunError), world.database.session() as s:
@@ -144,7 +145,7 @@ def test_measuring_a_commit_again_adds_a_later_point(world: World) -> None:
     for median in (1000.0, 2000.0):
         finish(world, begin(world, world.job()).run_id, median)
     with world.database.session() as s:
-        medians = s.query(Point.median_ns).order_by(Point.series_id, Point.id).all()
+        medians = s.query(PointRecord.median_ns).order_by(PointRecord.series_id, PointRecord.id).all()
     assert [m for (m,) in medians] == [1000.0, 2000.0, 1000.0, 2000.0]
 
 
@@ -247,7 +248,7 @@ def test_a_cancelled_job_tells_its_worker_and_takes_no_results(world: World, cou
     with world.database.session() as s:
         runs.cancelled_run(s, order.run_id)
         assert runs.heartbeat(s, order.run_id) == "lost"
-        assert s.get_one(Run, order.run_id).state == RunState.CANCELLED
+        assert s.get_one(RunRecord, order.run_id).state == RunState.CANCELLED
         assert not submissions.cancel_job(s, order.job_id)
     assert counted("results") == 0
 
@@ -260,7 +261,7 @@ def test_a_job_cancelled_and_retried_at_once_does_not_belong_to_its_old_run(worl
         submissions.retry_job(s, order.job_id)
     with world.database.session() as s:
         assert runs.heartbeat(s, order.run_id) == "lost"
-        assert s.get_one(Run, order.run_id).state == RunState.CANCELLED
+        assert s.get_one(RunRecord, order.run_id).state == RunState.CANCELLED
     with pytest.raises(StaleRunError):
         finish(world, order.run_id)
     finish(world, begin(world, order.job_id).run_id)
@@ -273,7 +274,7 @@ def test_a_dead_worker_of_a_cancelled_job_brings_nothing_back(world: World) -> N
         submissions.cancel_job(s, order.job_id)
     sweep(world, Reaper(15, clock=clock), clock, 21)
     with world.database.session() as s:
-        assert s.get_one(Run, order.run_id).state == RunState.LOST
+        assert s.get_one(RunRecord, order.run_id).state == RunState.LOST
     assert world.look(order.job_id).state == JobState.CANCELLED
 
 
@@ -377,5 +378,5 @@ def test_changes_are_announced(world: World) -> None:
     assert [event["type"] for event in heard] == ["connected", "state", "state", "state"]
     assert heard[0]["job"] is None
     with world.database.session() as s:
-        job = s.query(Job).one()
+        job = s.query(JobRecord).one()
     assert heard[-1] == {"type": "state", "job": job.id, "submission": job.submission_id}

@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.db.conftest import World
+from warpwatch.contract.words import JobState
 from warpwatch.db import runs, submissions
 from warpwatch.db.errors import NotFoundError
-from warpwatch.db.models import Job, JobState, Submission
+from warpwatch.db.models import JobRecord, SubmissionRecord
 
 
 def new_submission(world: World, kinds: tuple[str, ...] = ("check", "bench"), key: str | None = None) -> submissions.NewSubmission:
@@ -30,14 +31,16 @@ def create(world: World, new: submissions.NewSubmission) -> int:
 
 def states(world: World, submission_id: int) -> list[str]:
     with world.database.session() as s:
-        return [state for (state,) in s.query(Job.state).where(Job.submission_id == submission_id).order_by(Job.id)]
+        return [
+            state for (state,) in s.query(JobRecord.state).where(JobRecord.submission_id == submission_id).order_by(JobRecord.id)
+        ]
 
 
 def test_a_submission_is_kept_as_it_was_asked_for(world: World) -> None:
     number = create(world, new_submission(world))
     with world.database.session() as s:
-        submission = s.get_one(Submission, number)
-        jobs = s.query(Job).order_by(Job.id).all()
+        submission = s.get_one(SubmissionRecord, number)
+        jobs = s.query(JobRecord).order_by(JobRecord.id).all()
     assert (submission.request, submission.origin, submission.priority) == ({"kinds": ["check", "bench"]}, "cli", 3)
     assert [(job.commit_id, job.kind) for job in jobs] == [
         (commit, kind) for commit in world.commits for kind in ("check", "bench")
@@ -72,7 +75,7 @@ def test_asking_twice_at_once_with_one_key_is_asking_once(world: World, counted:
 def test_a_cancelled_submission_leaves_the_queue(world: World, counted: Callable[[str], int]) -> None:
     number = create(world, new_submission(world))
     with world.database.session() as s:
-        first = s.query(Job.id).order_by(Job.id).limit(1).scalar()
+        first = s.query(JobRecord.id).order_by(JobRecord.id).limit(1).scalar()
         assert runs.begin_run(s, first, world.worker) is not None
     with world.database.session() as s:
         assert submissions.cancel_submission(s, number) == 6

@@ -10,11 +10,20 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from tests.db.conftest import ENVIRONMENT, World, outcome
+from warpwatch.contract.words import JobState, Verdict
 from warpwatch.db import bundles, regressions, runs, submissions, triage
 from warpwatch.db.database import Database
 from warpwatch.db.errors import NotFoundError, OutcomeError, StateError
-from warpwatch.db.models import Job, JobState, Point, Regression, RegressionNote, RegressionSeries, Run, Submission, Verdict
-from warpwatch.db.registry import CommitRow
+from warpwatch.db.models import (
+    JobRecord,
+    PointRecord,
+    RegressionNoteRecord,
+    RegressionRecord,
+    RegressionSeriesRecord,
+    RunRecord,
+    SubmissionRecord,
+)
+from warpwatch.db.registry import NewCommit
 
 WHEN = datetime(2026, 3, 4, 5, tzinfo=UTC)
 H100 = replace(ENVIRONMENT, key="h" * 64, device_kind="cuda", device_key="nvidia-h100", device_name="NVIDIA H100")
@@ -26,7 +35,7 @@ def bundled(sha: str = "a" * 40, **changes: object) -> bundles.BundledJob:
 
 
 def bundle(jobs: list[bundles.BundledJob] | Iterator[bundles.BundledJob]) -> bundles.NewBundle:
-    commits = [CommitRow(c * 40, None, n, "Ann", WHEN, f"Change {n}") for n, c in enumerate("ab", 1)]
+    commits = [NewCommit(c * 40, None, n, "Ann", WHEN, f"Change {n}") for n, c in enumerate("ab", 1)]
     return bundles.NewBundle("d" * 64, "h100.wwb", "example-h100", "/srv/example", commits, jobs, {"file": "h100.wwb"})
 
 
@@ -39,10 +48,12 @@ def test_a_bundle_comes_in_as_work_that_is_done(database: Database) -> None:
     imported = import_it(database, bundle([bundled("a" * 40), bundled("b" * 40)]))
     assert (imported.new, imported.jobs) == (True, 2)
     with database.session() as s:
-        assert s.get_one(Submission, imported.submission_id).origin == "bundle"
-        assert {(job.state, job.attempt, job.finished_at) for job in s.query(Job)} == {(JobState.DONE, 1, WHEN)}
-        assert {(run.state, run.worker_id) for run in s.query(Run)} == {("done", None)}
-        assert [(p.ordinal, p.measured_at) for p in s.query(Point).order_by(Point.id)] == [(1, WHEN)] * 2 + [(2, WHEN)] * 2
+        assert s.get_one(SubmissionRecord, imported.submission_id).origin == "bundle"
+        assert {(job.state, job.attempt, job.finished_at) for job in s.query(JobRecord)} == {(JobState.DONE, 1, WHEN)}
+        assert {(run.state, run.worker_id) for run in s.query(RunRecord)} == {("done", None)}
+        assert [(p.ordinal, p.measured_at) for p in s.query(PointRecord).order_by(PointRecord.id)] == [(1, WHEN)] * 2 + [
+            (2, WHEN)
+        ] * 2
 
 
 def test_importing_again_changes_nothing(database: Database, counted: Callable[[str], int]) -> None:
@@ -120,7 +131,7 @@ def suspected(world: World) -> tuple[int, list[int]]:
         order = runs.begin_run(s, world.job(), world.worker)
         assert order is not None
         runs.finish_run(s, order.run_id, outcome())
-        series = [number for (number,) in s.query(Point.series_id).order_by(Point.series_id)]
+        series = [number for (number,) in s.query(PointRecord.series_id).order_by(PointRecord.series_id)]
         number = suspect(world, s, series)
         assert number is not None
     return number, series
@@ -156,8 +167,10 @@ def test_a_decision_keeps_what_was_measured(world: World, suspected: tuple[int, 
         one = regressions.SeriesDecision(series[0], Verdict.CONFIRMED, 1.31, 1.29, 1.33)
         regressions.decide(s, number, Verdict.CONFIRMED, ratio=1.31, low=1.29, high=1.33, series=[one])
     with world.database.session() as s:
-        regression = s.get_one(Regression, number)
-        members = s.query(RegressionSeries.verdict, RegressionSeries.ratio).order_by(RegressionSeries.series_id).all()
+        regression = s.get_one(RegressionRecord, number)
+        members = (
+            s.query(RegressionSeriesRecord.verdict, RegressionSeriesRecord.ratio).order_by(RegressionSeriesRecord.series_id).all()
+        )
     assert (regression.verdict, regression.ratio, regression.low, regression.high) == ("confirmed", 1.31, 1.29, 1.33)
     assert regression.compare_job_id == job_id
     assert regression.decided_at is not None
@@ -170,8 +183,8 @@ def test_triage_keeps_every_word(world: World, suspected: tuple[int, list[int]])
         with world.database.session() as s:
             triage.set_triage(s, number, state, "Ann", note)
     with world.database.session() as s:
-        assert s.get_one(Regression, number).state == "accepted"
-        notes = [(n.author, n.state, n.note) for n in s.query(RegressionNote).order_by(RegressionNote.id)]
+        assert s.get_one(RegressionRecord, number).state == "accepted"
+        notes = [(n.author, n.state, n.note) for n in s.query(RegressionNoteRecord).order_by(RegressionNoteRecord.id)]
     assert notes == [("Ann", "acknowledged", "looking"), ("Ann", "accepted", "it is more exact now")]
     with pytest.raises(StateError, match="use one of new, acknowledged"), world.database.session() as s:
         triage.set_triage(s, number, "whatever", "Ann", "")
@@ -189,17 +202,22 @@ def test_triage_of_an_event_changes_all_of_it_or_nothing(world: World, suspected
     with pytest.raises(NotFoundError, match="no regression 999"), world.database.session() as s:
         triage.triage(s, [number, 999], author="Ann", note="", fields=fields)
     with world.database.session() as s:
-        assert s.query(RegressionNote).count() == 0
+        assert s.query(RegressionNoteRecord).count() == 0
         triage.triage(s, [number, other], author="Ann", note="mine", fields=fields)
     with world.database.session() as s:
         for one in (number, other):
-            row = s.get_one(Regression, one)
+            row = s.get_one(RegressionRecord, one)
             assert (row.state, row.assignee, row.link, row.due_on) == ("acknowledged", "Ann", "https://example.com/7", due)
         triage.triage(
             s, [number], author="Bea", note="", fields={"assignee": "Bea", "due_on": None, "link": "https://example.com/7"}
         )
     with world.database.session() as s:
-        notes = s.query(RegressionNote).where(RegressionNote.regression_id == number).order_by(RegressionNote.id).all()
+        notes = (
+            s.query(RegressionNoteRecord)
+            .where(RegressionNoteRecord.regression_id == number)
+            .order_by(RegressionNoteRecord.id)
+            .all()
+        )
     assert notes[0].changes["assignee"] == [None, "Ann"]
     assert (notes[1].author, notes[1].state) == ("Bea", "acknowledged")
     assert notes[1].changes == {"assignee": ["Ann", "Bea"], "due_on": ["2026-04-01", None]}
@@ -210,15 +228,15 @@ def test_the_first_person_counts_as_triage(world: World, suspected: tuple[int, l
     with world.database.session() as s:
         triage.set_triage(s, number, "invalid", triage.SERVICE, "narrowed down")
         s.flush()
-        assert s.get_one(Regression, number).triaged_at is None
+        assert s.get_one(RegressionRecord, number).triaged_at is None
     with world.database.session() as s:
         triage.set_triage(s, number, "new", "Ann", "")
     with world.database.session() as s:
-        first = s.get_one(Regression, number).triaged_at
+        first = s.get_one(RegressionRecord, number).triaged_at
         assert first is not None
         triage.set_triage(s, number, "fixed", "Bea", "")
     with world.database.session() as s:
-        assert s.get_one(Regression, number).triaged_at == first
+        assert s.get_one(RegressionRecord, number).triaged_at == first
 
 
 def test_every_ended_job_is_judged_once(world: World) -> None:

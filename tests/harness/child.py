@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warpwatch.worker.protocol import Request
-from warpwatch.worker.protocol_json import from_json, to_json
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.protocol import Request
 
 ROOT = Path(__file__).parent.parent.parent
 BOOTSTRAP = ROOT / "warpwatch" / "worker" / "harness" / "bootstrap.py"

@@ -10,11 +10,12 @@ import torch
 
 from tests.harness.child import Harness
 from warpwatch import Cost, Operator, case
+from warpwatch.contract.protocol import BenchReply, CheckReply, ProfileReply, SampleReply
+from warpwatch.contract.words import Status
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.summary import interval, is_narrow, summarize
-from warpwatch.worker.harness.timer_cpu import HotTimer
-from warpwatch.worker.protocol import BenchReply, CheckReply, ProfileReply, SampleReply, Status
+from warpwatch.worker.harness.timer_cpu import CpuHotTimer
 
 BUDGET_NS = 100_000_000
 
@@ -70,9 +71,9 @@ def test_numbers_that_come_round_again_hide_nothing(slices: int) -> None:
         cases={"quick": (case(n=100),)},
     )
     operator.variant("keeps", idea="by address")(lambda x: kept.setdefault(x.data_ptr(), 2 * x))
-    problem = Problem(operator, operator.variants["keeps"], case(n=100), torch.device("cpu"))
+    problem = CaseProblem(operator, operator.variants["keeps"], case(n=100), torch.device("cpu"))
     with problem.modes():
-        timer = HotTimer(problem, 0, 1_000_000)
+        timer = CpuHotTimer(problem, 0, 1_000_000)
         for _ in range(slices):
             timer.take()
         with pytest.raises(WrongResultError, match="wrong inside the timed loop"):

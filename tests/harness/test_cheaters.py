@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.harness.child import ROOT, Harness
+from warpwatch.contract.protocol import BenchReply, Catalogue, CheckReply, SampleReply
+from warpwatch.contract.words import Status
 from warpwatch.worker.harness import integrity
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.protocol import BenchReply, Catalogue, CheckReply, SampleReply, Status
 
 CHEATERS = ROOT / "worker" / "adversaries" / "cheaters"
 CASE = "n=256,f32,fwd"
@@ -89,7 +90,7 @@ def test_a_file_that_patches_when_it_is_loaded_is_refused(tmp_path: Path, cache:
 
 
 def test_what_was_replaced_is_put_back() -> None:
-    seal, double, equal = integrity.Seal(), torch.Tensor.double, torch.equal
+    seal, double, equal = integrity.TamperGuard(), torch.Tensor.double, torch.equal
     torch.Tensor.double = lambda self: self  # type: ignore[method-assign,assignment,return-value]
     torch.equal = lambda a, b: True
     assert sorted(seal.mend()) == ["torch.Tensor.double", "torch.equal"]
@@ -97,7 +98,7 @@ def test_what_was_replaced_is_put_back() -> None:
 
 
 def test_settings_are_put_back_also_after_an_error() -> None:
-    seal, threads = integrity.Seal(), torch.get_num_threads()
+    seal, threads = integrity.TamperGuard(), torch.get_num_threads()
     with pytest.raises(KeyError), integrity.watch(seal):  # noqa: PT012 - both belong into the watch.
         torch.set_num_threads(threads + 1)
         raise KeyError
@@ -108,7 +109,7 @@ def test_settings_are_put_back_also_after_an_error() -> None:
 
 
 def test_what_was_replaced_is_to_blame_for_any_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    seal = integrity.Seal()
+    seal = integrity.TamperGuard()
     with pytest.raises(WrongResultError, match="replaces what it is judged with"), integrity.watch(seal):  # noqa: PT012 - as above.
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
         raise RuntimeError("both events must be completed")

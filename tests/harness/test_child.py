@@ -9,7 +9,8 @@ import torch
 
 from tests.harness.child import Harness
 from tests.harness.conftest import UNLOADABLE
-from warpwatch.worker.protocol import BuildReply, Catalogue, CeilingsReply, CheckReply, Environment, Status
+from warpwatch.contract.protocol import BuildReply, Catalogue, CeilingsReply, CheckReply, Environment
+from warpwatch.contract.words import Status
 
 
 def test_greets_with_contract_and_torch(harness: Harness) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from warpwatch.worker.protocol import (
+from warpwatch.contract.protocol import (
     BenchReply,
     Catalogue,
     CeilingsReply,
@@ -19,8 +19,8 @@ from warpwatch.worker.protocol import (
     Measurement,
     ProfileReply,
     SampleReply,
-    Status,
 )
+from warpwatch.contract.words import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 ROOT = Path(__file__).parent / "gpu_repository"

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
+from warpwatch.contract.protocol import BenchReply, CheckReply, SampleReply
+from warpwatch.contract.words import Status
 from warpwatch.worker.harness import instructions
 from warpwatch.worker.harness.extras import empty_ns
 from warpwatch.worker.harness.instructions import Events, NotCountedError, count_calls
 from warpwatch.worker.harness.load import Load
 from warpwatch.worker.harness.timer_cuda import plan
 from warpwatch.worker.harness.timer_kernel import split
-from warpwatch.worker.protocol import BenchReply, CheckReply, SampleReply, Status
 
 SOFTWARE, TASK_CLOCK = 1, 1
 CASE = "n=1000,f32,fwd"

@@ -12,8 +12,8 @@ import torch
 from warpwatch.operator import Cost, Operator, Variant, case
 from warpwatch.worker.harness import anticheat, timer_cuda
 from warpwatch.worker.harness.failures import WrongResultError
-from warpwatch.worker.harness.oracle import Truth
-from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.harness.oracle import Oracle
+from warpwatch.worker.harness.problem import CaseProblem
 
 
 class Event:
@@ -48,7 +48,7 @@ def test_the_device_sleeps_longer_until_the_host_is_in_time(late: int, sleeps: l
     ],
 )
 def test_work_on_another_stream_is_told_from_a_slow_wait(beside: int, paused: int, caught: bool, monkeypatch: Any) -> None:
-    timer = timer_cuda.ColdTimer.__new__(timer_cuda.ColdTimer)
+    timer = timer_cuda.CudaColdTimer.__new__(timer_cuda.CudaColdTimer)
     timer._beside = [beside] * 5
     monkeypatch.setattr(timer, "_after_pause_ns", lambda longer: paused)
     call_ns = 1_000_000.0 if beside == 90_000 else 20_000.0
@@ -87,9 +87,9 @@ def test_nobody_must_be_more_exact_than_torchs_own_operator() -> None:
     variant = Variant("v1", doubled, "2 x")
 
     def allowed(operator: Operator) -> float:
-        problem = Problem(operator, variant, one, torch.device("cpu"))
+        problem = CaseProblem(operator, variant, one, torch.device("cpu"))
         with problem.modes():
-            return Truth(problem, problem.data(0)).expected["y"].allowed
+            return Oracle(problem, problem.data(0)).expected["y"].allowed
 
     own = replace(plain, by_torch=lambda x: 2 * (1 + off) * x)
     assert allowed(plain) < off

@@ -17,6 +17,8 @@ import pytest
 import torch
 
 from tests.harness.child import BOOTSTRAP, ROOT, Harness
+from warpwatch.contract.protocol import ProfilePlan, ProfileReply, Request
+from warpwatch.contract.words import Status
 from warpwatch.db.reads.rows import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.worker.harness import counters
@@ -25,7 +27,6 @@ from warpwatch.worker.harness.profile_summary import launch_sentence, summarize
 from warpwatch.worker.harness.profiling import host_timer
 from warpwatch.worker.harness.trace_events import Recording, events_of, read_recording
 from warpwatch.worker.harness.trace_tables import kernel_table, runtime_calls
-from warpwatch.worker.protocol import ProfilePlan, ProfileReply, Request, Status
 
 H100 = {
     "warpSize": 32, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 233472, "maxThreadsPerMultiprocessor": 2048,
@@ -281,7 +282,7 @@ CSV = """==PROF== Connected to process 42
 """
 
 
-def count(folder: Path, monkeypatch: pytest.MonkeyPatch, error: str | None = None, table: str = CSV) -> counters.Counted:
+def count(folder: Path, monkeypatch: pytest.MonkeyPatch, error: str | None = None, table: str = CSV) -> counters.HardwareCounters:
     script = folder / "ncu"
     script.write_text(NCU)
     script.chmod(0o755)

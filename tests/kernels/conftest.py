@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from warpwatch import native
+from warpwatch.contract.protocol import CheckReply
 from warpwatch.operator import Case, Direction, Operator, Precision
 from warpwatch.settings import load_settings
 from warpwatch.worker.harness.check import check
-from warpwatch.worker.harness.problem import Problem
-from warpwatch.worker.protocol import CheckReply
+from warpwatch.worker.harness.problem import CaseProblem
 
 ROOT = Path(__file__).parents[2]
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -68,7 +68,7 @@ def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) 
 
 def check_variant(operator: Operator, name: str, case: Case, device: str) -> CheckReply:
     """What the harness says of a variant that can run."""
-    problem = Problem(operator, operator.variants[name], case, torch.device(device))
+    problem = CaseProblem(operator, operator.variants[name], case, torch.device(device))
     return check(problem, 7, set(), lambda done, total, text: None)
 
 

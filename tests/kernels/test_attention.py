@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels import attention as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions, case
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 

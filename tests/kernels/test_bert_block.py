@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kernels import bert_block as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions, case
 from warpwatch.worker.harness.inputs import SeededMaker
-from warpwatch.worker.protocol import Status
 
 from .conftest import check_variant, runnable
 

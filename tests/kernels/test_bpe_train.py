@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from kernels import bpe_train as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
-from warpwatch.worker.harness.problem import Problem
-from warpwatch.worker.protocol import Status
+from warpwatch.worker.harness.problem import CaseProblem
 
 from .conftest import check_variant, runnable, sized
 
@@ -83,7 +83,7 @@ def test_a_long_training_agrees_to_the_last_merge(operator: Operator, letters: i
 
 def test_the_corpus_has_motifs_that_become_tokens(operator: Operator) -> None:
     case = sized("i32", "fwd", symbols=200_000, merges=600)
-    data = Problem(operator, operator.variants["v3"], case, torch.device("cpu")).data(1)
+    data = CaseProblem(operator, operator.variants["v3"], case, torch.device("cpu")).data(1)
     alphabet, merges = data.inputs["symbols"].unique().numel(), module.v3(**data.inputs).tolist()
     lengths = [1] * alphabet
     for left, right in merges:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels import cublas_matmul as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions, case
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 

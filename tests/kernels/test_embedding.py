@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kernels import embedding as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable, sized
 

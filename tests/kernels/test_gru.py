@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kernels import _recurrent
 from kernels import gru as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 from .test_concat import Calls

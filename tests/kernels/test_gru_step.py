@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kernels import gru_step as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 from warpwatch.worker.harness.inputs import SeededMaker
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 from .test_concat import Calls

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from kernels import kron
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions, case
 from warpwatch.worker.harness.inputs import SeededMaker
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, ready, runnable
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from warpwatch.cli.kron import parse
-from warpwatch.cli.kron_order import Order
+from warpwatch.cli.kron_order import KronCommand
 
 from .conftest import ROOT
 
@@ -98,7 +98,7 @@ def test_profile_of_an_unknown_implementation_names_those_there_are(checkout: Pa
 
 @pytest.mark.parametrize("line", ["--dtype d 16 32 7 check", "check --dtype d 16 32 7", "16 --dtype d 32 7 check"])
 def test_the_mode_may_come_first_or_last(line: str) -> None:
-    assert parse(line.split()) == Order("check", "d", "", 16, (32, 7), "v1", 1, 1, 2)
+    assert parse(line.split()) == KronCommand("check", "d", "", 16, (32, 7), "v1", 1, 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kernels import lottery as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, case
 from warpwatch.worker.harness import verbs
 from warpwatch.worker.harness.inputs import SeededMaker
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 

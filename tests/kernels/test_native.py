@@ -236,7 +236,7 @@ ptxas info    : Used 12 registers, used 0 barriers
 
 
 def test_the_assemblers_report_becomes_resources() -> None:
-    codes = {_fingerprint.KernelCode("plain", "sm_90"): _fingerprint.Code(640, "0123456789abcdef")}
+    codes = {_fingerprint.KernelFingerprint("plain", "sm_90"): _fingerprint.MachineCode(640, "0123456789abcdef")}
     assert _ptxas.parse(PTXAS, codes) == [
         ("vector_add_threads<int>", "sm_80", 255, 49152, 32, 0, ""),
         ("plain", "sm_90", 12, 0, 0, 640, "0123456789abcdef"),

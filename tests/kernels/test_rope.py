@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels import rope as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable, sized
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kernels import seq2seq as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
 from warpwatch.worker.harness.inputs import SeededMaker
-from warpwatch.worker.protocol import Status
 
 from .conftest import DEVICES, check_variant, runnable
 from .test_concat import Calls

@@ -10,9 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels import spmm as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
-from warpwatch.worker.harness.problem import Problem
-from warpwatch.worker.protocol import Status
+from warpwatch.worker.harness.problem import CaseProblem
 
 from .conftest import DEVICES, ROOT, check_variant, runnable, sized
 
@@ -24,7 +24,7 @@ SMALL = sized("f32", "bwd", size=(70, 130), n=36, sparsity=80)
 def matrices(request: pytest.FixtureRequest, operator: Operator) -> dict[str, Any]:
     """Inputs in float64 with an incoming gradient `g`, and A as a dense matrix."""
     case = sized("f64", "bwd", size=(33, 70), n=6, sparsity=80)
-    data = Problem(operator, operator.variants["v3"], case, torch.device(request.param)).data(3)
+    data = CaseProblem(operator, operator.variants["v3"], case, torch.device(request.param)).data(3)
     dense = module.densify(data.inputs["crow"], data.inputs["col"], data.inputs["values"].detach(), 70)
     return {**data.inputs, "g": data.incoming[0], "a": dense}
 
@@ -38,7 +38,7 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
 def test_a_pattern_is_ordered_and_has_the_entries_that_its_case_says(operator: Operator, case: Case) -> None:
     for seed in (1, 2):
-        data = Problem(operator, operator.variants["v1"], case, torch.device("cpu")).data(seed)
+        data = CaseProblem(operator, operator.variants["v1"], case, torch.device("cpu")).data(seed)
         crow, col = data.inputs["crow"], data.inputs["col"]
         (m, k), rows = case["size"], module.rows_of(data.inputs["crow"], data.inputs["col"])
         assert (crow[0], crow[-1], crow.numel(), col.numel()) == (0, module.entries(case), m + 1, module.entries(case))
@@ -48,7 +48,7 @@ def test_a_pattern_is_ordered_and_has_the_entries_that_its_case_says(operator: O
 
 
 def test_rows_differ_in_length(operator: Operator) -> None:
-    data = Problem(operator, operator.variants["v1"], module.QUICK[0], torch.device("cpu")).data(1)
+    data = CaseProblem(operator, operator.variants["v1"], module.QUICK[0], torch.device("cpu")).data(1)
     length = data.inputs["crow"].diff()
     assert int(length.max()) > 2 * int(length.min())
 
@@ -138,7 +138,7 @@ def test_the_incoming_gradient_is_dense(operator: Operator, name: str, case: Cas
     """A gradient whose zeros, or whose strides, are not A's: taken as sparse, or by its pattern, it gives other numbers."""
     variant = operator.variants[name]
     for incoming in ("ones", "a single column"):
-        problem = Problem(operator, variant, case, torch.device(device))
+        problem = CaseProblem(operator, variant, case, torch.device(device))
         data = problem.data(5)
         inputs = data.inputs
         y = variant.function(**inputs, **problem.prepared(data))
@@ -171,7 +171,7 @@ CONVERSIONS = re.compile(r"nonzero|to_sparse|to_dense|index_put|sort|bincount|re
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [SMALL]))
 def test_nothing_is_converted_inside_the_timed_call(operator: Operator, name: str, case: Case, device: str, direction: Any) -> None:
     case = sized("f32", direction, **dict(case.sizes))
-    problem = Problem(operator, operator.variants[name], case, torch.device(device))
+    problem = CaseProblem(operator, operator.variants[name], case, torch.device(device))
     with problem.modes():
         data = problem.data(5)
         call = problem.call(data)
@@ -184,7 +184,7 @@ def test_nothing_is_converted_inside_the_timed_call(operator: Operator, name: st
 
 def test_conversions_are_noticed(operator: Operator) -> None:
     """The test above would see them: making A dense, or looking for its entries, inside a call."""
-    data = Problem(operator, operator.variants["v1"], SMALL, torch.device("cpu")).data(5)
+    data = CaseProblem(operator, operator.variants["v1"], SMALL, torch.device("cpu")).data(5)
     with Called() as called, torch.no_grad():
         module.reference(**data.inputs)
         module.prepare_dense(**data.inputs)["a"].to_sparse_csr()
@@ -201,7 +201,7 @@ def test_native_code_takes_no_memory_of_its_own() -> None:
 
 @pytest.mark.parametrize(("name", "case", "device"), [p for p in runnable(module.operator, [SMALL]) if p.values[2] == "cuda"])
 def test_calls_leave_no_memory_behind(operator: Operator, name: str, case: Case, device: str) -> None:
-    problem = Problem(operator, operator.variants[name], case, torch.device(device))
+    problem = CaseProblem(operator, operator.variants[name], case, torch.device(device))
 
     def free_after(calls: int) -> int:
         for _ in range(calls):
@@ -220,7 +220,7 @@ def test_plans_of_the_same_shapes_are_equal(operator: Operator, monkeypatch: pyt
     """So that the harness keeps a captured graph and moves the buffers' contents; forgotten as soon as nobody holds one."""
     forgotten: list[int] = []
     monkeypatch.setattr(torch.ops.warpwatch, "spmm_cusparse_forget", forgotten.append, raising=False)
-    one, same, other = module.Plan(1, (5, 7)), module.Plan(2, (5, 7)), module.Plan(3, (5, 8))
+    one, same, other = module.SparsePlan(1, (5, 7)), module.SparsePlan(2, (5, 7)), module.SparsePlan(3, (5, 8))
     assert one == same
     assert one != other
     del one

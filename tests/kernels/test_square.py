@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from kernels import square as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator, both_directions
 from warpwatch.worker.harness.check import check
-from warpwatch.worker.harness.problem import Problem
-from warpwatch.worker.protocol import Status
+from warpwatch.worker.harness.problem import CaseProblem
 
 from .conftest import DEVICES, check_variant, runnable, sized
 
@@ -85,7 +85,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_inline_source_is_compiled_once_and_outside_of_calls(compiled: list[dict[str, Any]], direction: Any) -> None:
     here = replace(module.operator.variants["load_inline"], devices=("cpu", "cuda"), unsupported=lambda case, device: None)
-    problem = Problem(module.operator, here, sized("f32", direction, size=(17, 15)), torch.device("cpu"))
+    problem = CaseProblem(module.operator, here, sized("f32", direction, size=(17, 15)), torch.device("cpu"))
     path = os.environ["PATH"]
     with problem.modes():
         problem.prepared(problem.data(1))

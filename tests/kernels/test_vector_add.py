@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kernels import vector_add as module
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, Operator
-from warpwatch.worker.harness.problem import Problem
-from warpwatch.worker.protocol import Status
+from warpwatch.worker.harness.problem import CaseProblem
 
 from .conftest import DEVICES, check_variant, runnable, sized
 
@@ -67,7 +67,7 @@ def test_what_lies_on_the_host_is_for_variants_that_fetch_it(name: str) -> None:
 
 
 def test_operands_of_an_end_to_end_case_lie_on_the_host(operator: Operator) -> None:
-    problem = Problem(operator, operator.variants["pageable"], sized("f32", "fwd", host=8), torch.device(DEVICES[-1]))
+    problem = CaseProblem(operator, operator.variants["pageable"], sized("f32", "fwd", host=8), torch.device(DEVICES[-1]))
     inputs = problem.data(1).inputs
     assert (inputs["a"].device.type, inputs["b"].device.type, inputs["device"].type) == ("cpu", "cpu", DEVICES[-1])
     assert problem.run(problem.data(1))["y"].device.type == "cpu"

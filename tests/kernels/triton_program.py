@@ -34,29 +34,29 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
     """One run per case, since a program of a grid takes a millisecond; the full check is a GPU's."""
     import torch
 
-    from warpwatch.worker.harness.oracle import Truth, explain_first
-    from warpwatch.worker.harness.problem import Problem
+    from warpwatch.worker.harness.oracle import Oracle, explain_first
+    from warpwatch.worker.harness.problem import CaseProblem
 
     for case in cases:
-        problem = Problem(operator, variant, case, torch.device("cpu"))
+        problem = CaseProblem(operator, variant, case, torch.device("cpu"))
         with problem.modes():
             data = problem.data(7)
             results = problem.run(data)
-            wrong = explain_first(Truth(problem, data).judge(results), results)
+            wrong = explain_first(Oracle(problem, data).judge(results), results)
         say(variant=variant.name, case=case.key, wrong=wrong)
 
 
 def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
     import torch
 
-    from warpwatch.worker.harness.problem import Problem
+    from warpwatch.worker.harness.problem import CaseProblem
 
     # Other sizes make the same code for other constants: the first case of each precision and direction shows that it compiles.
     chosen = {(case.precision, case.direction): case for case in reversed(cases)}
     for arch in ARCHS:
         compiled = _instead_of_launching(arch)
         for case in chosen.values():
-            problem = Problem(operator, variant, case, torch.device("cpu"))
+            problem = CaseProblem(operator, variant, case, torch.device("cpu"))
             with problem.modes():
                 problem.call(problem.data(7))()
         say(variant=variant.name, arch=arch, kernels={kernel: len(code) for kernel, code in compiled.items()})

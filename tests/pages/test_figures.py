@@ -8,11 +8,11 @@ from typing import Any
 
 import plotly.graph_objects as plotly
 
-from warpwatch.db.models import Status
-from warpwatch.db.reads.rows import History, PointRow, RegressionSeriesRow, SeriesRow, StatusMark
+from warpwatch.contract.words import Status
+from warpwatch.db.reads.rows import PointRow, RegressionSeriesRow, SeriesHistory, SeriesRow, StatusMark
 from warpwatch.server.figures.charts import SYMBOLS, RooflinePoint, history_figure, roofline_figure, rounds_figure
 from warpwatch.server.figures.formats import STATUS_NAMES
-from warpwatch.server.figures.noise_summary import Step
+from warpwatch.server.figures.noise_summary import LevelShift
 from warpwatch.server.pages.history import environment_facts, only_environment, table_rows
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,9 +39,9 @@ def point(ordinal: int, median: float, environment: int = 1, subject: str = "A c
     )
 
 
-def history(points: list[PointRow], marks: list[StatusMark] | None = None, variant: str = "v1") -> History:
+def history(points: list[PointRow], marks: list[StatusMark] | None = None, variant: str = "v1") -> SeriesHistory:
     series = SeriesRow(1, "kernels", "kron", "n=1,f32,fwd", variant, "gpu", "GPU", "graph", "1", 1000, 8000)
-    return History(series, points, marks or [], {1: {"torch": "2.13", "driver": "1"}, 2: {"torch": "2.14", "driver": "1"}})
+    return SeriesHistory(series, points, marks or [], {1: {"torch": "2.13", "driver": "1"}, 2: {"torch": "2.14", "driver": "1"}})
 
 
 def lines(figure: dict[str, Any]) -> list[dict[str, Any]]:
@@ -95,7 +95,11 @@ def test_several_variants_are_named_and_share_the_commits() -> None:
 
 
 def test_changes_of_level_are_triangles_with_their_size() -> None:
-    steps = [Step("b" * 40, f"{2:040x}", 1, 2, 1.3), Step("b" * 40, f"{3:040x}", 2, 3, 0.5), Step("b" * 40, "e" * 40, 8, 9, 1.1)]
+    steps = [
+        LevelShift("b" * 40, f"{2:040x}", 1, 2, 1.3),
+        LevelShift("b" * 40, f"{3:040x}", 2, 3, 0.5),
+        LevelShift("b" * 40, "e" * 40, 8, 9, 1.1),
+    ]
     figure = history_figure([history([point(1, 1e4), point(2, 1.3e4), point(3, 6.5e3)])], {1: steps})
     marks = {trace["name"]: trace for trace in figure["data"] if trace["mode"] == "markers+text"}
     assert {name: (trace["x"], trace["y"], trace["text"]) for name, trace in marks.items()} == {

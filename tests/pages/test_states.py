@@ -17,7 +17,7 @@ from warpwatch.db.database import Database
 from warpwatch.server.app import create_app
 from warpwatch.server.pages.render import WEB
 from warpwatch.settings import Settings
-from warpwatch.worker.import_bundle import take_in
+from warpwatch.worker.import_bundle import import_bundle
 
 ADDRESS = "http://127.0.0.1:8321"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example" / "h100.wwb"
@@ -73,7 +73,7 @@ def test_example_data_is_labelled_and_is_not_what_one_sees_first(client: TestCli
 
 
 def test_an_imported_file_is_named_where_others_say_what_was_asked_for(client: TestClient, database: Database) -> None:
-    found = take_in(database, EXAMPLE, "example-h100", "example")
+    found = import_bundle(database, EXAMPLE, "example-h100", "example")
     for path in ("/submissions?repository=example-h100", f"/submissions/{found.submission_id}"):
         assert f'<span class="mono">{EXAMPLE.name}</span>' in client.get(path).text
 

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, run_git
-from warpwatch.db.models import Status
+from warpwatch.contract.words import Status
 from warpwatch.db.outcome import ResultRow
 from warpwatch.server.judge import Judge
 

@@ -15,8 +15,8 @@ from sqlalchemy import text
 from tests.builders import CASES, GPU, Lab, catalogue
 from tests.worker.conftest import Diary
 from tests.worker.test_gate import HOT, Device
+from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs
-from warpwatch.db.models import Status
 from warpwatch.db.reads.alarms import PACE_LEAST_SECONDS, UNFIT, list_alarms
 from warpwatch.db.reads.missing import BEFORE, MISSING_DAYS, VANISHED_DAYS
 from warpwatch.db.reads.rows import AlarmRow

@@ -12,21 +12,21 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, trace
-from warpwatch.db.models import Status
+from warpwatch.contract.words import Status
 from warpwatch.db.outcome import ResultRow
 from warpwatch.db.reads.rows import KernelView, TraceDetail
-from warpwatch.server.explanation.alignment import Step, align, align_traces
+from warpwatch.server.explanation.alignment import AlignmentStep, align, align_traces
 from warpwatch.server.explanation.kernel_names import plain_name, short_name
 from warpwatch.worker.bundle import BundleReader
 
 ROOT = Path(__file__).parents[2]
 
 
-def steps(*names: str, ns: float = 1000.0) -> list[Step]:
-    return [Step(name, 1, ns) for name in names]
+def steps(*names: str, ns: float = 1000.0) -> list[AlignmentStep]:
+    return [AlignmentStep(name, 1, ns) for name in names]
 
 
-def told(a: list[Step], b: list[Step]) -> dict[str, str]:
+def told(a: list[AlignmentStep], b: list[AlignmentStep]) -> dict[str, str]:
     return {str(row.b_name or row.a_name): row.state for row in align(a, b)}
 
 
@@ -76,8 +76,8 @@ def test_a_change_is_relative_and_absolute(before: float, after: float, state: s
 
 
 def test_the_largest_contribution_comes_first() -> None:
-    a = [Step("small", 1, 1000), Step("large", 1, 9000), Step("gone", 1, 3000)]
-    b = [Step("small", 1, 1500), Step("large", 1, 4000)]
+    a = [AlignmentStep("small", 1, 1000), AlignmentStep("large", 1, 9000), AlignmentStep("gone", 1, 3000)]
+    b = [AlignmentStep("small", 1, 1500), AlignmentStep("large", 1, 4000)]
     assert [(row.b_name or row.a_name, round(row.contribution, 3)) for row in align(a, b)] == [
         ("large", -0.588), ("gone", -0.353), ("small", 0.059),
     ]  # fmt: skip

@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab, commit, run_git
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.contract.words import Status, Verdict
 from warpwatch.db import registry, regressions
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status, Verdict
-from warpwatch.db.reads.badges import Standing
+from warpwatch.db.reads.badges import BadgeCounts
 from warpwatch.server.figures.badges import BAD, GOOD, UNKNOWN, WARNING, badge, words
 from warpwatch.settings import Settings
 
@@ -35,19 +35,19 @@ def said(client: TestClient, **query: str) -> str:
 @pytest.mark.parametrize(
     ("standing", "text", "colour"),
     [
-        (Standing(5, 0, 0, 0), "5 right, none slower", GOOD),
-        (Standing(5, 1, 2, 3), "1 wrong, 2 failing, 3 slower", BAD),
-        (Standing(5, 0, 0, 1), "1 slower", BAD),
-        (Standing(5, 0, 1, 0), "1 failing", WARNING),
-        (Standing(0, 0, 0, 0), "not measured", UNKNOWN),
+        (BadgeCounts(5, 0, 0, 0), "5 right, none slower", GOOD),
+        (BadgeCounts(5, 1, 2, 3), "1 wrong, 2 failing, 3 slower", BAD),
+        (BadgeCounts(5, 0, 0, 1), "1 slower", BAD),
+        (BadgeCounts(5, 0, 1, 0), "1 failing", WARNING),
+        (BadgeCounts(0, 0, 0, 0), "not measured", UNKNOWN),
     ],
 )
-def test_what_is_not_right_comes_first(standing: Standing, text: str, colour: str) -> None:
+def test_what_is_not_right_comes_first(standing: BadgeCounts, text: str, colour: str) -> None:
     assert words(standing) == (text, colour)
 
 
 def test_names_are_no_markup() -> None:
-    assert fromstring(badge('<a href="x">&', Standing(1, 0, 0, 0))).get("aria-label") == '<a href="x">&: 1 right, none slower'
+    assert fromstring(badge('<a href="x">&', BadgeCounts(1, 0, 0, 0))).get("aria-label") == '<a href="x">&: 1 right, none slower'
 
 
 def test_a_badge_is_about_the_newest_commit_checked(client: TestClient, lab: Lab) -> None:

@@ -6,19 +6,19 @@ from math import ceil, log2
 
 import pytest
 
-from warpwatch.server.verdicts.bisect import Finding, bounds, middle, suspects
+from warpwatch.server.verdicts.bisect import RangeAnswer, bounds, middle, suspects
 
 
 def search(differs: list[bool], guilty: int, broken: frozenset[int] = frozenset()) -> tuple[tuple[int, int], int]:
     """(the range found, how many commits were measured) when the commit at place `guilty` changed something."""
-    findings: list[Finding] = []
+    findings: list[RangeAnswer] = []
     while True:
         left = suspects(differs, findings)
         place = middle(left, broken)
         if place is None:
             return bounds(left), len(findings)
         base = bounds(left)[0]
-        findings.append(Finding(base, place, base < guilty <= place))
+        findings.append(RangeAnswer(base, place, base < guilty <= place))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 31])
@@ -50,7 +50,7 @@ def test_what_cannot_be_measured_is_gone_around() -> None:
 
 def test_findings_hold_in_any_order_and_contradictions_leave_a_suspect() -> None:
     differs = [False] + [True] * 6
-    findings = [Finding(0, 3, False), Finding(3, 5, True), Finding(3, 4, False)]
+    findings = [RangeAnswer(0, 3, False), RangeAnswer(3, 5, True), RangeAnswer(3, 4, False)]
     assert suspects(differs, findings) == suspects(differs, findings[::-1]) == [5]
-    assert suspects(differs, [Finding(0, 6, False)]) == [1, 2, 3, 4, 5, 6]
-    assert suspects(differs, [*findings, Finding(4, 5, False)]) == [5]
+    assert suspects(differs, [RangeAnswer(0, 6, False)]) == [1, 2, 3, 4, 5, 6]
+    assert suspects(differs, [*findings, RangeAnswer(4, 5, False)]) == [5]

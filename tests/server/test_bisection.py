@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 from tests.builders import Lab
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status
 from warpwatch.server.judge import Judge, suspicion
 from warpwatch.server.verdicts.paired import MORE_ROUNDS, ROUNDS
 from warpwatch.settings import Settings

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from tests.builders import CPU, Lab
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 

@@ -15,12 +15,12 @@ from sqlalchemy import text
 from tests.builders import CASES, Lab
 from tests.server.listener import Heard, listening
 from tests.server.test_code import problem
+from warpwatch.contract.words import Status
 from warpwatch.db import callbacks, registry
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status
 from warpwatch.db.outcome import ResultRow
 from warpwatch.db.regressions import mark_judged
-from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, Teller, status_body
+from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, StatusNotifier, status_body
 from warpwatch.settings import Settings
 
 API = "/api/v1"
@@ -35,8 +35,8 @@ def heard() -> Iterator[Heard]:
 
 
 @pytest.fixture
-def teller(settings: Settings, database: Database) -> Iterator[Teller]:
-    teller = Teller(settings, database, first_pause=0)
+def teller(settings: Settings, database: Database) -> Iterator[StatusNotifier]:
+    teller = StatusNotifier(settings, database, first_pause=0)
     yield teller
     teller._client.close()
 
@@ -74,7 +74,7 @@ def rows(database: Database) -> list[dict[str, Any]]:
     ("status", "state"), [(Status.OK, "success"), (Status.WRONG, "failure"), (Status.CRASHED, "error"), (Status.SKIPPED, "success")]
 )
 def test_a_commit_is_pending_and_then_told_of(
-    client: TestClient, lab: Lab, teller: Teller, heard: Heard, submission: int, status: Status, state: str
+    client: TestClient, lab: Lab, teller: StatusNotifier, heard: Heard, submission: int, status: Status, state: str
 ) -> None:
     teller.sweep()
     teller.sweep()
@@ -107,7 +107,7 @@ def test_what_is_not_held_against_anything_is_not_told_of(
 
 
 def test_it_is_tried_again_while_the_other_side_stumbles(
-    client: TestClient, lab: Lab, teller: Teller, heard: Heard, database: Database, submission: int
+    client: TestClient, lab: Lab, teller: StatusNotifier, heard: Heard, database: Database, submission: int
 ) -> None:
     heard.answers = [500, 503, 429, 408]
     teller.sweep()
@@ -118,7 +118,7 @@ def test_it_is_tried_again_while_the_other_side_stumbles(
 
 
 def test_pauses_grow(settings: Settings, database: Database, client: TestClient, heard: Heard, submission: int) -> None:
-    teller = Teller(settings, database, first_pause=100)
+    teller = StatusNotifier(settings, database, first_pause=100)
     pauses = []
     heard.answers = [500] * 4
     for _ in range(4):
@@ -130,7 +130,9 @@ def test_pauses_grow(settings: Settings, database: Database, client: TestClient,
 
 
 @pytest.mark.parametrize("code", [400, 401, 404, 422, 302])
-def test_what_will_never_be_taken_is_given_up(teller: Teller, heard: Heard, database: Database, submission: int, code: int) -> None:
+def test_what_will_never_be_taken_is_given_up(
+    teller: StatusNotifier, heard: Heard, database: Database, submission: int, code: int
+) -> None:
     heard.answers = [code]
     teller.sweep()
     teller.sweep()
@@ -140,7 +142,7 @@ def test_what_will_never_be_taken_is_given_up(teller: Teller, heard: Heard, data
     assert row["message"] == f"it was answered with {code}"
 
 
-def test_there_is_an_end_to_trying(teller: Teller, heard: Heard, database: Database, submission: int) -> None:
+def test_there_is_an_end_to_trying(teller: StatusNotifier, heard: Heard, database: Database, submission: int) -> None:
     heard.answers = [500] * 100
     teller.sweep()
     assert len(heard.states) == MAX_ATTEMPTS
@@ -150,7 +152,7 @@ def test_there_is_an_end_to_trying(teller: Teller, heard: Heard, database: Datab
 def test_an_older_status_never_follows_a_newer_one(
     client: TestClient, lab: Lab, settings: Settings, heard: Heard, database: Database, submission: int
 ) -> None:
-    slow = Teller(settings, database, first_pause=3600)
+    slow = StatusNotifier(settings, database, first_pause=3600)
     heard.answers = [500]
     slow.sweep()
     end(client, lab, submission)
@@ -166,7 +168,7 @@ def test_two_servers_tell_it_once(
     client: TestClient, lab: Lab, settings: Settings, database: Database, heard: Heard, submission: int
 ) -> None:
     end(client, lab, submission)
-    tellers = [Teller(settings, database) for _ in range(4)]
+    tellers = [StatusNotifier(settings, database) for _ in range(4)]
     threads = [threading.Thread(target=teller.sweep) for teller in tellers]
     for thread in threads:
         thread.start()
@@ -178,7 +180,7 @@ def test_two_servers_tell_it_once(
     assert [row["state"] for row in rows(database)] == ["pending", "success"]
 
 
-def test_a_retry_is_pending_again(client: TestClient, lab: Lab, teller: Teller, heard: Heard, submission: int) -> None:
+def test_a_retry_is_pending_again(client: TestClient, lab: Lab, teller: StatusNotifier, heard: Heard, submission: int) -> None:
     (job,) = client.get(f"{API}/jobs", params={"submission": submission}).json()["items"]
     client.post(f"{API}/jobs/{job['id']}/cancel")
     with lab.database.session() as session:
@@ -199,7 +201,7 @@ def test_nobody_there(settings: Settings, database: Database, client: TestClient
         registry.set_repository(session, lab.repository, {"status_url": address, "status_token": TOKEN})
     client.post(f"{API}/submissions", json={"repository": "kernels", "commits": "main", "base": "parent", "device": "cpu"})
     with caplog.at_level(logging.DEBUG):
-        Teller(settings, database).sweep()
+        StatusNotifier(settings, database).sweep()
     (row,) = rows(database)
     assert "ConnectError" in row["message"]
     assert "not taken" in caplog.text

@@ -15,8 +15,8 @@ from tests.builders import CASES, CPU, Lab, commit, make_repository, measurement
 from tests.planted import plant
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status
 from warpwatch.db.outcome import BuildRow, KernelRow, ResultRow, TraceRow
 from warpwatch.server.history.diffs import compare_url
 from warpwatch.settings import Settings

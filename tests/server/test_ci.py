@@ -21,9 +21,9 @@ from tests.server.forms import SARIF_SCHEMA
 from tests.server.listener import Heard, listening, send_hook
 from tests.server.test_command import FakeWorker, command
 from warpwatch.cli.repository import place_of
+from warpwatch.contract.words import Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status
 from warpwatch.settings import Settings
 
 SECRET = "a-secret-of-some-length"

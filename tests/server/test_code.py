@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, commit, run_git
-from warpwatch.db.models import Status
+from warpwatch.contract.words import Status
 
 
 def problem(answer: object, status: int) -> dict[str, object]:

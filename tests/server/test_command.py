@@ -20,9 +20,9 @@ from typer.testing import CliRunner, Result
 from tests.builders import CASES, Lab
 from warpwatch import git
 from warpwatch.cli import app
+from warpwatch.contract.words import Status
 from warpwatch.db import runs
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status
 from warpwatch.db.reads.work import JobFilter, list_jobs
 from warpwatch.settings import Settings
 

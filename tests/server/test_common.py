@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from warpwatch.server.verdicts.common import Cell, find_common
+from warpwatch.server.verdicts.common import SeriesCell, find_common
 
 
-def grid(operator: str = "matmul", device: str = "h100") -> list[Cell]:
+def grid(operator: str = "matmul", device: str = "h100") -> list[SeriesCell]:
     """Every variant on a spread of sizes, in two precisions and directions."""
     sizes = [(64, 64), (64, 65), (128, 127), (128, 192), (1024, 100), (1024, 1024), (4096, 96), (4096, 4096), (512, 2048)]
     return [
-        Cell(operator, variant, {"M": m, "K": k, "factors": [k, 2 * k]}, precision, direction, layout, device)
+        SeriesCell(operator, variant, {"M": m, "K": k, "factors": [k, 2 * k]}, precision, direction, layout, device)
         for variant in ("v1", "v2", "v3", "triton")
         for m, k in sizes
         for precision in ("f32", "f16")
@@ -23,7 +23,7 @@ def grid(operator: str = "matmul", device: str = "h100") -> list[Cell]:
     ]
 
 
-def told(holds: Callable[[Cell], bool], cells: list[Cell] | None = None) -> list[str]:
+def told(holds: Callable[[SeriesCell], bool], cells: list[SeriesCell] | None = None) -> list[str]:
     every = cells or grid()
     return find_common([cell for cell in every if holds(cell)], [cell for cell in every if not holds(cell)])
 
@@ -39,7 +39,7 @@ def told(holds: Callable[[Cell], bool], cells: list[Cell] | None = None) -> list
     (lambda cell: cell.variant == "v3" and cell.sizes["K"] % 64, ["only v3 where K % 64 ≠ 0"]),
     (lambda cell: cell.variant == "v3" and cell.direction == "bwd", ["only v3, backward"]),
 ])  # fmt: skip
-def test_a_planted_pattern_is_named(holds: Callable[[Cell], Any], words: list[str]) -> None:
+def test_a_planted_pattern_is_named(holds: Callable[[SeriesCell], Any], words: list[str]) -> None:
     assert told(lambda cell: bool(holds(cell))) == words
 
 
@@ -52,10 +52,10 @@ def test_a_pattern_over_operators_and_devices() -> None:
 
 
 def test_sizes_that_some_cells_lack_say_nothing() -> None:
-    changed = [Cell("rope", "v1", {"n": n}, "f32", "fwd", "contiguous", "h100") for n in (8, 16)]
-    same = [Cell("kron", "v1", {"batch": 4}, "f32", "fwd", "contiguous", "h100")]
+    changed = [SeriesCell("rope", "v1", {"n": n}, "f32", "fwd", "contiguous", "h100") for n in (8, 16)]
+    same = [SeriesCell("kron", "v1", {"batch": 4}, "f32", "fwd", "contiguous", "h100")]
     assert find_common(changed, same) == ["only rope"]
-    switched = [Cell("rope", "v1", {"mode": mode}, "f32", "fwd", "contiguous", "h100") for mode in ("a", "b", 3, True)]
+    switched = [SeriesCell("rope", "v1", {"mode": mode}, "f32", "fwd", "contiguous", "h100") for mode in ("a", "b", 3, True)]
     assert find_common(switched[:2], switched[2:]) == ["only mode = a and b"]
 
 

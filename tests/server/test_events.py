@@ -16,7 +16,8 @@ from tests.builders import CASES, GPU, Lab, run_git
 from tests.planted import plant, try_out
 from tests.server.test_code import problem
 from warpwatch import git
-from warpwatch.db.models import Commit, Job, Regression, Status, Submission
+from warpwatch.contract.words import Status
+from warpwatch.db.models import CommitRecord, JobRecord, RegressionRecord, SubmissionRecord
 from warpwatch.settings import Settings
 
 CELLS = [(variant, case) for variant in ("v1", "v2", "v3") for case in CASES]
@@ -94,7 +95,7 @@ def test_between_two_commits_and_days(client: TestClient, lab: Lab, settings: Se
     with lab.database.session() as s:
         for number, sha in enumerate(shas):
             when = datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(days=number)
-            s.execute(update(Commit).where(Commit.sha == sha).values(authored_at=when))
+            s.execute(update(CommitRecord).where(CommitRecord.sha == sha).values(authored_at=when))
     assert listed(client, **{"from": "2026-03-03"}) == [wide, second]
     assert listed(client, to="2026-03-02") == [first]
     assert listed(client, to="2026-03-03") == [wide, first]
@@ -110,7 +111,7 @@ def test_a_commit_that_nobody_measured_bounds_too(client: TestClient, lab: Lab, 
     assert early.commits
     plant(lab, 1, 2, 1.3)
     with lab.database.session() as s:
-        s.query(Commit).where(Commit.sha == lab.shas[4]).delete()
+        s.query(CommitRecord).where(CommitRecord.sha == lab.shas[4]).delete()
     answer = problem(client.get("/api/v1/regressions", params={"repository": "kernels", "from": lab.shas[4]}), 422)
     assert "nothing was fetched" in answer["errors"][0]["message"]
     git.update_mirror(str(lab.source), settings.home)
@@ -278,7 +279,7 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     now = datetime.now(UTC)
     measured = now - timedelta(days=40)
     with lab.database.session() as s:
-        s.execute(update(Job).values(finished_at=measured))
+        s.execute(update(JobRecord).values(finished_at=measured))
     old = {"created_at": measured + timedelta(hours=1), "decided_at": measured + timedelta(hours=2)}
     plant(lab, 1, 2, 1.3, **old, triaged_at=measured + timedelta(hours=5))
     plant(lab, 1, 2, 1.001, operator="cube", verdict="dismissed", created_at=now, decided_at=now)
@@ -293,7 +294,7 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     page = client.get("/regressions?whole=true").text
     assert "in all" in page
     with lab.database.session() as s:
-        s.execute(update(Regression).values(triaged_at=None))
+        s.execute(update(RegressionRecord).values(triaged_at=None))
     assert quality(client)[0]["triage_seconds"] is None
     assert "nobody has triaged a confirmed change yet" in client.get("/regressions?whole=true").text
 
@@ -313,7 +314,7 @@ def test_what_belongs_to_a_submission(client: TestClient, lab: Lab) -> None:
     number = client.get(f"/api/v1/jobs/{job}").json()["job"]["submission_id"]
     url = f"/api/v1/submissions/{number}/verdicts"
     with lab.database.session() as s:
-        s.execute(update(Job).values(judged_at=datetime.now(UTC)))
+        s.execute(update(JobRecord).values(judged_at=datetime.now(UTC)))
     own, narrowed, earlier = plant(lab, 3, 4, 1.2), plant(lab, 1, 2, 1.3), plant(lab, 0, 1, 1.5)
     plant(lab, 4, 5, 1.4)
     lab.check(2, {CELLS[0]: Status.OK})
@@ -321,7 +322,7 @@ def test_what_belongs_to_a_submission(client: TestClient, lab: Lab) -> None:
     try_out(lab, narrowed, trial, "confirm", 0, 4, "changed")
     assert [row["id"] for row in client.get(url).json()["regressions"]] == [narrowed, own]
     with lab.database.session() as s:
-        s.execute(update(Submission).where(Submission.id == number).values(base_commit_id=lab.commits[lab.shas[0]]))
+        s.execute(update(SubmissionRecord).where(SubmissionRecord.id == number).values(base_commit_id=lab.commits[lab.shas[0]]))
     assert [row["id"] for row in client.get(url).json()["regressions"]] == [earlier, narrowed, own]
     assert client.get(url).json()["pending"] == 0
     plant(lab, 2, 3, 1.1, verdict="suspected")

@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_submissions import errors
+from warpwatch.contract.words import Status, Verdict
 from warpwatch.db import registry, regressions, runs
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status, Verdict
 from warpwatch.db.outcome import ComparisonRow, ResultRow
 from warpwatch.db.reads.history import list_series
 from warpwatch.server.reports.build import MISMATCH

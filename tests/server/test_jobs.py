@@ -17,8 +17,8 @@ from sqlalchemy import make_url
 
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
+from warpwatch.contract.words import Status
 from warpwatch.db import runs
-from warpwatch.db.models import Status
 from warpwatch.db.outcome import ResultRow
 from warpwatch.server.threads import live
 from warpwatch.settings import Settings

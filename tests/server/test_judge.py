@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, CPU, GPU, Lab, commit, measurement, run_git
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.models import Status
 from warpwatch.db.outcome import ResultRow
 from warpwatch.server.judge import CONFIRM_PRIORITY, MAX_PAIRS, Judge, suspicion, verdict
 from warpwatch.settings import Settings

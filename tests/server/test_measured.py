@@ -10,14 +10,14 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, GPU, Lab
+from warpwatch.contract.codec import from_json
+from warpwatch.contract.outcome import Finding, Outcome
+from warpwatch.contract.protocol import BenchReply, Catalogue, Counter, Environment
+from warpwatch.contract.words import Status
 from warpwatch.db import registry
-from warpwatch.db.models import Status as KeptStatus
 from warpwatch.server.figures.break_even import calls_to_pay
 from warpwatch.server.figures.formats import shape
 from warpwatch.worker.harness.summary import summarize
-from warpwatch.worker.outcome import Finding, Outcome
-from warpwatch.worker.protocol import BenchReply, Catalogue, Counter, Environment, Status
-from warpwatch.worker.protocol_json import from_json
 from warpwatch.worker.record import run_outcome
 
 
@@ -132,9 +132,7 @@ def test_an_operator_is_shown_on_a_device_that_measured_it(client: TestClient, l
 
 
 def test_speed_ups_are_over_the_first_variant_that_has_a_time(client: TestClient, lab: Lab) -> None:
-    lab.bench(
-        0, {("v1", CASES[0]): 3000.0, ("v2", CASES[0]): 1000.0, ("v1", CASES[1]): KeptStatus.TIMED_OUT, ("v2", CASES[1]): 5000.0}
-    )
+    lab.bench(0, {("v1", CASES[0]): 3000.0, ("v2", CASES[0]): 1000.0, ("v1", CASES[1]): Status.TIMED_OUT, ("v2", CASES[1]): 5000.0})
     page = client.get("/operators/square").text
     assert sorted(re.findall(r"<span[^>]*>([\d.]+)×</span>", page)) == ["1.00", "1.00", "3.00"]
     assert "Speed-up over v1" in page

@@ -14,7 +14,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 from tests.builders import CASES, Lab
-from warpwatch.db.models import Status
+from warpwatch.contract.words import Status
 from warpwatch.settings import Settings
 
 

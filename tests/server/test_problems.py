@@ -13,7 +13,7 @@ from tests.server.test_code import problem
 from warpwatch.db import migrate
 from warpwatch.db.database import Database
 from warpwatch.db.errors import DatabaseFullError, SchemaTooNewError
-from warpwatch.db.models import Repository
+from warpwatch.db.models import RepositoryRecord
 from warpwatch.server.app import create_app
 from warpwatch.server.http.service import Db
 from warpwatch.settings import Settings
@@ -104,7 +104,7 @@ def test_a_surprise_tells_nothing_of_the_inside(app: FastAPI, client: TestClient
 
 def test_what_cannot_be_committed_is_not_answered_as_done(app: FastAPI, client: TestClient) -> None:
     def forget_the_name(session: Db) -> str:
-        session.add(Repository(url="/nowhere"))
+        session.add(RepositoryRecord(url="/nowhere"))
         return "done"
 
     app.add_api_route("/api/v1/failing", forget_the_name)

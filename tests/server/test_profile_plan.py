@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from tests.builders import Lab
 from tests.server.test_submissions import ask, errors, jobs
 from warpwatch.cli.plans import profile_plan
+from warpwatch.contract.codec import from_json
+from warpwatch.contract.protocol import ProfilePlan
 from warpwatch.server.intake.submission_request import ProfileOptions
 from warpwatch.worker.harness.profiling import LIMITS
-from warpwatch.worker.protocol import ProfilePlan
-from warpwatch.worker.protocol_json import from_json
 
 PLAN = {"wait": 3, "warm_up": 1, "active": 4, "repeat": 2, "counters": True}
 

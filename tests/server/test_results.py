@@ -11,10 +11,8 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, GPU, Lab
 from tests.server.test_code import problem
-from warpwatch.db.models import Status
+from warpwatch.contract.words import Status
 from warpwatch.db.outcome import ResultRow
-from warpwatch.db.reads.query import METRICS
-from warpwatch.worker import protocol
 
 CELL = ("v1", CASES[0])
 HERE = {"repository": "kernels", "device": "test-cpu"}
@@ -29,10 +27,6 @@ def overview(client: TestClient, **filters: str) -> dict[tuple[str, str], dict[s
 def series_id(client: TestClient, **filters: str) -> int:
     (row,) = client.get("/api/v1/series", params={"repository": "kernels", "metric": "hot"} | filters).json()["items"]
     return int(row["id"])
-
-
-def test_metrics_are_those_of_the_worker() -> None:
-    assert METRICS == protocol.METRICS
 
 
 def test_a_cell_shows_the_newest_commit_however_late_others_were_measured(client: TestClient, lab: Lab) -> None:

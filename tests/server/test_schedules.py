@@ -14,7 +14,7 @@ from sqlalchemy import text
 from tests.builders import CASES, GPU, Lab, commit, make_repository, run_git
 from tests.server.test_code import problem
 from warpwatch.db.database import Database
-from warpwatch.server.schedules.turn import take_turn
+from warpwatch.server.schedules.turn import run_schedule
 from warpwatch.server.threads.scheduler import Scheduler
 from warpwatch.settings import Settings
 
@@ -62,7 +62,7 @@ def measure_all(client: TestClient, lab: Lab, indices: dict[str, int] | None = N
 
 def test_the_nightly_suite_measures_the_newest_commit_once(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
     schedule = add(client, "suite", operators=[], cron="0 2 * * *")
-    assert take_turn(lab.database, settings, schedule, now + DAY)
+    assert run_schedule(lab.database, settings, schedule, now + DAY)
     head = lab.shas[-1]
     assert sorted(made(client)) == [(kind, operator, head) for kind in ("bench", "check") for operator in ("cube", "square")]
     row = show(client, schedule)
@@ -72,7 +72,7 @@ def test_the_nightly_suite_measures_the_newest_commit_once(client: TestClient, l
     assert datetime.fromisoformat(row["last_at"]) == now + DAY
     assert now + DAY < datetime.fromisoformat(row["next_at"]) <= now + 2 * DAY
 
-    take_turn(lab.database, settings, schedule, now + 3 * DAY)
+    run_schedule(lab.database, settings, schedule, now + 3 * DAY)
     assert len(made(client)) == 4
     assert show(client, schedule)["message"] == "nothing to do: the newest commit was asked for already"
 
@@ -83,12 +83,12 @@ def test_only_what_fits_into_the_budget_is_asked_for(client: TestClient, lab: La
     lab.bench(1, {V1: 10_000.0})
     took(lab, 90)
     schedule = add(client, "backfill", budget_minutes=3)
-    take_turn(lab.database, settings, schedule, now)
+    run_schedule(lab.database, settings, schedule, now)
     assert made(client) == [("bench", "square", lab.shas[5]), ("bench", "square", lab.shas[3])]
     row = show(client, schedule)
     assert row["message"].endswith("2 jobs at 2 commits, about 3.0 of 3 device minutes; 2 jobs for later turns")
 
-    take_turn(lab.database, settings, schedule, now + timedelta(minutes=2))
+    run_schedule(lab.database, settings, schedule, now + timedelta(minutes=2))
     assert len(made(client)) == 2
     assert show(client, schedule)["message"].startswith(
         "waits: 0.0 of 3 device minutes of the last 24 hours are spent and 3.0 more"
@@ -96,11 +96,11 @@ def test_only_what_fits_into_the_budget_is_asked_for(client: TestClient, lab: La
 
     measure_all(client, lab)
     took(lab, 90, ended=now)
-    take_turn(lab.database, settings, schedule, now + timedelta(hours=23))
+    run_schedule(lab.database, settings, schedule, now + timedelta(hours=23))
     assert made(client) == []
     assert show(client, schedule)["message"] == "waits: 3.0 of 3 device minutes of the last 24 hours are spent"
 
-    take_turn(lab.database, settings, schedule, now + timedelta(hours=25))
+    run_schedule(lab.database, settings, schedule, now + timedelta(hours=25))
     assert {sha for _, _, sha in made(client)} == {lab.shas[2], lab.shas[4]}
 
 
@@ -117,7 +117,7 @@ def test_a_job_larger_than_the_whole_budget_is_said(client: TestClient, lab: Lab
     lab.bench(0, {V1: 10_000.0})
     took(lab, 600)
     schedule = add(client, "suite", kinds=["bench"], budget_minutes=9)
-    take_turn(lab.database, settings, schedule, now)
+    run_schedule(lab.database, settings, schedule, now)
     assert made(client) == []
     assert show(client, schedule)["message"] == (
         "nothing fits: bench of square takes about 10.0 device minutes, more than the whole budget of 9; raise it"
@@ -153,11 +153,11 @@ def test_a_plan_is_void_when_another_server_took_the_turn(
     def slowly(url: str, home: Path) -> Path:
         if not overtaken:
             overtaken.append(True)
-            assert take_turn(lab.database, settings, schedule, now)
+            assert run_schedule(lab.database, settings, schedule, now)
         return fetch(url, home)
 
     monkeypatch.setattr(git, "update_mirror", slowly)
-    assert not take_turn(lab.database, settings, schedule, now)
+    assert not run_schedule(lab.database, settings, schedule, now)
     assert len(made(client)) == 1
 
 
@@ -185,7 +185,7 @@ def test_backfill_halves_the_widest_gap_until_there_is_none(
     schedule = add(client, "backfill", repository="uneven", budget_minutes=1)
     order = []
     for turn in range(5):
-        take_turn(database, settings, schedule, now + turn * 2 * DAY)
+        run_schedule(database, settings, schedule, now + turn * 2 * DAY)
         order += [shas.index(sha) for _, _, sha in made(client)]
         measure_all(client, lab)
         took(lab, 60, ended=now + turn * 2 * DAY)
@@ -197,9 +197,9 @@ def test_a_hole_is_asked_for_once(client: TestClient, lab: Lab, settings: Settin
     """Jobs that wait fill their hole; one that failed is for people to look at."""
     lab.bench(0, {V1: 10_000.0})
     schedule = add(client, "backfill", budget_minutes=600)
-    take_turn(lab.database, settings, schedule, now)
+    run_schedule(lab.database, settings, schedule, now)
     assert len(made(client)) == 5
-    take_turn(lab.database, settings, schedule, now + DAY)
+    run_schedule(lab.database, settings, schedule, now + DAY)
     assert len(made(client)) == 5
 
 
@@ -210,12 +210,12 @@ def test_rerun_takes_what_was_repeated_least(client: TestClient, lab: Lab, setti
     lab.bench(4, {V1: 10_000.0}, operator="cube")
     took(lab, 60)
     schedule = add(client, "rerun", operators=[], budget_minutes=1)
-    take_turn(lab.database, settings, schedule, now)
+    run_schedule(lab.database, settings, schedule, now)
     assert made(client) == [("bench", "cube", lab.shas[4])]
     measure_all(client, lab)
     took(lab, 30, ended=now)
     add(client, "rerun", operators=["square"], name="square alone")
-    take_turn(lab.database, settings, schedule + 1, now)
+    run_schedule(lab.database, settings, schedule + 1, now)
     assert made(client) == [("bench", "square", lab.shas[3])]
 
 
@@ -226,7 +226,7 @@ def test_rerun_then_takes_what_is_noisiest(client: TestClient, lab: Lab, setting
         lab.bench(5, {V1: 10_000.0})
     took(lab, 60)
     schedule = add(client, "rerun", operators=[], budget_minutes=1)
-    take_turn(lab.database, settings, schedule, now)
+    run_schedule(lab.database, settings, schedule, now)
     assert made(client) == [("bench", "cube", lab.shas[5])]
 
 
@@ -241,7 +241,7 @@ def test_repeats_of_another_environment_teach_nothing(client: TestClient, lab: L
         lab.bench(5, {V1: 10_000.0})
     lab.submit("bench", 1)
     schedule = add(client, "rerun")
-    take_turn(lab.database, settings, schedule, now)
+    run_schedule(lab.database, settings, schedule, now)
     assert made(client) == [("bench", "square", lab.shas[1]), ("bench", "square", lab.shas[5])]
 
 
@@ -255,7 +255,7 @@ def test_what_did_not_change_is_left_out_of_the_suite(
     assert client.post("/api/v1/submissions", json=request).status_code == 201
     measure_all(client, lab)
     schedule = add(client, "suite", repository="uneven", operators=[], kinds=["bench"], skip_unchanged=True)
-    take_turn(database, settings, schedule, now)
+    run_schedule(database, settings, schedule, now)
     assert made(client) == [("bench", "cube", shas[2])]
     assert "1 job left out as unchanged" in show(client, schedule)["message"]
 
@@ -264,21 +264,21 @@ def test_why_nothing_happens_is_said(client: TestClient, lab: Lab, settings: Set
     suite, rerun = add(client, "suite"), add(client, "rerun")
     with lab.database.session() as session:
         session.execute(text("UPDATE workers SET stopped_at = now()"))
-    take_turn(lab.database, settings, suite, now)
+    run_schedule(lab.database, settings, suite, now)
     row = show(client, suite)
     assert row["message"].startswith("waits: no worker for any device is alive; start one with `warpwatch worker")
     assert datetime.fromisoformat(row["next_at"]) - now <= timedelta(minutes=10)
 
     lab.switch(GPU)
-    take_turn(lab.database, settings, rerun, now)
+    run_schedule(lab.database, settings, rerun, now)
     assert show(client, rerun)["message"] == "nothing to do: no commit of the watched branch was measured yet"
     with lab.database.session() as session:
         session.execute(text("UPDATE repositories SET branch = 'release'"))
-    take_turn(lab.database, settings, suite, now + DAY)
+    run_schedule(lab.database, settings, suite, now + DAY)
     assert "has no branch 'release'" in show(client, suite)["message"]
     with lab.database.session() as session:
         session.execute(text("UPDATE repositories SET url = '/nowhere'"))
-    take_turn(lab.database, settings, suite, now + 2 * DAY)
+    run_schedule(lab.database, settings, suite, now + 2 * DAY)
     row = show(client, suite)
     assert "cannot be fetched" in row["message"]
     assert datetime.fromisoformat(row["next_at"]) <= now + 2 * DAY + timedelta(minutes=10)
@@ -291,7 +291,7 @@ def test_the_watched_branch_is_what_counts(client: TestClient, lab: Lab, setting
     with lab.database.session() as session:
         session.execute(text("UPDATE repositories SET branch = 'release', url = :url"), {"url": str(tmp_path / "fork")})
     schedule = add(client, "suite", kinds=["bench"])
-    take_turn(lab.database, settings, schedule, now)
+    run_schedule(lab.database, settings, schedule, now)
     assert made(client) == [("bench", "square", lab.shas[2])]
 
 
@@ -339,7 +339,7 @@ def test_a_schedule_is_changed_disabled_and_removed(client: TestClient, lab: Lab
     row = answer.json()
     assert (row["is_enabled"], row["next_at"], row["budget_minutes"], row["request"]["suite"]) == (False, None, 7, "full")
     assert row["request"]["operators"] == ["square"]
-    assert not take_turn(lab.database, settings, schedule, now + DAY)
+    assert not run_schedule(lab.database, settings, schedule, now + DAY)
     assert Scheduler(settings, lab.database).sweep(now + DAY) == 0
     row = client.patch(f"/api/v1/schedules/{schedule}", json={"enabled": True, "cron": "30 3 * * *"}).json()
     assert row["next_at"].endswith("03:30:00Z")

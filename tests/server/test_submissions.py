@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, GPU, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_code import problem
+from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs
-from warpwatch.db.models import Status
 
 URL = "/api/v1/submissions"
 

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
-from warpwatch.db.models import Status
+from warpwatch.contract.words import Status
 from warpwatch.db.outcome import ResultRow, TraceRow
 from warpwatch.settings import Settings
 

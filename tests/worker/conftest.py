@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from warpwatch.contract.protocol import Environment
 from warpwatch.project import Project
 from warpwatch.settings import Settings
 from warpwatch.worker.checkout import Host
-from warpwatch.worker.protocol import Environment
 
 SCRIPTED = Path(__file__).with_name("scripted_child.py")
 

@@ -14,15 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from warpwatch.db import registry
-from warpwatch.db.database import Database
-from warpwatch.db.models import Bundle, Commit, Job, Point, Repository, Result, Submission, Trace
-from warpwatch.db.traces import iter_trace_json
-from warpwatch.git import CommitInfo
-from warpwatch.worker.bundle import BundleError, BundleReader, BundleWriter
-from warpwatch.worker.import_bundle import take_in
-from warpwatch.worker.outcome import Finding, Order, Outcome
-from warpwatch.worker.protocol import (
+from warpwatch.contract.outcome import Finding, Order, Outcome
+from warpwatch.contract.protocol import (
     BenchReply,
     CaseEntry,
     Catalogue,
@@ -30,10 +23,26 @@ from warpwatch.worker.protocol import (
     Measurement,
     OperatorEntry,
     ProfileReply,
-    Status,
     TraceKernel,
     VariantEntry,
 )
+from warpwatch.contract.words import Status
+from warpwatch.db import registry
+from warpwatch.db.database import Database
+from warpwatch.db.models import (
+    BundleRecord,
+    CommitRecord,
+    JobRecord,
+    PointRecord,
+    RepositoryRecord,
+    ResultRecord,
+    SubmissionRecord,
+    TraceRecord,
+)
+from warpwatch.db.traces import iter_trace_json
+from warpwatch.git import CommitInfo
+from warpwatch.worker.bundle import BundleError, BundleReader, BundleWriter
+from warpwatch.worker.import_bundle import import_bundle
 from warpwatch.worker.record import run_outcome
 
 SHA = "a" * 40
@@ -108,28 +117,31 @@ def test_an_error_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_import_records_everything_once(bundle: Path, database: Database) -> None:
-    first, second = take_in(database, bundle), take_in(database, bundle)
+    first, second = import_bundle(database, bundle), import_bundle(database, bundle)
     assert (first.new, first.jobs, second.new, second.submission_id) == (True, 2, False, first.submission_id)
     with database.session() as s:
-        counts = [s.scalar(select(func.count()).select_from(table)) for table in (Bundle, Job, Result, Point, Trace)]
+        counts = [
+            s.scalar(select(func.count()).select_from(table))
+            for table in (BundleRecord, JobRecord, ResultRecord, PointRecord, TraceRecord)
+        ]
         assert counts == [1, 2, 2, 1, 1]
-        assert s.scalars(select(Submission.origin)).one() == "bundle"
-        assert s.scalars(select(Commit.sha)).one() == SHA
-        point = s.scalars(select(Point)).one()
+        assert s.scalars(select(SubmissionRecord.origin)).one() == "bundle"
+        assert s.scalars(select(CommitRecord.sha)).one() == SHA
+        point = s.scalars(select(PointRecord)).one()
         assert (point.median_ns, point.count, point.bound) == (1000.8, 2, "copy")
         # 64 bytes at 1e12 bytes per second take 0.064 ns.
         assert point.roofline_share == pytest.approx(0.064 / 1000.8)
-        assert b"".join(iter_trace_json(s, s.scalars(select(Trace.id)).one())) == TRACE
+        assert b"".join(iter_trace_json(s, s.scalars(select(TraceRecord.id)).one())) == TRACE
 
 
 def test_import_never_redirects_a_known_repository(bundle: Path, database: Database) -> None:
     with database.session() as s:
         registry.ensure_repository(s, "measured", "/srv/mine")
-    take_in(database, bundle)
-    take_in_as = take_in(database, _copy(bundle), "example", "example")
+    import_bundle(database, bundle)
+    take_in_as = import_bundle(database, _copy(bundle), "example", "example")
     assert take_in_as.new
     with database.session() as s:
-        assert dict(s.execute(select(Repository.name, Repository.url)).all()) == {
+        assert dict(s.execute(select(RepositoryRecord.name, RepositoryRecord.url)).all()) == {
             "measured": "/srv/mine",
             "example": "/far/away",
         }
@@ -204,22 +216,22 @@ def test_forged_files_are_refused_and_leave_nothing(bundle: Path, database: Data
     change, words = FORGERIES[name]
     forged = rewrite(bundle, change, resign=name not in ("no manifest", "format"))
     with pytest.raises(BundleError, match=words):
-        take_in(database, forged)
+        import_bundle(database, forged)
     assert_empty(database)
 
 
 def test_a_changed_member_is_noticed(bundle: Path, database: Database) -> None:
     forged = rewrite(bundle, edit(BENCH, *MEASUREMENT, "median_ns", value=1001.0))
     with pytest.raises(BundleError, match="not what the manifest says"):
-        take_in(database, forged)
+        import_bundle(database, forged)
     assert_empty(database)
 
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "docs" / "example").glob("*.wwb")), ids=lambda path: path.name)
 def test_shipped_results_can_be_imported(path: Path, database: Database) -> None:
-    take_in(database, path, "example", "example")
+    import_bundle(database, path, "example", "example")
     with database.session() as s:
-        assert s.scalar(select(func.count()).select_from(Point)) >= 60
+        assert s.scalar(select(func.count()).select_from(PointRecord)) >= 60
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
@@ -227,7 +239,7 @@ def test_truncated_files_are_refused_and_leave_nothing(bundle: Path, database: D
     data = bundle.read_bytes()
     bundle.write_bytes(data[: int(len(data) * part)])
     with pytest.raises(BundleError, match="end is missing"):
-        take_in(database, bundle)
+        import_bundle(database, bundle)
     assert_empty(database)
 
 
@@ -262,5 +274,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def assert_empty(database: Database) -> None:
     with database.session() as s:
-        for table in (Bundle, Repository, Commit, Submission, Job, Result):
+        for table in (BundleRecord, RepositoryRecord, CommitRecord, SubmissionRecord, JobRecord, ResultRecord):
             assert s.scalar(select(func.count()).select_from(table)) == 0, table.__tablename__

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import SCRIPTED, Diary, processes_with
+from warpwatch.contract.words import Status
 from warpwatch.settings import SettingError, load_settings
 from warpwatch.worker import sandbox
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
-from warpwatch.worker.protocol import Status
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Stopped
 
 GIB = 2**30

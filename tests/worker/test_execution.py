@@ -12,13 +12,14 @@ import pytest
 
 from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
+from warpwatch.contract.outcome import Order, Outcome
+from warpwatch.contract.protocol import CaseEntry, OperatorEntry
+from warpwatch.contract.words import Status
 from warpwatch.settings import Settings
 from warpwatch.worker import comparison
 from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.measurer import choose_cases
-from warpwatch.worker.outcome import Order, Outcome
-from warpwatch.worker.protocol import CaseEntry, OperatorEntry, Status
 from warpwatch.worker.reporter import CannotRunError, Stopped
 
 CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]

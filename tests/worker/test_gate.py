@@ -10,15 +10,16 @@ from sqlalchemy import select
 
 from tests.builders import Lab, make_repository
 from tests.worker.conftest import Diary
+from warpwatch.contract.protocol import CanaryReply
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.models import Job
+from warpwatch.db.models import JobRecord
 from warpwatch.db.reads.devices import list_workers
 from warpwatch.worker import gate
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy, slower_than
 from warpwatch.worker.harness.canary import troubles
 from warpwatch.worker.loop import _Worker
-from warpwatch.worker.protocol import CanaryReply, Status
 from warpwatch.worker.reporter import Stopped, UnhealthyError
 
 FIT = CanaryReply(Status.OK, rates={"copy": 2.9e12, "f32": 5.1e13})
@@ -112,7 +113,7 @@ def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database
         with database.session() as s:
             _Worker._give_back(worker, s, run, "it is on fire")
         with database.session() as s:
-            states.append(s.scalars(select(Job.state).where(Job.id == job)).one())
+            states.append(s.scalars(select(JobRecord.state).where(JobRecord.id == job)).one())
             (row,) = list_workers(s)
             assert row.trouble == "it is on fire"
     assert states == ["queued", "queued", "failed"]

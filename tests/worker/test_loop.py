@@ -20,7 +20,7 @@ from tests.conftest import FAST_AND_FORGETFUL
 from tests.worker.conftest import Repository, identify, processes_with
 from warpwatch.db import embedded, migrate, registry, submissions
 from warpwatch.db.database import Database
-from warpwatch.db.models import Job, Result, Run, RunLog
+from warpwatch.db.models import JobRecord, ResultRecord, RunLogRecord, RunRecord
 from warpwatch.worker import sandbox
 
 LEASE = "3"
@@ -77,7 +77,7 @@ class Fleet:
         sha = self.repository.head()
         with self.database.session() as s:
             self.repository_id = registry.ensure_repository(s, "patient", self.repository.url)
-            row = registry.CommitRow(sha, None, 1, "A", datetime.now(UTC), "good")
+            row = registry.NewCommit(sha, None, 1, "A", datetime.now(UTC), "good")
             self.commit_id = registry.record_commits(s, self.repository_id, [row])[sha]
             self.operator_id = registry.ensure_operators(s, self.repository_id, ["patient"])["patient"]
             self.device_id = registry.ensure_device(s, environment.device_key, "cpu", environment.device_name)
@@ -96,25 +96,31 @@ class Fleet:
         )
         with self.database.session() as s:
             submission = submissions.create_submission(s, submissions.NewSubmission(self.repository_id, {}, [job]))
-            return s.scalars(select(Job.id).where(Job.submission_id == submission)).one()
+            return s.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission)).one()
 
-    def job(self, job_id: int) -> Job:
+    def job(self, job_id: int) -> JobRecord:
         with self.database.session() as s:
-            return s.get_one(Job, job_id)
+            return s.get_one(JobRecord, job_id)
 
-    def runs(self, job_id: int) -> list[Run]:
+    def runs(self, job_id: int) -> list[RunRecord]:
         with self.database.session() as s:
-            return list(s.scalars(select(Run).where(Run.job_id == job_id).order_by(Run.attempt)))
+            return list(s.scalars(select(RunRecord).where(RunRecord.job_id == job_id).order_by(RunRecord.attempt)))
 
     def results(self, job_id: int) -> list[tuple[int, str]]:
         """(attempt, status) of every result of the job."""
         with self.database.session() as s:
-            statement = select(Run.attempt, Result.status).join(Result, Result.run_id == Run.id).where(Run.job_id == job_id)
+            statement = (
+                select(RunRecord.attempt, ResultRecord.status)
+                .join(ResultRecord, ResultRecord.run_id == RunRecord.id)
+                .where(RunRecord.job_id == job_id)
+            )
             return [(row.attempt, row.status) for row in s.execute(statement)]
 
     def log(self, job_id: int) -> str:
         with self.database.session() as s:
-            return "".join(s.scalars(select(RunLog.text).join(Run).where(Run.job_id == job_id).order_by(RunLog.id)))
+            return "".join(
+                s.scalars(select(RunLogRecord.text).join(RunRecord).where(RunRecord.job_id == job_id).order_by(RunLogRecord.id))
+            )
 
     def owner(self, job_id: int) -> subprocess.Popen[bytes]:
         """The worker that runs the job now."""

@@ -14,12 +14,12 @@ from sqlalchemy import func, select
 
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.models import Commit, Result, Trace
+from warpwatch.db.models import CommitRecord, ResultRecord, TraceRecord
 from warpwatch.db.reads.replay import run_command
 from warpwatch.worker.bundle import BundleReader
 from warpwatch.worker.devices import choose_device, find_devices
-from warpwatch.worker.protocol import Status
 
 BLOCKED = ("sqlalchemy", "psycopg", "procrastinate", "alembic", "fastapi", "numpy", "torch", "warpwatch.db")
 COMMAND = f"""
@@ -61,10 +61,14 @@ def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path
         assert expected in importing.communicate(timeout=60)[0]
         assert importing.returncode == 0
     with database.session() as s:
-        counts = dict(s.execute(select(Result.kind + " " + Result.status, func.count()).group_by(Result.kind, Result.status)).all())
+        counts = dict(
+            s.execute(
+                select(ResultRecord.kind + " " + ResultRecord.status, func.count()).group_by(ResultRecord.kind, ResultRecord.status)
+            ).all()
+        )
         assert counts == {"check ok": 2, "check wrong": 2, "bench ok": 2, "bench wrong": 2, "profile ok": 2}
-        assert s.scalar(select(func.count()).select_from(Trace)) == 1
-        assert s.scalars(select(Commit.subject).order_by(Commit.ordinal)).all() == ["first", "second"]
+        assert s.scalar(select(func.count()).select_from(TraceRecord)) == 1
+        assert s.scalars(select(CommitRecord.subject).order_by(CommitRecord.ordinal)).all() == ["first", "second"]
 
 
 def test_a_replay_command_works_as_typed(repository: Repository, tmp_path: Path) -> None:

@@ -39,11 +39,11 @@ def import_files(
 def import_file(database_url: str, path: Path, repository: str | None = None, origin: str = "bundle") -> bool:
     """Imports one results file; False when it had been imported before. BundleError, EngineError: nothing was written."""
     from warpwatch.db.database import Database
-    from warpwatch.worker.import_bundle import take_in
+    from warpwatch.worker.import_bundle import import_bundle
 
     database = Database(database_url, pool_size=1)
     try:
-        return take_in(database, path, repository, origin).new
+        return import_bundle(database, path, repository, origin).new
     finally:
         database.close()
 

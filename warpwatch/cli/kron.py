@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from warpwatch.cli import app
-from warpwatch.cli.kron_order import Order
+from warpwatch.cli.kron_order import KronCommand
 
 MODES = ("check", "bench", "profile")
 USAGE = """warpwatch kron [--dtype {f,d}] [--device {cpu,cuda}] batch_size factor [factor ...] {check,bench,profile}
@@ -25,13 +25,13 @@ def kron(context: typer.Context) -> None:
     try:
         layer = kron_layer.Layer(order)
         right = {"check": kron_layer.check, "bench": kron_layer.bench, "profile": kron_layer.profile}[order.mode](layer)
-    except kron_layer.CannotRunError as error:
+    except kron_layer.KronError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(0 if right else 1)
 
 
-def parse(arguments: Sequence[str]) -> Order:
+def parse(arguments: Sequence[str]) -> KronCommand:
     """The order that the command line gives, mode first or mode last; exits 2 with the usage when it makes no sense."""
     parser = argparse.ArgumentParser(prog="warpwatch kron", usage=USAGE, description="Two stacked factorized linear layers.")
     parser.add_argument("words", nargs="*", metavar="batch_size factor... mode", help=f"sizes, and one of {', '.join(MODES)}")
@@ -53,4 +53,4 @@ def parse(arguments: Sequence[str]) -> Order:
         parser.error("--wait and --warmup must be 0 or more, --active 1 or more")
     batch, *factors = map(int, sizes)
     steps = (given.wait, given.warmup, given.active)
-    return Order(modes[0], given.dtype, given.device, batch, tuple(factors), given.implementation, *steps)
+    return KronCommand(modes[0], given.dtype, given.device, batch, tuple(factors), given.implementation, *steps)

@@ -15,13 +15,13 @@ from torch.utils.benchmark import Compare, Timer
 
 from warpwatch import native
 from warpwatch.cli.checkout import local_checkout
-from warpwatch.cli.kron_order import Order
+from warpwatch.cli.kron_order import KronCommand
 from warpwatch.settings import load_settings
 from warpwatch.worker.harness.compare import explain
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.loader import Loader
-from warpwatch.worker.harness.oracle import Truth
-from warpwatch.worker.harness.problem import Problem
+from warpwatch.worker.harness.oracle import Oracle
+from warpwatch.worker.harness.problem import CaseProblem
 
 if TYPE_CHECKING:
     from warpwatch.operator import DeviceKind, Direction, Operator, Variant
@@ -31,23 +31,23 @@ BENCH_SECONDS = 0.5
 DIRECTIONS: tuple[Direction, Direction] = ("fwd", "bwd")
 
 
-class CannotRunError(Exception):
+class KronError(Exception):
     """The order names something that is not here; the message says what there is."""
 
 
 class Layer:
     """The operator `kron` of the local checkout, its variants ready to run on the order's device."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: KronCommand) -> None:
         self.order = order
         self.device = torch.device(order.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise CannotRunError("--device cuda: torch finds no GPU here")
+            raise KronError("--device cuda: torch finds no GPU here")
         root, project = local_checkout()
         native.configure(root / project.native, load_settings().home / "builds", self.device.type)
         loader = Loader(root, project.operators)
         if "kron" not in loader.names():
-            raise CannotRunError(f"{root / project.operators} has no operator kron")
+            raise KronError(f"{root / project.operators} has no operator kron")
         self.operator: Operator = loader.load("kron")
 
     @cached_property
@@ -62,8 +62,8 @@ class Layer:
                 print(f"{name}: {reason}", file=sys.stderr)
         return runnable
 
-    def problem(self, variant: Variant, direction: Direction) -> Problem:
-        return Problem(self.operator, variant, self.order.case(direction), self.device)
+    def problem(self, variant: Variant, direction: Direction) -> CaseProblem:
+        return CaseProblem(self.operator, variant, self.order.case(direction), self.device)
 
     def _reason_unsupported(self, variant: Variant) -> str | None:
         kind: DeviceKind = "cuda" if self.device.type == "cuda" else "cpu"
@@ -131,7 +131,7 @@ def profile(layer: Layer) -> bool:
     order = layer.order
     variant = layer.variants.get(order.implementation)
     if variant is None:
-        raise CannotRunError(f"--implementation {order.implementation}: choose from {', '.join(layer.variants)}")
+        raise KronError(f"--implementation {order.implementation}: choose from {', '.join(layer.variants)}")
     factors = "x".join(map(str, order.factors))
 
     def write(profiler: Any) -> None:
@@ -157,7 +157,7 @@ def _judged(layer: Layer, name: str, variant: Variant, direction: Direction) -> 
         data = problem.data(SEED)
         try:
             results = problem.run(data)
-            errors = Truth(problem, data).judge(results)
+            errors = Oracle(problem, data).judge(results)
         except WrongResultError as error:
             print(f"{name} {direction}: {error}", file=sys.stderr)
             return {}, None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class KronCommand:
     """What was asked for. factors are in command-line order: the first belongs to the fastest axis of x."""
 
     mode: str

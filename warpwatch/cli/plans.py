@@ -11,7 +11,7 @@ COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
 
 
 def profile_plan(words: str | None, counters: bool) -> dict[str, int | bool]:
-    """What is different from the default plan (see worker.protocol.ProfilePlan); typer.BadParameter for what is no plan."""
+    """What is different from the default plan (see contract.protocol.ProfilePlan); typer.BadParameter for what is no plan."""
     plan: dict[str, int | bool] = {"counters": True} if counters else {}
     if words is None:
         return plan

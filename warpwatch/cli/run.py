@@ -24,9 +24,9 @@ from warpwatch.project import ProjectError
 from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
+    from warpwatch.contract.outcome import Finding, Order, Outcome
     from warpwatch.worker.bundle import BundleWriter
     from warpwatch.worker.checkout import Tools
-    from warpwatch.worker.outcome import Finding, Order, Outcome
 
 KINDS = ("check", "bench", "profile")
 INTERRUPTED = "interrupted"
@@ -36,7 +36,7 @@ console = Console()
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RunRequest:
     """What the command line asks for; None means all."""
 
     operators: list[str] | None
@@ -72,7 +72,7 @@ def run(
     from warpwatch.worker.reporter import CannotRunError
 
     plan = plans.profile_plan(profile, counters)
-    wish = Wish(
+    wish = RunRequest(
         _words(operators), _words(kinds) or list(KINDS), suite, _words(variants), cases.split() if cases else None, traces, plan,
         seed, sanitize,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def run(
         raise typer.Exit(2) from None
 
 
-def _run(settings: Settings, wish: Wish, device: str, repository: str, commits: str, output: Path) -> int:
+def _run(settings: Settings, wish: RunRequest, device: str, repository: str, commits: str, output: Path) -> int:
     from warpwatch.worker.bundle import BundleWriter
     from warpwatch.worker.checkout import Host, Tools
 
@@ -141,7 +141,7 @@ class Tally:
 
 
 def _measure(
-    wish: Wish, mirror: Path, url: str, shas: list[str], tools: Tools, bundle: BundleWriter, progress: _RunProgress
+    wish: RunRequest, mirror: Path, url: str, shas: list[str], tools: Tools, bundle: BundleWriter, progress: _RunProgress
 ) -> Tally:
     from warpwatch.worker.execution import execute
     from warpwatch.worker.reporter import CannotRunError, Stopped
@@ -175,10 +175,10 @@ def _measure(
     return tally
 
 
-def _orders(wish: Wish, mirror: Path, url: str, sha: str, tally: Tally) -> Iterator[Order]:
+def _orders(wish: RunRequest, mirror: Path, url: str, sha: str, tally: Tally) -> Iterator[Order]:
     """Every job of one commit: one per operator and kind."""
+    from warpwatch.contract.outcome import Order
     from warpwatch.worker.checkout import read_project
-    from warpwatch.worker.outcome import Order
 
     try:
         project = read_project(mirror, sha)

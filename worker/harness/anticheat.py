@@ -19,8 +19,8 @@ from torch import Tensor
 
 from .diagnosis import Decoys, explain
 from .failures import WrongResultError
-from .oracle import Truth, explain_first
-from .problem import Data, Problem
+from .oracle import Oracle, explain_first
+from .problem import CaseData, CaseProblem
 from .timer_cuda import elapsed_ns, new_event, sleep
 from .timer_kernel import busy_ns
 
@@ -38,11 +38,11 @@ _SETTLE_SECONDS, _PATIENCE_SECONDS = 0.01, 0.3
 _STREAM_DELAY_NS, _LONGER = 2_000_000, 4
 _SEED_BITS = 40
 
-Clock = Callable[[Problem, Callable[[], Any]], float]
+Clock = Callable[[CaseProblem, Callable[[], Any]], float]
 """Nanoseconds of one call, by some measure."""
 
 
-def expect_honest(problem: Problem) -> None:
+def expect_honest(problem: CaseProblem) -> None:
     """Raises WrongResultError that names what the variant does instead of its work."""
     # What earlier work left in reference cycles lies beside the decoys otherwise, and a variant that searches memory finds it first.
     gc.collect()
@@ -57,7 +57,7 @@ def expect_honest(problem: Problem) -> None:
         expect_recomputed(problem, live, call)
 
 
-def expect_finished(problem: Problem, first: int, live: Data, call: Callable[[], Any]) -> None:
+def expect_finished(problem: CaseProblem, first: int, live: CaseData, call: Callable[[], Any]) -> None:
     """`live` holds the numbers of the seed `first`. Raises WrongResultError when work goes on after a call has returned, or on a
     GPU beside the stream it was called on.
     """
@@ -74,7 +74,7 @@ def expect_finished(problem: Problem, first: int, live: Data, call: Callable[[],
         _expect_unmoved(early, results, left)
         if left:
             raise WrongResultError(f"it returns while the thread {left[0]!r} that it started is still running")
-    wrong = explain_first(Truth(problem, _drawn(problem, live, seed)).judge(results), results)
+    wrong = explain_first(Oracle(problem, _drawn(problem, live, seed)).judge(results), results)
     if wrong is not None:
         # Perhaps whoever has the work has not come to it yet.
         time.sleep(_PATIENCE_SECONDS)
@@ -99,7 +99,7 @@ def _expect_unmoved(early: dict[str, Tensor], results: dict[str, Tensor], left: 
         raise WrongResultError(f"{moved[0]} still changes after the call has returned: the work is left to {where}")
 
 
-def _is_right_once_idle(problem: Problem, live: Data, call: Callable[[], Any]) -> bool:
+def _is_right_once_idle(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> bool:
     """Whether a call is right when all that came before it is done; it is timed like any other."""
     seed = _seed()
     _moving(problem, live).overwrite(_moving(problem, problem.data(seed)))
@@ -107,11 +107,11 @@ def _is_right_once_idle(problem: Problem, live: Data, call: Callable[[], Any]) -
     problem.synchronize()
     results = problem.results(call())
     problem.synchronize()
-    return explain_first(Truth(problem, _drawn(problem, live, seed)).judge(results), results) is None
+    return explain_first(Oracle(problem, _drawn(problem, live, seed)).judge(results), results) is None
 
 
 def _run_unawaited(
-    problem: Problem, live: Data, fresh: Data, call: Callable[[], Any], delay_ns: int
+    problem: CaseProblem, live: CaseData, fresh: CaseData, call: Callable[[], Any], delay_ns: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
     """(results of a call on the numbers of `fresh`, what they held when the call returned, whether a GPU slept until all was queued)."""
     problem.synchronize()
@@ -130,7 +130,7 @@ def _run_unawaited(
     return results, {name: tensor.detach().clone() for name, tensor in results.items()}, in_time
 
 
-def expect_recomputed(problem: Problem, live: Data, call: Callable[[], Any]) -> None:
+def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> None:
     """Raises WrongResultError when a call is much faster on numbers that it has just seen: results are kept by value.
 
     Suspected twice in a row only: on shared cores all calls on new numbers may be slow by chance.
@@ -141,7 +141,7 @@ def expect_recomputed(problem: Problem, live: Data, call: Callable[[], Any]) -> 
         _expect_as_long(problem, live, call, _busy_ns, _FEWEST_PAIRS)
 
 
-def _expect_as_long(problem: Problem, live: Data, call: Callable[[], Any], clock: Clock, most: int) -> float:
+def _expect_as_long(problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, most: int) -> float:
     """Nanoseconds of a call on new numbers by `clock`, the fastest of at most so many; WrongResultError when repeated ones are faster."""
     repeat = new = 0.0
     for _ in range(_SUSPICIONS):
@@ -155,7 +155,7 @@ def _expect_as_long(problem: Problem, live: Data, call: Callable[[], Any], clock
 
 
 def _repeats_beside_new(
-    problem: Problem, live: Data, call: Callable[[], Any], clock: Clock, most: int
+    problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, most: int
 ) -> tuple[list[float], list[float]]:
     """Nanoseconds of calls on (the numbers of the call before, other numbers than the call before), as many of either.
 
@@ -177,7 +177,7 @@ def _repeats_beside_new(
     return repeats, news
 
 
-def _timed(problem: Problem, live: Data, numbers: Data, call: Callable[[], Any], clock: Clock) -> tuple[float, Any]:
+def _timed(problem: CaseProblem, live: CaseData, numbers: CaseData, call: Callable[[], Any], clock: Clock) -> tuple[float, Any]:
     """(nanoseconds of one call after `numbers` were put into its buffers, what it returned)."""
     _moving(problem, live).overwrite(numbers)
     call = problem.refreshed(call, live)
@@ -188,7 +188,7 @@ def _timed(problem: Problem, live: Data, numbers: Data, call: Callable[[], Any],
     return clock(problem, lambda: returned.append(call())), returned[0]
 
 
-def _wall_ns(problem: Problem, run: Callable[[], Any]) -> float:
+def _wall_ns(problem: CaseProblem, run: Callable[[], Any]) -> float:
     """What the host waits; on a GPU what the device takes, if that is longer. A result kept on the host leaves the device nothing to do."""
     begin = time.perf_counter_ns()
     if problem.device.type != "cuda":
@@ -202,11 +202,11 @@ def _wall_ns(problem: Problem, run: Callable[[], Any]) -> float:
     return max(elapsed_ns(start, end), float(time.perf_counter_ns() - begin))
 
 
-def _busy_ns(_problem: Problem, run: Callable[[], Any]) -> float:
+def _busy_ns(_problem: CaseProblem, run: Callable[[], Any]) -> float:
     return float(sum(busy_ns(run)))
 
 
-def _expect_own_memory(problem: Problem, live: Data, kept: Any, again: Any) -> None:
+def _expect_own_memory(problem: CaseProblem, live: CaseData, kept: Any, again: Any) -> None:
     """Two results alive at once in one place are one result, unless both are views of an input."""
     inputs = {tensor.untyped_storage().data_ptr() for _, tensor in live.tensors()}
     first, second = problem.results(kept), problem.results(again)
@@ -216,15 +216,15 @@ def _expect_own_memory(problem: Problem, live: Data, kept: Any, again: Any) -> N
             raise WrongResultError(f"{name} of two calls on the same numbers is one and the same memory: a result was kept")
 
 
-def _moving(problem: Problem, data: Data) -> Data:
+def _moving(problem: CaseProblem, data: CaseData) -> CaseData:
     """What may change between two calls: in a backward case the forward run behind it belongs to its inputs."""
-    return Data({}, data.incoming) if problem.backward else data
+    return CaseData({}, data.incoming) if problem.backward else data
 
 
-def _drawn(problem: Problem, live: Data, seed: int) -> Data:
+def _drawn(problem: CaseProblem, live: CaseData, seed: int) -> CaseData:
     """What `live` holds after the numbers of `seed` were put into it."""
     drawn = problem.data(seed)
-    return Data(live.inputs, drawn.incoming) if problem.backward else drawn
+    return CaseData(live.inputs, drawn.incoming) if problem.backward else drawn
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

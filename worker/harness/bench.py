@@ -6,12 +6,14 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from ..protocol import METRICS, BenchReply, Measurement, SampleReply, Status
+from warpwatch.contract.protocol import METRICS, BenchReply, Measurement, SampleReply
+from warpwatch.contract.words import Status
+
 from .anticheat import expect_honest
-from .extras import Counted, empty_ns, measure_setup, open_timer
-from .health import Health
-from .integrity import Seal, watch
-from .problem import Problem
+from .extras import CallCounters, empty_ns, measure_setup, open_timer
+from .health import DeviceHealth
+from .integrity import TamperGuard, watch
+from .problem import CaseProblem
 from .rotation import no_collection
 from .summary import FEWEST, is_narrow, summarize
 from .timer_cuda import CaptureError, GraphTimer, NoMetricError
@@ -43,12 +45,12 @@ class Timer(Protocol):
     def verify(self) -> None: ...
 
 
-def bench(problem: Problem, seed: int, budget_ns: int, seal: Seal, progress: Progress) -> BenchReply:
+def bench(problem: CaseProblem, seed: int, budget_ns: int, seal: TamperGuard, progress: Progress) -> BenchReply:
     """Every metric measured, and what was computed meanwhile verified: a wrong result raises WrongResultError."""
     cost = problem.operator.cost(problem.case)
-    health = Health(problem.device)
+    health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
-    measurements, notes, counted = [], [], Counted()
+    measurements, notes, counted = [], [], CallCounters()
     shares = SHARES[problem.device.type]
     with problem.modes(), watch(seal), no_collection():
         expect_honest(problem)
@@ -70,7 +72,7 @@ class Prepared:
     metric: what is measured; `cold` where a GPU variant cannot be captured in a graph.
     """
 
-    def __init__(self, problem: Problem, seed: int, slice_ns: int, seal: Seal) -> None:
+    def __init__(self, problem: CaseProblem, seed: int, slice_ns: int, seal: TamperGuard) -> None:
         self._problem = problem
         self._seal = seal
         self._slice_ns = min(slice_ns, _SLICE_NS)
@@ -102,7 +104,7 @@ class Prepared:
 
 
 def _measure(
-    problem: Problem, seed: int, metric: str, budget_ns: int, health: Health, seal: Seal, counted: Counted
+    problem: CaseProblem, seed: int, metric: str, budget_ns: int, health: DeviceHealth, seal: TamperGuard, counted: CallCounters
 ) -> tuple[Measurement | None, str]:
     """(one metric, a note), without the metric where it cannot be measured. counted: gets what the metric's calls can be counted by."""
     try:
@@ -121,7 +123,7 @@ def _measure(
     return summarize(metric, samples, dropped, reasons), ""
 
 
-def _sample(timer: Timer, budget_ns: int, health: Health, seal: Seal) -> tuple[list[float], int, str]:
+def _sample(timer: Timer, budget_ns: int, health: DeviceHealth, seal: TamperGuard) -> tuple[list[float], int, str]:
     """(samples kept, samples dropped because the device was held back, the reasons)."""
     samples: list[float] = []
     dropped, reasons = 0, dict[str, None]()

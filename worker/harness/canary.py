@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-from ..protocol import CanaryReply, Status
+from warpwatch.contract.protocol import CanaryReply
+from warpwatch.contract.words import Status
+
 from .ceilings import measure_canary
-from .health import Health
+from .health import DeviceHealth
 
 _BUSY_PERCENT = 5
 _HOT_CELSIUS = 85
@@ -18,7 +20,7 @@ _BELOW_LIMIT = 5
 
 def look(device: torch.device) -> CanaryReply:
     """What NVML and a short run say of a GPU; a CPU is shared by nature, and its load is recorded with every measurement instead."""
-    health = Health(device)
+    health = DeviceHealth(device)
     if device.type == "cpu":
         return CanaryReply(Status.OK, facts=health.read())
     facts = health.standing()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .probe_context import NotProbedError, Scene
+from .probe_context import NotProbedError, ProbeContext
 from .rotation import wipe
 
 
-def graph_capture(scene: Scene) -> str:
+def graph_capture(scene: ProbeContext) -> str:
     """What a replay leaves must be right for the numbers that lie in the inputs then. A variant that cannot be captured is noted."""
     # The timers check what they timed, so they import the check.
     from .timer_cuda import CaptureError

@@ -7,7 +7,9 @@ from time import perf_counter_ns
 
 import torch
 
-from ..protocol import CeilingsReply, Status
+from warpwatch.contract.protocol import CeilingsReply
+from warpwatch.contract.words import Status
+
 from .inputs import DTYPES, precision_switches
 from .timer_cpu import last_level_cache
 from .timer_cuda import elapsed_ns, new_event

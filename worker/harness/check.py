@@ -12,19 +12,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..protocol import CheckReply, Status, TensorError
+from warpwatch.contract.protocol import CheckReply, TensorError
+from warpwatch.contract.words import Status
+
 from .failures import WrongResultError
-from .oracle import Truth, explain_first
-from .probe_context import Memory, Scene
+from .oracle import Oracle, explain_first
+from .probe_context import Memory, ProbeContext
 from .probes import run_probes
-from .problem import Data, Problem
+from .problem import CaseData, CaseProblem
 
 _OTHER_NUMBERS = 1_000_003
 
 Progress = Callable[[int, int, str], None]
 
 
-def check(problem: Problem, seed: int, memory: Memory, progress: Progress) -> CheckReply:
+def check(problem: CaseProblem, seed: int, memory: Memory, progress: Progress) -> CheckReply:
     """How the variant fares; a wrong result is a reply and not an exception. `memory` is the child's own."""
     with problem.modes():
         live = problem.data(seed)
@@ -46,25 +48,25 @@ def check(problem: Problem, seed: int, memory: Memory, progress: Progress) -> Ch
         third = problem.run(live)
         note = _repeatability(kept, third)
         del first, third, kept, live
-        probes = run_probes(Scene(problem, seed, problem.data(seed + _OTHER_NUMBERS), truth, memory), progress)
+        probes = run_probes(ProbeContext(problem, seed, problem.data(seed + _OTHER_NUMBERS), truth, memory), progress)
     wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
     if wrong:
         return CheckReply(Status.WRONG, "\n".join(wrong), seed, judged, probes)
     return CheckReply(Status.OK, note, seed, judged, probes)
 
 
-def _run_and_judge(problem: Problem, live: Data) -> tuple[dict[str, Tensor], list[TensorError], Truth]:
+def _run_and_judge(problem: CaseProblem, live: CaseData) -> tuple[dict[str, Tensor], list[TensorError], Oracle]:
     pristine = live.clone()
     _poison(problem)
     results = problem.run(live)
     changed = live.changed_since(pristine)
     if changed is not None:
         raise WrongResultError(f"it modifies its input: {changed}")
-    truth = Truth(problem, pristine)
+    truth = Oracle(problem, pristine)
     return results, truth.judge(results), truth
 
 
-def _renumber(live: Data, other: Data) -> Data:
+def _renumber(live: CaseData, other: CaseData) -> CaseData:
     """`other`'s numbers in the buffers of `live` where they fit, so that a cache keyed by address is fooled."""
     if not live.fits(other):
         return other
@@ -72,7 +74,7 @@ def _renumber(live: Data, other: Data) -> Data:
     return live
 
 
-def _poison(problem: Problem) -> None:
+def _poison(problem: CaseProblem) -> None:
     """Leaves NaN in the memory that the allocator hands out next, so that an element never written does not pass for zero."""
     poisoned = []
     for shape, dtype in problem.expected:
@@ -81,7 +83,7 @@ def _poison(problem: Problem) -> None:
     del poisoned
 
 
-def _expect_kept(first: dict[str, Tensor], kept: dict[str, Tensor], live: Data) -> None:
+def _expect_kept(first: dict[str, Tensor], kept: dict[str, Tensor], live: CaseData) -> None:
     """A result must outlive the next call, unless it is a view of an input, which has just been given other numbers."""
     inputs = {tensor.untyped_storage().data_ptr() for _, tensor in live.tensors()}
     for name, tensor in first.items():

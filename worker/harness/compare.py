@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..protocol import TensorError
+from warpwatch.contract.protocol import TensorError
+
 from .failures import WrongResultError
 
 EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "3xtf32": 2.0**-21, "tf32": 2.0**-10, "bf16": 2.0**-7, "f16": 2.0**-10, "i32": 0.0}

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from ..protocol import Request
-from .problem import Problem
+from warpwatch.contract.protocol import Request
+
+from .problem import CaseProblem
 from .rotation import Rotation
 
 _STALLS = (
@@ -47,7 +48,7 @@ _REFUSED = "ERR_NVGPUCTRPERM"
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class HardwareCounters:
     """rows: one per kernel launched, in order. message: why there are none, as a sentence. report: ncu's file in base64."""
 
     message: str = ""
@@ -55,13 +56,13 @@ class Counted:
     report: str | None = None
 
 
-def count_hardware(request: Request, device: torch.device, folder: Path) -> Counted:
+def count_hardware(request: Request, device: torch.device, folder: Path) -> HardwareCounters:
     """The counters of one call of what the request names; what keeps them from being read is a message and no error."""
     if device.type != "cuda":
-        return Counted("Hardware counters are read on NVIDIA GPUs only.")
+        return HardwareCounters("Hardware counters are read on NVIDIA GPUs only.")
     ncu = shutil.which("ncu")
     if ncu is None:
-        return Counted("Nsight Compute is not installed here: there is no `ncu` on PATH.")
+        return HardwareCounters("Nsight Compute is not installed here: there is no `ncu` on PATH.")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         report = Path(scratch, "report.ncu-rep")
         words = [str(word) for word in (request.operator, request.variant, request.case, request.seed)]
@@ -70,19 +71,19 @@ def count_hardware(request: Request, device: torch.device, folder: Path) -> Coun
         try:
             output = _output([ncu, *options, *target])
             if _REFUSED in output:
-                return Counted(
+                return HardwareCounters(
                     f"The driver lets only administrators read hardware counters ({_REFUSED}): load the kernel module nvidia with "
                     "NVreg_RestrictProfilingToAdminUsers=0, or run the worker as root."
                 )
             if not report.is_file():
-                return Counted(
+                return HardwareCounters(
                     f"Nsight Compute left no report: {output.strip().splitlines()[-1] if output.strip() else 'no output'}"
                 )
             rows = parse_counters(_output([ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]))
         except subprocess.TimeoutExpired:
-            return Counted(f"Nsight Compute took longer than {_SECONDS} s.")
+            return HardwareCounters(f"Nsight Compute took longer than {_SECONDS} s.")
         data = report.read_bytes() if report.stat().st_size <= REPORT_LIMIT else b""
-    return Counted("" if rows else "Nsight Compute saw no kernel.", rows, b64encode(data).decode() if data else None)
+    return HardwareCounters("" if rows else "Nsight Compute saw no kernel.", rows, b64encode(data).decode() if data else None)
 
 
 def parse_counters(text: str) -> list[dict[str, Any]]:
@@ -103,7 +104,7 @@ def parse_counters(text: str) -> list[dict[str, Any]]:
     return rows
 
 
-def run_counted(problem: Problem, seed: int) -> None:
+def run_counted(problem: CaseProblem, seed: int) -> None:
     """One call between cudaProfilerStart and cudaProfilerStop, after others that set everything up: what `ncu` looks at."""
     with problem.modes():
         rotation = Rotation(problem, seed, 2)

@@ -14,7 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import globaltimer, smid
 
-from ..protocol import Counter
+from warpwatch.contract.protocol import Counter
+
 from .summary import summarize_counts
 from .timer_cuda import GraphTimer
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .compare import EPSILON
 from .failures import WrongResultError
-from .oracle import Truth, explain_first
-from .problem import Data, Problem
+from .oracle import Oracle, explain_first
+from .problem import CaseData, CaseProblem
 
 _DECOY_BYTES = 4 * 2**20
 """A larger one would take memory from the variant; whoever finds the oracle of a small case is caught already."""
@@ -32,7 +32,7 @@ class Decoys:
     They are alive, in this object's frame and in the garbage collector's lists, as long as this is.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: CaseProblem) -> None:
         make = torch.Generator().manual_seed(_DECOY_SEED)
         shapes = [shape for shape, dtype in problem.expected if dtype.is_floating_point]
         small = [shape for shape in shapes if 8 * torch.Size(shape).numel() <= _DECOY_BYTES]
@@ -44,14 +44,14 @@ class Decoys:
 
 
 def explain(
-    problem: Problem, redraw: Callable[[], Data], results: dict[str, Tensor], earlier: Sequence[Data], decoys: Decoys
+    problem: CaseProblem, redraw: Callable[[], CaseData], results: dict[str, Tensor], earlier: Sequence[CaseData], decoys: Decoys
 ) -> str:
     """What wrong `results` look like, as the end of a sentence; empty when they look like nothing known.
 
     redraw: draws the numbers anew that they answer. earlier: numbers that had been in the same buffers before.
     """
     values = {name: result.detach() for name, result in results.items()}
-    wrong = next((error for error in Truth(problem, redraw()).judge(results) if not error.right), None)
+    wrong = next((error for error in Oracle(problem, redraw()).judge(results) if not error.right), None)
     if wrong is None:
         return "; it has become right since: work went on after the call had returned"
     if any(decoys.match(value) for value in values.values()):
@@ -64,7 +64,7 @@ def explain(
     return (told if _is_right_elsewhere(problem, redraw) else "") + _coarse(problem, values[wrong.name], wrong.relative)
 
 
-def _answers(problem: Problem, data: Data, values: dict[str, Tensor]) -> bool:
+def _answers(problem: CaseProblem, data: CaseData, values: dict[str, Tensor]) -> bool:
     """Whether `values` answer these numbers, which are not the ones they were asked about."""
     oracle = problem.oracle(data)
     return values.keys() == oracle.keys() and all(_is_close(value, oracle[name]) for name, value in values.items())
@@ -86,14 +86,14 @@ def _is_unwritten(result: Tensor) -> bool:
     return result.numel() > 0 and result.dtype.is_floating_point and float(result.isnan().float().mean()) > _MOSTLY
 
 
-def _is_right_elsewhere(problem: Problem, redraw: Callable[[], Data]) -> bool:
+def _is_right_elsewhere(problem: CaseProblem, redraw: Callable[[], CaseData]) -> bool:
     """Whether the same call is right in a thread of its own, on whose stack nothing of the timing lies."""
     verdict: list[bool] = []
 
     def call() -> None:
         with suppress(RuntimeError, WrongResultError), problem.modes():
             results = problem.run(redraw())
-            verdict.append(explain_first(Truth(problem, redraw()).judge(results), results) is None)
+            verdict.append(explain_first(Oracle(problem, redraw()).judge(results), results) is None)
 
     thread = threading.Thread(target=call, name="call nobody times")
     thread.start()
@@ -101,7 +101,7 @@ def _is_right_elsewhere(problem: Problem, redraw: Callable[[], Data]) -> bool:
     return verdict == [True]
 
 
-def _coarse(problem: Problem, result: Tensor, relative: float) -> str:
+def _coarse(problem: CaseProblem, result: Tensor, relative: float) -> str:
     """Names a lower precision that every number fits into, or whose rounding explains the size of the error."""
     coarser = _COARSER.get(problem.case.precision, ())
     for precision in coarser:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..protocol import PROTOCOL, Environment
+from warpwatch.contract.protocol import PROTOCOL, Environment
 
 
 def read_environment(device: torch.device, threads: int, cores: int) -> Environment:

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpwatch.contract.protocol import METRICS, SETUP, Counter, Measurement
 from warpwatch.operator import Cost, Operator, Variant, case
 
-from ..protocol import METRICS, SETUP, Counter, Measurement
 from . import timer_cpu, timer_cuda, timer_kernel
 from .instructions import NotCountedError, count_calls
-from .problem import Problem
+from .problem import CaseProblem
 from .rotation import Rotation
 from .summary import summarize
 
@@ -39,9 +39,9 @@ def empty_ns(device: torch.device) -> dict[str, float]:
 
 
 @cache
-def _empty_call(device: torch.device) -> tuple[Problem, Any, dict[str, float]]:
+def _empty_call(device: torch.device) -> tuple[CaseProblem, Any, dict[str, float]]:
     """(a call that does nothing, a warm timer for it by the first metric, its nanoseconds by each)."""
-    problem = Problem(_EMPTY, _EMPTY.variants[device.type], _EMPTY.all_cases()[0], device)
+    problem = CaseProblem(_EMPTY, _EMPTY.variants[device.type], _EMPTY.all_cases()[0], device)
     with problem.modes():
         timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in METRICS[device.type]}
         for timer in timers.values():
@@ -49,7 +49,7 @@ def _empty_call(device: torch.device) -> tuple[Problem, Any, dict[str, float]]:
         return problem, timers[METRICS[device.type][0]], {metric: median(timer.take()) for metric, timer in timers.items()}
 
 
-def measure_setup(problem: Problem, seed: int, budget_ns: int) -> Measurement | None:
+def measure_setup(problem: CaseProblem, seed: int, budget_ns: int) -> Measurement | None:
     """What the variant prepares, timed on new numbers each time, until the device is done; None when it prepares nothing."""
     if problem.variant.prepare is None:
         return None
@@ -67,13 +67,13 @@ def measure_setup(problem: Problem, seed: int, budget_ns: int) -> Measurement | 
 
 
 @dataclass(slots=True)
-class Counted:
+class CallCounters:
     """What was counted instead of timed, and notes on what could not be."""
 
     counters: dict[str, Counter] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def instructions(self, problem: Problem, seed: int) -> None:
+    def instructions(self, problem: CaseProblem, seed: int) -> None:
         """Adds the instructions of a call on a CPU."""
         if problem.device.type != "cpu":
             return
@@ -94,8 +94,8 @@ class Counted:
 
 
 def open_timer(
-    problem: Problem, seed: int, metric: str, budget_ns: int, placements: int
-) -> timer_cpu.HotTimer | timer_cuda.GraphTimer | timer_cuda.ColdTimer | timer_kernel.KernelTimer:
+    problem: CaseProblem, seed: int, metric: str, budget_ns: int, placements: int
+) -> timer_cpu.CpuHotTimer | timer_cuda.GraphTimer | timer_cuda.CudaColdTimer | timer_kernel.KernelTimer:
     """A warmed-up timer for one metric of the device; CaptureError when the variant cannot be put into a graph that it needs."""
     if metric == "kernel":
         return timer_kernel.KernelTimer(problem, seed)

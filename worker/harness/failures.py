@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..protocol import Status
+from warpwatch.contract.words import Status
 
 MESSAGE_LIMIT = 8000
 """Characters of a message; the end of a traceback says more than its beginning."""

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from .failures import WrongResultError
-from .problem import Data
+from .problem import CaseData
 
 BAND = 64 * 1024
 """Bytes on either side: a tile of 128 x 128 floats that runs over still ends inside, and alignment is what torch gives."""
@@ -65,7 +65,7 @@ class Banded:
 class GuardedInputs:
     """`data` laid out anew, each tensor alone in a buffer of known bytes."""
 
-    def __init__(self, data: Data, layout: Layout) -> None:
+    def __init__(self, data: CaseData, layout: Layout) -> None:
         self._placed: list[tuple[Banded, Tensor]] = []
         self.data = data.map(lambda tensor: self._place(tensor, layout))
 

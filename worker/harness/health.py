@@ -20,7 +20,7 @@ _HELD_BACK = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardwar
 _REASONS = {0x1: "idle", 0x2: "application clocks", 0x4: "software power cap", 0x10: "sync boost", 0x100: "display", **_HELD_BACK}
 
 
-class Health:
+class DeviceHealth:
     """NVML's view of one GPU; without NVML it knows nothing and says so. On a CPU, how busy the machine is."""
 
     def __init__(self, device: torch.device) -> None:

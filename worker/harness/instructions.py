@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..protocol import Counter
+from warpwatch.contract.protocol import Counter
+
 from .summary import summarize_counts
 
 UNIT = "instructions per call"

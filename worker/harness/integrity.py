@@ -55,7 +55,7 @@ class _Binding:
         setattr(self.owner, self.name, self.value)
 
 
-class Seal:
+class TamperGuard:
     """The bindings as they are when this is made, which must be before the commit's own code is imported."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Seal:
 
 
 @contextmanager
-def watch(seal: Seal, who: str = "it", *, may_set: bool = False) -> Iterator[None]:
+def watch(seal: TamperGuard, who: str = "it", *, may_set: bool = False) -> Iterator[None]:
     """Raises WrongResultError when what runs inside leaves bindings replaced or, unless it `may_set` them, settings changed.
 
     Whatever becomes of it, both are as before afterwards, so that nobody else is blamed.

@@ -9,11 +9,12 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
+from warpwatch.contract.protocol import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.words import Status
 from warpwatch.operator import CONTRACT, Case, Operator, Variant
 
-from ..protocol import CaseEntry, Catalogue, OperatorEntry, Status, VariantEntry
 from .failures import MESSAGE_LIMIT, Refusal, WrongResultError
-from .integrity import Seal, watch
+from .integrity import TamperGuard, watch
 
 
 class OperatorFileError(Exception):
@@ -23,12 +24,12 @@ class OperatorFileError(Exception):
 class Loader:
     """The operators of one worktree; every file is imported at most once, a broken one is tried again when asked for again."""
 
-    def __init__(self, root: Path, operators: str, seal: Seal | None = None) -> None:
+    def __init__(self, root: Path, operators: str, seal: TamperGuard | None = None) -> None:
         self._folder = root / operators
         self._package = ".".join(PurePosixPath(operators).parts)
         self._root = root
         self._loaded: dict[str, Operator] = {}
-        self._seal = seal or Seal()
+        self._seal = seal or TamperGuard()
         # First, so that the commit's own packages win over equally named ones of the interpreter's environment.
         sys.path.insert(0, str(root))
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
 from .failures import WrongResultError
-from .probe_context import NotProbedError, Scene
+from .probe_context import NotProbedError, ProbeContext
 
 _ALWAYS = ("test_schema", "test_autograd_registration")
 _WITH_FAKE = ("test_faketensor", "test_aot_dispatch_dynamic")
@@ -19,7 +19,7 @@ _TOLERANCE = 1e-2
 """The compiled and the plain call run the very same kernel; numbers are what the rest of the check is about."""
 
 
-def opcheck(scene: Scene) -> str:
+def opcheck(scene: ProbeContext) -> str:
     """Each operator once per variant and direction, with the arguments that the variant gave it. WrongResultError names operator and test."""
     problem = scene.problem
     if not problem.variant.native or not scene.calls:

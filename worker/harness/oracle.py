@@ -5,16 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..protocol import TensorError
+from warpwatch.contract.protocol import TensorError
+
 from .compare import Expected, compare, expect, expect_alike, explain, is_right
 from .failures import WrongResultError
-from .problem import Data, Problem
+from .problem import CaseData, CaseProblem
 
 
-class Truth:
+class Oracle:
     """The oracle for `data`, computed once and held against as many results as wanted."""
 
-    def __init__(self, problem: Problem, data: Data) -> None:
+    def __init__(self, problem: CaseProblem, data: CaseData) -> None:
         oracle, by_torch = problem.oracle(data), problem.own_precision(data)
         depth, precision = problem.operator.depth(problem.case), problem.case.precision
         self.expected: dict[str, Expected] = {
@@ -46,7 +47,7 @@ def explain_first(errors: list[TensorError], results: dict[str, Tensor]) -> str 
     return next((explain(error, results[error.name].detach()) for error in errors if not error.right), None)
 
 
-def expected_dtype(problem: Problem, data: Data, name: str) -> torch.dtype:
+def expected_dtype(problem: CaseProblem, data: CaseData, name: str) -> torch.dtype:
     """Outputs have the dtype of the reference's; a gradient that of its input."""
     if problem.backward:
         return dict(data.tensors())[name.removeprefix("grad ")].dtype

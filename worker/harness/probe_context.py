@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .oracle import Truth
-from .problem import Data, Problem
+from .oracle import Oracle
+from .problem import CaseData, CaseProblem
 
 Memory = set[tuple[str, str, str]]
 """(operator, variant, torch operator and direction) that a child has put through opcheck: once is enough."""
@@ -18,14 +18,14 @@ class NotProbedError(Exception):
 
 
 @dataclass(slots=True)
-class Scene:
+class ProbeContext:
     """seed: of the check. truth: for the numbers in `data`. calls: operators that the first probe saw called, and alive: what called
     them, since their arguments may stand for something that was prepared, such as the number of a plan."""
 
-    problem: Problem
+    problem: CaseProblem
     seed: int
-    data: Data
-    truth: Truth
+    data: CaseData
+    truth: Oracle
     memory: Memory
     calls: Calls = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)

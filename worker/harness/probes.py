@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
-from ..protocol import Probe, Status
+from warpwatch.contract.protocol import Probe
+from warpwatch.contract.words import Status
+
 from .capture import graph_capture
 from .failures import WrongResultError, device_works, status_of
 from .guards import GuardedAllocations, GuardedInputs, Layout, aligned, offset, strided
 from .opchecks import opcheck
-from .probe_context import NotProbedError, Scene
+from .probe_context import NotProbedError, ProbeContext
 from .specials import special_values
 
 _REFUSALS = ("contigu", "align", "stride")
@@ -27,9 +29,9 @@ _RECOMPILES = "torch.compile stance"
 Progress = Callable[[int, int, str], None]
 
 
-def run_probes(scene: Scene, progress: Progress) -> list[Probe]:
+def run_probes(scene: ProbeContext, progress: Progress) -> list[Probe]:
     """Every probe that makes sense on this device, whatever the ones before it found."""
-    probes: dict[str, Callable[[Scene], str]] = {
+    probes: dict[str, Callable[[ProbeContext], str]] = {
         "guard bands": guard_bands,
         "opcheck": opcheck,
         "strided inputs": lambda scene: _laid_out(scene, strided),
@@ -45,7 +47,7 @@ def run_probes(scene: Scene, progress: Progress) -> list[Probe]:
     return done
 
 
-def guard_bands(scene: Scene) -> str:
+def guard_bands(scene: ProbeContext) -> str:
     """Inputs between known bytes, and all that the variant allocates through torch between others and full of NaN."""
     problem = scene.problem
     guarded = GuardedInputs(scene.data, aligned)
@@ -68,7 +70,7 @@ def guard_bands(scene: Scene) -> str:
     return "around the inputs alone: its results come from torch's own operators or from compiled code"
 
 
-def _laid_out(scene: Scene, layout: Layout) -> str:
+def _laid_out(scene: ProbeContext, layout: Layout) -> str:
     """The same numbers, lying otherwise in memory."""
     guarded = GuardedInputs(scene.data, layout)
     if not guarded.placed:
@@ -88,7 +90,7 @@ def no_recompilation() -> AbstractContextManager[Any]:
     return stance
 
 
-def _run(name: str, probe: Callable[[Scene], str], scene: Scene) -> Probe:
+def _run(name: str, probe: Callable[[ProbeContext], str], scene: ProbeContext) -> Probe:
     try:
         return Probe(name, "ok", probe(scene))
     except NotProbedError as reason:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpwatch.contract.words import Status
 from warpwatch.operator import Case, DeviceKind, Operator, Variant
 
-from ..protocol import Status
 from .failures import Refusal, WrongResultError
 from .inputs import DTYPES, SeededMaker, map_tensors, named_tensors, precision_switches
 from .integrity import expect_plain
@@ -23,7 +23,7 @@ _INCOMING_SEED = 0x5EED
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class CaseData:
     """The tensors of one call: keyword arguments, and in backward cases the gradients that come in."""
 
     inputs: dict[str, Any]
@@ -33,36 +33,36 @@ class Data:
         yield from named_tensors(self.inputs)
         yield from named_tensors(list(self.incoming), "incoming gradient")
 
-    def clone(self) -> Data:
-        return Data(map_tensors(lambda t: t.detach().clone(), self.inputs), tuple(t.clone() for t in self.incoming))
+    def clone(self) -> CaseData:
+        return CaseData(map_tensors(lambda t: t.detach().clone(), self.inputs), tuple(t.clone() for t in self.incoming))
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Data:
+    def map(self, function: Callable[[Tensor], Tensor]) -> CaseData:
         """The same call with function(tensor) for every tensor; what gradients are asked of stays so."""
         inputs = map_tensors(lambda t: function(t).requires_grad_(t.requires_grad), self.inputs)
-        return Data(inputs, tuple(function(t) for t in self.incoming))
+        return CaseData(inputs, tuple(function(t) for t in self.incoming))
 
     @property
     def nbytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for _, tensor in self.tensors())
 
-    def fits(self, other: Data) -> bool:
+    def fits(self, other: CaseData) -> bool:
         """Whether `other`'s numbers can go into these very buffers: same shapes, and no two elements in one place."""
         pairs = list(zip(self.tensors(), other.tensors(), strict=False))
         return all(mine.shape == theirs.shape and not _overlaps(mine) for (_, mine), (_, theirs) in pairs)
 
-    def overwrite(self, other: Data) -> None:
+    def overwrite(self, other: CaseData) -> None:
         """Puts `other`'s numbers, which must fit, into these very buffers."""
         with torch.no_grad():
             for (_, mine), (_, theirs) in zip(self.tensors(), other.tensors(), strict=True):
                 mine.copy_(theirs)
 
-    def changed_since(self, pristine: Data) -> str | None:
+    def changed_since(self, pristine: CaseData) -> str | None:
         """Name of the first tensor that no longer holds what `pristine` holds."""
         pairs = zip(self.tensors(), pristine.tensors(), strict=True)
         return next((name for (name, now), (_, then) in pairs if not torch.equal(now, then)), None)
 
 
-class Problem:
+class CaseProblem:
     """A variant on a case on a device.
 
     A result is a dict from names ("y", "y[1]", "grad x") to tensors: the outputs of a forward case, the
@@ -95,15 +95,15 @@ class Problem:
         with precision_switches(self.case.precision), torch.set_grad_enabled(self.backward), stream:
             yield
 
-    def data(self, seed: int) -> Data:
+    def data(self, seed: int) -> CaseData:
         inputs = self._inputs(seed)
         if not self.backward:
-            return Data(inputs)
+            return CaseData(inputs)
         make = SeededMaker(seed ^ _INCOMING_SEED, self.device, self.case.precision)
         incoming = tuple(make.normal(*shape).to(dtype) for shape, dtype in self.expected if dtype.is_floating_point)
         for _, leaf in self._leaves(inputs):
             leaf.requires_grad_()
-        return Data(inputs, incoming)
+        return CaseData(inputs, incoming)
 
     @cached_property
     def expected(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
@@ -119,15 +119,15 @@ class Problem:
         own = DTYPES[self.case.precision]
         return [(tuple(y.shape), own if y.dtype.is_floating_point else y.dtype) for y in outputs]
 
-    def call(self, data: Data) -> Callable[[], Any]:
+    def call(self, data: CaseData) -> Callable[[], Any]:
         """What is timed: the forward call, or the gradients alone with the forward run done here, once."""
         return self._call(partial(self.variant.function, **self.prepared(data)), data)
 
-    def prepared(self, data: Data) -> dict[str, Any]:
+    def prepared(self, data: CaseData) -> dict[str, Any]:
         """What the variant makes of its inputs before it is called; empty for most."""
         return {} if self.variant.prepare is None else self.variant.prepare(**data.inputs)
 
-    def refreshed(self, call: Callable[[], Any], data: Data) -> Callable[[], Any]:
+    def refreshed(self, call: Callable[[], Any], data: CaseData) -> Callable[[], Any]:
         """`call` after the numbers of `data` changed: what was prepared from them is made anew, in place where it fits.
 
         Only a forward call for which other shapes or plain values were prepared is a new one.
@@ -136,10 +136,10 @@ class Problem:
             return call
         assert isinstance(call, partial)
         fresh = self.prepared(data)
-        old = Data({name: call.keywords[name] for name in fresh})
-        if _plain(old.inputs) != _plain(fresh) or not old.fits(Data(fresh)):
+        old = CaseData({name: call.keywords[name] for name in fresh})
+        if _plain(old.inputs) != _plain(fresh) or not old.fits(CaseData(fresh)):
             return self._call(partial(self.variant.function, **fresh), data)
-        old.overwrite(Data(fresh))
+        old.overwrite(CaseData(fresh))
         return call
 
     def results(self, raw: Any) -> dict[str, Tensor]:
@@ -153,7 +153,7 @@ class Problem:
                 raise WrongResultError(f"{name} is None: the backward pass does not compute it")
         return dict(zip(self._gradient_names, raw, strict=True))
 
-    def run(self, data: Data, calls: list[Callable[[], Any]] | None = None) -> dict[str, Tensor]:
+    def run(self, data: CaseData, calls: list[Callable[[], Any]] | None = None) -> dict[str, Tensor]:
         """The variant called once, with everything that it started on the device done. calls: takes the call, which keeps alive
         what the variant prepared for it."""
         with _gradient_errors():
@@ -164,12 +164,12 @@ class Problem:
         self.synchronize()
         return results
 
-    def oracle(self, data: Data) -> dict[str, Tensor]:
+    def oracle(self, data: CaseData) -> dict[str, Tensor]:
         """The reference in float64 on the same numbers; whole numbers stay as they are, so they wrap as the variant's do."""
-        wide = Data(_widened(data.inputs), tuple(g.double() for g in data.incoming))
+        wide = CaseData(_widened(data.inputs), tuple(g.double() for g in data.incoming))
         return self._evaluate(self.operator.reference, wide)
 
-    def own_precision(self, data: Data) -> dict[str, Tensor] | None:
+    def own_precision(self, data: CaseData) -> dict[str, Tensor] | None:
         """What torch makes of the case in its own precision, in float32 where that is the oracle's; None where it cannot run it."""
         try:
             wide = self.case.precision == "f64"
@@ -184,7 +184,7 @@ class Problem:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _evaluate(self, function: Callable[..., Any], data: Data) -> dict[str, Tensor]:
+    def _evaluate(self, function: Callable[..., Any], data: CaseData) -> dict[str, Tensor]:
         """The outputs of `function`, or its gradients in a backward case, by name."""
         if self.backward:
             for _, leaf in self._leaves(data.inputs):
@@ -197,7 +197,7 @@ class Problem:
             raw = tuple(torch.zeros_like(x) if g is None else g for g, x in zip(raw, leaves, strict=True))
         return {name: tensor.detach() for name, tensor in self.results(raw).items()}
 
-    def _call(self, function: Callable[..., Any], data: Data) -> Callable[[], Any]:
+    def _call(self, function: Callable[..., Any], data: CaseData) -> Callable[[], Any]:
         if not self.backward:
             return partial(function, **data.inputs)
         outputs = [y for y in _as_tensors(function(**data.inputs)) if y.dtype.is_floating_point]

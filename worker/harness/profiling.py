@@ -17,9 +17,11 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from ..protocol import ProfilePlan, ProfileReply, Request, Status
+from warpwatch.contract.protocol import ProfilePlan, ProfileReply, Request
+from warpwatch.contract.words import Status
+
 from .counters import count_hardware
-from .problem import Problem
+from .problem import CaseProblem
 from .profile_summary import launch_sentence, summarize
 from .rotation import Rotation
 from .trace_events import CALL, read_recording
@@ -33,7 +35,7 @@ _TABLE_ROWS = 10
 _HOST_CALLS, _HOST_NS = 20, 500_000_000
 
 
-def profile_problem(problem: Problem, request: Request, output: Path) -> ProfileReply:
+def profile_problem(problem: CaseProblem, request: Request, output: Path) -> ProfileReply:
     """The calls that the request's plan records, on two input sets in turn; the compressed trace goes to `output`."""
     plan = request.profile
     check_plan(plan)
@@ -75,7 +77,7 @@ def check_plan(plan: ProfilePlan) -> None:
             raise ValueError(f"a profile's {name} is {low} to {high}, not {value}")
 
 
-def host_timer(problem: Problem, rotation: Rotation) -> dict[str, Any]:
+def host_timer(problem: CaseProblem, rotation: Rotation) -> dict[str, Any]:
     """{"issue_ns", "call_ns", "count"}: the host's clock stopped when a call returns, and when the device is done.
 
     On a GPU the first is the time to issue the work, which many take for the time of the call.
@@ -94,7 +96,7 @@ def host_timer(problem: Problem, rotation: Rotation) -> dict[str, Any]:
     return {"issue_ns": float(median(issued)), "call_ns": float(median(done)), "count": len(issued)}
 
 
-def _record(problem: Problem, rotation: Rotation, plain: Path, plan: ProfilePlan) -> dict[str, Any]:
+def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: ProfilePlan) -> dict[str, Any]:
     """Writes the trace; returns torch's own table, and the total time of each repetition when there are several."""
     kind = problem.device.type
     cycles: list[float] = []
@@ -130,7 +132,7 @@ def _record(problem: Problem, rotation: Rotation, plain: Path, plan: ProfilePlan
 
 
 @contextmanager
-def _marked(problem: Problem) -> Iterator[None]:
+def _marked(problem: CaseProblem) -> Iterator[None]:
     """A call marked in the trace, and on a GPU as an NVTX range for Nsight Systems and Compute."""
     name = f"{problem.operator.name}/{problem.variant.name}/{problem.case.key}"
     nvtx = torch.cuda.nvtx.range(name) if problem.device.type == "cuda" else nullcontext()

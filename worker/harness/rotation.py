@@ -19,8 +19,8 @@ from torch import Tensor
 from .diagnosis import Decoys, explain
 from .failures import WrongResultError
 from .inputs import map_tensors, named_tensors
-from .oracle import Truth, explain_first
-from .problem import Data, Problem
+from .oracle import Oracle, explain_first
+from .problem import CaseData, CaseProblem
 
 _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003
@@ -35,9 +35,9 @@ _POISON = 77
 class Rotation:
     """`count` input sets, each with its ready-made call. With `scatter`, each lies at a random offset from the one before."""
 
-    def __init__(self, problem: Problem, seed: int, count: int, scatter: random.Random | None = None) -> None:
+    def __init__(self, problem: CaseProblem, seed: int, count: int, scatter: random.Random | None = None) -> None:
         self.problem = problem
-        self.sets: list[Data] = []
+        self.sets: list[CaseData] = []
         self._padding: list[Tensor] = []
         self._seeds = [seed + _SET_SEEDS * (index % _DISTINCT + 1) for index in range(count)]
         self._numbers = list(self._seeds)
@@ -104,7 +104,7 @@ class Rotation:
             if changed is not None:
                 raise WrongResultError(f"it modifies its input while it is timed: {changed}")
             named = self.problem.results(result)
-            wrong = explain_first(Truth(self.problem, pristine).judge(named), named)
+            wrong = explain_first(Oracle(self.problem, pristine).judge(named), named)
             if wrong is not None:
                 looks = explain(self.problem, partial(self._pristine, index), named, self._earlier(index), self._decoys)
                 raise WrongResultError(f"wrong inside the timed loop: {wrong}{looks}")
@@ -112,21 +112,21 @@ class Rotation:
     def _refresh(self, index: int) -> None:
         self.calls[index] = self.problem.refreshed(self.calls[index], self.sets[index])
 
-    def _moving(self, data: Data) -> Data:
-        return Data({}, data.incoming) if self.problem.backward else data
+    def _moving(self, data: CaseData) -> CaseData:
+        return CaseData({}, data.incoming) if self.problem.backward else data
 
-    def _earlier(self, index: int) -> list[Data]:
+    def _earlier(self, index: int) -> list[CaseData]:
         """Numbers that were in the buffers of set `index`, or were the first ones ever, before the present ones."""
         seeds = dict.fromkeys([self._before.get(index), self._seeds[index], self._seeds[0]])
         return [self._drawn(index, seed) for seed in seeds if seed is not None and seed != self._numbers[index]]
 
-    def _pristine(self, index: int) -> Data:
+    def _pristine(self, index: int) -> CaseData:
         """What set `index` held when it was last called, drawn anew."""
         return self._drawn(index, self._numbers[index])
 
-    def _drawn(self, index: int, seed: int) -> Data:
+    def _drawn(self, index: int, seed: int) -> CaseData:
         moved = self.problem.data(seed)
-        return Data(self.problem.data(self._seeds[index]).inputs, moved.incoming) if self.problem.backward else moved
+        return CaseData(self.problem.data(self._seeds[index]).inputs, moved.incoming) if self.problem.backward else moved
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _copied(problem: Problem, data: Data, seed: int) -> Data:
+def _copied(problem: CaseProblem, data: CaseData, seed: int) -> CaseData:
     """The numbers that `data` holds, drawn from `seed`, in other memory; drawn anew where a copy would be laid out in another way."""
     copy = data.map(lambda tensor: tensor.detach().clone())
     alike = all(mine.stride() == theirs.stride() for (_, mine), (_, theirs) in zip(copy.tensors(), data.tensors(), strict=True))
@@ -156,7 +156,7 @@ def _spread(indices: list[int], count: int) -> list[int]:
     return [indices[round(step * i)] for i in range(count)]
 
 
-def wipe(result: Any, given: Iterable[Data]) -> None:
+def wipe(result: Any, given: Iterable[CaseData]) -> None:
     """Fills what calls returned with NaN, unless it is a view of something given: the gradient of a sum is the gradient that came in."""
     inputs = {tensor.untyped_storage().data_ptr() for data in given for _, tensor in data.tensors()}
     for _, tensor in named_tensors(result):

@@ -12,10 +12,19 @@ from typing import IO, Any
 
 import torch
 
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.protocol import (
+    BenchReply,
+    BuildReply,
+    CanaryReply,
+    CeilingsReply,
+    CheckReply,
+    ProfileReply,
+    Request,
+    SampleReply,
+)
 from warpwatch.operator import CONTRACT
 
-from ..protocol import BenchReply, BuildReply, CanaryReply, CeilingsReply, CheckReply, ProfileReply, Request, SampleReply
-from ..protocol_json import from_json, to_json
 from .failures import Failure, describe
 from .verbs import Setting, Verbs
 
@@ -40,7 +49,7 @@ class CannotServeError(Exception):
     """The child cannot work as it was started; the message says what to change."""
 
 
-class Server:
+class HarnessServer:
     """Reads requests and writes replies until the requests end."""
 
     def __init__(self, arguments: argparse.Namespace, requests: IO[str], replies: IO[str]) -> None:

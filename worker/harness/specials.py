@@ -16,13 +16,13 @@ from torch import Tensor
 
 from .compare import compare, explain, is_right
 from .failures import WrongResultError
-from .probe_context import NotProbedError, Scene
-from .problem import Data
+from .probe_context import NotProbedError, ProbeContext
+from .problem import CaseData
 
 _NAN, _INFINITE = (math.nan, math.nan), (math.inf, -math.inf)
 
 
-def special_values(scene: Scene) -> str:
+def special_values(scene: ProbeContext) -> str:
     """Runs the variant once with NaN and once with infinities among its numbers; WrongResultError names what came out wrong."""
     reason = scene.problem.operator.no_special_values or scene.problem.variant.no_special_values
     if reason:
@@ -39,7 +39,7 @@ def special_values(scene: Scene) -> str:
     return ""
 
 
-def _judge(scene: Scene, name: str, result: Tensor, oracle: Tensor, nan: bool) -> None:
+def _judge(scene: ProbeContext, name: str, result: Tensor, oracle: Tensor, nan: bool) -> None:
     no_number = oracle.isnan() if nan else oracle.isinf()
     swallowed = no_number & result.isfinite()
     expected = scene.truth.expected[name]
@@ -60,7 +60,7 @@ def _judge(scene: Scene, name: str, result: Tensor, oracle: Tensor, nan: bool) -
         raise WrongResultError(f"elements that {what} do not enter: {explain(compare(name, judged, expected), judged)}")
 
 
-def _plant(data: Data, values: tuple[float, ...], seed: int) -> bool:
+def _plant(data: CaseData, values: tuple[float, ...], seed: int) -> bool:
     """Puts special values into the data, in place; False where nothing takes them.
 
     `values` go into the largest input and the incoming gradients alone, because one NaN in a small operand, such as a weight,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..protocol import Counter, Measurement
+from warpwatch.contract.protocol import Counter, Measurement
+
 from .distribution import describe, effective_size
 
 NARROW_ENOUGH = 0.005

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .problem import Problem
+from .problem import CaseProblem
 from .rotation import Rotation
 
 SAMPLE_NS = 50_000
@@ -29,12 +29,12 @@ _SETS = 3
 _LARGEST_SETS_BYTES = 2**30
 
 
-class HotTimer:
+class CpuHotTimer:
     """Inner loops of calls, with data and code in the caches as far as they fit."""
 
     placements = 1
 
-    def __init__(self, problem: Problem, seed: int, budget_ns: int) -> None:
+    def __init__(self, problem: CaseProblem, seed: int, budget_ns: int) -> None:
         self._rotation = Rotation(problem, seed, _sets_for(problem.data(seed).nbytes))
         self._kept: dict[int, Any] = {}
         calls, _ = self._rotation.batch(len(self._rotation.calls))
@@ -76,10 +76,10 @@ class HotTimer:
         return elapsed / self._inner
 
 
-class ColdTimer(HotTimer):
+class CpuColdTimer(CpuHotTimer):
     """Single calls on data that no cache holds."""
 
-    def __init__(self, problem: Problem, seed: int, budget_ns: int) -> None:
+    def __init__(self, problem: CaseProblem, seed: int, budget_ns: int) -> None:
         super().__init__(problem, seed, budget_ns)
         self._inner = 1
         self._other = torch.zeros(min(2 * last_level_cache(), _LARGEST_FLUSH) // 4, dtype=torch.int32)
@@ -89,9 +89,9 @@ class ColdTimer(HotTimer):
         return super()._sample()
 
 
-def open_timer(problem: Problem, seed: int, metric: str, budget_ns: int) -> HotTimer:
-    """A warmed-up timer for one metric of worker.protocol.METRICS."""
-    return (ColdTimer if metric == "cold" else HotTimer)(problem, seed, budget_ns)
+def open_timer(problem: CaseProblem, seed: int, metric: str, budget_ns: int) -> CpuHotTimer:
+    """A warmed-up timer for one metric of contract.protocol.METRICS."""
+    return (CpuColdTimer if metric == "cold" else CpuHotTimer)(problem, seed, budget_ns)
 
 
 def last_level_cache() -> int:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from .failures import WrongResultError
-from .problem import Problem
+from .problem import CaseProblem
 from .rotation import Rotation, no_collection, wipe
 
 SLICE_NS = 20_000_000
@@ -91,7 +91,7 @@ class GraphTimer:
     that returned something kept when it was captured.
     """
 
-    def __init__(self, problem: Problem, seed: int, placements: int, *, hot: bool = False) -> None:
+    def __init__(self, problem: CaseProblem, seed: int, placements: int, *, hot: bool = False) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
         sets, self.placements = (1, 1) if hot else plan_sets(problem.device, set_bytes, call_ns, placements)
         launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
@@ -141,7 +141,7 @@ class GraphTimer:
 class _Placement:
     """One CUDA graph over input sets scattered in memory in its own way, called in an order of its own."""
 
-    def __init__(self, problem: Problem, seed: int, sets: int, launches: int, scatter: random.Random) -> None:
+    def __init__(self, problem: CaseProblem, seed: int, sets: int, launches: int, scatter: random.Random) -> None:
         self.rotation = Rotation(problem, seed, sets, scatter)
         self.launches = launches
         self.kept: dict[int, Any] = {}
@@ -173,12 +173,12 @@ class _Placement:
             after()
 
 
-class ColdTimer:
+class CudaColdTimer:
     """Single eager calls on data that the L2 does not hold, timed by events."""
 
     placements = 1
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: CaseProblem, seed: int) -> None:
         self._rotation = _eager_rotation(problem, seed)
         self._kept: dict[int, Any] = {}
         size = _L2_COVERED * torch.cuda.get_device_properties(problem.device).L2_cache_size
@@ -242,7 +242,7 @@ class ColdTimer:
         return median(waits)
 
 
-class CallTimer(ColdTimer):
+class CallTimer(CudaColdTimer):
     """Eager calls as a program sees them: from the call to the finished device, by the host's clock."""
 
     def _sample(self, call: Callable[[], Any]) -> tuple[float, Any]:
@@ -252,11 +252,11 @@ class CallTimer(ColdTimer):
         return float(perf_counter_ns() - begin), result
 
 
-def open_timer(problem: Problem, seed: int, metric: str, placements: int) -> GraphTimer | ColdTimer:
+def open_timer(problem: CaseProblem, seed: int, metric: str, placements: int) -> GraphTimer | CudaColdTimer:
     """A warmed-up timer for `graph`, `hot`, `cold` or `call`; CaptureError when the variant cannot be put into a graph."""
     if metric in ("graph", "hot"):
         return GraphTimer(problem, seed, placements, hot=metric == "hot")
-    return (ColdTimer if metric == "cold" else CallTimer)(problem, seed)
+    return (CudaColdTimer if metric == "cold" else CallTimer)(problem, seed)
 
 
 def _wait_ns() -> int:
@@ -304,7 +304,7 @@ def _capture(launches: list[tuple[int, Callable[[], Any]]], kept: dict[int, Any]
     return graph
 
 
-def measure_set(problem: Problem, seed: int) -> tuple[int, int]:
+def measure_set(problem: CaseProblem, seed: int) -> tuple[int, int]:
     """(bytes that one set with its result takes, nanoseconds of one eager call, at least 1000)."""
     device = problem.device
     torch.cuda.synchronize(device)
@@ -342,7 +342,7 @@ def _in_one_walk(call_ns: int) -> int:
     return max(2, _WALK_NS // call_ns)
 
 
-def _eager_rotation(problem: Problem, seed: int) -> Rotation:
+def _eager_rotation(problem: CaseProblem, seed: int) -> Rotation:
     set_bytes, call_ns = measure_set(problem, seed)
     return Rotation(problem, seed, max(1, min(_EAGER_SETS, _affordable(problem.device, set_bytes), _in_one_walk(call_ns))))
 

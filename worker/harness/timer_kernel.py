@@ -14,7 +14,7 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from .problem import Problem
+from .problem import CaseProblem
 from .rotation import Rotation
 from .timer_cuda import SLICE_NS, NoMetricError, measure_set, plan_sets
 
@@ -28,7 +28,7 @@ class KernelTimer:
 
     placements = 1
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: CaseProblem, seed: int) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
         sets, _ = plan_sets(problem.device, set_bytes, call_ns, 1)
         self._rotation = Rotation(problem, seed, sets)

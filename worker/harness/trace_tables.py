@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..protocol import TraceKernel
+from warpwatch.contract.protocol import TraceKernel
+
 from .occupancy import occupancy
 from .trace_events import Recording, Span
 

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 
 from warpwatch import native
-from warpwatch.operator import Operator
-
-from ..protocol import (
+from warpwatch.contract.protocol import (
     BenchReply,
     BuildReply,
     CanaryReply,
@@ -24,8 +22,10 @@ from ..protocol import (
     ProfileReply,
     Request,
     SampleReply,
-    Status,
 )
+from warpwatch.contract.words import Status
+from warpwatch.operator import Operator
+
 from .bench import Prepared, bench
 from .canary import look
 from .ceilings import measure_ceilings
@@ -33,10 +33,10 @@ from .check import check
 from .counters import run_counted
 from .environment import read_environment
 from .failures import Refusal
-from .integrity import Seal, watch
+from .integrity import TamperGuard, watch
 from .loader import Loader, find
 from .probe_context import Memory
-from .problem import Problem
+from .problem import CaseProblem
 from .profiling import profile_problem
 
 LOG_LINES = 30
@@ -65,7 +65,7 @@ class Verbs:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         # Made before any code of the commit is imported.
-        self._seal = Seal()
+        self._seal = TamperGuard()
         self._loader = Loader(setting.root, setting.operators, self._seal)
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
@@ -136,11 +136,11 @@ class Verbs:
             raise Refusal(Status.SKIPPED, "nothing is prepared: send `prepare` first, and again after a failure")
         return self._prepared
 
-    def problem(self, request: Request) -> Problem:
+    def problem(self, request: Request) -> CaseProblem:
         """The problem that a request names, with its native library loaded."""
         operator = self._loader.load(_named(request.operator, "operator"))
         variant, case = find(operator, _named(request.variant, "variant"), _named(request.case, "case"))
-        problem = Problem(operator, variant, case, self._setting.device)
+        problem = CaseProblem(operator, variant, case, self._setting.device)
         problem.refuse_unsupported()
         if variant.native:
             self._load_native(operator)

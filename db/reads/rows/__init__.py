@@ -7,19 +7,19 @@ from typing import Generic, TypeVar
 
 from warpwatch.db.reads.rows.builds import BuildView, CodeChange, CodeCommit, CodeHistory, CodeSeries, KernelCode
 from warpwatch.db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow, UnchangedRow
-from warpwatch.db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, PulseRow, WorkerRow
-from warpwatch.db.reads.rows.proofs import AccusedView, ExhibitView, ProofView
+from warpwatch.db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, JobStatusRow, WorkerRow
+from warpwatch.db.reads.rows.proofs import FalseAlarmView, PlantedFaultView, ProofView
 from warpwatch.db.reads.rows.schedules import AlarmRow, ScheduleRow, alarm
 from warpwatch.db.reads.rows.timings import (
-    Cell,
     CommitCell,
     CommitDetail,
     ComparedRow,
-    History,
-    Measured,
+    MeasuredSeries,
+    OverviewCell,
     PointRow,
     PointSamples,
     ReadingRow,
+    SeriesHistory,
     SeriesRow,
     StatusMark,
 )
@@ -57,11 +57,9 @@ class Page(Generic[Item]):
 
 
 __all__ = [
-    "AccusedView",
     "AlarmRow",
     "BuildView",
     "CaseRow",
-    "Cell",
     "CodeChange",
     "CodeCommit",
     "CodeHistory",
@@ -73,22 +71,23 @@ __all__ = [
     "DeviceRow",
     "EnvironmentView",
     "EventRow",
-    "ExhibitView",
+    "FalseAlarmView",
     "HealthRow",
-    "History",
     "JobDetail",
     "JobRow",
+    "JobStatusRow",
     "KernelCode",
     "KernelView",
     "LogLine",
-    "Measured",
+    "MeasuredSeries",
     "NoteRow",
     "OperatorRow",
+    "OverviewCell",
     "Page",
+    "PlantedFaultView",
     "PointRow",
     "PointSamples",
     "ProofView",
-    "PulseRow",
     "QualityRow",
     "ReadingRow",
     "RegressionDetail",
@@ -98,6 +97,7 @@ __all__ = [
     "ResultView",
     "RunRow",
     "ScheduleRow",
+    "SeriesHistory",
     "SeriesRow",
     "StatusMark",
     "SubmissionRow",

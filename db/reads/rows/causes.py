@@ -25,7 +25,7 @@ class CodeEvidence:
 
 @dataclass(frozen=True, slots=True)
 class BenchSide:
-    """How the worst series was timed at the nearest commit on one side. health: see worker.protocol.BenchReply; facts: its environment."""
+    """How the worst series was timed at the nearest commit on one side. health: see contract.protocol.BenchReply; facts: its environment."""
 
     commit_sha: str
     job_id: int

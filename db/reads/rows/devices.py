@@ -58,7 +58,7 @@ class HealthRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PulseRow:
+class JobStatusRow:
     """What a page follows while a job runs. run_id is its newest attempt's, None before the first."""
 
     job_id: int

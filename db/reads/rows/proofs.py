@@ -7,7 +7,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
-class ExhibitView:
+class PlantedFaultView:
     """One adversary. outcome: caught | otherwise (found, but not named) | survived | not_run (message says why)."""
 
     operator: str
@@ -21,7 +21,7 @@ class ExhibitView:
 
 
 @dataclass(frozen=True, slots=True)
-class AccusedView:
+class FalseAlarmView:
     """A variant that is right and was called wrong."""
 
     operator: str
@@ -43,6 +43,6 @@ class ProofView:
     version: str
     seeds: int
     innocent: int
-    exhibits: list[ExhibitView]
-    accused: list[AccusedView]
+    exhibits: list[PlantedFaultView]
+    accused: list[FalseAlarmView]
     created_at: datetime

@@ -11,7 +11,7 @@ from warpwatch.db.reads.rows.code import CommitRow, UnchangedRow
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class OverviewCell:
     """The newest state of one variant on one case on one device.
 
     Timing fields are None where it was never measured; `change` is against the previous measured commit of the same
@@ -73,11 +73,11 @@ class PointRow:
     bound: str | None
     result_id: int
     distribution: dict[str, Any] | None = None
-    """worker.protocol.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not told."""
+    """contract.protocol.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSeries:
     """One metric of one result. distribution: see PointRow."""
 
     point_id: int
@@ -135,7 +135,7 @@ class ReadingRow:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class SeriesHistory:
     series: SeriesRow
     points: list[PointRow]
     marks: list[StatusMark]

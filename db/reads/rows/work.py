@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from warpwatch.db.reads.rows.timings import Measured
+from warpwatch.db.reads.rows.timings import MeasuredSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ResultView:
     details: dict[str, Any]
     median_ns: float | None
     trace_id: int | None
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[MeasuredSeries] = field(default_factory=list)
     """Every metric of a bench, in the order they were taken."""
     replay: str = ""
     """A command that does it again in a checkout, without a server; empty for what a comparison found."""

@@ -1,4 +1,4 @@
-"""The closed lists of words that rows hold."""
+"""The closed lists: states, kinds, verdicts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How one variant fared on one case. Held equal to worker.protocol.Status by a test."""
+    """How one variant fared on one case."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -53,7 +53,7 @@ class ScheduleKind(StrEnum):
     BACKFILL = "backfill"
 
 
-class Direction(StrEnum):
+class ChangeDirection(StrEnum):
     """Which way a change went. `broken` is a case that was right before, and is wrong, crashes or cannot be built since."""
 
     SLOWER = "slower"

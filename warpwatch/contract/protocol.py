@@ -10,22 +10,9 @@ This module needs the standard library alone. It is imported by the parent and, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
-
-class Status(StrEnum):
-    """How one variant fared on one case; a closed list, the same in the database and on every page."""
-
-    OK = "ok"
-    WRONG = "wrong"
-    CRASHED = "crashed"
-    TIMED_OUT = "timed_out"
-    OUT_OF_MEMORY = "out_of_memory"
-    BUILD_FAILED = "build_failed"
-    UNSUPPORTED = "unsupported"
-    SKIPPED = "skipped"
-
+from warpwatch.contract.words import Status
 
 PROTOCOL = "1"
 """Version of how timings are taken; part of the series key, so two protocols are never drawn as one line."""

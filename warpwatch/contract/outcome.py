@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from warpwatch.worker.protocol import BenchReply, BuildReply, Catalogue, CheckReply, Environment, ProfileReply, Status
+from warpwatch.contract.protocol import BenchReply, BuildReply, Catalogue, CheckReply, Environment, ProfileReply
+from warpwatch.contract.words import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,7 @@ class Order:
     """One job: `kind` (check | bench | profile | compare) of one operator at one commit.
 
     spec: suite ("quick" | "full"), variants and cases (lists or null: all), case_limit, seed, budget_ns, rounds and pairs (compare),
-    profile (worker.protocol.ProfilePlan as JSON), sanitize (a name of worker.sanitizers.TOOLS, for checks),
+    profile (contract.protocol.ProfilePlan as JSON), sanitize (a name of worker.sanitizers.TOOLS, for checks),
     known ({"variants": […], "cases": […]}: what an earlier commit had, for a commit that does not even load).
     """
 

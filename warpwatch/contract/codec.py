@@ -1,4 +1,4 @@
-"""Dataclasses of worker.protocol to and from JSON values; what comes from a child is checked field by field."""
+"""Dataclasses of contract.protocol to and from JSON values; what comes from a child is checked field by field."""
 
 from __future__ import annotations
 
