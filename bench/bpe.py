@@ -1,10 +1,11 @@
-"""Byte-pair training of our C++ and of Hugging Face's tokenizers on the same corpora: MB/s, peak memory, whether merges are identical.
+"""Byte-pair training of our C++ and of Hugging Face's tokenizers on the same corpora: MB/s, peak memory, whether merges
+are identical.
 
-    python bench/bpe.py [--megabytes 2 18] [--merges 1000] [--trainers v3 v4 hf_tokenizers]
+python bench/bpe.py [--megabytes 2 18] [--merges 1000] [--trainers v3 v4 hf_tokenizers]
 
-Corpora are synthetic proteins (kernels/bpe_train.py). Each training runs in a process of its own, which is given the corpus as it wants
-it, so that conversion is no part of the seconds. The memory is the process's peak above what it held before training, interpreter and
-corpus. Exits 1 when merges differ. hf_tokenizers needs `pip install tokenizers`.
+Corpora are synthetic proteins (kernels/bpe_train.py). Each training runs in a process of its own, which is given the
+corpus as it wants it, so that conversion is no part of the seconds. The memory is the process's peak above what it held
+before training, interpreter and corpus. Exits 1 when merges differ. hf_tokenizers needs `pip install tokenizers`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def main() -> int:
     if arguments.train is not None:
         print(json.dumps(train(arguments.train, arguments.megabytes[0], arguments.merges)))
         return 0
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {arguments.merges} merges")
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {arguments.merges} merges"
+    )
     identical = [compare(size, arguments.merges, arguments.trainers) for size in arguments.megabytes]
     return 0 if all(identical) else 1
 
@@ -51,7 +54,9 @@ def compare(megabytes: int, merges: int, trainers: list[str]) -> bool:
     same = True
     for trainer in trainers:
         command = [sys.executable, __file__, "--train", trainer, "--megabytes", str(megabytes), "--merges", str(merges)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()[-1])
+        found = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()[-1]
+        )
         expected = expected or found["merges"]
         alike = found["merges"] == expected
         same = same and alike

@@ -1,7 +1,7 @@
 """Fresh processes for benchmarks that ask how much identical code differs from process to process.
 
-A process answers the harness's own requests (contract.protocol.Request) about a repository, as a worker's child does; only the
-confinement is missing.
+A process answers the harness's own requests (contract.protocol.Request) about a repository, as a worker's child does;
+only the confinement is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Fresh:
-    """A child that runs `script --child …`: it imports and warms up at once, and then answers one JSON line per request."""
+    """A child that runs `script --child …`: it imports and warms up at once, and then answers one JSON line per
+    request."""
 
     def __init__(self, script: Path, arguments: list[str], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -56,7 +57,9 @@ class Fresh:
         self._process.wait()
 
 
-def fresh_ones(script: Path, device: str, count: int, *arguments: str, ahead: int = 1, **environment: str) -> Iterator[Fresh]:
+def fresh_ones(
+    script: Path, device: str, count: int, *arguments: str, ahead: int = 1, **environment: str
+) -> Iterator[Fresh]:
     """`count` children for `device` one after another, each the caller's to close.
 
     On a GPU the next `ahead` import while the last one works; on a CPU they would be in the way of what is timed.

@@ -1,10 +1,11 @@
 """Latency of histories, the overview and regressions with millions of points loaded.
 
-    python bench/million_points.py [--points 1000000] [--regressions 5000] [--requests 200]
+python bench/million_points.py [--points 1000000] [--regressions 5000] [--requests 200]
 
-Loads a year of synthetic rows into a fresh database of an embedded server, starts the server on it and times whole HTTP requests over
-loopback, one at a time. Prints p50 and p95 in milliseconds; the aims are p95 <= 50 ms for a history and <= 150 ms for the overview with a
-million points, and <= 100 ms for "what regressed in the past year and is still open?" with two million, on two cores.
+Loads a year of synthetic rows into a fresh database of an embedded server, starts the server on it and times whole HTTP
+requests over loopback, one at a time. Prints p50 and p95 in milliseconds; the aims are p95 <= 50 ms for a history and
+<= 150 ms for the overview with a million points, and <= 100 ms for "what regressed in the past year and is still open?"
+with two million, on two cores.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ INSERT INTO points (series_id, commit_id, ordinal, environment_id, result_id, me
   LATERAL (SELECT 10000 * (1 + s.id %% 17) * (1 + 0.01 * random()) AS ns) t WHERE r.kind = 'bench';
 """
 
-# A few suspicions for every commit. Most become regressions, half of which are open; a fifth is still a range of several commits.
+# A few suspicions for every commit. Most become regressions, half of which are open; a fifth is still a range of
+# several commits.
 REGRESSIONS = """
 SELECT setseed(0.5);
 CREATE TEMPORARY TABLE dice AS
@@ -102,9 +104,17 @@ def loaded_server(points: int, regressions: int) -> Iterator[tuple[str, str]]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        environment = {**os.environ, "WARPWATCH_DATABASE_URL": url, "WARPWATCH_HOME": str(home), "WARPWATCH_PORT": str(port)}
+        environment = {
+            **os.environ,
+            "WARPWATCH_DATABASE_URL": url,
+            "WARPWATCH_HOME": str(home),
+            "WARPWATCH_PORT": str(port),
+        }
         server = subprocess.Popen(
-            [sys.executable, "-m", "warpwatch", "serve"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "warpwatch", "serve"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             wait_for(f"http://127.0.0.1:{port}/api/v1/health")
@@ -122,9 +132,14 @@ def commits_for(points: int) -> int:
 
 def load(url: str, points: int, regressions: int) -> None:
     values = {
-        "commits": commits_for(points), "operators": OPERATORS, "cases": CASES, "variants": VARIANTS, "metrics": list(METRICS),
-        "days": DAYS, "regressions": regressions,
-    }  # fmt: skip
+        "commits": commits_for(points),
+        "operators": OPERATORS,
+        "cases": CASES,
+        "variants": VARIANTS,
+        "metrics": list(METRICS),
+        "days": DAYS,
+        "regressions": regressions,
+    }
     began = time.monotonic()
     with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
         for statement in (LOAD + REGRESSIONS).split(";\n"):
@@ -164,7 +179,9 @@ def time_requests(addresses: list[str]) -> list[float]:
 
 def report(name: str, taken: list[float]) -> None:
     p95 = statistics.quantiles(taken, n=20)[-1]
-    print(f"{name:<34} p50 {statistics.median(taken):7.1f} ms   p95 {p95:7.1f} ms   ({len(taken)} requests)", flush=True)
+    print(
+        f"{name:<34} p50 {statistics.median(taken):7.1f} ms   p95 {p95:7.1f} ms   ({len(taken)} requests)", flush=True
+    )
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 """Latency of the queue and of a warm worker.
 
-    python bench/queue_latency.py [--jobs 200] [--repeats 10]
+python bench/queue_latency.py [--jobs 200] [--repeats 10]
 
-Pick-up: from committing a submission to the worker's handler starting, one job at a time on an idle worker; p50 and p99.
-First result: from POST /api/v1/submissions to the job being done, for one check of one variant on one case of this checkout's HEAD, on a worker
-that has just measured the same commit; median and range. Both on an embedded server over its socket.
+Pick-up: from committing a submission to the worker's handler starting, one job at a time on an idle worker; p50 and
+p99. First result: from POST /api/v1/submissions to the job being done, for one check of one variant on one case of this
+checkout's HEAD, on a worker that has just measured the same commit; median and range. Both on an embedded server over
+its socket.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ async def pick_ups(url: str, count: int) -> list[float]:
         device = registry.ensure_device(s, "queue-bench", "cpu", "queue bench")
     started: list[float] = []
     stop = asyncio.Event()
-    worker = asyncio.create_task(queue.run_worker(url, "queue-bench", lambda _job: started.append(time.perf_counter()), stop))
+    worker = asyncio.create_task(
+        queue.run_worker(url, "queue-bench", lambda _job: started.append(time.perf_counter()), stop)
+    )
     await asyncio.sleep(2)
     taken = []
     for number in range(count):
@@ -62,8 +65,14 @@ def first_results(client: Client, count: int) -> list[float]:
     client.post("/repositories", {"name": "first", "url": str(ROOT)})
     sha = git.resolve(ROOT, "HEAD")
     request = {
-        "repository": "first", "commits": sha, "kinds": ["check"], "operators": ["square"], "variants": ["v2"], "suite": "quick", "device": "cpu",
-    }  # fmt: skip
+        "repository": "first",
+        "commits": sha,
+        "kinds": ["check"],
+        "operators": ["square"],
+        "variants": ["v2"],
+        "suite": "quick",
+        "device": "cpu",
+    }
     taken = []
     for _ in range(count + 1):
         began = time.perf_counter()

@@ -1,12 +1,13 @@
 """How far apart are measurements of identical code in fresh processes: ours beside the timers that people use.
 
-    python bench/spread.py [--device cuda:0] [--processes 20] [--output FILE.md]
+python bench/spread.py [--device cuda:0] [--processes 20] [--output FILE.md]
 
-Each of so many times a fresh process measures every case with our metrics and another with the peers, whose order rotates, in turn first
-and alone on the device. Two, because what one timer leaves behind in a process moves the next one's times: after eight streams had
-work an H100 starts each kernel 0.3 µs later. Printed per case and method: the median over the processes, the spread (max - min over that
-median), the 95th percentile of |difference from that median|, and the seconds one measurement took, warm-up and capture included. Peers
-that are not installed are left out and named.
+Each of so many times a fresh process measures every case with our metrics and another with the peers, whose order
+rotates, in turn first and alone on the device. Two, because what one timer leaves behind in a process moves the next
+one's times: after eight streams had work an H100 starts each kernel 0.3 µs later. Printed per case and method: the
+median over the processes, the spread (max - min over that median), the 95th percentile of |difference from that
+median|, and the seconds one measurement took, warm-up and capture included. Peers that are not installed are left out
+and named.
 """
 
 from __future__ import annotations
@@ -55,7 +56,11 @@ BUDGET_NS = 250_000_000
 PEER_SECONDS = 0.125
 NVBENCH_SECONDS = 0.3
 
-COUNTED = {"warpwatch cycles": "{:.0f} cycles", "warpwatch clock": "{:.4f} GHz", "warpwatch instructions": "{:.0f} instructions"}
+COUNTED = {
+    "warpwatch cycles": "{:.0f} cycles",
+    "warpwatch clock": "{:.4f} GHz",
+    "warpwatch instructions": "{:.0f} instructions",
+}
 """What is no time, and how it is written."""
 
 Call = Callable[[], Any]
@@ -99,7 +104,10 @@ def do_bench_cudagraph(call: Call) -> float:
 
 
 def nvbench(calls: dict[str, Call]) -> dict[str, Reading]:
-    """The medians of nvbench's isolated ("cold") device times. It runs once per process, so it takes all cases together."""
+    """The medians of nvbench's isolated ("cold") device times.
+
+    It runs once per process, so it takes all cases together.
+    """
     from cuda import bench
     from cuda.bench.results import BenchmarkResult
 
@@ -120,7 +128,8 @@ def nvbench(calls: dict[str, Call]) -> dict[str, Reading]:
         seconds = (time.perf_counter() - start) / len(calls)
         states = BenchmarkResult.from_json(output)["spread"].states
     return {
-        next(iter(state.point.values())): (float(state.center(lambda samples: median(samples))) * 1e9, seconds) for state in states
+        next(iter(state.point.values())): (float(state.center(lambda samples: median(samples))) * 1e9, seconds)
+        for state in states
     }
 
 
@@ -144,8 +153,11 @@ def theirs(peer: str, problem: CaseProblem) -> dict[str, Reading]:
         return {peer: (PEERS[problem.device.type][peer](call), time.perf_counter() - start)}
 
 
-def measure(verbs: Verbs, device: torch.device, number: int, side: str, broken: dict[str, str]) -> dict[str, dict[str, Reading]]:
-    """Every case by every method of one of SIDES, the `number`-th time; a method that fails is named in `broken`, and the others go on."""
+def measure(
+    verbs: Verbs, device: torch.device, number: int, side: str, broken: dict[str, str]
+) -> dict[str, dict[str, Reading]]:
+    """Every case by every method of one of SIDES, the `number`-th time; a method that fails is named in `broken`, and
+    the others go on."""
     problems = {}
     found: dict[str, dict[str, Reading]] = {}
     for operator, variant, case in CASES[device.type]:
@@ -164,7 +176,9 @@ def measure(verbs: Verbs, device: torch.device, number: int, side: str, broken: 
                 found[label] |= step()
     if device.type == "cuda" and side == "peers":
         with named("nvbench", broken), torch.no_grad():
-            for label, reading in nvbench({label: problem.call(problem.data(1)) for label, problem in problems.items()}).items():
+            for label, reading in nvbench(
+                {label: problem.call(problem.data(1)) for label, problem in problems.items()}
+            ).items():
                 found[label]["nvbench cold"] = reading
     return found
 
@@ -208,7 +222,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=20, help="of ours, and as many of the peers'")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further process after so long")
-    parser.add_argument("--output", type=Path, help="where the table goes as well; every reading goes beside it as JSON")
+    parser.add_argument(
+        "--output", type=Path, help="where the table goes as well; every reading goes beside it as JSON"
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:

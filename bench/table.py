@@ -1,11 +1,13 @@
-"""The table of results files: every operator, case and variant that they benched, fastest own kernel against fastest of the others.
+"""The table of results files: every operator, case and variant that they benched, fastest own kernel against fastest of
+the others.
 
     warpwatch run --commits HEAD --suite full --kinds check,bench --device cuda --output results.wwb
     python bench/table.py results.wwb ... [--operators kron,rope] [--metric graph]
 
-A cell is the median in microseconds and, in brackets, the interquartile range as a share of it; or the status, where there is no time.
-Own are the native variants and those written in Triton. The last columns say how many times faster the fastest of them is than the
-fastest of the others (v1, v2, torch.compile, libraries), and which share of the measured roofline the fastest variant of all reaches.
+A cell is the median in microseconds and, in brackets, the interquartile range as a share of it; or the status, where
+there is no time. Own are the native variants and those written in Triton. The last columns say how many times faster
+the fastest of them is than the fastest of the others (v1, v2, torch.compile, libraries), and which share of the
+measured roofline the fastest variant of all reaches.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ Findings = dict[str, dict[tuple[str, str], Finding]]
 
 
 def read(paths: list[Path]) -> dict[str, tuple[OperatorEntry, Findings, dict[str, float]]]:
-    """By operator: its entry in the catalogue, what was found and the ceilings of the device. Of several commits and files the last one."""
+    """By operator: its entry in the catalogue, what was found and the ceilings of the device.
+
+    Of several commits and files the last one.
+    """
     found: dict[str, Findings] = defaultdict(lambda: defaultdict(dict))
     catalogues: dict[str, Catalogue] = {}
     peaks: dict[str, dict[str, float]] = {}
@@ -41,7 +46,9 @@ def read(paths: list[Path]) -> dict[str, tuple[OperatorEntry, Findings, dict[str
                 peaks[operator] = outcome.peaks or {}
                 found[operator][run.order.kind] |= {(f.variant, f.case): f for f in outcome.findings}
     entries = {
-        name: next(entry for entry in catalogues[name].operators if entry.name == name) for name in found if name in catalogues
+        name: next(entry for entry in catalogues[name].operators if entry.name == name)
+        for name in found
+        if name in catalogues
     }
     return {name: (entry, found[name], peaks[name]) for name, entry in entries.items()}
 
@@ -64,7 +71,9 @@ def cell(check: Finding | None, bench: Finding | None, metric: str) -> str:
 def row(entry: OperatorEntry, case: str, precision: str, found: Findings, peaks: dict[str, float], metric: str) -> str:
     benches = {v.name: found["bench"].get((v.name, case)) for v in entry.variants}
     wrong = {name for (name, of), check in found["check"].items() if of == case and check.status is not Status.OK}
-    times = {name: m.median_ns for name, f in benches.items() if name not in wrong and (m := timing(f, metric)) is not None}
+    times = {
+        name: m.median_ns for name, f in benches.items() if name not in wrong and (m := timing(f, metric)) is not None
+    }
     own_names = {v.name for v in entry.variants if v.native or v.name.startswith("triton")}
     own = min((t for name, t in times.items() if name in own_names), default=None)
     other = min((t for name, t in times.items() if name not in own_names), default=None)
@@ -83,7 +92,10 @@ def row(entry: OperatorEntry, case: str, precision: str, found: Findings, peaks:
 
 def table(entry: OperatorEntry, found: Findings, peaks: dict[str, float], metric: str) -> list[str]:
     names = [variant.name for variant in entry.variants]
-    lines = ["| case | " + " | ".join(names) + " | own against the others | roofline |", "|---" * (len(names) + 3) + "|"]
+    lines = [
+        "| case | " + " | ".join(names) + " | own against the others | roofline |",
+        "|---" * (len(names) + 3) + "|",
+    ]
     measured = {case for _, case in found["bench"]}
     return lines + [row(entry, c.key, c.precision, found, peaks, metric) for c in entry.cases if c.key in measured]
 

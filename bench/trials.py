@@ -1,13 +1,14 @@
 """How often a comparison sees a real change, and how often it sees one in identical code.
 
-    python bench/trials.py [--device cuda:0] [--rounds 24] [--change 2] [--output FILE.json]
+python bench/trials.py [--device cuda:0] [--rounds 24] [--change 2] [--output FILE.json]
 
-Every round takes two fresh processes that are alive at once, as a comparison of two commits does, and measures in slices A B B A (B A A B in
-every other round; eight times over on a CPU): identical code against itself, and against the same code with a known slow-down, which is a
-wait on a GPU and a share of the work done again on a CPU. A comparison is drawn from twelve of the rounds, without replacement, and one that
-is unsure once more from 36 where there are as many (`--rounds 48`), as the service does; in the identical pair the roles of the two
-processes are drawn too, since nothing tells them apart. So the comparisons printed share rounds: their rates are estimates from this many
-rounds, not from as many independent trials.
+Every round takes two fresh processes that are alive at once, as a comparison of two commits does, and measures in
+slices A B B A (B A A B in every other round; eight times over on a CPU): identical code against itself, and against the
+same code with a known slow-down, which is a wait on a GPU and a share of the work done again on a CPU. A comparison is
+drawn from twelve of the rounds, without replacement, and one that is unsure once more from 36 where there are as many
+(`--rounds 48`), as the service does; in the identical pair the roles of the two processes are drawn too, since nothing
+tells them apart. So the comparisons printed share rounds: their rates are estimates from this many rounds, not from as
+many independent trials.
 """
 
 from __future__ import annotations
@@ -87,7 +88,10 @@ def measure(device: str, case: str, rounds: int, **slow_down: str) -> tuple[Pair
 
 
 def calibrate(device: str, case: str, change: float) -> dict[str, str]:
-    """What makes `slower` take `change` percent longer. A launch hides part of a wait, and a small product is no bargain, so it is tried."""
+    """What makes `slower` take `change` percent longer.
+
+    A launch hides part of a wait, and a small product is no bargain, so it is tried.
+    """
     plain = median(base for base, _ in measure(device, case, 1)[0])
     share = change / 100
     for _ in range(_TRIES):
@@ -101,15 +105,19 @@ def _slow_down(share: float, plain: float) -> dict[str, str]:
 
 
 def verdicts(pairs: Pairs, count: int, suspected: float, device_kind: str, may_swap: bool) -> Counter[str]:
-    """What `count` comparisons drawn from the rounds say, each suspected to be `suspected` times as slow. What is unsure is asked
-    once more with more rounds, where there are as many."""
+    """What `count` comparisons drawn from the rounds say, each suspected to be `suspected` times as slow.
+
+    What is unsure is asked once more with more rounds, where there are as many.
+    """
     draw, said = random.Random(0), Counter[str]()
 
     def decision(rounds: int) -> str:
         drawn = draw.sample(pairs, rounds)
         if may_swap:
             drawn = [pair if draw.random() < 0.5 else pair[::-1] for pair in drawn]
-        return decide([base for base, _ in drawn], [head for _, head in drawn], "slower", suspected, device_kind).decision
+        return decide(
+            [base for base, _ in drawn], [head for _, head in drawn], "slower", suspected, device_kind
+        ).decision
 
     for _ in range(count):
         first = decision(ROUNDS)
@@ -119,7 +127,9 @@ def verdicts(pairs: Pairs, count: int, suspected: float, device_kind: str, may_s
 
 def describe(case: str, device_kind: str, change: float, same: Pairs, changed: Pairs) -> str:
     factor = 1 + change / 100
-    ratios = {name: sorted(head / base for base, head in pairs) for name, pairs in (("same", same), ("changed", changed))}
+    ratios = {
+        name: sorted(head / base for base, head in pairs) for name, pairs in (("same", same), ("changed", changed))
+    }
     spread = {name: f"{median(found):.4f} ({found[0]:.4f} … {found[-1]:.4f})" for name, found in ratios.items()}
     false = verdicts(same, IDENTICAL, factor, device_kind, may_swap=True)
     true = verdicts(changed, CHANGED, factor, device_kind, may_swap=False)
@@ -146,10 +156,14 @@ def main() -> None:
         same, changed = measure(given.device, case, given.rounds, **calibrate(given.device, case, given.change))
         found[case] = {"identical": same, "changed": changed}
         print(describe(case, kind, given.change, same, changed), flush=True)
-    print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; {given.rounds} rounds of fresh processes on {given.device}")
+    print(
+        f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; {given.rounds} rounds of fresh processes on {given.device}"
+    )
     if given.output:
         name = torch.cuda.get_device_name(given.device) if kind == "cuda" else f"{os.cpu_count()} CPU cores"
-        given.output.write_text(json.dumps({"device": name, "protocol": " ".join(sys.argv), "rounds": found}), encoding="utf-8")
+        given.output.write_text(
+            json.dumps({"device": name, "protocol": " ".join(sys.argv), "rounds": found}), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

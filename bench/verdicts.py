@@ -1,16 +1,18 @@
-"""How often detectors of changes see a step that is there, and one that is not: ours beside the rules of other services.
+"""How often detectors of changes see a step that is there, and one that is not: ours beside the rules of other
+services.
 
-    python bench/verdicts.py [FILE] [--gpu NAME] [--positions 3] [--fast] [--paired FILE.json]
+python bench/verdicts.py [FILE] [--gpu NAME] [--positions 3] [--fast] [--paired FILE.json]
 
-FILE holds public timings in the form of bench/data/h100-kernel-series.csv.gz (see the README there), which is the default. Its control
-series are code that was not under test: any change found there is a false alarm, save where a whole family of series shifted at once.
-Steps are put in at random positions with at least eight readings before them. *Online* is the decision at the newest reading, without
-waiting; *later* is what is said once the whole series is there, within one reading of the step. The constants of our rule were chosen on
-this file; how they do on the kernels that they were not tuned on is printed, too.
+FILE holds public timings in the form of bench/data/h100-kernel-series.csv.gz (see the README there), which is the
+default. Its control series are code that was not under test: any change found there is a false alarm, save where a
+whole family of series shifted at once. Steps are put in at random positions with at least eight readings before them.
+*Online* is the decision at the newest reading, without waiting; *later* is what is said once the whole series is there,
+within one reading of the step. The constants of our rule were chosen on this file; how they do on the kernels that they
+were not tuned on is printed, too.
 
-The second table adds the comparison: what history suspects is measured in pairs, whose noise is drawn from what a GPU showed, and
-decided by server/verdicts/paired.py. *Changed code* is what is measured besides: series whose times may hide a change, at every commit
-where their code changed, which is taken to be so at each.
+The second table adds the comparison: what history suspects is measured in pairs, whose noise is drawn from what a GPU
+showed, and decided by server/verdicts/paired.py. *Changed code* is what is measured besides: series whose times may
+hide a change, at every commit where their code changed, which is taken to be so at each.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ NEAR = 1
 LATER = 8
 """Readings after a step within which a suspicion may still come."""
 PAIRED_DEVIATION = 0.0025
-"""Of the ratio of one paired round of identical code on an H100: 14 fresh pairs of a 13.5 µs kernel lay in 0.9965 … 1.0041."""
+"""Of the ratio of one paired round of identical code on an H100: 14 fresh pairs of a 13.5 µs kernel lay in 0.9965 …
+1.0041."""
 PAIRED_OUTLIERS = 0.05, 4.0
 """One round in twenty is drawn so much wider: pessimistic, none was seen."""
 IDENTICAL = 100_000
@@ -120,13 +123,17 @@ def hold_later(detect: Detector, series: Sequence[Series], count: int, steps: Se
 def paired_normal(draw: random.Random, factor: float) -> list[tuple[float, float]]:
     """The rounds of one comparison, as times of base and head."""
     share, wider = PAIRED_OUTLIERS
-    return [(1.0, factor * exp(draw.gauss(0, PAIRED_DEVIATION * (wider if draw.random() < share else 1)))) for _ in range(ROUNDS)]
+    return [
+        (1.0, factor * exp(draw.gauss(0, PAIRED_DEVIATION * (wider if draw.random() < share else 1))))
+        for _ in range(ROUNDS)
+    ]
 
 
 def paired_measured(
     rounds: Sequence[Sequence[tuple[float, float]]], draw: random.Random, factor: float
 ) -> list[tuple[float, float]]:
-    """Rounds of identical code as bench/trials.py measured them, of one of its cases; which side is which is drawn, too."""
+    """Rounds of identical code as bench/trials.py measured them, of one of its cases; which side is which is drawn,
+    too."""
     drawn = draw.choices(draw.choice(rounds), k=ROUNDS)
     return [(base, head * factor) for base, head in ((pair if draw.random() < 0.5 else pair[::-1]) for pair in drawn)]
 
@@ -137,7 +144,10 @@ Paired = Callable[[random.Random, float], list[tuple[float, float]]]
 def confirmed(paired: Paired, draw: random.Random, factor: float, suspected: float) -> bool:
     rounds = paired(draw, factor)
     direction = "slower" if suspected > 1 else "faster"
-    return decide([base for base, _ in rounds], [head for _, head in rounds], direction, suspected, "cuda").decision == "confirmed"
+    return (
+        decide([base for base, _ in rounds], [head for _, head in rounds], direction, suspected, "cuda").decision
+        == "confirmed"
+    )
 
 
 def is_suspected(readings: Sequence[Reading], *, code_changed: bool) -> bool:
@@ -156,7 +166,10 @@ def suspicions_after(readings: Sequence[Reading], first: int) -> Iterator[set[in
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Two-stage detection. asked: comparisons per point; false: at most so many confirmed per point; found: share of steps confirmed."""
+    """Two-stage detection.
+
+    asked: comparisons per point; false: at most so many confirmed per point; found: share of steps confirmed.
+    """
 
     asked: float
     false: float
@@ -165,7 +178,8 @@ class Stages:
 
 @cache
 def false_confirmations(paired: Paired) -> float:
-    """At most this share of comparisons of identical code, suspected to be 3 % slower, is confirmed (95 %, rule of three)."""
+    """At most this share of comparisons of identical code, suspected to be 3 % slower, is confirmed (95 %, rule of
+    three)."""
     draw = random.Random(1)
     return (3 + sum(confirmed(paired, draw, 1.0, CONFIRMED_STEP) for _ in range(IDENTICAL))) / IDENTICAL
 
@@ -203,7 +217,9 @@ def print_rules(title: str, series: Sequence[Series], count: int) -> None:
 
 def print_stages(series: Sequence[Series], count: int, paired: Paired) -> None:
     most = f"{false_confirmations(paired):.3%}"
-    print(f"\nwith comparisons, +{CONFIRMED_STEP - 1:.0%}; of {IDENTICAL:,} pairs of identical code at most {most} are confirmed")
+    print(
+        f"\nwith comparisons, +{CONFIRMED_STEP - 1:.0%}; of {IDENTICAL:,} pairs of identical code at most {most} are confirmed"
+    )
     print(f"{'':50} {'compared / 1000':>16} {'false / 10,000 ≤':>18} {'found':>8}")
     for name, code_changed, later in (
         ("suspicions, at once", False, False),
@@ -274,7 +290,9 @@ def main() -> None:
     print_rules("H100 controls", controls, given.positions)
     paired: Paired = paired_normal
     if given.paired:
-        paired = partial(paired_measured, [case["identical"] for case in json.loads(given.paired.read_text())["rounds"].values()])
+        paired = partial(
+            paired_measured, [case["identical"] for case in json.loads(given.paired.read_text())["rounds"].values()]
+        )
     print_stages(controls, given.positions, paired)
     print_detectable(controls, given.positions)
     for shape in SHAPES:

@@ -38,7 +38,10 @@ class BundledJob:
 
 @dataclass(frozen=True, slots=True)
 class NewBundle:
-    """A results file. sha256: digest of the whole file. commits: every commit the jobs name. jobs may be an iterator."""
+    """A results file.
+
+    sha256: digest of the whole file. commits: every commit the jobs name. jobs may be an iterator.
+    """
 
     sha256: str
     name: str
@@ -52,7 +55,10 @@ class NewBundle:
 
 @dataclass(frozen=True, slots=True)
 class ImportedBundle:
-    """new is False when the same file had been imported before; then nothing was written. jobs: those that no other file had brought."""
+    """new is False when the same file had been imported before; then nothing was written.
+
+    jobs: those that no other file had brought.
+    """
 
     submission_id: int
     new: bool
@@ -65,11 +71,14 @@ def bundle_known(s: Session, sha256: str) -> int | None:
 
 
 def import_bundle(s: Session, bundle: NewBundle) -> ImportedBundle:
-    """Records every job of the bundle as done, in the caller's one transaction; OutcomeError says what cannot be recorded."""
+    """Records every job of the bundle as done, in the caller's one transaction; OutcomeError says what cannot be
+    recorded."""
     try:
         return _import(s, bundle)
     except (DataError, IntegrityError) as error:
-        raise OutcomeError(f"the bundle holds a value that the database refuses: {str(error.orig).splitlines()[0]}") from error
+        raise OutcomeError(
+            f"the bundle holds a value that the database refuses: {str(error.orig).splitlines()[0]}"
+        ) from error
 
 
 def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
@@ -115,7 +124,9 @@ def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int
         return False
     s.add(job)
     s.flush()
-    run = RunRecord(job_id=job.id, attempt=1, state=RunState.DONE, started_at=bundled.started_at, finished_at=bundled.finished_at)
+    run = RunRecord(
+        job_id=job.id, attempt=1, state=RunState.DONE, started_at=bundled.started_at, finished_at=bundled.finished_at
+    )
     s.add(run)
     s.flush()
     run.environment_id = record_outcome(s, job, run, bundled.outcome)
@@ -137,4 +148,6 @@ def _is_here(s: Session, job: JobRecord) -> bool:
         JobRecord.finished_at,
     )
     alike = (column == getattr(job, column.key) for column in same)
-    return s.scalar(select(JobRecord.id).where(*alike, JobRecord.submission_id != job.submission_id).limit(1)) is not None
+    return (
+        s.scalar(select(JobRecord.id).where(*alike, JobRecord.submission_id != job.submission_id).limit(1)) is not None
+    )

@@ -1,7 +1,7 @@
 """Writes what other systems are to be told of a commit, and how telling them went.
 
-A status is a row that comes to be with the change it tells. Whoever sends it holds its row locked meanwhile, so that two servers
-neither send it twice at once nor an older status of a submission after a newer one.
+A status is a row that comes to be with the change it tells. Whoever sends it holds its row locked meanwhile, so that
+two servers neither send it twice at once nor an older status of a submission after a newer one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class DueCallback:
 
 
 def tell(s: Session, submission_id: int, url: str, body: dict[str, Any]) -> None:
-    """Writes a status to be sent to `url`. Any state but pending is the end of those before it; pending twice in a row is told once."""
+    """Writes a status to be sent to `url`.
+
+    Any state but pending is the end of those before it; pending twice in a row is told once.
+    """
     sql = """
     INSERT INTO callbacks (submission_id, url, body, concluded_at)
     SELECT :id, :url, CAST(:body AS jsonb), CASE WHEN :state = :pending THEN NULL ELSE now() END
@@ -40,7 +43,10 @@ def tell(s: Session, submission_id: int, url: str, body: dict[str, Any]) -> None
     """
     parameters = {"id": submission_id, "url": url, "body": dumps(body), "state": body["state"], "pending": PENDING}
     if body["state"] != PENDING:
-        s.execute(text("UPDATE callbacks SET concluded_at = now() WHERE submission_id = :id AND concluded_at IS NULL"), parameters)
+        s.execute(
+            text("UPDATE callbacks SET concluded_at = now() WHERE submission_id = :id AND concluded_at IS NULL"),
+            parameters,
+        )
     s.execute(text(sql), parameters)
 
 
@@ -53,7 +59,8 @@ def reopen(s: Session, submission_id: int, description: str) -> None:
 
 
 def list_open(s: Session) -> list[tuple[int, str]]:
-    """(submission, url) of every status that waits for an end, oldest first, locked so that one process alone ends each."""
+    """(submission, url) of every status that waits for an end, oldest first, locked so that one process alone ends
+    each."""
     sql = "SELECT submission_id, url FROM callbacks WHERE concluded_at IS NULL ORDER BY id FOR UPDATE SKIP LOCKED"
     return list(dict.fromkeys((row.submission_id, row.url) for row in s.execute(text(sql))))
 
@@ -65,7 +72,8 @@ def claim_due(s: Session) -> DueCallback | None:
            (SELECT status_token FROM repositories JOIN submissions ON repository_id = repositories.id
             WHERE submissions.id = submission_id) AS token
     FROM callbacks WHERE sent_at IS NULL AND given_up_at IS NULL AND next_at <= now()
-      AND NOT EXISTS (SELECT FROM callbacks AS later WHERE later.submission_id = callbacks.submission_id AND later.id > callbacks.id)
+      AND NOT EXISTS (SELECT FROM callbacks AS later WHERE later.submission_id = callbacks.submission_id
+           AND later.id > callbacks.id)
     ORDER BY next_at, id LIMIT 1 FOR UPDATE OF callbacks SKIP LOCKED
     """
     row = s.execute(text(sql)).one_or_none()
@@ -83,7 +91,8 @@ def claim_due(s: Session) -> DueCallback | None:
 def record_sent(s: Session, callback_id: int) -> None:
     """The status arrived."""
     s.execute(
-        text("UPDATE callbacks SET attempts = attempts + 1, sent_at = now(), message = '' WHERE id = :id"), {"id": callback_id}
+        text("UPDATE callbacks SET attempts = attempts + 1, sent_at = now(), message = '' WHERE id = :id"),
+        {"id": callback_id},
     )
 
 

@@ -15,7 +15,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, EngineError, SchemaOutdatedError, UnusableValueError
+from warpwatch.db.errors import (
+    DatabaseDownError,
+    DatabaseFullError,
+    EngineError,
+    SchemaOutdatedError,
+    UnusableValueError,
+)
 
 CONNECT_TIMEOUT_SECONDS = 5
 _STATES_OF_A_SERVER_THAT_GOES_OR_COMES = ("57P01", "57P02", "57P03", "53300")
@@ -26,7 +32,8 @@ class Database:
 
     def __init__(self, url: str, *, pool_size: int = 5) -> None:
         self.url = url
-        # A connection is tried before use, so that one outage does not fail one request per pooled connection afterwards.
+        # A connection is tried before use, so that one outage does not fail one request per pooled connection
+        # afterwards.
         self.engine = create_engine(
             driver_url(url),
             pool_size=pool_size,
@@ -63,7 +70,8 @@ def storable(text: str) -> str:
 
 
 def dumps(value: Any) -> str:
-    """JSON as PostgreSQL can hold it: numbers that are not finite become "NaN", "Infinity" and "-Infinity", which float() reads."""
+    """JSON as PostgreSQL can hold it: numbers that are not finite become "NaN", "Infinity" and "-Infinity", which
+    float() reads."""
     return json.dumps(_plain(value), allow_nan=False)
 
 
@@ -95,16 +103,23 @@ def shown_url(url: str) -> str:
 
 
 def translate(error: Exception, url: str) -> EngineError | UnusableValueError | None:
-    """The error of ours that stands for what the driver said; None when it is neither the server's health nor a value given."""
+    """The error of ours that stands for what the driver said; None when it is neither the server's health nor a value
+    given."""
     if isinstance(error, PoolTimeoutError):
-        return DatabaseDownError(f"no connection to PostgreSQL at {shown_url(url)} became free in time; it is overloaded or hangs")
-    driver_error = error.orig if isinstance(error, DBAPIError) else error if isinstance(error, psycopg.Error) else error.__cause__
+        return DatabaseDownError(
+            f"no connection to PostgreSQL at {shown_url(url)} became free in time; it is overloaded or hangs"
+        )
+    driver_error = (
+        error.orig if isinstance(error, DBAPIError) else error if isinstance(error, psycopg.Error) else error.__cause__
+    )
     state = getattr(driver_error, "sqlstate", None)
     if isinstance(driver_error, psycopg.errors.DiskFull):
         return DatabaseFullError()
     if isinstance(driver_error, psycopg.DataError):
         return UnusableValueError((str(driver_error).strip().splitlines() or ["a value cannot be used"])[0])
-    if isinstance(driver_error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn | psycopg.errors.UndefinedObject):
+    if isinstance(
+        driver_error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn | psycopg.errors.UndefinedObject
+    ):
         return SchemaOutdatedError()
     if isinstance(driver_error, psycopg.OperationalError) and (
         state is None or state in _STATES_OF_A_SERVER_THAT_GOES_OR_COMES or state.startswith("08")

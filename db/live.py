@@ -1,4 +1,5 @@
-"""Tells everyone who listens that something changed: PostgreSQL's NOTIFY, sent with the transaction that made the change."""
+"""Tells everyone who listens that something changed: PostgreSQL's NOTIFY, sent with the transaction that made the
+change."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ _PROBE_SECONDS = 10.0
 
 
 def announce(s: Session, kind: str, *, job_id: int | None = None, submission_id: int | None = None) -> None:
-    """Sends {"type": kind, "job": …, "submission": …} when the transaction commits. kind: log | progress | state | regression."""
+    """Sends {"type": kind, "job": …, "submission": …} when the transaction commits.
+
+    kind: log | progress | state | regression.
+    """
     payload = json.dumps({"job": job_id, "submission": submission_id, "type": kind})
     s.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
 

@@ -26,7 +26,8 @@ _LOCK = 0x77617463
 
 _CATALOGUE = """
     SELECT format('%s: column %s %s%s default %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
-                  CASE WHEN a.attnotnull THEN ' not null' ELSE '' END, coalesce(pg_get_expr(d.adbin, d.adrelid), 'none'))
+                  CASE WHEN a.attnotnull THEN ' not null' ELSE '' END, coalesce(pg_get_expr(d.adbin, d.adrelid),
+                       'none'))
     FROM pg_attribute a
     JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -71,7 +72,9 @@ def require_current(url: str) -> None:
     """SchemaOutdatedError unless the database has every migration."""
     missing = pending(url)
     if missing:
-        raise SchemaOutdatedError(f"the database is {missing} migration{'s' * (missing > 1)} behind; run `warpwatch migrate`")
+        raise SchemaOutdatedError(
+            f"the database is {missing} migration{'s' * (missing > 1)} behind; run `warpwatch migrate`"
+        )
 
 
 def differences(url: str) -> list[str]:
@@ -85,7 +88,9 @@ def differences(url: str) -> list[str]:
         Base.metadata.create_all(database.engine)
         database.close()
         have, want = _catalogue(migrated), _catalogue(modelled)
-    return sorted([f"+ {line}" for line in have - want] + [f"- {line}" for line in want - have], key=lambda line: line[2:])
+    return sorted(
+        [f"+ {line}" for line in have - want] + [f"- {line}" for line in want - have], key=lambda line: line[2:]
+    )
 
 
 @contextmanager

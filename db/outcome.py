@@ -1,4 +1,7 @@
-"""What a worker hands over when a run ends. Plain data: db imports none of our packages, so the worker translates its protocol into this."""
+"""What a worker hands over when a run ends.
+
+Plain data: db imports none of our packages, so the worker translates its protocol into this.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from warpwatch.contract.words import Status
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRow:
-    """Fingerprint of where it ran; see contract.protocol.Environment. peaks are the measured ceilings, where they were measured."""
+    """Fingerprint of where it ran; see contract.protocol.Environment.
+
+    peaks are the measured ceilings, where they were measured.
+    """
 
     key: str
     device_kind: str
@@ -23,7 +29,8 @@ class EnvironmentRow:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRow:
-    """One metric; durations in nanoseconds, roofline_share between 0 and about 1, bound is the name of the ceiling that binds."""
+    """One metric; durations in nanoseconds, roofline_share between 0 and about 1, bound is the name of the ceiling that
+    binds."""
 
     metric: str
     protocol: str
@@ -105,7 +112,9 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Everything one run found. catalogue is contract.protocol.Catalogue as JSON; variants and cases it names are created as needed.
+    """Everything one run found.
+
+    catalogue is contract.protocol.Catalogue as JSON; variants and cases it names are created as needed.
 
     results and builds belong to the job's commit; base_results (traces of a compare job) to its base commit.
     """

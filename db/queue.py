@@ -1,7 +1,7 @@
 """The queue: procrastinate on the same database.
 
-Its jobs are tickets: they bring a job's number to a worker of its device, at least once, perhaps twice. What counts is in our
-own rows: `begin_run` gives a job to one run only, and a ticket whose job is not waiting any more ends at once.
+Its jobs are tickets: they bring a job's number to a worker of its device, at least once, perhaps twice. What counts is
+in our own rows: `begin_run` gives a job to one run only, and a ticket whose job is not waiting any more ends at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def enqueue(s: Session, job_ids: Iterable[int]) -> None:
         DeviceRecord, JobRecord.device_id == DeviceRecord.id
     )
     batches: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for job_id, priority, device_key in s.execute(statement.where(JobRecord.id.in_(list(job_ids))).order_by(JobRecord.id)):
+    for job_id, priority, device_key in s.execute(
+        statement.where(JobRecord.id.in_(list(job_ids))).order_by(JobRecord.id)
+    ):
         batches[device_key, priority].append(job_id)
     connection = s.connection().connection.driver_connection
     tickets: list[int] = []
@@ -58,7 +60,10 @@ def enqueue(s: Session, job_ids: Iterable[int]) -> None:
 
 def withdraw(s: Session, tickets: Sequence[int | None]) -> None:
     """Takes tickets back, also those that a dead worker still holds: nobody retries them."""
-    s.execute(text("DELETE FROM procrastinate_jobs WHERE id = ANY(:tickets)"), {"tickets": [t for t in tickets if t is not None]})
+    s.execute(
+        text("DELETE FROM procrastinate_jobs WHERE id = ANY(:tickets)"),
+        {"tickets": [t for t in tickets if t is not None]},
+    )
 
 
 def hurry(s: Session, ticket: int | None, priority: int) -> None:
@@ -90,9 +95,9 @@ async def run_worker(url: str, queue: str, handler: Callable[[int], None], stop:
 class _Worker(ProcrastinateWorker):
     """Procrastinate's worker, without its cron.
 
-    With no cron tasks that side task ends at once and takes the watch over the other side tasks with it: after an outage the
-    worker would fetch on, deaf to notifications. Without it, the first side task that fails stops the worker, and
-    `run_worker` starts a new one. Pinned to procrastinate 3.10 by tests/db/test_queue.py.
+    With no cron tasks that side task ends at once and takes the watch over the other side tasks with it: after an
+    outage the worker would fetch on, deaf to notifications. Without it, the first side task that fails stops the
+    worker, and `run_worker` starts a new one. Pinned to procrastinate 3.10 by tests/db/test_queue.py.
     """
 
     def _start_side_tasks(self) -> list[asyncio.Task[Any]]:
@@ -105,7 +110,11 @@ class _Worker(ProcrastinateWorker):
 
 async def _run_procrastinate(url: str, queue: str, handler: Callable[[int], None], stop: asyncio.Event) -> None:
     connector = PsycopgConnector(
-        conninfo=libpq_url(url), min_size=1, max_size=3, timeout=_POOL_SECONDS, kwargs={"connect_timeout": CONNECT_TIMEOUT_SECONDS}
+        conninfo=libpq_url(url),
+        min_size=1,
+        max_size=3,
+        timeout=_POOL_SECONDS,
+        kwargs={"connect_timeout": CONNECT_TIMEOUT_SECONDS},
     )
     app = App(connector=connector)
 

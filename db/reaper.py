@@ -24,8 +24,8 @@ _LOST_TICKETS = text(
 class Reaper:
     """Declares a worker dead only after this object has itself seen the same heartbeat for a whole lease.
 
-    So an outage of the database, a reaper that was itself paused, or clocks that differ between hosts cost nobody his job.
-    Keep one per process and call `sweep` at least twice per lease; better five times.
+    So an outage of the database, a reaper that was itself paused, or clocks that differ between hosts cost nobody his
+    job. Keep one per process and call `sweep` at least twice per lease; better five times.
     """
 
     def __init__(self, lease_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +36,9 @@ class Reaper:
 
     def sweep(self, s: Session) -> list[int]:
         """Ids of the jobs that were given back to the queue or, after their last attempt, failed."""
-        running = s.execute(select(RunRecord.id, RunRecord.heartbeat_at).where(RunRecord.state == RunState.RUNNING)).all()
+        running = s.execute(
+            select(RunRecord.id, RunRecord.heartbeat_at).where(RunRecord.state == RunState.RUNNING)
+        ).all()
         ticketless = s.execute(_LOST_TICKETS).all()
         unchanged = self._unchanged_for_a_lease([*map(tuple, running), *map(tuple, ticketless)])
         message = f"its worker was silent for {self._lease:g} s"

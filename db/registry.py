@@ -59,7 +59,9 @@ def record_commits(s: Session, repository_id: int, commits: Iterable[NewCommit])
     upsert(s, CommitRecord, rows, key=["repository_id", "sha"])
     shas = [row["sha"] for row in rows]
     found = s.execute(
-        select(CommitRecord.sha, CommitRecord.id).where(CommitRecord.repository_id == repository_id, CommitRecord.sha.in_(shas))
+        select(CommitRecord.sha, CommitRecord.id).where(
+            CommitRecord.repository_id == repository_id, CommitRecord.sha.in_(shas)
+        )
     )
     return {row.sha: row.id for row in found}
 
@@ -67,7 +69,12 @@ def record_commits(s: Session, repository_id: int, commits: Iterable[NewCommit])
 def ensure_operators(s: Session, repository_id: int, names: Iterable[str]) -> dict[str, int]:
     """The id of each operator, by its name."""
     wanted = list(names)
-    upsert(s, OperatorRecord, [{"repository_id": repository_id, "name": name} for name in wanted], key=["repository_id", "name"])
+    upsert(
+        s,
+        OperatorRecord,
+        [{"repository_id": repository_id, "name": name} for name in wanted],
+        key=["repository_id", "name"],
+    )
     found = s.execute(
         select(OperatorRecord.name, OperatorRecord.id).where(
             OperatorRecord.repository_id == repository_id, OperatorRecord.name.in_(wanted)
@@ -118,7 +125,8 @@ def stop_worker(s: Session, worker_id: int) -> None:
 
 
 def record_catalogue(s: Session, commit_id: int, catalogue: dict[str, Any]) -> None:
-    """Keeps contract.protocol.Catalogue (as JSON) with its commit, and makes the operators, variants and cases it names."""
+    """Keeps contract.protocol.Catalogue (as JSON) with its commit, and makes the operators, variants and cases it
+    names."""
     kept = (
         update(CommitRecord)
         .where(CommitRecord.id == commit_id, CommitRecord.catalogue.is_distinct_from(catalogue))
@@ -155,7 +163,9 @@ def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, dict[str
     upsert(s, CaseRecord, cases, key=["operator_id", "key"], refresh=columns)
 
 
-def upsert(s: Session, table: type[Base], rows: list[dict[str, Any]], *, key: list[str], refresh: Sequence[str] = ()) -> None:
+def upsert(
+    s: Session, table: type[Base], rows: list[dict[str, Any]], *, key: list[str], refresh: Sequence[str] = ()
+) -> None:
     """Inserts the rows whose key is new; of the others, brings the columns in `refresh` up to date where they differ."""
     if not rows:
         return

@@ -46,7 +46,10 @@ class SeriesDecision:
 
 
 class SuspectedSeries(NamedTuple):
-    """A series that a suspicion is about. ratio: head over base in history; statuses are those of checks, where something broke."""
+    """A series that a suspicion is about.
+
+    ratio: head over base in history; statuses are those of checks, where something broke.
+    """
 
     series_id: int
     ratio: float | None = None
@@ -68,13 +71,16 @@ def open_suspicion(
 ) -> int | None:
     """The id of the suspected change; None when it is known already, with all of these series.
 
-    direction: slower | faster | broken. ratio: head over base of the worst series. One that is known gets the series that are new
-    in it, which are still to be decided then.
+    direction: slower | faster | broken. ratio: head over base of the worst series. One that is known gets the series
+    that are new in it, which are still to be decided then.
     """
     key = {
-        "operator_id": operator_id, "device_id": device_id, "base_commit_id": base_commit_id, "head_commit_id": head_commit_id,
+        "operator_id": operator_id,
+        "device_id": device_id,
+        "base_commit_id": base_commit_id,
+        "head_commit_id": head_commit_id,
         "direction": direction,
-    }  # fmt: skip
+    }
     statement = upsert_into(RegressionRecord).values(**key, ratio=ratio, cause=cause).on_conflict_do_nothing()
     is_new = s.scalar(statement.returning(RegressionRecord.id)) is not None
     regression = s.scalars(select(RegressionRecord).filter_by(**key).with_for_update()).one()
@@ -97,7 +103,10 @@ def add_members(s: Session, rows: list[dict[str, Any]]) -> int:
     if not rows:
         return 0
     statement = (
-        upsert_into(RegressionSeriesRecord).values(rows).on_conflict_do_nothing().returning(RegressionSeriesRecord.series_id)
+        upsert_into(RegressionSeriesRecord)
+        .values(rows)
+        .on_conflict_do_nothing()
+        .returning(RegressionSeriesRecord.series_id)
     )
     return len(s.scalars(statement).all())
 
@@ -124,7 +133,10 @@ def decide(
     base_trace_id: int | None = None,
     head_trace_id: int | None = None,
 ) -> None:
-    """Writes what the comparison said. Without a ratio the suspected one stays; deciding anew replaces the last decision."""
+    """Writes what the comparison said.
+
+    Without a ratio the suspected one stays; deciding anew replaces the last decision.
+    """
     regression = _get(s, regression_id)
     regression.verdict = Verdict(verdict)
     regression.ratio = regression.ratio if ratio is None else ratio
@@ -139,7 +151,10 @@ def decide(
 def decide_series(s: Session, regression_id: int, decisions: Iterable[SeriesDecision]) -> None:
     """Writes what was found of single series, while the whole is not decided yet."""
     for one in decisions:
-        member = (RegressionSeriesRecord.regression_id == regression_id, RegressionSeriesRecord.series_id == one.series_id)
+        member = (
+            RegressionSeriesRecord.regression_id == regression_id,
+            RegressionSeriesRecord.series_id == one.series_id,
+        )
         values = {"verdict": Verdict(one.verdict), "ratio": one.ratio, "low": one.low, "high": one.high}
         s.execute(update(RegressionSeriesRecord).where(*member).values(values))
 
@@ -163,7 +178,8 @@ def unsettle(s: Session, regression_id: int) -> None:
 
 
 def move(s: Session, regression_id: int, base_commit_id: int, head_commit_id: int) -> int | None:
-    """Gives it the narrower range of commits; the id of another regression that has this range already, and nothing is changed."""
+    """Gives it the narrower range of commits; the id of another regression that has this range already, and nothing is
+    changed."""
     regression = _get(s, regression_id)
     other = _same(s, regression, base_commit_id, head_commit_id, regression.direction)
     if other is None:
@@ -174,7 +190,8 @@ def move(s: Session, regression_id: int, base_commit_id: int, head_commit_id: in
 
 
 def turn(s: Session, regression_id: int) -> bool:
-    """Changes slower into faster or back, as the comparison says; False where the other direction has a regression of its own."""
+    """Changes slower into faster or back, as the comparison says; False where the other direction has a regression of
+    its own."""
     regression = _get(s, regression_id)
     direction = ChangeDirection.FASTER if regression.direction == ChangeDirection.SLOWER else ChangeDirection.SLOWER
     if _same(s, regression, regression.base_commit_id, regression.head_commit_id, direction) is not None:
@@ -188,16 +205,23 @@ def copy_members(s: Session, source_id: int, target_id: int) -> None:
     """Adds the confirmed series of one regression to another that has the same cause, with what was found of them."""
     confirmed = select(RegressionSeriesRecord).filter_by(regression_id=source_id, verdict=Verdict.CONFIRMED)
     columns = ("series_id", "suspected_ratio", "base_status", "head_status", "verdict", "ratio", "low", "high")
-    rows = [{name: getattr(row, name) for name in columns} | {"regression_id": target_id} for row in s.scalars(confirmed)]
+    rows = [
+        {name: getattr(row, name) for name in columns} | {"regression_id": target_id} for row in s.scalars(confirmed)
+    ]
     add_members(s, rows)
 
 
-def _same(s: Session, regression: RegressionRecord, base_commit_id: int, head_commit_id: int, direction: str) -> int | None:
+def _same(
+    s: Session, regression: RegressionRecord, base_commit_id: int, head_commit_id: int, direction: str
+) -> int | None:
     """The id of another regression of the operator on the device, with this range and direction."""
     wanted = select(RegressionRecord.id).filter_by(
-        operator_id=regression.operator_id, device_id=regression.device_id,
-        base_commit_id=base_commit_id, head_commit_id=head_commit_id, direction=direction,
-    )  # fmt: skip
+        operator_id=regression.operator_id,
+        device_id=regression.device_id,
+        base_commit_id=base_commit_id,
+        head_commit_id=head_commit_id,
+        direction=direction,
+    )
     return s.scalars(wanted.where(RegressionRecord.id != regression.id)).one_or_none()
 
 
@@ -238,7 +262,9 @@ def mark_judged(s: Session, job_id: int) -> None:
 
 
 def _get(s: Session, regression_id: int) -> RegressionRecord:
-    regression = s.scalars(select(RegressionRecord).where(RegressionRecord.id == regression_id).with_for_update()).one_or_none()
+    regression = s.scalars(
+        select(RegressionRecord).where(RegressionRecord.id == regression_id).with_for_update()
+    ).one_or_none()
     if regression is None:
         raise NotFoundError(f"there is no regression {regression_id}")
     return regression

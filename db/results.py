@@ -60,7 +60,9 @@ def record_outcome(s: Session, job: JobRecord, run: RunRecord, outcome: RunOutco
     """Writes everything; returns the environment's id. OutcomeError when the outcome contradicts itself or the job."""
     device_key = s.scalars(select(DeviceRecord.key).where(DeviceRecord.id == job.device_id)).one()
     if outcome.environment.device_key != device_key:
-        raise OutcomeError(f"the job is for the device {device_key}, but it was measured on {outcome.environment.device_key}")
+        raise OutcomeError(
+            f"the job is for the device {device_key}, but it was measured on {outcome.environment.device_key}"
+        )
     environment_id = ensure_environment(s, outcome.environment)
     for commit_id, catalogue in ((job.commit_id, outcome.catalogue), (job.base_commit_id, outcome.base_catalogue)):
         if catalogue is not None and commit_id is not None:
@@ -99,20 +101,28 @@ def unpack_samples(data: bytes) -> list[float]:
 
 
 def _ensure_variants(s: Session, operator_id: int, names: set[str]) -> dict[str, int]:
-    upsert(s, VariantRecord, [{"operator_id": operator_id, "name": name} for name in names], key=["operator_id", "name"])
+    upsert(
+        s, VariantRecord, [{"operator_id": operator_id, "name": name} for name in names], key=["operator_id", "name"]
+    )
     found = s.execute(
-        select(VariantRecord.name, VariantRecord.id).where(VariantRecord.operator_id == operator_id, VariantRecord.name.in_(names))
+        select(VariantRecord.name, VariantRecord.id).where(
+            VariantRecord.operator_id == operator_id, VariantRecord.name.in_(names)
+        )
     )
     return {row.name: row.id for row in found}
 
 
 def _find_cases(s: Session, operator_id: int, keys: set[str]) -> dict[str, int]:
     """The ids of the cases; a case is more than its key, so one that no catalogue ever named is an error."""
-    found = s.execute(select(CaseRecord.key, CaseRecord.id).where(CaseRecord.operator_id == operator_id, CaseRecord.key.in_(keys)))
+    found = s.execute(
+        select(CaseRecord.key, CaseRecord.id).where(CaseRecord.operator_id == operator_id, CaseRecord.key.in_(keys))
+    )
     cases = {row.key: row.id for row in found}
     unknown = sorted(keys - set(cases))
     if unknown:
-        raise OutcomeError(f"no catalogue names the case {unknown[0]!r}; the outcome must bring the catalogue of its commit")
+        raise OutcomeError(
+            f"no catalogue names the case {unknown[0]!r}; the outcome must bring the catalogue of its commit"
+        )
     return cases
 
 
@@ -131,7 +141,9 @@ def _ensure_series(s: Session, rows: Iterable[dict[str, Any]]) -> dict[tuple[int
         SeriesRecord.metric,
         SeriesRecord.protocol,
     )
-    statement = select(SeriesRecord).where(tuple_(*columns).in_([tuple(row[column] for column in key) for row in wanted]))
+    statement = select(SeriesRecord).where(
+        tuple_(*columns).in_([tuple(row[column] for column in key) for row in wanted])
+    )
     return {(row.case_id, row.variant_id, row.metric, row.protocol): row.id for row in s.scalars(statement)}
 
 
@@ -161,7 +173,9 @@ def _record_results(s: Session, scope: _Scope, results: list[ResultRow]) -> None
         for row in results
     ]
     ids = s.scalars(insert(ResultRecord).returning(ResultRecord.id, sort_by_parameter_order=True), values).all()
-    _record_points(s, scope, [(number, row, m) for number, row in zip(ids, results, strict=True) for m in row.measurements])
+    _record_points(
+        s, scope, [(number, row, m) for number, row in zip(ids, results, strict=True) for m in row.measurements]
+    )
     for result_id, row in zip(ids, results, strict=True):
         if row.trace is not None:
             store_trace(s, result_id, row.trace)
@@ -191,7 +205,10 @@ def _record_points(s: Session, scope: _Scope, measured: list[tuple[int, ResultRo
         for result_id, row, m in measured
     ]
     ids = s.scalars(insert(PointRecord).returning(PointRecord.id, sort_by_parameter_order=True), values).all()
-    samples = [{"point_id": number, "data": pack_samples(m.samples_ns)} for number, (_, _, m) in zip(ids, measured, strict=True)]
+    samples = [
+        {"point_id": number, "data": pack_samples(m.samples_ns)}
+        for number, (_, _, m) in zip(ids, measured, strict=True)
+    ]
     s.execute(insert(SamplesRecord), samples)
 
 
@@ -207,7 +224,8 @@ def _series_row(scope: _Scope, row: ResultRow, measurement: MeasurementRow) -> d
 
 
 def _record_build(s: Session, job: JobRecord, environment_id: int, build: BuildRow) -> None:
-    """Keeps one build per commit, operator and environment: a fresh one replaces the last, one from the cache says nothing new."""
+    """Keeps one build per commit, operator and environment: a fresh one replaces the last, one from the cache says
+    nothing new."""
     row = {
         "commit_id": job.commit_id,
         "operator_id": job.operator_id,
@@ -224,25 +242,41 @@ def _record_build(s: Session, job: JobRecord, environment_id: int, build: BuildR
     statement = upsert_into(BuildRecord).values(row)
     new = statement.excluded
     tells_more = or_(
-        new.cached.is_(False), BuildRecord.status != new.status, BuildRecord.key != new.key, BuildRecord.code_hash != new.code_hash
+        new.cached.is_(False),
+        BuildRecord.status != new.status,
+        BuildRecord.key != new.key,
+        BuildRecord.code_hash != new.code_hash,
     )
     s.execute(
         statement.on_conflict_do_update(
             index_elements=["commit_id", "operator_id", "environment_id"],
-            set_={column: new[column] for column in row if column not in ("commit_id", "operator_id", "environment_id")},
+            set_={
+                column: new[column] for column in row if column not in ("commit_id", "operator_id", "environment_id")
+            },
             where=tells_more,
         )
     )
 
 
 def _record_comparisons(
-    s: Session, job: JobRecord, run: RunRecord, rows: list[ComparisonRow], variants: dict[str, int], cases: dict[str, int]
+    s: Session,
+    job: JobRecord,
+    run: RunRecord,
+    rows: list[ComparisonRow],
+    variants: dict[str, int],
+    cases: dict[str, int],
 ) -> None:
     if not rows:
         return
     common = {"operator_id": job.operator_id, "device_id": job.device_id}
     wanted = [
-        {**common, "case_id": cases[row.case], "variant_id": variants[row.variant], "metric": row.metric, "protocol": row.protocol}
+        {
+            **common,
+            "case_id": cases[row.case],
+            "variant_id": variants[row.variant],
+            "metric": row.metric,
+            "protocol": row.protocol,
+        }
         for row in rows
     ]
     series = _ensure_series(s, wanted)

@@ -1,7 +1,8 @@
 """The life of a run, and the fence: only the run that owns its job may write.
 
-A run owns its job while the job is running, the run is running, and the job's attempt is the run's. Everything that ends a
-run first locks the job's row and proves that; a run that was given up meanwhile gets StaleRunError and has written nothing.
+A run owns its job while the job is running, the run is running, and the job's attempt is the run's. Everything that
+ends a run first locks the job's row and proves that; a run that was given up meanwhile gets StaleRunError and has
+written nothing.
 """
 
 from __future__ import annotations
@@ -139,7 +140,10 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
     """
     job_id = s.scalar(select(RunRecord.job_id).where(RunRecord.id == run_id))
     job = s.scalars(
-        select(JobRecord).where(JobRecord.id == job_id).with_for_update(skip_locked=True).execution_options(populate_existing=True)
+        select(JobRecord)
+        .where(JobRecord.id == job_id)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
     ).one_or_none()
     run = s.get(RunRecord, run_id, populate_existing=True)
     if job is None or run is None or run.state != RunState.RUNNING:
@@ -152,7 +156,14 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
     elif job.attempt < job.max_attempts:
         _end(s, run, job, RunState.LOST, JobState.QUEUED, message)
     else:
-        _end(s, run, job, RunState.LOST, JobState.FAILED, f"gave up after {job.attempt} attempts; the last one: {message}")
+        _end(
+            s,
+            run,
+            job,
+            RunState.LOST,
+            JobState.FAILED,
+            f"gave up after {job.attempt} attempts; the last one: {message}",
+        )
     return job.id
 
 
@@ -191,7 +202,14 @@ def _end(s: Session, run: RunRecord, job: JobRecord, run_state: RunState, job_st
 def _order(s: Session, job: JobRecord, run: RunRecord) -> JobOrder:
     base = aliased(CommitRecord)
     statement = (
-        select(RepositoryRecord.name, RepositoryRecord.url, CommitRecord.sha, base.sha, OperatorRecord.name, DeviceRecord.key)
+        select(
+            RepositoryRecord.name,
+            RepositoryRecord.url,
+            CommitRecord.sha,
+            base.sha,
+            OperatorRecord.name,
+            DeviceRecord.key,
+        )
         .select_from(JobRecord)
         .join(SubmissionRecord, JobRecord.submission_id == SubmissionRecord.id)
         .join(RepositoryRecord, SubmissionRecord.repository_id == RepositoryRecord.id)

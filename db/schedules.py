@@ -31,9 +31,15 @@ class NewSchedule:
 def create_schedule(s: Session, new: NewSchedule) -> int | None:
     """The id of the schedule; None when its repository has one of that name."""
     row = {
-        "repository_id": new.repository_id, "name": new.name, "kind": new.kind, "cron": new.cron, "request": new.request,
-        "budget_minutes": new.budget_minutes, "is_enabled": new.next_at is not None, "next_at": new.next_at,
-    }  # fmt: skip
+        "repository_id": new.repository_id,
+        "name": new.name,
+        "kind": new.kind,
+        "cron": new.cron,
+        "request": new.request,
+        "budget_minutes": new.budget_minutes,
+        "is_enabled": new.next_at is not None,
+        "next_at": new.next_at,
+    }
     statement = upsert(ScheduleRecord).values(row).on_conflict_do_nothing(index_elements=["repository_id", "name"])
     return s.scalar(statement.returning(ScheduleRecord.id))
 
@@ -43,8 +49,12 @@ def change_schedule(
 ) -> None:
     """Replaces what may be changed; without `next_at` it is disabled. NotFoundError when there is no such schedule."""
     values = {
-        "cron": cron, "request": request, "budget_minutes": budget_minutes, "next_at": next_at, "is_enabled": next_at is not None,
-    }  # fmt: skip
+        "cron": cron,
+        "request": request,
+        "budget_minutes": budget_minutes,
+        "next_at": next_at,
+        "is_enabled": next_at is not None,
+    }
     changed = update(ScheduleRecord).where(ScheduleRecord.id == schedule_id).values(values)
     if s.scalar(changed.returning(ScheduleRecord.id)) is None:
         raise _unknown(schedule_id)
@@ -57,12 +67,19 @@ def remove_schedule(s: Session, schedule_id: int) -> None:
 
 
 def lock_turn(s: Session, schedule_id: int, last_at: datetime | None, next_at: datetime | None) -> bool:
-    """Whether the schedule is still as it was read, so that the turn planned for it may be taken; it stays locked until the end.
+    """Whether the schedule is still as it was read, so that the turn planned for it may be taken; it stays locked until
+    the end.
 
     Another server that took the same turn moved both moments in the transaction in which it made the jobs.
     """
-    unmoved = (ScheduleRecord.last_at.is_not_distinct_from(last_at), ScheduleRecord.next_at.is_not_distinct_from(next_at))
-    return s.scalar(select(ScheduleRecord.id).where(ScheduleRecord.id == schedule_id, *unmoved).with_for_update()) is not None
+    unmoved = (
+        ScheduleRecord.last_at.is_not_distinct_from(last_at),
+        ScheduleRecord.next_at.is_not_distinct_from(next_at),
+    )
+    return (
+        s.scalar(select(ScheduleRecord.id).where(ScheduleRecord.id == schedule_id, *unmoved).with_for_update())
+        is not None
+    )
 
 
 def end_turn(s: Session, schedule_id: int, now: datetime, next_at: datetime | None, message: str) -> None:

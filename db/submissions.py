@@ -60,9 +60,13 @@ def create_submission(s: Session, new: NewSubmission) -> int:
     An idempotency key that was used before returns the submission it was used for and makes nothing.
     """
     row = {
-        "repository_id": new.repository_id, "request": new.request, "origin": new.origin, "priority": new.priority,
-        "schedule_id": new.schedule_id, "base_commit_id": new.base_commit_id,
-    }  # fmt: skip
+        "repository_id": new.repository_id,
+        "request": new.request,
+        "origin": new.origin,
+        "priority": new.priority,
+        "schedule_id": new.schedule_id,
+        "base_commit_id": new.base_commit_id,
+    }
     statement = (
         upsert(SubmissionRecord)
         .values(**row, idempotency_key=new.idempotency_key)
@@ -70,7 +74,9 @@ def create_submission(s: Session, new: NewSubmission) -> int:
     )
     submission_id: int | None = s.scalar(statement.returning(SubmissionRecord.id))
     if submission_id is None:
-        return s.scalars(select(SubmissionRecord.id).where(SubmissionRecord.idempotency_key == new.idempotency_key)).one()
+        return s.scalars(
+            select(SubmissionRecord.id).where(SubmissionRecord.idempotency_key == new.idempotency_key)
+        ).one()
     if new.jobs:
         _add_jobs(s, submission_id, new.jobs, new.priority)
     announce(s, "state", submission_id=submission_id)
@@ -118,7 +124,8 @@ def _add_jobs(s: Session, submission_id: int, new: list[NewJob], priority: int) 
 
 
 def _ended(unchanged_since: str | None) -> dict[str, Any]:
-    """The columns that say that a job has nothing to do; the same names for one that has, as one statement inserts both."""
+    """The columns that say that a job has nothing to do; the same names for one that has, as one statement inserts
+    both."""
     if unchanged_since is None:
         return {"state": JobState.QUEUED, "message": "", "finished_at": None, "judged_at": None}
     now = datetime.now(UTC)
@@ -135,7 +142,10 @@ def cancel_submission(s: Session, submission_id: int) -> int:
 
 
 def cancel_job(s: Session, job_id: int) -> bool:
-    """Cancels the job; False when it had ended already. A running one is cancelled at once, its worker told by its heartbeat."""
+    """Cancels the job; False when it had ended already.
+
+    A running one is cancelled at once, its worker told by its heartbeat.
+    """
     job = _lock_job(s, job_id)
     if job.state not in _OPEN:
         return False

@@ -72,14 +72,17 @@ def read_report(s: Session, trace_id: int) -> bytes | None:
 
 
 def iter_trace_json(s: Session, trace_id: int) -> Iterator[bytes]:
-    """The trace as plain JSON, in pieces of at most one chunk; NotFoundError before the first when there is no such trace."""
+    """The trace as plain JSON, in pieces of at most one chunk; NotFoundError before the first when there is no such
+    trace."""
     return _inflated(iter_trace(s, trace_id))
 
 
 def _chunks(s: Session, trace_id: int) -> Iterator[bytes]:
     index = 0
     statement = select(TraceChunkRecord.data)
-    while (chunk := s.scalar(statement.where(TraceChunkRecord.trace_id == trace_id, TraceChunkRecord.index == index))) is not None:
+    while (
+        chunk := s.scalar(statement.where(TraceChunkRecord.trace_id == trace_id, TraceChunkRecord.index == index))
+    ) is not None:
         yield chunk
         index += 1
 

@@ -25,11 +25,13 @@ def set_triage(s: Session, regression_id: int, state: str, author: str, note: st
     triage(s, [regression_id], author=author, note=note, fields={"state": state})
 
 
-def triage(s: Session, regression_ids: Sequence[int], *, author: str, note: str, fields: Mapping[str, str | date | None]) -> None:
+def triage(
+    s: Session, regression_ids: Sequence[int], *, author: str, note: str, fields: Mapping[str, str | date | None]
+) -> None:
     """Changes every field that is named, of every regression that is named, or of none; earlier words are all kept.
 
-    fields: some of FIELDS; None takes an assignee, a link or a due date away. StateError when there is no such state, NotFoundError
-    when one of the regressions does not exist.
+    fields: some of FIELDS; None takes an assignee, a link or a due date away. StateError when there is no such state,
+    NotFoundError when one of the regressions does not exist.
     """
     if "state" in fields and fields["state"] not in list(Triage):
         raise StateError(f"{fields['state']!r} is no state of a regression; use one of {', '.join(Triage)}")

@@ -1,4 +1,5 @@
-"""Writes trials: jobs that are to tell something about a regression, what they said, and their share of a device's time."""
+"""Writes trials: jobs that are to tell something about a regression, what they said, and their share of a device's
+time."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ HURRIED = 1
 
 @dataclass(frozen=True, slots=True)
 class NewTrial:
-    """A question about a regression, as a job. kind: compare, or check of the head alone. priority: as a submission's."""
+    """A question about a regression, as a job.
+
+    kind: compare, or check of the head alone. priority: as a submission's.
+    """
 
     regression_id: int
     repository_id: int
@@ -79,18 +83,25 @@ def answer(
 ) -> None:
     """Writes what a trial said; a job that was run once more replaces what it said before."""
     values = {"answer": Answer(said), "message": storable(message), "ratio": ratio, "low": low, "high": high}
-    s.execute(update(TrialRecord).where(TrialRecord.id == trial_id).values(**values, answered_at=func.clock_timestamp()))
+    s.execute(
+        update(TrialRecord).where(TrialRecord.id == trial_id).values(**values, answered_at=func.clock_timestamp())
+    )
     announce(s, "regression")
 
 
 def ensure_series(
     s: Session, operator_id: int, device_id: int, cells: list[tuple[int, int]], metric: str
 ) -> dict[tuple[int, int], int]:
-    """The series by which (variant id, case id) are known in a metric, the newest protocol's; made where they were never timed."""
+    """The series by which (variant id, case id) are known in a metric, the newest protocol's; made where they were
+    never timed."""
     known = _series(s, operator_id, device_id, metric)
     missing = [cell for cell in cells if cell not in known]
     protocol = (
-        s.scalar(select(func.max(SeriesRecord.protocol)).where(SeriesRecord.device_id == device_id, SeriesRecord.metric == metric))
+        s.scalar(
+            select(func.max(SeriesRecord.protocol)).where(
+                SeriesRecord.device_id == device_id, SeriesRecord.metric == metric
+            )
+        )
         or "1"
     )
     common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
@@ -106,10 +117,12 @@ def _series(s: Session, operator_id: int, device_id: int, metric: str) -> dict[t
 
 
 def keep_share(s: Session, device_id: int) -> int | None:
-    """The id of a waiting trial's job that was put in front of ordinary work, because trials had too little of the device lately.
+    """The id of a waiting trial's job that was put in front of ordinary work, because trials had too little of the
+    device lately.
 
-    None where they had their share, where none waits, or where one is in front or at work already. Trials have a lower priority than
-    ordinary work, so that they never keep new commits waiting; this keeps new commits from doing that to them for ever.
+    None where they had their share, where none waits, or where one is in front or at work already. Trials have a lower
+    priority than ordinary work, so that they never keep new commits waiting; this keeps new commits from doing that to
+    them for ever.
     """
     spent = s.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT}).one()
     if SHARE * float(spent.all_seconds) <= float(spent.trial_seconds):
@@ -134,7 +147,8 @@ FROM (SELECT extract(epoch FROM runs.finished_at - runs.started_at) AS seconds,
 _WAITING = """
 SELECT jobs.id, jobs.priority, jobs.ticket FROM jobs JOIN trials ON trials.job_id = jobs.id
 WHERE jobs.device_id = :device_id AND jobs.state = 'queued'
-  AND EXISTS (SELECT FROM jobs AS other WHERE other.device_id = :device_id AND other.state = 'queued' AND other.priority >= jobs.priority
+  AND EXISTS (SELECT FROM jobs AS other WHERE other.device_id = :device_id AND other.state = 'queued'
+       AND other.priority >= jobs.priority
               AND other.id <> jobs.id)
   AND NOT EXISTS (SELECT FROM trials AS at_work JOIN jobs AS taken ON taken.id = at_work.job_id
                   WHERE taken.device_id = :device_id AND taken.state = 'running')

@@ -7,6 +7,6 @@ from torch import Tensor
 
 
 def aligned(t: Tensor) -> Tensor:
-    """`t` itself where its memory begins at a multiple of 16 bytes, as torch's own allocations do, and its rows are without gaps; a
-    contiguous copy elsewhere."""
+    """`t` itself where its memory begins at a multiple of 16 bytes, as torch's own allocations do, and its rows are
+    without gaps; a contiguous copy elsewhere."""
     return t if t.data_ptr() % 16 == 0 and t.stride(-1) == 1 else t.clone(memory_format=torch.contiguous_format)

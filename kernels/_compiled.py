@@ -7,7 +7,8 @@ from typing import Any
 
 
 def compiled(function: Callable[..., Any], fullgraph: bool = True) -> Callable[..., Any]:
-    """`function`, compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code and call it compiled.
+    """`function`, compiled anew for every shape: after a few shapes torch.compile would otherwise run the plain code
+    and call it compiled.
 
     Call this when the variant is first called, as the compiler takes longer to import than torch itself.
     """

@@ -1,7 +1,7 @@
 """A GRU cell in plain torch calls, and the native scan of a layer; shared by the recurrent operators.
 
-Gates are ordered r, z, n: r = σ(W_ir x + b_ir + W_hr h + b_hr), z likewise, q = W_hn h + b_hn, n = tanh(W_in x + b_in + r q) and
-h' = (1 - z) n + z h. Weights are (3 hidden, ·), biases (3 hidden).
+Gates are ordered r, z, n: r = σ(W_ir x + b_ir + W_hr h + b_hr), z likewise, q = W_hn h + b_hn, n = tanh(W_in x + b_in +
+r q) and h' = (1 - z) n + z h. Weights are (3 hidden, ·), biases (3 hidden).
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def register_scan() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators of csrc/gru."""
 
     @torch.library.register_fake("warpwatch::gru_scan")  # type: ignore[untyped-decorator]
-    def fake(gates: Tensor, h0: Tensor, w: Tensor, bias: Tensor, version: int = CELL, keep: bool = False) -> tuple[Tensor, Tensor]:
+    def fake(
+        gates: Tensor, h0: Tensor, w: Tensor, bias: Tensor, version: int = CELL, keep: bool = False
+    ) -> tuple[Tensor, Tensor]:
         steps, (batch, hidden) = gates.shape[0], h0.shape
         return h0.new_empty((steps, batch, hidden)), h0.new_empty((steps if keep else 0, batch, 4 * hidden))
 

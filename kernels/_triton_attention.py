@@ -1,8 +1,9 @@
 """Attention in Triton: one kernel forward, one for dQ and one for dK and dV. Probabilities are computed anew backward.
 
-A program owns a tile of queries (of keys for dK and dV) and the other side passes by. Only tiles on the causal diagonal look at which
-pairs are seen, where `even` says that no tile reaches over an end. Scores are in powers of two, whose exponential is one instruction.
-Tensors lie as (batch, heads, rows, dim) or, `by_row`, as (batch, rows, heads, dim), which a model's projections leave.
+A program owns a tile of queries (of keys for dK and dV) and the other side passes by. Only tiles on the causal diagonal
+look at which pairs are seen, where `even` says that no tile reaches over an end. Scores are in powers of two, whose
+exponential is one instruction. Tensors lie as (batch, heads, rows, dim) or, `by_row`, as (batch, rows, heads, dim),
+which a model's projections leave.
 """
 
 from __future__ import annotations
@@ -59,14 +60,33 @@ def _seen(i, j, keys, diagonal: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _pass_keys(  # type: ignore[no-untyped-def]
-    own, k, v, i, start, end, highest, total, sums, keys, d, stride, scale,
-    diagonal: tl.constexpr, across: tl.constexpr, wide: tl.constexpr, even: tl.constexpr, precision: tl.constexpr, widen: tl.constexpr,
-):  # fmt: skip
+    own,
+    k,
+    v,
+    i,
+    start,
+    end,
+    highest,
+    total,
+    sums,
+    keys,
+    d,
+    stride,
+    scale,
+    diagonal: tl.constexpr,
+    across: tl.constexpr,
+    wide: tl.constexpr,
+    even: tl.constexpr,
+    precision: tl.constexpr,
+    widen: tl.constexpr,
+):
     """The online softmax over keys start ... end."""
     for first in range(start, end, across):
         scores = _product(own, tl.trans(_rows(k, first, keys, d, stride, across, wide, even)), precision, widen) * scale
         if diagonal or not even:
-            scores = tl.where(_seen(i[:, None], (first + tl.arange(0, across))[None, :], keys, diagonal), scores, float("-inf"))
+            scores = tl.where(
+                _seen(i[:, None], (first + tl.arange(0, across))[None, :], keys, diagonal), scores, float("-inf")
+            )
         top = tl.maximum(highest, tl.max(scores, 1))
         base = tl.where(top == float("-inf"), 0.0, top)
         p = tl.exp2(scores - base[:, None])
@@ -80,10 +100,26 @@ def _pass_keys(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def forward_kernel(  # type: ignore[no-untyped-def]
-    q, k, v, out, log_sum, queries, keys, heads, d, stride, scale,
-    causal: tl.constexpr, by_row: tl.constexpr, owned: tl.constexpr, across: tl.constexpr, wide: tl.constexpr, even: tl.constexpr,
-    precision: tl.constexpr, widen: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    out,
+    log_sum,
+    queries,
+    keys,
+    heads,
+    d,
+    stride,
+    scale,
+    causal: tl.constexpr,
+    by_row: tl.constexpr,
+    owned: tl.constexpr,
+    across: tl.constexpr,
+    wide: tl.constexpr,
+    even: tl.constexpr,
+    precision: tl.constexpr,
+    widen: tl.constexpr,
+):
     head = tl.program_id(1).to(tl.int64)
     # The last causal tiles see the most keys, so they start first.
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * owned
@@ -95,12 +131,48 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     sums = tl.zeros((owned, wide), tl.float32)
     below = tl.minimum(keys, (first + 1) // across * across) if causal else keys
     highest, total, sums = _pass_keys(
-        own, k, v, i, 0, below, highest, total, sums, keys, d, stride, scale, False, across, wide, even, precision, widen
+        own,
+        k,
+        v,
+        i,
+        0,
+        below,
+        highest,
+        total,
+        sums,
+        keys,
+        d,
+        stride,
+        scale,
+        False,
+        across,
+        wide,
+        even,
+        precision,
+        widen,
     )
     if causal:
         end = tl.minimum(keys, first + owned)
         highest, total, sums = _pass_keys(
-            own, k, v, i, below, end, highest, total, sums, keys, d, stride, scale, True, across, wide, even, precision, widen
+            own,
+            k,
+            v,
+            i,
+            below,
+            end,
+            highest,
+            total,
+            sums,
+            keys,
+            d,
+            stride,
+            scale,
+            True,
+            across,
+            wide,
+            even,
+            precision,
+            widen,
         )
     _store(_of_head(out, queries, d, heads, by_row), sums / total[:, None], first, queries, d, stride, owned, wide)
     tl.store(log_sum + head * queries + i, highest + tl.log2(total), i < queries)
@@ -108,9 +180,27 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _dq_over_keys(  # type: ignore[no-untyped-def]
-    own, incoming, sums, delta, k, v, i, start, end, total, keys, d, stride, scale,
-    diagonal: tl.constexpr, across: tl.constexpr, wide: tl.constexpr, even: tl.constexpr, precision: tl.constexpr, widen: tl.constexpr,
-):  # fmt: skip
+    own,
+    incoming,
+    sums,
+    delta,
+    k,
+    v,
+    i,
+    start,
+    end,
+    total,
+    keys,
+    d,
+    stride,
+    scale,
+    diagonal: tl.constexpr,
+    across: tl.constexpr,
+    wide: tl.constexpr,
+    even: tl.constexpr,
+    precision: tl.constexpr,
+    widen: tl.constexpr,
+):
     for first in range(start, end, across):
         theirs = _rows(k, first, keys, d, stride, across, wide, even)
         p = tl.exp2(_product(own, tl.trans(theirs), precision, widen) * scale - sums[:, None])
@@ -124,10 +214,29 @@ def _dq_over_keys(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def query_kernel(  # type: ignore[no-untyped-def]
-    g, q, k, v, log_sum, delta, dq, queries, keys, heads, d, stride, scale, slope,
-    causal: tl.constexpr, by_row: tl.constexpr, owned: tl.constexpr, across: tl.constexpr, wide: tl.constexpr, even: tl.constexpr,
-    precision: tl.constexpr, widen: tl.constexpr,
-):  # fmt: skip
+    g,
+    q,
+    k,
+    v,
+    log_sum,
+    delta,
+    dq,
+    queries,
+    keys,
+    heads,
+    d,
+    stride,
+    scale,
+    slope,
+    causal: tl.constexpr,
+    by_row: tl.constexpr,
+    owned: tl.constexpr,
+    across: tl.constexpr,
+    wide: tl.constexpr,
+    even: tl.constexpr,
+    precision: tl.constexpr,
+    widen: tl.constexpr,
+):
     head = tl.program_id(1).to(tl.int64)
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * owned
     k, v = _of_head(k, keys, d, heads, by_row), _of_head(v, keys, d, heads, by_row)
@@ -139,22 +248,79 @@ def query_kernel(  # type: ignore[no-untyped-def]
     total = tl.zeros((owned, wide), tl.float32)
     below = tl.minimum(keys, (first + 1) // across * across) if causal else keys
     total = _dq_over_keys(
-        own, incoming, sums, deltas, k, v, i, 0, below, total, keys, d, stride, scale, False, across, wide, even, precision, widen
+        own,
+        incoming,
+        sums,
+        deltas,
+        k,
+        v,
+        i,
+        0,
+        below,
+        total,
+        keys,
+        d,
+        stride,
+        scale,
+        False,
+        across,
+        wide,
+        even,
+        precision,
+        widen,
     )
     if causal:
         end = tl.minimum(keys, first + owned)
         total = _dq_over_keys(
-            own, incoming, sums, deltas, k, v, i, below, end, total, keys, d, stride, scale,
-            True, across, wide, even, precision, widen,
-        )  # fmt: skip
+            own,
+            incoming,
+            sums,
+            deltas,
+            k,
+            v,
+            i,
+            below,
+            end,
+            total,
+            keys,
+            d,
+            stride,
+            scale,
+            True,
+            across,
+            wide,
+            even,
+            precision,
+            widen,
+        )
     _store(_of_head(dq, queries, d, heads, by_row), total * slope, first, queries, d, stride, owned, wide)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _over_queries(  # type: ignore[no-untyped-def]
-    theirs, values, q, g, log_sum, delta, j, start, end, k_total, v_total, queries, keys, d, stride, scale,
-    diagonal: tl.constexpr, across: tl.constexpr, wide: tl.constexpr, even: tl.constexpr, precision: tl.constexpr, widen: tl.constexpr,
-):  # fmt: skip
+    theirs,
+    values,
+    q,
+    g,
+    log_sum,
+    delta,
+    j,
+    start,
+    end,
+    k_total,
+    v_total,
+    queries,
+    keys,
+    d,
+    stride,
+    scale,
+    diagonal: tl.constexpr,
+    across: tl.constexpr,
+    wide: tl.constexpr,
+    even: tl.constexpr,
+    precision: tl.constexpr,
+    widen: tl.constexpr,
+):
     """Scores lie transposed here, keys by queries, so that both products take them as they are."""
     for first in range(start, end, across):
         own = _rows(q, first, queries, d, stride, across, wide, even)
@@ -173,10 +339,30 @@ def _over_queries(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def key_kernel(  # type: ignore[no-untyped-def]
-    g, q, k, v, log_sum, delta, dk, dv, queries, keys, heads, d, stride, scale, slope,
-    causal: tl.constexpr, by_row: tl.constexpr, owned: tl.constexpr, across: tl.constexpr, wide: tl.constexpr, even: tl.constexpr,
-    precision: tl.constexpr, widen: tl.constexpr,
-):  # fmt: skip
+    g,
+    q,
+    k,
+    v,
+    log_sum,
+    delta,
+    dk,
+    dv,
+    queries,
+    keys,
+    heads,
+    d,
+    stride,
+    scale,
+    slope,
+    causal: tl.constexpr,
+    by_row: tl.constexpr,
+    owned: tl.constexpr,
+    across: tl.constexpr,
+    wide: tl.constexpr,
+    even: tl.constexpr,
+    precision: tl.constexpr,
+    widen: tl.constexpr,
+):
     head, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * owned
     theirs = _rows(_of_head(k, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
     values = _rows(_of_head(v, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
@@ -191,22 +377,71 @@ def key_kernel(  # type: ignore[no-untyped-def]
         begin = tl.minimum(tl.cdiv(first + owned - 1, across) * across, tl.cdiv(queries, across) * across)
         start = tl.minimum(first // across * across, begin)
         k_total, v_total = _over_queries(
-            theirs, values, q, g, log_sum, delta, j, start, begin, k_total, v_total, queries, keys, d, stride, scale,
-            True, across, wide, even, precision, widen,
-        )  # fmt: skip
+            theirs,
+            values,
+            q,
+            g,
+            log_sum,
+            delta,
+            j,
+            start,
+            begin,
+            k_total,
+            v_total,
+            queries,
+            keys,
+            d,
+            stride,
+            scale,
+            True,
+            across,
+            wide,
+            even,
+            precision,
+            widen,
+        )
     k_total, v_total = _over_queries(
-        theirs, values, q, g, log_sum, delta, j, begin, queries, k_total, v_total, queries, keys, d, stride, scale,
-        False, across, wide, even, precision, widen,
-    )  # fmt: skip
+        theirs,
+        values,
+        q,
+        g,
+        log_sum,
+        delta,
+        j,
+        begin,
+        queries,
+        k_total,
+        v_total,
+        queries,
+        keys,
+        d,
+        stride,
+        scale,
+        False,
+        across,
+        wide,
+        even,
+        precision,
+        widen,
+    )
     _store(_of_head(dk, keys, d, heads, by_row), k_total * slope, first, keys, d, stride, owned, wide)
     _store(_of_head(dv, keys, d, heads, by_row), v_total, first, keys, d, stride, owned, wide)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def delta_kernel(  # type: ignore[no-untyped-def]
-    g, out, delta, queries, heads, d, stride,
-    by_row: tl.constexpr, owned: tl.constexpr, wide: tl.constexpr, even: tl.constexpr,
-):  # fmt: skip
+    g,
+    out,
+    delta,
+    queries,
+    heads,
+    d,
+    stride,
+    by_row: tl.constexpr,
+    owned: tl.constexpr,
+    wide: tl.constexpr,
+    even: tl.constexpr,
+):
     """The sum of g * out in each row, which every gradient of a score in it has in common."""
     first = tl.program_id(0) * owned
     incoming = _rows(_of_head(g, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
@@ -225,7 +460,8 @@ class Tiles(NamedTuple):
     stages: int
 
 
-# By the widest head that they are for, in half precision. Up to 128 within 2 % of the fastest of ten on an H100; wider ones were not tried.
+# By the widest head that they are for, in half precision. Up to 128 within 2 % of the fastest of ten on an H100; wider
+# ones were not tried.
 FORWARD = {128: Tiles(64, 64, 4, 3), 256: Tiles(64, 32, 4, 2)}
 QUERY = {64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 32, 4, 1)}
 KEY = {64: Tiles(64, 128, 4, 2), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 32, 4, 1)}

@@ -25,7 +25,9 @@ else:
         row, j = i // n, i % n
         at, kept = row * 3 * n + j, row * 4 * n + j
         r = sigmoid(tl.load(gates + at, inside) + tl.load(products + at, inside) + tl.load(bias + j, inside))
-        z = sigmoid(tl.load(gates + at + n, inside) + tl.load(products + at + n, inside) + tl.load(bias + j + n, inside))
+        z = sigmoid(
+            tl.load(gates + at + n, inside) + tl.load(products + at + n, inside) + tl.load(bias + j + n, inside)
+        )
         q = tl.load(products + at + 2 * n, inside) + tl.load(bias + j + 2 * n, inside)
         # Twice a sigmoid less one is the hyperbolic tangent, which Triton has only as a call into a CUDA library.
         t = 2.0 * sigmoid(2.0 * (tl.load(gates + at + 2 * n, inside) + r * q)) - 1.0
@@ -86,7 +88,9 @@ class TritonScan(torch.autograd.Function):
         grid = (triton.cdiv(batch * n, BLOCK),)
         for t in reversed(range(steps)):
             before = out[t - 1] if t else h0
-            slope_kernel[grid](gradient[t], later, before, saved[t], d_input[t], d_hidden[t], carry, batch * n, n, BLOCK)
+            slope_kernel[grid](
+                gradient[t], later, before, saved[t], d_input[t], d_hidden[t], carry, batch * n, n, BLOCK
+            )
             later = torch.addmm(carry, d_hidden[t], w)
         before, slopes = torch.cat([h0[None], out[:-1]]).flatten(0, 1), d_hidden.flatten(0, 1)
         return d_input, later, slopes.t() @ before, slopes.sum(0)

@@ -1,4 +1,5 @@
-"""A product of matrices with any strides in Triton, and x · Wᵀ + b with its gradients made of it; shared by several operators."""
+"""A product of matrices with any strides in Triton, and x · Wᵀ + b with its gradients made of it; shared by several
+operators."""
 
 from __future__ import annotations
 
@@ -16,9 +17,25 @@ else:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def product_kernel(  # type: ignore[no-untyped-def]
-        a, b, bias, c, m, n, k, a_m, a_k, b_k, b_n, c_m, bias_m,
-        exact: tl.constexpr, has_bias: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
-    ):  # fmt: skip
+        a,
+        b,
+        bias,
+        c,
+        m,
+        n,
+        k,
+        a_m,
+        a_k,
+        b_k,
+        b_n,
+        c_m,
+        bias_m,
+        exact: tl.constexpr,
+        has_bias: tl.constexpr,
+        block_m: tl.constexpr,
+        block_n: tl.constexpr,
+        block_k: tl.constexpr,
+    ):
         """c[i, j] = sum over l of a[i, l] * b[l, j] + bias[i, j] for one tile of c; bias_m is 0 for one row of bias."""
         rows = tl.program_id(1) * block_m + tl.arange(0, block_m)
         columns = tl.program_id(0) * block_n + tl.arange(0, block_n)
@@ -63,7 +80,21 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     added = None if bias is None else bias.contiguous()
     bias_m = n if added is not None and added.dim() == 2 else 0
     product_kernel[grid](
-        a, b, added, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), bias_m,
-        exact=exact, has_bias=added is not None, block_m=block_m, block_n=64, block_k=64,
-    )  # fmt: skip
+        a,
+        b,
+        added,
+        c,
+        m,
+        n,
+        k,
+        *a.stride(),
+        *b.stride(),
+        c.stride(0),
+        bias_m,
+        exact=exact,
+        has_bias=added is not None,
+        block_m=block_m,
+        block_n=64,
+        block_k=64,
+    )
     return c

@@ -56,8 +56,11 @@ def pairs(case: Case) -> int:
 
 
 def cost(case: Case) -> Cost:
-    """Two products forward. Backward computes the scores again and then four gradients, five products in all, from q, k, v and the
-    incoming gradient; what a softmax takes is not counted."""
+    """Two products forward.
+
+    Backward computes the scores again and then four gradients, five products in all, from q, k, v and the incoming
+    gradient; what a softmax takes is not counted.
+    """
     heads, d = case["b"] * case["h"], case["d"]
     per_query, per_key = heads * case["q"] * d, heads * case["k"] * d
     if case.direction == "fwd":
@@ -73,7 +76,8 @@ def depth(case: Case) -> int:
 
 @functools.cache
 def register_native() -> None:
-    """Shapes for torch.compile, and the gradients, for the torch operators that the library defines; once, whoever asks."""
+    """Shapes for torch.compile, and the gradients, for the torch operators that the library defines; once, whoever
+    asks."""
 
     @torch.library.register_fake("warpwatch::attention")  # type: ignore[untyped-decorator]
     def fake(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
@@ -170,9 +174,12 @@ def v1(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 
 def _torch_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """torch's fused kernels read 16 bytes at a time wherever a tensor begins: elsewhere they end in an error that costs the process
-    its context, or, in cuDNN, in NaN. So what begins elsewhere is copied, the gradient that comes in too, and so is what has gaps
-    between its elements, which they refuse."""
+    """torch's fused kernels read 16 bytes at a time wherever a tensor begins: elsewhere they end in an error that costs
+    the process its context, or, in cuDNN, in NaN.
+
+    So what begins elsewhere is copied, the gradient that comes in too, and so is what has gaps between its elements,
+    which they refuse.
+    """
     out = F.scaled_dot_product_attention(aligned(q), aligned(k), aligned(v), is_causal=causal)
     if out.requires_grad:
         out.register_hook(aligned)  # type: ignore[no-untyped-call]
@@ -267,7 +274,9 @@ def identities(q: Tensor, **_others: Any) -> dict[str, Any]:
 
 
 @operator.variant(
-    "mha", idea="nn.MultiheadAttention's function, whose four projections, here identities, are timed with it", prepare=identities
+    "mha",
+    idea="nn.MultiheadAttention's function, whose four projections, here identities, are timed with it",
+    prepare=identities,
 )
 def mha(q: Tensor, k: Tensor, v: Tensor, causal: bool, identity: Tensor) -> Tensor:
     b, heads, rows, d = q.shape
@@ -275,9 +284,27 @@ def mha(q: Tensor, k: Tensor, v: Tensor, causal: bool, identity: Tensor) -> Tens
     queries, keys, values = (t.permute(2, 0, 1, 3).reshape(t.shape[2], b, heads * d) for t in (q, k, v))
     mask = hidden(q.new_empty(rows, k.shape[2])) if causal else None
     y, _ = F.multi_head_attention_forward(
-        queries, keys, values, heads * d, heads, None, None, None, None, False, 0.0, identity, None, training=False, need_weights=False,
-        attn_mask=mask, use_separate_proj_weight=True, q_proj_weight=identity, k_proj_weight=identity, v_proj_weight=identity,
-    )  # fmt: skip
+        queries,
+        keys,
+        values,
+        heads * d,
+        heads,
+        None,
+        None,
+        None,
+        None,
+        False,
+        0.0,
+        identity,
+        None,
+        training=False,
+        need_weights=False,
+        attn_mask=mask,
+        use_separate_proj_weight=True,
+        q_proj_weight=identity,
+        k_proj_weight=identity,
+        v_proj_weight=identity,
+    )
     return y.view(rows, b, heads, d).permute(1, 2, 0, 3)
 
 
@@ -322,10 +349,14 @@ def flex_mask(q: Tensor, k: Tensor, causal: bool, **_others: Any) -> dict[str, A
 
     if not causal:
         return {"mask": None}
-    return {"mask": create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2], device=str(q.device))}
+    return {
+        "mask": create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2], device=str(q.device))
+    }
 
 
-@operator.variant("flex", idea="flex_attention, compiled", devices=("cuda",), unsupported=flex_unsupported, prepare=flex_mask)
+@operator.variant(
+    "flex", idea="flex_attention, compiled", devices=("cuda",), unsupported=flex_unsupported, prepare=flex_mask
+)
 def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Any) -> Tensor:
     return _compiled_flex()(q, k, v, block_mask=mask)
 

@@ -1,4 +1,5 @@
-"""BERT's attention block, end to end: LayerNorm(x + W_o · attention(W_q x, W_k x, W_v x)), with the products of attention swapped.
+"""BERT's attention block, end to end: LayerNorm(x + W_o · attention(W_q x, W_k x, W_v x)), with the products of
+attention swapped.
 
 x is (batch, rows, heads * dim); weights are (out, in) as nn.Linear has them. Without dropout and without a mask.
 """
@@ -32,15 +33,30 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     biases = {f"b_{name}": make.normal(width, scale=0.1) for name in PROJECTIONS}
     gain = make.normal(width, scale=0.1) + 1
     return {
-        "x": make.normal(case["b"], case["s"], width), **weights, **biases,
-        "gain": gain, "shift": make.normal(width, scale=0.1), "heads": case["h"],
-    }  # fmt: skip
+        "x": make.normal(case["b"], case["s"], width),
+        **weights,
+        **biases,
+        "gain": gain,
+        "shift": make.normal(width, scale=0.1),
+        "heads": case["h"],
+    }
 
 
 def block(
-    attend: Attend, x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, b_q: Tensor, b_k: Tensor, b_v: Tensor,
-    b_o: Tensor, gain: Tensor, shift: Tensor, heads: int,
-) -> Tensor:  # fmt: skip
+    attend: Attend,
+    x: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    w_o: Tensor,
+    b_q: Tensor,
+    b_k: Tensor,
+    b_v: Tensor,
+    b_o: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    heads: int,
+) -> Tensor:
     """Everything but attention itself."""
 
     def by_head(w: Tensor, b: Tensor) -> Tensor:
@@ -60,8 +76,10 @@ def reference(**given: Any) -> Tensor:
 
 
 def cost(case: Case) -> Cost:
-    """Products alone: four projections and the two of attention; backward makes two of each. Backward reads x, the weights and the
-    incoming gradient, and writes a gradient for each of x and the weights."""
+    """Products alone: four projections and the two of attention; backward makes two of each.
+
+    Backward reads x, the weights and the incoming gradient, and writes a gradient for each of x and the weights.
+    """
     rows, width = case["b"] * case["s"], case["h"] * case["d"]
     flops = 8 * rows * width**2 + 4 * rows * case["s"] * width
     weights = 4 * width**2 + 6 * width
@@ -71,7 +89,8 @@ def cost(case: Case) -> Cost:
 
 
 def depth(case: Case) -> int:
-    """A result passes through sums over the width and over all rows; a weight's gradient sums over the rows of the whole batch."""
+    """A result passes through sums over the width and over all rows; a weight's gradient sums over the rows of the
+    whole batch."""
     through: int = 2 * case["h"] * case["d"] + case["d"] + case["s"]
     return through if case.direction == "fwd" else through + int(case["b"] * case["s"])
 
@@ -102,8 +121,8 @@ operator = Operator(
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
-    # The keys' bias moves all scores of a query alike, which no softmax notices: its gradient is zero, and errors relative to zero mean
-    # nothing.
+    # The keys' bias moves all scores of a query alike, which no softmax notices: its gradient is zero, and errors
+    # relative to zero mean nothing.
     gradients=("x", *(f"w_{name}" for name in PROJECTIONS), "b_q", "b_v", "b_o", "gain", "shift"),
     depth=depth,
     native=register_native,
@@ -131,7 +150,11 @@ def v2(**given: Any) -> Tensor:
 
 
 def by_matmul(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    rung = matmul.TENSOR if q.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest" else matmul.WARPS
+    rung = (
+        matmul.TENSOR
+        if q.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest"
+        else matmul.WARPS
+    )
     scores = matmul.native_matmul(q.flatten(0, 1), k.flatten(0, 1).mT, rung) / math.sqrt(q.shape[3])
     return matmul.native_matmul(scores.softmax(2), v.flatten(0, 1), rung).view_as(q)
 

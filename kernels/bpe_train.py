@@ -1,9 +1,10 @@
-"""Training of a byte-pair tokenizer: which pairs of tokens to merge, one after the other, over strings that nothing splits.
+"""Training of a byte-pair tokenizer: which pairs of tokens to merge, one after the other, over strings that nothing
+splits.
 
-Tokens are numbered: the symbols that occur, in ascending order, then every merged pair in the order of merging. In each round the pair
-that stands most often side by side is merged, wherever it stands from left to right; of equally frequent ones that with the smaller left
-token, then with the smaller right one. A pair never spans two strings. The result has a row (left, right) per merge, -1 where no pair
-was left.
+Tokens are numbered: the symbols that occur, in ascending order, then every merged pair in the order of merging. In each
+round the pair that stands most often side by side is merged, wherever it stands from left to right; of equally frequent
+ones that with the smaller left token, then with the smaller right one. A pair never spans two strings. The result has a
+row (left, right) per merge, -1 where no pair was left.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ LENGTH = 350
 """Mean number of symbols per string, as in a set of proteins."""
 
 MOTIFS, MOTIF, CELL = 48, 7, 20
-"""So many motifs of so many symbols; about every second cell of symbols holds one, which is what makes long merges pay."""
+"""So many motifs of so many symbols; about every second cell of symbols holds one, which is what makes long merges pay.
+"""
 
 BORDER = -1
 
@@ -38,7 +40,11 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     place = torch.arange(cells, device=letters.device) * CELL + make.integers(0, CELL - MOTIF + 1, cells)
     place = place[which < MOTIFS]
     letters[place[:, None] + torch.arange(MOTIF, device=letters.device)] = motifs[which[which < MOTIFS]]
-    return {"symbols": letters.to(torch.uint8), "offsets": offsets(case, make, letters.device), "merges": case["merges"]}
+    return {
+        "symbols": letters.to(torch.uint8),
+        "offsets": offsets(case, make, letters.device),
+        "merges": case["merges"],
+    }
 
 
 def offsets(case: Case, make: Maker, device: torch.device) -> Tensor:
@@ -81,7 +87,8 @@ def most_frequent(tokens: Tensor, size: int) -> tuple[int, int] | None:
 
 
 def merge(tokens: Tensor, pair: tuple[int, int], merged: int) -> Tensor:
-    """The tokens with every `pair` replaced; of overlapping ones in a row, as in aaaa, every second, the first included."""
+    """The tokens with every `pair` replaced; of overlapping ones in a row, as in aaaa, every second, the first
+    included."""
     matches = torch.zeros_like(tokens, dtype=torch.bool)
     matches[:-1] = (tokens[:-1] == pair[0]) & (tokens[1:] == pair[1])
     places = torch.arange(tokens.numel(), device=tokens.device)
@@ -93,7 +100,10 @@ def merge(tokens: Tensor, pair: tuple[int, int], merged: int) -> Tensor:
 
 
 def cost(case: Case) -> Cost:
-    """No arithmetic on numbers; the corpus read once and the merges written. So bytes per second are those of the corpus."""
+    """No arithmetic on numbers; the corpus read once and the merges written.
+
+    So bytes per second are those of the corpus.
+    """
     return Cost(0, case["symbols"] + 8 * case["merges"])
 
 
@@ -212,7 +222,8 @@ def hf_tokenizers(symbols: Tensor, offsets: Tensor, merges: int, strings: list[s
 
 
 def to_json(alphabet: str, merges: Tensor) -> str:
-    """A tokenizer as Hugging Face's tokenizers save it in `tokenizer.json`; `alphabet` has the characters of the first tokens."""
+    """A tokenizer as Hugging Face's tokenizers save it in `tokenizer.json`; `alphabet` has the characters of the first
+    tokens."""
     tokens, pairs = list(alphabet), []
     for left, right in merges.tolist():
         if left >= 0:

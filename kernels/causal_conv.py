@@ -1,6 +1,8 @@
-"""Causal convolution with a filter as long as the row: out[t] = eps + sum over u <= t of w[T - 1 - (t - u)] k[u], per channel.
+"""Causal convolution with a filter as long as the row: out[t] = eps + sum over u <= t of w[T - 1 - (t - u)] k[u], per
+channel.
 
-k lies as (batch, channels, length), w as (channels, length), and eps is one number. The last tap of w belongs to the present.
+k lies as (batch, channels, length), w as (channels, length), and eps is one number. The last tap of w belongs to the
+present.
 """
 
 from __future__ import annotations
@@ -129,7 +131,9 @@ def full_precision_only(case: Case, device: DeviceKind) -> str | None:
     return "computes in f32: see the f32 case" if case.precision == "tf32" else empty_unsupported(case, device)
 
 
-@operator.variant("v1", idea="pad, then conv1d with a group per channel", unsupported=empty_unsupported, no_special_values=_PADDED)
+@operator.variant(
+    "v1", idea="pad, then conv1d with a group per channel", unsupported=empty_unsupported, no_special_values=_PADDED
+)
 def v1(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
     channels, length = w.shape
     return eps + F.conv1d(F.pad(k, (length - 1, 0)), w[:, None], groups=channels)
@@ -179,7 +183,9 @@ def v3(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
     outcome="198 µs for 32 x 768 rows of 768 in tf32 on an H200; triton 232, compile 4391; 585 backward, compile 33 ms",
     native=True,
     devices=("cuda",),
-    unsupported=lambda case, device: None if case.precision == "tf32" else "its tensor cores round to tf32: see the tf32 case",
+    unsupported=lambda case, device: (
+        None if case.precision == "tf32" else "its tensor cores round to tf32: see the tf32 case"
+    ),
     no_special_values=_TRIANGLE,
 )
 def v4(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
@@ -190,7 +196,9 @@ def conv_compile_unsupported(case: Case, device: DeviceKind) -> str | None:
     return compile_unsupported(case, device) or empty_unsupported(case, device)
 
 
-@operator.variant("compile", idea="torch.compile of v1", unsupported=conv_compile_unsupported, no_special_values=_PADDED)
+@operator.variant(
+    "compile", idea="torch.compile of v1", unsupported=conv_compile_unsupported, no_special_values=_PADDED
+)
 def compiled_v1(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
     return _compiled()(k, w, eps)
 
@@ -230,9 +238,19 @@ else:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def convolve_kernel(  # type: ignore[no-untyped-def]
-        k, w, eps, y, batch, channels, length,
-        turned: tl.constexpr, precision: tl.constexpr, rows: tl.constexpr, times: tl.constexpr, steps: tl.constexpr,
-    ):  # fmt: skip
+        k,
+        w,
+        eps,
+        y,
+        batch,
+        channels,
+        length,
+        turned: tl.constexpr,
+        precision: tl.constexpr,
+        rows: tl.constexpr,
+        times: tl.constexpr,
+        steps: tl.constexpr,
+    ):
         c, t0 = tl.program_id(0).to(tl.int64), tl.program_id(1) * times
         b = tl.program_id(2) * rows + tl.arange(0, rows)
         t = t0 + tl.arange(0, times)

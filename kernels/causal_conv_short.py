@@ -1,6 +1,8 @@
-"""A short causal convolution per channel, as state-space models put before their scan: y = f(b + sum over j of w[j] x[t - (W - 1) + j]).
+"""A short causal convolution per channel, as state-space models put before their scan: y = f(b + sum over j of w[j] x[t
+- (W - 1) + j]).
 
-x lies as (batch, channels, length), w as (channels, width) with two to four taps; the bias is optional, and f is the identity or SiLU.
+x lies as (batch, channels, length), w as (channels, width) with two to four taps; the bias is optional, and f is the
+identity or SiLU.
 """
 
 from __future__ import annotations
@@ -39,8 +41,11 @@ def reference(x: Tensor, w: Tensor, bias: Tensor | None = None, silu: bool = Fal
 
 
 def cost(case: Case) -> Cost:
-    """The sum, and four operations of SiLU. Backward needs the sum again where SiLU does, eight operations of its slope, the mirrored sum,
-    and a product and a sum per tap; x, the gradients of y and x, and the small operands twice."""
+    """The sum, and four operations of SiLU.
+
+    Backward needs the sum again where SiLU does, eight operations of its slope, the mirrored sum, and a product and a
+    sum per tap; x, the gradients of y and x, and the small operands twice.
+    """
     elements, width, bias = case["batch"] * case["channels"] * case["length"], case["width"], case["bias"]
     small = case["channels"] * (width + bias)
     total = 2 * width - 1 + bias
@@ -177,7 +182,9 @@ def causal_conv1d_unsupported(case: Case, _device: DeviceKind) -> str | None:
     return None if installed else "causal_conv1d is not installed: pip install causal-conv1d"
 
 
-@operator.variant("causal_conv1d", idea="the kernels that Mamba ships", devices=("cuda",), unsupported=causal_conv1d_unsupported)
+@operator.variant(
+    "causal_conv1d", idea="the kernels that Mamba ships", devices=("cuda",), unsupported=causal_conv1d_unsupported
+)
 def causal_conv1d(x: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
     from causal_conv1d import causal_conv1d_fn
 
@@ -204,7 +211,9 @@ else:
             z += tl.load(bias + channel).to(wide)
         for j in tl.static_range(width):
             at = t - (width - 1) + j
-            z += tl.load(w + channel * width + j).to(wide) * tl.load(x + row * length + at, (at >= 0) & (at < length), 0.0).to(wide)
+            z += tl.load(w + channel * width + j).to(wide) * tl.load(
+                x + row * length + at, (at >= 0) & (at < length), 0.0
+            ).to(wide)
         return z
 
     @triton.jit  # type: ignore[untyped-decorator]
@@ -218,7 +227,16 @@ else:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def forward_kernel(  # type: ignore[no-untyped-def]
-        x, w, bias, y, channels, length, silu: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, block: tl.constexpr
+        x,
+        w,
+        bias,
+        y,
+        channels,
+        length,
+        silu: tl.constexpr,
+        width: tl.constexpr,
+        wide: tl.constexpr,
+        block: tl.constexpr,
     ):
         row = tl.program_id(0).to(tl.int64)
         t = tl.program_id(1) * block + tl.arange(0, block)
@@ -229,9 +247,19 @@ else:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def backward_kernel(  # type: ignore[no-untyped-def]
-        g, x, w, bias, dx, shares, channels, length,
-        silu: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, block: tl.constexpr,
-    ):  # fmt: skip
+        g,
+        x,
+        w,
+        bias,
+        dx,
+        shares,
+        channels,
+        length,
+        silu: tl.constexpr,
+        width: tl.constexpr,
+        wide: tl.constexpr,
+        block: tl.constexpr,
+    ):
         row = tl.program_id(0).to(tl.int64)
         channel = row % channels
         t = tl.program_id(1) * block + tl.arange(0, block)
@@ -241,7 +269,9 @@ else:
         total = tl.zeros((block,), wide)
         for j in tl.static_range(width):
             at = t - (width - 1) + j
-            tl.store(share + j, tl.sum(own * tl.load(x + row * length + at, (at >= 0) & (at < length), 0.0).to(wide), 0))
+            tl.store(
+                share + j, tl.sum(own * tl.load(x + row * length + at, (at >= 0) & (at < length), 0.0).to(wide), 0)
+            )
             later = slope(g, x, w, bias, row, channel, t + (width - 1) - j, length, silu, width, wide)
             total += tl.load(w + channel * width + j).to(wide) * later
         tl.store(dx + row * length + t, total, t < length)
@@ -267,7 +297,12 @@ class TritonShortConv(torch.autograd.Function):
         g, dx, width = gradients[0].contiguous(), torch.empty_like(x), w.shape[1]
         grid = _grid(x)
         shares = torch.zeros(
-            x.shape[0], x.shape[1], grid[1], width + 1, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
+            x.shape[0],
+            x.shape[1],
+            grid[1],
+            width + 1,
+            dtype=torch.promote_types(x.dtype, torch.float32),
+            device=x.device,
         )
         if x.numel():
             backward_kernel[grid](g, x, w, bias, dx, shares, x.shape[1], x.shape[2], ctx.silu, width, _wide(x), _BLOCK)

@@ -1,7 +1,8 @@
 """cat(parts), and cat(parts) · Wᵀ without the concatenation: the product reads the parts where they lie.
 
-`consumer` is the number of outputs of the product behind the concatenation, 0 for the concatenation alone. Parts have the shape
-of the decoder: an embedding and a state for the GRU (1, B, ·), or an embedding, a state and a context for the vocabulary (B, ·).
+`consumer` is the number of outputs of the product behind the concatenation, 0 for the concatenation alone. Parts have
+the shape of the decoder: an embedding and a state for the GRU (1, B, ·), or an embedding, a state and a context for the
+vocabulary (B, ·).
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def _blocks(w: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def cost(case: Case) -> Cost:
-    """The parts are read once. Alone, they are written once, in both directions; in front of a product, the concatenation costs nothing."""
+    """The parts are read once.
+
+    Alone, they are written once, in both directions; in front of a product, the concatenation costs nothing.
+    """
     batch, depth, outputs = _rows(case), sum(case["parts"]), case["consumer"]
     if not outputs:
         return Cost(0, 2 * case.element_bytes * batch * depth)
@@ -142,7 +146,9 @@ def v1(parts: Sequence[Tensor], w: Tensor | None) -> Tensor:
     return whole if w is None else torch.nn.functional.linear(whole, w)
 
 
-@operator.variant("slices", idea="each part is written into its slice of a ready buffer, as a producer would do it by itself")
+@operator.variant(
+    "slices", idea="each part is written into its slice of a ready buffer, as a producer would do it by itself"
+)
 def slices(parts: Sequence[Tensor], w: Tensor | None) -> Tensor:
     whole = parts[0].new_empty((*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)))
     start = 0
@@ -157,7 +163,9 @@ def consumer_only(case: Case, _device: DeviceKind) -> str | None:
 
 
 @operator.variant(
-    "v2", idea="the product split by column blocks of W, each added to the last: no concatenation", unsupported=consumer_only
+    "v2",
+    idea="the product split by column blocks of W, each added to the last: no concatenation",
+    unsupported=consumer_only,
 )
 def v2(parts: Sequence[Tensor], w: Tensor) -> Tensor:
     flat, weights = _flat(parts), _blocks(w, parts)

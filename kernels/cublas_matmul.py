@@ -20,7 +20,12 @@ from warpwatch.peers import compile_unsupported
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
-    return {"a": make.normal(*case["a"]), "b": make.normal(*case["b"]), "trans_a": bool(case["ta"]), "trans_b": bool(case["tb"])}
+    return {
+        "a": make.normal(*case["a"]),
+        "b": make.normal(*case["b"]),
+        "trans_a": bool(case["ta"]),
+        "trans_b": bool(case["tb"]),
+    }
 
 
 def reference(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
@@ -50,7 +55,9 @@ def depth(case: Case) -> int:
     batch, m, n, k = extents(case)
     if case.direction == "fwd":
         return k
-    return max(n * (batch if len(case["a"]) < len(case["b"]) else 1), m * (batch if len(case["b"]) < len(case["a"]) else 1))
+    return max(
+        n * (batch if len(case["a"]) < len(case["b"]) else 1), m * (batch if len(case["b"]) < len(case["a"]) else 1)
+    )
 
 
 def register_native() -> None:

@@ -1,7 +1,8 @@
 """Rows of a table by their indices, out[i] = W[index[i]], and the gradient, which adds up what came to each row.
 
-The layout of a case says how its indices are spread: evenly over the table, by Zipf's law as words are (layout zipf), or all on one row
-(layout same), where every addition of the gradient meets in one place. Row `padding` gets no gradient.
+The layout of a case says how its indices are spread: evenly over the table, by Zipf's law as words are (layout zipf),
+or all on one row (layout same), where every addition of the gradient meets in one place. Row `padding` gets no
+gradient.
 """
 
 from __future__ import annotations
@@ -67,8 +68,11 @@ def distinct(case: Case) -> int:
 
 
 def cost(case: Case) -> Cost:
-    """Forward copies; the rows read are those that are named at all. Backward reads a row of gradients per index and writes the whole
-    table's, most of it zeros; its additions are one per element that comes in."""
+    """Forward copies; the rows read are those that are named at all.
+
+    Backward reads a row of gradients per index and writes the whole table's, most of it zeros; its additions are one
+    per element that comes in.
+    """
     count, width = math.prod(case["ids"]), case["width"]
     index_bytes = count * dict(case.sizes).get("index", 64) // 8
     if case.direction == "fwd":
@@ -125,8 +129,14 @@ FULL = (
     *QUICK,
     *both_directions(
         case("f32", rows=7853, width=256, ids=(13,)),
-        *(case("bf16", "fwd", layout, rows=50257, width=768, ids=(8, 1024)) for layout in ("contiguous", "zipf", "same")),
-        *(case("f32", "fwd", layout, rows=50257, width=768, ids=(8, 1024)) for layout in ("contiguous", "zipf", "same")),
+        *(
+            case("bf16", "fwd", layout, rows=50257, width=768, ids=(8, 1024))
+            for layout in ("contiguous", "zipf", "same")
+        ),
+        *(
+            case("f32", "fwd", layout, rows=50257, width=768, ids=(8, 1024))
+            for layout in ("contiguous", "zipf", "same")
+        ),
         case("f16", "fwd", "zipf", rows=50257, width=768, ids=(8, 1024), index=32, padding=0),
         case("f64", "fwd", "zipf", rows=50257, width=768, ids=(8, 1024)),
         case("bf16", "fwd", "zipf", rows=128256, width=4096, ids=(8, 1024)),
@@ -263,7 +273,9 @@ class TritonEmbedding(torch.autograd.Function):
         weight, indices = weight.contiguous(), indices.contiguous()
         out = weight.new_empty((*indices.shape, weight.shape[1]))
         if out.numel():
-            gather_kernel[_grid(indices, weight.shape[1])](weight, indices, out, weight.shape[1], _block(weight.shape[1]))
+            gather_kernel[_grid(indices, weight.shape[1])](
+                weight, indices, out, weight.shape[1], _block(weight.shape[1])
+            )
         return out
 
     @staticmethod

@@ -1,7 +1,9 @@
-"""A GRU over a sequence, one layer on top of the other: out (T, B, H) of the last layer, and every layer's last state (L, B, H).
+"""A GRU over a sequence, one layer on top of the other: out (T, B, H) of the last layer, and every layer's last state
+(L, B, H).
 
-x is (T, B, I), h0 (L, B, H); weights come flat, per layer W_ih (3H, I), W_hh (3H, H), b_ih and b_hh (3H), gates ordered r, z, n.
-The loop over time cannot be parallel: every step waits for a product with W_hh that is far too small to fill a GPU.
+x is (T, B, I), h0 (L, B, H); weights come flat, per layer W_ih (3H, I), W_hh (3H, H), b_ih and b_hh (3H), gates ordered
+r, z, n. The loop over time cannot be parallel: every step waits for a product with W_hh that is far too small to fill a
+GPU.
 """
 
 from __future__ import annotations
@@ -55,8 +57,11 @@ def reference(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
 
 
 def cost(case: Case) -> Cost:
-    """Per layer, each weight, bias, input and state once. Backward needs twice the products, reads the inputs, the incoming
-    gradient and the weights, and writes a gradient for each of x, h0 and the weights."""
+    """Per layer, each weight, bias, input and state once.
+
+    Backward needs twice the products, reads the inputs, the incoming gradient and the weights, and writes a gradient
+    for each of x, h0 and the weights.
+    """
     steps, batch, hidden = case["time"], case["batch"], case["hidden"]
     flops = elements = 0
     for width in [case["input"], *[hidden] * (case["layers"] - 1)]:
@@ -68,7 +73,8 @@ def cost(case: Case) -> Cost:
 
 
 def depth(case: Case) -> int:
-    """A state sums over its input and the state before, layer upon layer; a weight's gradient sums over all steps and rows."""
+    """A state sums over its input and the state before, layer upon layer; a weight's gradient sums over all steps and
+    rows."""
     through: int = case["layers"] * (case["input"] + case["hidden"])
     return through if case.direction == "fwd" else max(3 * through, case["time"] * case["batch"])
 
@@ -102,7 +108,11 @@ EDGE = (
 
 
 def _library(x: Tensor, h0: Tensor, weights: Sequence[Tensor], cudnn: bool) -> Outputs:
-    switch = torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=torch.backends.cudnn.allow_tf32) if x.is_cuda else nullcontext()
+    switch = (
+        torch.backends.cudnn.flags(enabled=cudnn, allow_tf32=torch.backends.cudnn.allow_tf32)
+        if x.is_cuda
+        else nullcontext()
+    )
     with switch:
         # cuDNN has gradients only of what it computed for training.
         out, last = torch._VF.gru(x, h0, list(weights), True, h0.shape[0], 0.0, torch.is_grad_enabled(), False, False)
@@ -139,12 +149,16 @@ def _through_layers(
     return x, torch.stack(last)
 
 
-@operator.variant("v1", idea="a Python loop of cells, gate by gate: six products and a dozen element-wise calls per step")
+@operator.variant(
+    "v1", idea="a Python loop of cells, gate by gate: six products and a dozen element-wise calls per step"
+)
 def v1(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
     return reference(x, h0, weights)
 
 
-@operator.variant("v2", idea="input products of all steps at once; per step one product, and on CUDA torch's own fused cell")
+@operator.variant(
+    "v2", idea="input products of all steps at once; per step one product, and on CUDA torch's own fused cell"
+)
 def v2(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
     return _through_layers(x, h0, weights, _fused_scan if x.is_cuda else _eager_scan)
 

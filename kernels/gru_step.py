@@ -1,7 +1,9 @@
-"""One step of a decoder: h' = GRU(cat(e, c), h), logits = cat(e, h', c) · Wᵀ + b, where the context c stays the same for a whole decode.
+"""One step of a decoder: h' = GRU(cat(e, c), h), logits = cat(e, h', c) · Wᵀ + b, where the context c stays the same
+for a whole decode.
 
-W_ih is (3H, E + H) = [W_e | W_c] and the vocabulary's W (V, E + 2H) = [V_e | V_h | V_c]. What c contributes, W_c c and V_c c, is
-computed once per decode (`prepare=`): a step then reads E instead of E + H input columns, and a fifth to two fifths fewer bytes.
+W_ih is (3H, E + H) = [W_e | W_c] and the vocabulary's W (V, E + 2H) = [V_e | V_h | V_c]. What c contributes, W_c c and
+V_c c, is computed once per decode (`prepare=`): a step then reads E instead of E + H input columns, and a fifth to two
+fifths fewer bytes.
 """
 
 from __future__ import annotations
@@ -52,8 +54,10 @@ def reference(
 
 
 def cost(case: Case) -> Cost:
-    """Forward is a step of a decode that knows its context's products: they are read instead of c and its weights. Backward is the
-    whole step's: two products per weight, everything read, and a gradient written for every input."""
+    """Forward is a step of a decode that knows its context's products: they are read instead of c and its weights.
+
+    Backward is the whole step's: two products per weight, everything read, and a gradient written for every input.
+    """
     batch, width, hidden, vocab = case["batch"], case["embedding"], case["hidden"], case["vocab"]
     context = hidden if case.direction == "bwd" else 0
     weights = 3 * hidden * (width + hidden + context) + vocab * (width + hidden + context)
@@ -112,9 +116,16 @@ def _backward(ctx: Any, d_logits: Tensor, d_after: Tensor, _saved: Tensor) -> tu
     d_input, d_hidden = torch.cat([d_r, d_z, d_n], 1), torch.cat([d_r, d_z, d_n * r], 1)
     d_fc = d_logits.t() @ torch.cat([e, after], 1)
     return (
-        torch.addmm(d_e, d_input, w_e), torch.addmm(g * z, d_hidden, w_h), d_input.t() @ e, d_hidden.t() @ h, d_hidden.sum(0),
-        d_input, d_fc, d_logits, None,
-    )  # fmt: skip
+        torch.addmm(d_e, d_input, w_e),
+        torch.addmm(g * z, d_hidden, w_h),
+        d_input.t() @ e,
+        d_hidden.t() @ h,
+        d_hidden.sum(0),
+        d_input,
+        d_fc,
+        d_logits,
+        None,
+    )
 
 
 def step(batch: int, embedding: int, hidden: int, vocab: int, precision: Any = "f32") -> Case:
@@ -177,8 +188,11 @@ def cudnn(e: Tensor, h: Tensor, c: Tensor, **weights: Tensor) -> Outputs:
 def context(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
 ) -> dict[str, Tensor]:
-    """What c contributes, with the biases: (batch, 3H) to the gates and (batch, V) to the logits; and the columns of the weights that a
-    step goes on using. All columns come from one split each, whose gradient is one concatenation and no sum of padded ones."""
+    """What c contributes, with the biases: (batch, 3H) to the gates and (batch, V) to the logits; and the columns of
+    the weights that a step goes on using.
+
+    All columns come from one split each, whose gradient is one concatenation and no sum of padded ones.
+    """
     width, hidden = e.shape[1], h.shape[1]
     w_e, w_c = torch.split(w_ih, [width, hidden], dim=1)
     w_eh, w_fc_c = torch.split(w_fc, [width + hidden, hidden], dim=1)
@@ -186,15 +200,32 @@ def context(
 
 
 @operator.variant(
-    "split", idea="the context's products computed once; four products into sums that are there already", prepare=context
+    "split",
+    idea="the context's products computed once; four products into sums that are there already",
+    prepare=context,
 )
 def split(
-    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
-    gates: Tensor, logits: Tensor, w_e: Tensor, w_eh: Tensor,
-) -> Outputs:  # fmt: skip
+    e: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    w_fc: Tensor,
+    b_fc: Tensor,
+    gates: Tensor,
+    logits: Tensor,
+    w_e: Tensor,
+    w_eh: Tensor,
+) -> Outputs:
     v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)
     gates, recurrent = torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t())
-    h = torch.ops.aten._thnn_fused_gru_cell(gates, recurrent, h)[0] if e.is_cuda else _recurrent.cell(gates, recurrent, h)
+    h = (
+        torch.ops.aten._thnn_fused_gru_cell(gates, recurrent, h)[0]
+        if e.is_cuda
+        else _recurrent.cell(gates, recurrent, h)
+    )
     return torch.addmm(torch.addmm(logits, e, v_e.t()), h, v_h.t()), h
 
 
@@ -215,9 +246,20 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
     prepare=context,
 )
 def v3(
-    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
-    gates: Tensor, logits: Tensor, w_e: Tensor, w_eh: Tensor,
-) -> Outputs:  # fmt: skip
+    e: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    w_fc: Tensor,
+    b_fc: Tensor,
+    gates: Tensor,
+    logits: Tensor,
+    w_e: Tensor,
+    w_eh: Tensor,
+) -> Outputs:
     own = (e, h, w_e, w_hh, b_hh, gates, w_eh, logits)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in own)
     y, after, _ = torch.ops.warpwatch.gru_step(*own, keep)
@@ -241,9 +283,20 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
     prepare=context,
 )
 def triton_step(
-    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor,
-    gates: Tensor, logits: Tensor, w_e: Tensor, w_eh: Tensor,
-) -> Outputs:  # fmt: skip
+    e: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    w_fc: Tensor,
+    b_fc: Tensor,
+    gates: Tensor,
+    logits: Tensor,
+    w_e: Tensor,
+    w_eh: Tensor,
+) -> Outputs:
     multiply: Callable[..., Tensor] = TritonLinear.apply
     v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)
     after = triton_scan(multiply(e, w_e, gates)[None], h, w_hh, b_hh)[0]
@@ -253,7 +306,15 @@ def triton_step(
 @functools.cache
 def _compiled() -> Callable[..., Outputs]:
     def hoisted(
-        e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
+        e: Tensor,
+        h: Tensor,
+        c: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        w_fc: Tensor,
+        b_fc: Tensor,
     ) -> Outputs:
         h = _recurrent.cell(linear(torch.cat([e, c], 1), w_ih, b_ih), linear(h, w_hh, b_hh), h)
         return linear(torch.cat([e, h, c], 1), w_fc, b_fc), h

@@ -1,7 +1,7 @@
 """Two stacked factorized linear layers, y = x · (W_K ⊗ … ⊗ W_1) twice: small products instead of one matrix of N x N.
 
-x is (batch, f_K, …, f_1), so factor 1 belongs to the fastest axis. Each layer's weights come packed flat, W_k of f_k x f_k
-elements in factor order, row-major [in, out]. The output has the shape of x.
+x is (batch, f_K, …, f_1), so factor 1 belongs to the fastest axis. Each layer's weights come packed flat, W_k of f_k x
+f_k elements in factor order, row-major [in, out]. The output has the shape of x.
 """
 
 from __future__ import annotations
@@ -50,8 +50,11 @@ def reference(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Te
 
 
 def cost(case: Case) -> Cost:
-    """Forward reads x and both layers' weights and writes y. Backward needs two products of the same size per stage, reads x, the
-    incoming gradient and the weights, and writes a gradient for each of x and the weights."""
+    """Forward reads x and both layers' weights and writes y.
+
+    Backward needs two products of the same size per stage, reads x, the incoming gradient and the weights, and writes a
+    gradient for each of x and the weights.
+    """
     factors: tuple[int, ...] = case["factors"]
     elements = case["batch"] * math.prod(factors)
     weights = LAYERS * sum(f * f for f in factors)
@@ -62,7 +65,8 @@ def cost(case: Case) -> Cost:
 
 
 def depth(case: Case) -> int:
-    """Forward, a term passes through every factor's sum of both layers; a weight's gradient sums over the batch and all other axes."""
+    """Forward, a term passes through every factor's sum of both layers; a weight's gradient sums over the batch and all
+    other axes."""
     factors: tuple[int, ...] = case["factors"]
     through = LAYERS * sum(factors)
     if case.direction == "fwd":
@@ -83,7 +87,13 @@ def register_native() -> None:
 
     @torch.library.register_fake("warpwatch::kron_backward")  # type: ignore[untyped-decorator]
     def fake_backward(
-        gradient: Tensor, x: Tensor, states: Tensor, w1: Tensor, w2: Tensor, factors: Sequence[int], version: int = LAYER
+        gradient: Tensor,
+        x: Tensor,
+        states: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        factors: Sequence[int],
+        version: int = LAYER,
     ) -> tuple[Tensor, Tensor, Tensor]:
         return x.new_empty(x.shape), w1.new_empty(w1.shape), w2.new_empty(w2.shape)
 
@@ -153,7 +163,9 @@ operator = Operator(
 )
 
 
-@operator.variant("v1", idea="(x @ w).movedim(-1, 1) per factor", outcome="101 µs for 1024 rows of 64x64 in f32 on an H100")
+@operator.variant(
+    "v1", idea="(x @ w).movedim(-1, 1) per factor", outcome="101 µs for 1024 rows of 64x64 in f32 on an H100"
+)
 def v1(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     for w in (w1, w2):
         for weight in unpack(w, factors):
@@ -177,14 +189,18 @@ def v2(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
 
 
 @operator.variant(
-    "cublas", idea="one strided-batched product per factor, the weight with batch stride 0", outcome="82 µs there: the one to beat"
+    "cublas",
+    idea="one strided-batched product per factor, the weight with batch stride 0",
+    outcome="82 µs there: the one to beat",
 )
 def cublas(x: Tensor, w1: Tensor, w2: Tensor, factors: tuple[int, ...]) -> Tensor:
     shape = x.shape
     for w in (w1, w2):
         for weight in unpack(w, factors):
             f = weight.shape[0]
-            x = torch.bmm(weight.t().expand(shape[0], f, f), x.reshape(shape[0], math.prod(shape[1:]) // f, f).transpose(1, 2))
+            x = torch.bmm(
+                weight.t().expand(shape[0], f, f), x.reshape(shape[0], math.prod(shape[1:]) // f, f).transpose(1, 2)
+            )
     return x.view(shape)
 
 

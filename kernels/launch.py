@@ -1,7 +1,8 @@
-"""What everything else stands on: an empty launch, one addition, copies between and inside memories, waiting for the device.
+"""What everything else stands on: an empty launch, one addition, copies between and inside memories, waiting for the
+device.
 
-The way is the name of a case's size: `empty`, `add` (y = x + 1), `h2d` (host to device), `d2h`, `d2d` and `sync`, over so many elements.
-The result of `d2h` lies on the host; `empty` and `sync` hand on what they were given.
+The way is the name of a case's size: `empty`, `add` (y = x + 1), `h2d` (host to device), `d2h`, `d2d` and `sync`, over
+so many elements. The result of `d2h` lies on the host; `empty` and `sync` hand on what they were given.
 """
 
 from __future__ import annotations
@@ -74,8 +75,20 @@ QUICK = (
     case(d2h=2**16),
 )
 LARGE = (2**20, 2**24, 2**26)
-FULL = (*QUICK, *(case(h2d=n) for n in (1, *LARGE)), *(case(d2h=n) for n in (1, *LARGE)), *(case(d2d=n) for n in (1, *LARGE)))
-EDGE = (*(case(d2d=n) for n in (0, 1, 3, 1023, 4099)), case(add=257), case(h2d=0), case(h2d=1023), case(d2h=0), case(d2h=1023))
+FULL = (
+    *QUICK,
+    *(case(h2d=n) for n in (1, *LARGE)),
+    *(case(d2h=n) for n in (1, *LARGE)),
+    *(case(d2d=n) for n in (1, *LARGE)),
+)
+EDGE = (
+    *(case(d2d=n) for n in (0, 1, 3, 1023, 4099)),
+    case(add=257),
+    case(h2d=0),
+    case(h2d=1023),
+    case(d2h=0),
+    case(d2h=1023),
+)
 
 operator = Operator(
     "launch",
@@ -153,7 +166,10 @@ def v4(x: Tensor, way: str, device: torch.device) -> Tensor:
 
 
 @operator.variant(
-    "event", idea="a wait for an event", devices=("cuda",), unsupported=only("sync", why="it waits, and does nothing else")
+    "event",
+    idea="a wait for an event",
+    devices=("cuda",),
+    unsupported=only("sync", why="it waits, and does nothing else"),
 )
 def event(x: Tensor, way: str, device: torch.device) -> Tensor:
     mark = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
 """y = x · Wᵀ + b onto a vocabulary: few rows of x, thousands of outputs, so that reading W is nearly all of the work.
 
-W is (vocab, depth) with the depth contiguous, so no transpose is needed. The vocabulary is odd: rows of y are not aligned.
+W is (vocab, depth) with the depth contiguous, so no transpose is needed. The vocabulary is odd: rows of y are not
+aligned.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def reference(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor
 
 
 def cost(case: Case) -> Cost:
-    """Forward reads x, W and b and writes y; backward reads x, W and the incoming gradient and writes a gradient for x, W and b."""
+    """Forward reads x, W and b and writes y; backward reads x, W and the incoming gradient and writes a gradient for x,
+    W and b."""
     batch, depth, vocab = case["batch"], sum(case["parts"]), case["vocab"]
     flops = 2 * batch * depth * vocab
     x, w, y = batch * depth, vocab * depth, batch * vocab
@@ -86,7 +88,11 @@ QUICK = both_directions(
 FULL = (
     *QUICK,
     *both_directions(
-        *(case(p, batch=batch, parts=FULL_PARTS, vocab=FULL_VOCAB) for p in ("f32", "tf32", "bf16") for batch in (1, 8, 128)),
+        *(
+            case(p, batch=batch, parts=FULL_PARTS, vocab=FULL_VOCAB)
+            for p in ("f32", "tf32", "bf16")
+            for batch in (1, 8, 128)
+        ),
         case("f64", batch=8, parts=FULL_PARTS, vocab=FULL_VOCAB),
         case("f32", batch=1, parts=FULL_PARTS, vocab=5896),
     ),
@@ -126,7 +132,9 @@ def addmm(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
     return torch.addmm(b, x, w.t())
 
 
-@operator.variant("split", idea="one product per column block, each added to the last: what a decoder does that never concatenates")
+@operator.variant(
+    "split", idea="one product per column block, each added to the last: what a decoder does that never concatenates"
+)
 def split(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
     columns, weights = torch.split(x, list(parts), dim=1), torch.split(w, list(parts), dim=1)
     y = torch.addmm(b, columns[0], weights[0].t())
@@ -138,7 +146,10 @@ def split(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
 def pad(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> dict[str, Any]:
     """W and b with rows of zeros up to a multiple of eight outputs."""
     missing = math.ceil(w.shape[0] / ALIGNED) * ALIGNED - w.shape[0]
-    return {"padded_w": torch.nn.functional.pad(w, (0, 0, 0, missing)), "padded_b": torch.nn.functional.pad(b, (0, missing))}
+    return {
+        "padded_w": torch.nn.functional.pad(w, (0, 0, 0, missing)),
+        "padded_b": torch.nn.functional.pad(b, (0, missing)),
+    }
 
 
 @operator.variant(
@@ -156,7 +167,9 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
     if device == "cpu":
         return None if case.precision in ("f32", "f64") else "its C++ computes in f32 and f64"
     return (
-        None if case["batch"] <= MOST_ROWS else f"on CUDA it is made for at most {MOST_ROWS} rows; more are a case for tensor cores"
+        None
+        if case["batch"] <= MOST_ROWS
+        else f"on CUDA it is made for at most {MOST_ROWS} rows; more are a case for tensor cores"
     )
 
 

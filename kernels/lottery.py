@@ -1,8 +1,10 @@
-"""The lottery ticket: train a small network, prune its smallest weights, rewind those that survive to where they began, and repeat.
+"""The lottery ticket: train a small network, prune its smallest weights, rewind those that survive to where they began,
+and repeat.
 
-A network of one hidden layer, y = tanh(x · W1) · W2, learns an exclusive or that lies in two directions of x, by plain gradient
-descent over all samples. All noise is drawn from the seed and training is deterministic. The classes lie far apart, so what a
-network has learnt does not depend on the last bits of its weights: float32 and float64 agree on the accuracy of every round.
+A network of one hidden layer, y = tanh(x · W1) · W2, learns an exclusive or that lies in two directions of x, by plain
+gradient descent over all samples. All noise is drawn from the seed and training is deterministic. The classes lie far
+apart, so what a network has learnt does not depend on the last bits of its weights: float32 and float64 agree on the
+accuracy of every round.
 
 The outputs are, for each round, the accuracy on samples not trained on and the number of weights that were left.
 """
@@ -75,7 +77,9 @@ def derivatives(x: Tensor, target: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tens
     return x.mT @ ((d @ w2.mT) * (1 - h * h)), h.mT @ d
 
 
-def descend(x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, mask2: Tensor, speed: float) -> tuple[Tensor, Tensor]:
+def descend(
+    x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, mask2: Tensor, speed: float
+) -> tuple[Tensor, Tensor]:
     """One step; masked weights are zero and stay so."""
     d1, d2 = derivatives(x, target, w1, w2)
     return w1 - speed * d1 * mask1, w2 - speed * d2 * mask2
@@ -103,7 +107,8 @@ def tickets(
     accuracy, left = [], []
     for following in (*kept[1:], None):
         mask1, mask2 = (
-            part.view(w.shape).to(x.dtype) for part, w in zip(torch.split(mask, [w1.numel(), w2.numel()]), (w1, w2), strict=True)
+            part.view(w.shape).to(x.dtype)
+            for part, w in zip(torch.split(mask, [w1.numel(), w2.numel()]), (w1, w2), strict=True)
         )
         a, b = train(x[:-TESTED], target, w1 * mask1, w2 * mask2, mask1, mask2, rate(w1.shape[1]), steps)
         right = (torch.tanh(x[-TESTED:] @ a) @ b).argmax(dim=-1) == labels[-TESTED:]
@@ -118,12 +123,17 @@ def largest(w: Tensor, keep: int) -> Tensor:
     return magnitude_prune.reference(w, keep)[1]
 
 
-def reference(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def reference(
+    x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest)
 
 
 def cost(case: Case) -> Cost:
-    """Dense products alone: two forward, three backward, in every step of every round. Samples and weights are read once."""
+    """Dense products alone: two forward, three backward, in every step of every round.
+
+    Samples and weights are read once.
+    """
     samples, features, hidden = case["samples"], case["features"], case["hidden"]
     step = 2 * samples * hidden * (2 * features + 3 * CLASSES)
     test = 2 * TESTED * hidden * (features + CLASSES)
@@ -221,7 +231,9 @@ def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     idea="v2 with both layers' updates in one call each",
     outcome="50 ms where v2 takes 59 on an H200; eager 370, v2 400",
 )
-def foreach(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def foreach(
+    x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, in_steps(descend_foreach), largest_by_topk)
 
 
@@ -236,7 +248,8 @@ def v3(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
 
 
 def resident_only(case: Case, device: DeviceKind) -> str | None:
-    """What csrc/lottery/train.cu can take: rows and columns are rounded up there, by as much as is added here, and 512 tiles are the most."""
+    """What csrc/lottery/train.cu can take: rows and columns are rounded up there, by as much as is added here, and 512
+    tiles are the most."""
     samples, features, hidden = case["samples"] + 1, case["features"] + 7, case["hidden"] + 7
     numbers = samples * (features + 2 * hidden + 4) + 3 * features * hidden
     if device == "cpu" or (numbers * case.element_bytes <= SHARED_BYTES and features * hidden <= MOST_WEIGHTS):
@@ -261,7 +274,9 @@ def v4(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     outcome="42 ms where v2 takes 59 on an H200; eager 380",
     unsupported=compile_unsupported,
 )
-def compiled_step(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def compiled_step(
+    x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, in_steps(_compiled()), largest_by_topk)
 
 

@@ -1,6 +1,8 @@
-"""The largest magnitudes of a tensor: exactly as many as asked for, of equal ones those that come first, and zero elsewhere.
+"""The largest magnitudes of a tensor: exactly as many as asked for, of equal ones those that come first, and zero
+elsewhere.
 
-The outputs are the pruned tensor and the mask of what is kept; the gradient of the pruned tensor passes where the mask says so.
+The outputs are the pruned tensor and the mask of what is kept; the gradient of the pruned tensor passes where the mask
+says so.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ def chosen(w: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cost(case: Case) -> Cost:
-    """One comparison per element. Forward reads w and writes what is kept and a mask of bytes; backward reads mask and gradient."""
+    """One comparison per element.
+
+    Forward reads w and writes what is kept and a mask of bytes; backward reads mask and gradient.
+    """
     n = math.prod(case["size"])
     return Cost(n, n * (2 * case.element_bytes + 1))
 
@@ -99,7 +104,9 @@ FULL = (
 )
 EDGE = (
     *both_directions(
-        case("f32", size=(1,), percent=100), case("bf16", size=(8191,), percent=99), case("f32", size=(8193,), percent=100)
+        case("f32", size=(1,), percent=100),
+        case("bf16", size=(8191,), percent=99),
+        case("f32", size=(8193,), percent=100),
     ),
     case("f32", size=(7,), percent=0),
     case("f32", size=(0, 4), percent=50),

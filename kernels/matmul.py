@@ -1,4 +1,5 @@
-"""C = A · B: the product of two matrices, as a ladder of kernels in which every rung has one more idea than the one before."""
+"""C = A · B: the product of two matrices, as a ladder of kernels in which every rung has one more idea than the one
+before."""
 
 from __future__ import annotations
 
@@ -35,8 +36,10 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 
 
 def cost(case: Case) -> Cost:
-    """Forward reads both matrices and writes their product. Backward multiplies twice, dA = G Bᵀ and dB = Aᵀ G, which reads A, B and
-    G and writes two gradients."""
+    """Forward reads both matrices and writes their product.
+
+    Backward multiplies twice, dA = G Bᵀ and dB = Aᵀ G, which reads A, B and G and writes two gradients.
+    """
     m, k, n = case["m"], case["k"], case["n"]
     operands, result = m * k + k * n, m * n
     if case.direction == "fwd":
@@ -150,7 +153,9 @@ def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
 
 
 def tensor_unsupported(case: Case, _device: DeviceKind) -> str | None:
-    return None if case.precision in ("tf32", "bf16") else "its tensor cores round to tf32 or take bf16: see those cases"
+    return (
+        None if case.precision in ("tf32", "bf16") else "its tensor cores round to tf32 or take bf16: see those cases"
+    )
 
 
 def split_only(case: Case, _device: DeviceKind) -> str | None:
@@ -168,10 +173,16 @@ def v2(a: Tensor, b: Tensor) -> Tensor:
 
 
 _OUTCOMES = {
-    "v3": "275 ms for 4096 cubed in f32 on an H200", "v4": "44.8 ms there", "v5": "30.5 ms there", "v6": "8.0 ms there",
-    "v7": "4.18 ms there", "v8": "4.19 ms there: no faster than v7", "v9": "3.30 ms there", "v10": "3.02 ms there, cuBLAS 2.68",
+    "v3": "275 ms for 4096 cubed in f32 on an H200",
+    "v4": "44.8 ms there",
+    "v5": "30.5 ms there",
+    "v6": "8.0 ms there",
+    "v7": "4.18 ms there",
+    "v8": "4.19 ms there: no faster than v7",
+    "v9": "3.30 ms there",
+    "v10": "3.02 ms there, cuBLAS 2.68",
     "v11": "499 µs for 4096 cubed in bf16 on an H200, cuBLAS 190: mma.sync does not reach the rate of Hopper's own wgmma",
-}  # fmt: skip
+}
 
 
 def _rung(name: str, version: int, idea: str, **options: Any) -> None:
@@ -189,14 +200,56 @@ _rung(
     "C++ on the CPU: packed panels, 6 x 2 vectors in registers; on CUDA one thread per element, a warp along rows",
     unsupported=v3_unsupported,
 )
-_rung("v4", COALESCED, "v3 with a warp along columns, so that it reads B in whole lines", devices=("cuda",), unsupported=f32_only)
-_rung("v5", SHARED, "tiles of 32 x 32 in shared memory, each element read once per block", devices=("cuda",), unsupported=f32_only)
-_rung("v6", COLUMN, "8 results below each other per thread: one read of B serves eight", devices=("cuda",), unsupported=f32_only)
+_rung(
+    "v4",
+    COALESCED,
+    "v3 with a warp along columns, so that it reads B in whole lines",
+    devices=("cuda",),
+    unsupported=f32_only,
+)
+_rung(
+    "v5",
+    SHARED,
+    "tiles of 32 x 32 in shared memory, each element read once per block",
+    devices=("cuda",),
+    unsupported=f32_only,
+)
+_rung(
+    "v6",
+    COLUMN,
+    "8 results below each other per thread: one read of B serves eight",
+    devices=("cuda",),
+    unsupported=f32_only,
+)
 _rung("v7", SQUARE, "8 x 8 results per thread, tiles of 128 x 128", devices=("cuda",), unsupported=f32_only)
-_rung("v8", VECTORS, "v7 with 16 bytes per access, to global and to shared memory", devices=("cuda",), unsupported=f32_only)
-_rung("v9", DOUBLE, "two tiles deep: the next pair is copied by cp.async meanwhile", devices=("cuda",), unsupported=f32_only)
-_rung("v10", WARPS, "four tiles deep, 64 x 32 results per warp with lanes interleaved", devices=("cuda",), unsupported=f32_only)
-_rung("v11", TENSOR, "mma.sync on tensor cores, 64 x 64 results per warp", devices=("cuda",), unsupported=tensor_unsupported)
+_rung(
+    "v8",
+    VECTORS,
+    "v7 with 16 bytes per access, to global and to shared memory",
+    devices=("cuda",),
+    unsupported=f32_only,
+)
+_rung(
+    "v9",
+    DOUBLE,
+    "two tiles deep: the next pair is copied by cp.async meanwhile",
+    devices=("cuda",),
+    unsupported=f32_only,
+)
+_rung(
+    "v10",
+    WARPS,
+    "four tiles deep, 64 x 32 results per warp with lanes interleaved",
+    devices=("cuda",),
+    unsupported=f32_only,
+)
+_rung(
+    "v11",
+    TENSOR,
+    "mma.sync on tensor cores, 64 x 64 results per warp",
+    devices=("cuda",),
+    unsupported=tensor_unsupported,
+)
 _rung(
     "v12",
     SPLIT,
@@ -270,14 +323,19 @@ def triton_split_refused(case: Case, device: DeviceKind) -> str | None:
     return split_only(case, device) or triton_unsupported(case, device)
 
 
-@operator.variant("triton", idea="64 x 64 results each", outcome="470 µs for 4096 cubed, bf16, H200", unsupported=triton_refused)
+@operator.variant(
+    "triton", idea="64 x 64 results each", outcome="470 µs for 4096 cubed, bf16, H200", unsupported=triton_refused
+)
 def triton_naive(a: Tensor, b: Tensor) -> Tensor:
     c: Tensor = TritonMatmul.apply(a, b, "naive")  # type: ignore[no-untyped-call]
     return c
 
 
 @operator.variant(
-    "triton_swizzled", idea="128 x 128 results, tiles in groups of 8 rows", outcome="284 µs there", unsupported=triton_refused
+    "triton_swizzled",
+    idea="128 x 128 results, tiles in groups of 8 rows",
+    outcome="284 µs there",
+    unsupported=triton_refused,
 )
 def triton_swizzled(a: Tensor, b: Tensor) -> Tensor:
     c: Tensor = TritonMatmul.apply(a, b, "swizzled")  # type: ignore[no-untyped-call]
@@ -307,10 +365,23 @@ else:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def product_kernel(  # type: ignore[no-untyped-def]
-        a, b, c, m, n, k, a_m, a_k, b_k, b_n,
-        block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, group: tl.constexpr, precision: tl.constexpr,
+        a,
+        b,
+        c,
+        m,
+        n,
+        k,
+        a_m,
+        a_k,
+        b_k,
+        b_n,
+        block_m: tl.constexpr,
+        block_n: tl.constexpr,
+        block_k: tl.constexpr,
+        group: tl.constexpr,
+        precision: tl.constexpr,
         widen: tl.constexpr,
-    ):  # fmt: skip
+    ):
         rows, columns = tl.cdiv(m, block_m), tl.cdiv(n, block_n)
         tile = tl.program_id(0)
         first = tile // (group * columns) * group
@@ -339,7 +410,8 @@ CONFIGURATIONS = (
 """What autotuning chooses from: rows, columns and depth of a tile, warps, stages."""
 
 SCALAR_CONFIGURATIONS = ((128, 64, 16, 8, 3), (64, 64, 16, 4, 3), (64, 128, 16, 8, 3))
-"""The same where tensor cores must not be used: a program's loop is written out in full then, so that deep tiles compile for minutes."""
+"""The same where tensor cores must not be used: a program's loop is written out in full then, so that deep tiles
+compile for minutes."""
 
 
 @functools.cache
@@ -388,7 +460,8 @@ def _triton_product(a: Tensor, b: Tensor, how: str, precision: str) -> Tensor:
     if tuned is not None:
         tuned[lambda meta: (triton.cdiv(m, meta["block_m"]) * triton.cdiv(n, meta["block_n"]),)](*arguments, **options)
         return c
-    # Without tensor cores a program's loop is written out in full: deep tiles would take longer to compile than they save.
+    # Without tensor cores a program's loop is written out in full: deep tiles would take longer to compile than they
+    # save.
     height, width, deep = (64, 64, 32) if how == "naive" else (128, 128, 32)
     if scalar:
         width, deep = 64, 16

@@ -1,8 +1,8 @@
 """Rotary position embedding: pairs of elements of queries and keys, turned by an angle that grows with the position.
 
-y = x * cos + partner(x) * sin, where the partner of (a, b) is (-b, a). A row pairs element i with i + dim / 2, or, interleaved, 2i with
-2i + 1; cos and sin hold a row per position, made for the one form or the other. Queries and keys lie as (batch, length, heads, dim), or
-in the layout bhsd as (batch, heads, length, dim).
+y = x * cos + partner(x) * sin, where the partner of (a, b) is (-b, a). A row pairs element i with i + dim / 2, or,
+interleaved, 2i with 2i + 1; cos and sin hold a row per position, made for the one form or the other. Queries and keys
+lie as (batch, length, heads, dim), or in the layout bhsd as (batch, heads, length, dim).
 """
 
 from __future__ import annotations
@@ -40,9 +40,14 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     # A decoding step asks for one position per sequence, wherever that sequence is.
     positions = make.integers(0, table, batch, length) if "table" in dict(case.sizes) else None
     return {
-        "q": q, "k": k, "cos": cos.to(q.dtype), "sin": sin.to(q.dtype),
-        "positions": positions, "heads_first": heads_first, "interleaved": interleaved,
-    }  # fmt: skip
+        "q": q,
+        "k": k,
+        "cos": cos.to(q.dtype),
+        "sin": sin.to(q.dtype),
+        "positions": positions,
+        "heads_first": heads_first,
+        "interleaved": interleaved,
+    }
 
 
 def table_rows(case: Case) -> int:
@@ -89,8 +94,10 @@ def reference(
 
 
 def cost(case: Case) -> Cost:
-    """Three operations per element, in either direction: gradients are turned back by the same tables. Rows of the tables that no
-    position asks for are not read."""
+    """Three operations per element, in either direction: gradients are turned back by the same tables.
+
+    Rows of the tables that no position asks for are not read.
+    """
     places = case["batch"] * case["length"]
     elements = places * sum(case["heads"]) * case["dim"]
     asked = min(places, table_rows(case)) if "table" in dict(case.sizes) else table_rows(case)
@@ -173,14 +180,19 @@ operator = Operator(
 @operator.variant(
     "v1", idea="x * cos + rotate_half(x) * sin as models write it: two halves negated and joined, two products, a sum"
 )
-def v1(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool) -> Both:
+def v1(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool
+) -> Both:
     return reference(q, k, cos, sin, positions, heads_first, interleaved)
 
 
 @operator.variant(
-    "v2", idea="the sign moves into the small table, so that the partner is a plain roll and the last two steps are one addcmul"
+    "v2",
+    idea="the sign moves into the small table, so that the partner is a plain roll and the last two steps are one addcmul",
 )
-def v2(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool) -> Both:
+def v2(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool
+) -> Both:
     half = sin.shape[1] // 2
     sign = torch.ones(2, dtype=sin.dtype, device=sin.device)
     sign[0].neg_()
@@ -200,7 +212,9 @@ def v2(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None,
     outcome="97 µs for 8192 rows of 32 + 8 heads of 128 in bf16 on an H200: v1 513, compile 45",
     native=True,
 )
-def v3(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool) -> Both:
+def v3(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool
+) -> Both:
     return _native(q, k, cos, sin, positions, heads_first, interleaved, FLAT)
 
 
@@ -212,7 +226,9 @@ def v3(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None,
     devices=("cuda",),
     unsupported=lambda case, device: "f64 is v3's alone" if case.precision == "f64" else None,
 )
-def v4(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool) -> Both:
+def v4(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool
+) -> Both:
     return _native(q, k, cos, sin, positions, heads_first, interleaved, TABLE)
 
 
@@ -244,9 +260,14 @@ def liger_unsupported(case: Case, _device: DeviceKind) -> str | None:
 
 
 @operator.variant(
-    "liger", idea="Liger's Triton kernel, which works in place, so on copies", devices=("cuda",), unsupported=liger_unsupported
+    "liger",
+    idea="Liger's Triton kernel, which works in place, so on copies",
+    devices=("cuda",),
+    unsupported=liger_unsupported,
 )
-def liger(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool) -> Both:
+def liger(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool
+) -> Both:
     from liger_kernel.ops.rope import LigerRopeFunction
 
     tables = [table[None] if positions is None else table[positions] for table in (cos, sin)]
@@ -262,7 +283,14 @@ def _compiled() -> Callable[..., Both]:
 
 
 def _native(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool, version: int
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor | None,
+    heads_first: bool,
+    interleaved: bool,
+    version: int,
 ) -> Both:
     both: Both = torch.ops.warpwatch.rope(q, k, cos, sin, positions, heads_first, interleaved, version)
     return both
@@ -277,10 +305,22 @@ else:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def turn_kernel(  # type: ignore[no-untyped-def]
-        x, y, cos, sin, positions, length, heads, dim,
-        heads_first: tl.constexpr, interleaved: tl.constexpr, transposed: tl.constexpr, asked: tl.constexpr,
-        head_block: tl.constexpr, pair_block: tl.constexpr, wide: tl.constexpr,
-    ):  # fmt: skip
+        x,
+        y,
+        cos,
+        sin,
+        positions,
+        length,
+        heads,
+        dim,
+        heads_first: tl.constexpr,
+        interleaved: tl.constexpr,
+        transposed: tl.constexpr,
+        asked: tl.constexpr,
+        head_block: tl.constexpr,
+        pair_block: tl.constexpr,
+        wide: tl.constexpr,
+    ):
         place = tl.program_id(0).to(tl.int64)
         batch, position = place // length, place % length
         row = tl.load(positions + place) if asked else position
@@ -309,7 +349,14 @@ class TritonRope(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None,
+        heads_first: bool,
+        interleaved: bool,
     ) -> Both:
         ctx.save_for_backward(cos, sin, positions)
         ctx.form = heads_first, interleaved
@@ -324,7 +371,13 @@ class TritonRope(torch.autograd.Function):
 
 
 def _triton_turn(
-    x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool, transposed: bool
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor | None,
+    heads_first: bool,
+    interleaved: bool,
+    transposed: bool,
 ) -> Tensor:
     x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
     positions = None if positions is None else positions.contiguous()
@@ -335,8 +388,20 @@ def _triton_turn(
     pair_block = triton.next_power_of_2(max(dim // 2, 1))
     head_block = min(triton.next_power_of_2(heads), max(1, 4096 // pair_block))
     turn_kernel[(x.shape[0] * length,)](
-        x, y, cos, sin, positions if positions is not None else x, length, heads, dim,
-        heads_first, interleaved, transposed, positions is not None, head_block, pair_block,
+        x,
+        y,
+        cos,
+        sin,
+        positions if positions is not None else x,
+        length,
+        heads,
+        dim,
+        heads_first,
+        interleaved,
+        transposed,
+        positions is not None,
+        head_block,
+        pair_block,
         tl.float64 if x.dtype == torch.float64 else tl.float32,
-    )  # fmt: skip
+    )
     return y

@@ -1,8 +1,9 @@
 """Greedy decode of a recurrent encoder-decoder, end to end: source tokens in, at most `steps` tokens per sentence out.
 
-A GRU encoder walks the source's embeddings; its last state is the decoder's first state and, unchanged, the context of every step.
-A step takes the token before it, updates the state and emits the likeliest token; a sentence that has emitted END repeats it. What
-counts is the time of the whole decode: a step is launch-bound long before any of its kernels is worth making faster.
+A GRU encoder walks the source's embeddings; its last state is the decoder's first state and, unchanged, the context of
+every step. A step takes the token before it, updates the state and emits the likeliest token; a sentence that has
+emitted END repeats it. What counts is the time of the whole decode: a step is launch-bound long before any of its
+kernels is worth making faster.
 """
 
 from __future__ import annotations
@@ -73,9 +74,16 @@ def reference(
 
 
 def cost(case: Case) -> Cost:
-    """The context's products count once. Bytes are those of all weights once, which no cache keeps from being read at least once."""
+    """The context's products count once.
+
+    Bytes are those of all weights once, which no cache keeps from being read at least once.
+    """
     batch, width, hidden, (_, vocab) = case["batch"], case["embedding"], case["hidden"], case["vocab"]
-    encoder, decoder, fc = 3 * hidden * (width + hidden), 3 * hidden * (width + 2 * hidden), vocab * (width + 2 * hidden)
+    encoder, decoder, fc = (
+        3 * hidden * (width + hidden),
+        3 * hidden * (width + 2 * hidden),
+        vocab * (width + 2 * hidden),
+    )
     context = hidden * (3 * hidden + vocab)
     step = decoder + fc - context
     flops = 2 * batch * (case["source"] * encoder + context + case["steps"] * step)
@@ -90,9 +98,17 @@ def register_native() -> None:
 
     @torch.library.register_fake("warpwatch::seq2seq_decode")  # type: ignore[untyped-decorator]
     def fake(
-        source: Tensor, source_table: Tensor, target_table: Tensor, encoder: list[Tensor], decoder: list[Tensor],
-        w_fc: Tensor, b_fc: Tensor, start: int, end: int, steps: int,
-    ) -> Tensor:  # fmt: skip
+        source: Tensor,
+        source_table: Tensor,
+        target_table: Tensor,
+        encoder: list[Tensor],
+        decoder: list[Tensor],
+        w_fc: Tensor,
+        b_fc: Tensor,
+        start: int,
+        end: int,
+        steps: int,
+    ) -> Tensor:
         return source.new_empty((source.shape[1], steps))
 
 
@@ -122,11 +138,19 @@ operator = Operator(
 )
 
 
-@operator.variant("v1", idea="as the formula is written, and the host asks after every step whether all sentences have ended")
+@operator.variant(
+    "v1", idea="as the formula is written, and the host asks after every step whether all sentences have ended"
+)
 def v1(
-    source: Tensor, source_table: Tensor, target_table: Tensor, encoder: Sequence[Tensor], decoder: Sequence[Tensor],
-    w_fc: Tensor, b_fc: Tensor, steps: int,
-) -> Tensor:  # fmt: skip
+    source: Tensor,
+    source_table: Tensor,
+    target_table: Tensor,
+    encoder: Sequence[Tensor],
+    decoder: Sequence[Tensor],
+    w_fc: Tensor,
+    b_fc: Tensor,
+    steps: int,
+) -> Tensor:
     h = source_table.new_zeros(source.shape[1], encoder[1].shape[1])
     for step in source:
         h = _recurrent.naive_cell(source_table[step], h, *encoder)
@@ -142,11 +166,19 @@ def v1(
     return emitted
 
 
-@operator.variant("v2", idea="torch.gru of the whole source, torch.gru_cell and F.linear per step, and nobody waits for the host")
+@operator.variant(
+    "v2", idea="torch.gru of the whole source, torch.gru_cell and F.linear per step, and nobody waits for the host"
+)
 def v2(
-    source: Tensor, source_table: Tensor, target_table: Tensor, encoder: Sequence[Tensor], decoder: Sequence[Tensor],
-    w_fc: Tensor, b_fc: Tensor, steps: int,
-) -> Tensor:  # fmt: skip
+    source: Tensor,
+    source_table: Tensor,
+    target_table: Tensor,
+    encoder: Sequence[Tensor],
+    decoder: Sequence[Tensor],
+    w_fc: Tensor,
+    b_fc: Tensor,
+    steps: int,
+) -> Tensor:
     h, token, emitted = _encode(source, source_table, encoder), torch.full_like(source[0], START), []
     c = h
     for _ in range(steps):
@@ -162,9 +194,15 @@ def v2(
     idea="v2 with the context's products computed once: no concatenation, two fifths fewer bytes of the vocabulary's weights",
 )
 def split(
-    source: Tensor, source_table: Tensor, target_table: Tensor, encoder: Sequence[Tensor], decoder: Sequence[Tensor],
-    w_fc: Tensor, b_fc: Tensor, steps: int,
-) -> Tensor:  # fmt: skip
+    source: Tensor,
+    source_table: Tensor,
+    target_table: Tensor,
+    encoder: Sequence[Tensor],
+    decoder: Sequence[Tensor],
+    w_fc: Tensor,
+    b_fc: Tensor,
+    steps: int,
+) -> Tensor:
     h, token, emitted = _encode(source, source_table, encoder), torch.full_like(source[0], START), []
     (w_ih, w_hh, b_ih, b_hh), width, hidden = decoder, target_table.shape[1], h.shape[1]
     w_e, w_c = torch.split(w_ih, [width, hidden], dim=1)
@@ -173,7 +211,11 @@ def split(
     for _ in range(steps):
         e = target_table[token]
         own, recurrent = torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t())
-        h = torch.ops.aten._thnn_fused_gru_cell(own, recurrent, h)[0] if h.is_cuda else _recurrent.cell(own, recurrent, h)
+        h = (
+            torch.ops.aten._thnn_fused_gru_cell(own, recurrent, h)[0]
+            if h.is_cuda
+            else _recurrent.cell(own, recurrent, h)
+        )
         token = _next(token, torch.addmm(torch.addmm(logits, e, v_e.t()), h, v_h.t()))
         emitted.append(token)
     return torch.stack(emitted, 1)
@@ -233,9 +275,15 @@ def native_unsupported(case: Case, _device: DeviceKind) -> str | None:
     unsupported=native_unsupported,
 )
 def v3(
-    source: Tensor, source_table: Tensor, target_table: Tensor, encoder: Sequence[Tensor], decoder: Sequence[Tensor],
-    w_fc: Tensor, b_fc: Tensor, steps: int,
-) -> Tensor:  # fmt: skip
+    source: Tensor,
+    source_table: Tensor,
+    target_table: Tensor,
+    encoder: Sequence[Tensor],
+    decoder: Sequence[Tensor],
+    w_fc: Tensor,
+    b_fc: Tensor,
+    steps: int,
+) -> Tensor:
     tables = source_table, target_table
     tokens: Tensor = torch.ops.warpwatch.seq2seq_decode(
         source, *tables, list(encoder), list(decoder), w_fc, b_fc, START, END, steps

@@ -1,7 +1,9 @@
-"""y = x · W' with W pruned 2:4: of each aligned group of four along a row the two largest magnitudes stay, of equal ones the first.
+"""y = x · W' with W pruned 2:4: of each aligned group of four along a row the two largest magnitudes stay, of equal
+ones the first.
 
-Inference (train = 0) prunes W offline, in `prepare`. Training (train = 1) prunes it in every call, and its gradients are those of a
-straight-through estimator: dx = g · pruned W, while dW = g' · x is dense, so that what was pruned can come back.
+Inference (train = 0) prunes W offline, in `prepare`. Training (train = 1) prunes it in every call, and its gradients
+are those of a straight-through estimator: dx = g · pruned W, while dW = g' · x is dense, so that what was pruned can
+come back.
 """
 
 from __future__ import annotations
@@ -70,8 +72,11 @@ def reference(x: Tensor, w: Tensor, train: bool) -> Tensor:
 
 
 def cost(case: Case) -> Cost:
-    """Half of a dense product's multiply-adds, in dx too; dW is dense. In inference W is read compressed: half of its values and
-    four bits of metadata for each group of four, which for 16-bit elements is 9/16 of the dense W."""
+    """Half of a dense product's multiply-adds, in dx too; dW is dense.
+
+    In inference W is read compressed: half of its values and four bits of metadata for each group of four, which for
+    16-bit elements is 9/16 of the dense W.
+    """
     tokens, n, k, es = case["tokens"], case["n"], case["k"], case.element_bytes
     dense = 2 * tokens * n * k
     if case.direction == "bwd":
@@ -127,7 +132,9 @@ def _train_remember(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tenso
     ctx.save_for_backward(inputs[0], *output[1:])
 
 
-def _train_backward(ctx: Any, gradient: Tensor | None, _values: None, _metadata: None) -> tuple[Tensor | None, Tensor | None]:
+def _train_backward(
+    ctx: Any, gradient: Tensor | None, _values: None, _metadata: None
+) -> tuple[Tensor | None, Tensor | None]:
     if gradient is None:
         return None, None
     x, values, metadata = ctx.saved_tensors
@@ -199,7 +206,9 @@ def v1(x: Tensor, w: Tensor, train: bool) -> Tensor:
 
 
 @operator.variant(
-    "v2", idea="dense: W pruned offline, in training by comparisons; what a sparse product has to beat", prepare=pruned_offline
+    "v2",
+    idea="dense: W pruned offline, in training by comparisons; what a sparse product has to beat",
+    prepare=pruned_offline,
 )
 def v2(x: Tensor, w: Tensor, train: bool, pruned: Tensor | None = None) -> Tensor:
     return F.linear(x, straight_through(w, pruned_by_comparing) if pruned is None else pruned)
@@ -211,7 +220,11 @@ def compiled_v2(x: Tensor, w: Tensor, train: bool, pruned: Tensor | None = None)
 
 
 def cuda_prunes_for_training(case: Case, device: DeviceKind) -> str | None:
-    return "on CUDA it prunes for training: see v2 and v4 for inference" if device == "cuda" and not case["train"] else None
+    return (
+        "on CUDA it prunes for training: see v2 and v4 for inference"
+        if device == "cuda" and not case["train"]
+        else None
+    )
 
 
 @operator.variant(
@@ -322,7 +335,10 @@ class SemiStructured(torch.autograd.Function):
 
 
 def padded_product(product: Callable[[list[Tensor], Tensor], Tensor], weight: list[Tensor], x: Tensor) -> Tensor:
-    """Both libraries want a multiple of 8 tokens: what is added for that is cut off again. cuSPARSELt refuses what is not aligned."""
+    """Both libraries want a multiple of 8 tokens: what is added for that is cut off again.
+
+    cuSPARSELt refuses what is not aligned.
+    """
     missing = -x.shape[0] % 8
     y = product(weight, F.pad(x, (0, 0, 0, missing)).mT if missing else aligned(x.contiguous()).mT)
     return y[: x.shape[0]]
@@ -349,9 +365,15 @@ def semi_structured_variant(
     operator.variant(name, idea=idea, devices=("cuda",), unsupported=unsupported, prepare=prepare)(linear)
 
 
-semi_structured_variant("cutlass", "torch's 2:4 product by CUTLASS", cutlass_unsupported, compress_for_cutlass, cutlass_product)
 semi_structured_variant(
-    "cusparselt", "torch's 2:4 product by cuSPARSELt", cusparselt_unsupported, compress_for_cusparselt, cusparselt_product
+    "cutlass", "torch's 2:4 product by CUTLASS", cutlass_unsupported, compress_for_cutlass, cutlass_product
+)
+semi_structured_variant(
+    "cusparselt",
+    "torch's 2:4 product by cuSPARSELt",
+    cusparselt_unsupported,
+    compress_for_cusparselt,
+    cusparselt_product,
 )
 
 

@@ -1,6 +1,7 @@
 """C = A · B with a sparse A (m x k, CSR with int32 indices) and a dense B (k x n).
 
-A's gradient is wanted on A's own pattern only: dvalues[p] = G[row of p] · B[col[p]]; that of B is A' G, with a G that is dense.
+A's gradient is wanted on A's own pattern only: dvalues[p] = G[row of p] · B[col[p]]; that of B is A' G, with a G that
+is dense.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, cas
 from warpwatch.peers import triton_unsupported
 
 CSR_ALG2, CSR_ALG3 = 6, 12
-"""cuSPARSE's algorithms for CSR: the second is made for row-major operands, the third looks at the pattern beforehand."""
+"""cuSPARSE's algorithms for CSR: the second is made for row-major operands, the third looks at the pattern beforehand.
+"""
 
 TILE = 64
 """Columns of A per tile, as in csrc/spmm/spmm.h."""
@@ -38,9 +40,11 @@ def entries(case: Case) -> int:
 
 
 def pattern(make: Maker, m: int, k: int, count: int) -> tuple[Tensor, Tensor]:
-    """(crow, col) of a random CSR matrix with exactly `count` entries, so that all seeds of a case give tensors of one size.
+    """(crow, col) of a random CSR matrix with exactly `count` entries, so that all seeds of a case give tensors of one
+    size.
 
-    Rows differ in length by up to half of the mean where there is room; a row's columns lie in as many equal parts, one in each.
+    Rows differ in length by up to half of the mean where there is room; a row's columns lie in as many equal parts, one
+    in each.
     """
     density = count / (m * k) if m * k else 0.0
     uneven = max(0.0, min(0.5, (k - 1) / (density * k) - 1)) if count else 0.0
@@ -59,7 +63,9 @@ def pattern(make: Maker, m: int, k: int, count: int) -> tuple[Tensor, Tensor]:
 
 def rows_of(crow: Tensor, col: Tensor) -> Tensor:
     """The row of every entry."""
-    return torch.repeat_interleave(torch.arange(crow.numel() - 1, device=crow.device), crow.diff().long(), output_size=col.numel())
+    return torch.repeat_interleave(
+        torch.arange(crow.numel() - 1, device=crow.device), crow.diff().long(), output_size=col.numel()
+    )
 
 
 def densify(crow: Tensor, col: Tensor, values: Tensor, k: int) -> Tensor:
@@ -71,7 +77,8 @@ def reference(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:
 
 
 def cost(case: Case) -> Cost:
-    """2·nnz·n operations forward, and as many for each of dB and dvalues, which read G, B and A and write both gradients."""
+    """2·nnz·n operations forward, and as many for each of dB and dvalues, which read G, B and A and write both
+    gradients."""
     (m, k), n, nnz = case["size"], case["n"], entries(case)
     indices, dense = 4 * (nnz + m + 1), case.element_bytes * n
     if case.direction == "fwd":
@@ -154,13 +161,18 @@ def prepare_dense(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[
     return {"a": densify(crow, col, values, b.shape[0])}
 
 
-@operator.variant("v1", idea="A made dense beforehand, then one dense product: what sparsity has to beat", prepare=prepare_dense)
+@operator.variant(
+    "v1", idea="A made dense beforehand, then one dense product: what sparsity has to beat", prepare=prepare_dense
+)
 def v1(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, a: Tensor) -> Tensor:
     return a @ b
 
 
 def transpose(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str, Tensor]:
-    """A' in CSR and which value goes where in it; nothing where no gradient is wanted. Values may change from call to call."""
+    """A' in CSR and which value goes where in it; nothing where no gradient is wanted.
+
+    Values may change from call to call.
+    """
     if not (values.requires_grad or b.requires_grad):
         return {}
     k = b.shape[0]
@@ -172,14 +184,21 @@ def transpose(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str,
 
 def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, k: int) -> Tensor:
     shape = (crow.numel() - 1, k)
-    return torch.sparse_csr_tensor(crow.contiguous(), col.contiguous(), values.contiguous(), shape, check_invariants=False)
+    return torch.sparse_csr_tensor(
+        crow.contiguous(), col.contiguous(), values.contiguous(), shape, check_invariants=False
+    )
 
 
 class TorchSparse(torch.autograd.Function):
-    """torch's sparse products. Left to autograd, A's gradient would be made dense on the way, and A' converted in every call."""
+    """torch's sparse products.
+
+    Left to autograd, A's gradient would be made dense on the way, and A' converted in every call.
+    """
 
     @staticmethod
-    def forward(ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, transposed: dict[str, Tensor]) -> Tensor:
+    def forward(
+        ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, transposed: dict[str, Tensor]
+    ) -> Tensor:
         ctx.save_for_backward(crow, col, values, b)
         ctx.transposed = transposed
         y: Tensor = torch.sparse.mm(csr_tensor(crow, col, values, b.shape[0]), b)
@@ -220,7 +239,10 @@ class SparsePlan:
 
 
 def plan(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, algorithm: int) -> dict[str, Any]:
-    """Descriptors, buffer sizes and preprocessing, done once. The buffers are torch's, so nothing is left behind by a call."""
+    """Descriptors, buffer sizes and preprocessing, done once.
+
+    The buffers are torch's, so nothing is left behind by a call.
+    """
     operands = tuple(t.detach().contiguous() for t in (crow, col, values, b))
     gradients = values.requires_grad or b.requires_grad
     number, *buffers = torch.ops.warpwatch.spmm_cusparse_plan(*operands, algorithm, gradients)
@@ -231,7 +253,9 @@ class CuSparse(torch.autograd.Function):
     """The planned products: y = A b, dvalues = (G b') on A's pattern, db = A' G."""
 
     @staticmethod
-    def forward(ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, plan: SparsePlan, buffers: list[Tensor]) -> Tensor:
+    def forward(
+        ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, plan: SparsePlan, buffers: list[Tensor]
+    ) -> Tensor:
         crow, col, values, b = (t.contiguous() for t in (crow, col, values, b))
         ctx.save_for_backward(crow, col, values, b)
         ctx.plan, ctx.buffers = plan, buffers
@@ -257,11 +281,17 @@ def planned(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, plan: SparsePl
 
 
 for name, algorithm, idea in (
-    ("cusparse", CSR_ALG2, "cuSPARSE itself, described and sized once, executed many times: its algorithm for row-major operands"),
+    (
+        "cusparse",
+        CSR_ALG2,
+        "cuSPARSE itself, described and sized once, executed many times: its algorithm for row-major operands",
+    ),
     ("cusparse_inspected", CSR_ALG3, "the same with its algorithm that looks at the pattern beforehand"),
 ):
     prepare = functools.partial(plan, algorithm=algorithm)
-    operator.variant(name, idea=idea, native=True, devices=("cuda",), unsupported=empty_unsupported, prepare=prepare)(planned)
+    operator.variant(name, idea=idea, native=True, devices=("cuda",), unsupported=empty_unsupported, prepare=prepare)(
+        planned
+    )
 
 
 @operator.variant(
@@ -279,7 +309,9 @@ def inspect(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str, T
     """Where the entries of each tile begin, in A and where gradients are wanted in A' too."""
     inspected = {"starts": torch.ops.warpwatch.spmm_inspect(crow, col, b.shape[0]), **transpose(crow, col, values, b)}
     if "crow_t" in inspected:
-        inspected["starts_t"] = torch.ops.warpwatch.spmm_inspect(inspected["crow_t"], inspected["col_t"], crow.numel() - 1)
+        inspected["starts_t"] = torch.ops.warpwatch.spmm_inspect(
+            inspected["crow_t"], inspected["col_t"], crow.numel() - 1
+        )
     return inspected
 
 

@@ -159,7 +159,11 @@ def inline_unsupported(case: Case, device: DeviceKind) -> str | None:
     cuda = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     if not (shutil.which("nvcc") or any(folder and Path(folder, "bin", "nvcc").exists() for folder in cuda)):
         return "load_inline needs nvcc: install a CUDA toolkit and put nvcc on PATH, or set CUDA_HOME"
-    return None if importlib.util.find_spec("ninja") or shutil.which("ninja") else "load_inline needs ninja: pip install ninja"
+    return (
+        None
+        if importlib.util.find_spec("ninja") or shutil.which("ninja")
+        else "load_inline needs ninja: pip install ninja"
+    )
 
 
 def compile_inline(a: Tensor) -> dict[str, Any]:
@@ -195,7 +199,8 @@ class InlineSquare(torch.autograd.Function):
 
 @functools.cache
 def _inline() -> Callable[[float, Tensor, Tensor], Tensor]:
-    """Compiled once per process, into a folder that goes with it: a child that measures has a home of its own, which goes too."""
+    """Compiled once per process, into a folder that goes with it: a child that measures has a home of its own, which
+    goes too."""
     from torch.utils import cpp_extension
 
     folder = tempfile.mkdtemp(prefix="load_inline")

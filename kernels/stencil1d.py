@@ -1,4 +1,5 @@
-"""A stencil over a line, y[i] = w0 x[i-3] + … + w3 x[i] + … + w6 x[i+3], with zeros beyond the ends: what a block must share."""
+"""A stencil over a line, y[i] = w0 x[i-3] + … + w3 x[i] + … + w6 x[i+3], with zeros beyond the ends: what a block must
+share."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ def register_native() -> None:
 QUICK = both_directions(case("f32", n=100_000), case("f32", n=65_537), case("f64", n=30_000))
 FULL = (
     *QUICK,
-    *both_directions(*(case("f32", n=2**power) for power in (16, 20, 24, 26, 28)), case("f32", n=10**7 + 3), case("f64", n=2**26)),
+    *both_directions(
+        *(case("f32", n=2**power) for power in (16, 20, 24, 26, 28)), case("f32", n=10**7 + 3), case("f64", n=2**26)
+    ),
 )
 EDGE = (
     *both_directions(*(case("f32", n=n) for n in (1, 7, 255, 4097))),

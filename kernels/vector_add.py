@@ -1,4 +1,5 @@
-"""y = a + b: three memory accesses and one addition per element, so every microsecond above the copy floor is launch shape.
+"""y = a + b: three memory accesses and one addition per element, so every microsecond above the copy floor is launch
+shape.
 
 Cases sized `host` instead of `n` are end to end: a, b and y lie on the host, the addition happens on the device.
 """
@@ -196,7 +197,10 @@ def compiled_add(a: Tensor, b: Tensor) -> Tensor:
 
 
 @operator.variant(
-    "triton", idea="one program per 1024 elements", outcome="48.3 µs there, as torch", unsupported=device_only(triton_unsupported)
+    "triton",
+    idea="one program per 1024 elements",
+    outcome="48.3 µs there, as torch",
+    unsupported=device_only(triton_unsupported),
 )
 def triton_add(a: Tensor, b: Tensor) -> Tensor:
     y: Tensor = TritonAdd.apply(a, b)  # type: ignore[no-untyped-call]
@@ -204,14 +208,19 @@ def triton_add(a: Tensor, b: Tensor) -> Tensor:
 
 
 @operator.variant(
-    "pageable", idea="end to end from ordinary memory, which the driver copies through a buffer of its own", unsupported=host_only
+    "pageable",
+    idea="end to end from ordinary memory, which the driver copies through a buffer of its own",
+    unsupported=host_only,
 )
 def pageable(a: Tensor, b: Tensor, device: torch.device) -> Tensor:
     return (a.to(device) + b.to(device)).cpu()
 
 
 def pin(a: Tensor, b: Tensor, device: torch.device) -> dict[str, Any]:
-    """The operands in page-locked memory. A call makes its result's itself, since that may outlive it; torch keeps the memory."""
+    """The operands in page-locked memory.
+
+    A call makes its result's itself, since that may outlive it; torch keeps the memory.
+    """
     return {"a_pinned": a.contiguous().pin_memory(), "b_pinned": b.contiguous().pin_memory()}
 
 

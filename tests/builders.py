@@ -15,13 +15,26 @@ from warpwatch import git
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs, submissions
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
+from warpwatch.db.outcome import (
+    BuildRow,
+    ComparisonRow,
+    EnvironmentRow,
+    KernelRow,
+    MeasurementRow,
+    ResultRow,
+    RunOutcome,
+    TraceRow,
+)
 from warpwatch.db.reads.judging import list_job_ids
 
 VARIANTS = ("v1", "v2", "v3")
 CASES = ("n=1024,f32,fwd", "n=1024,f32,bwd", "n=4096,f32,fwd")
-CPU = EnvironmentRow("c" * 64, "cpu", "test-cpu", "Test CPU", {"torch": "2.13.0", "threads": 2}, {"copy": 1e10, "f32": 1e11})
-GPU = EnvironmentRow("9" * 64, "cuda", "test-gpu", "Test GPU", {"torch": "2.13.0", "cuda": "13.0"}, {"copy": 3e12, "f32": 5e13})
+CPU = EnvironmentRow(
+    "c" * 64, "cpu", "test-cpu", "Test CPU", {"torch": "2.13.0", "threads": 2}, {"copy": 1e10, "f32": 1e11}
+)
+GPU = EnvironmentRow(
+    "9" * 64, "cuda", "test-gpu", "Test GPU", {"torch": "2.13.0", "cuda": "13.0"}, {"copy": 3e12, "f32": 5e13}
+)
 Cells = Mapping[tuple[str, str], Any]
 
 
@@ -48,26 +61,37 @@ def run_git(path: Path, *arguments: str) -> str:
         for role in ("AUTHOR", "COMMITTER")
         for what, value in (("NAME", "Ann"), ("EMAIL", "ann@example.com"))
     }
-    done = subprocess.run(["git", *arguments], cwd=path, env=os.environ | who, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", *arguments], cwd=path, env=os.environ | who, check=True, capture_output=True, text=True
+    )
     return done.stdout
 
 
 def catalogue(operators: tuple[str, ...] = ("square",), variants: tuple[str, ...] = VARIANTS) -> dict[str, Any]:
-    """contract.protocol.Catalogue as JSON: every operator has the same variants and CASES, the last case in the full suite only."""
+    """contract.protocol.Catalogue as JSON: every operator has the same variants and CASES, the last case in the full
+    suite only."""
     cases = [
         {
-            "key": key, "sizes": {"n": int(key.split(",")[0][2:])}, "precision": "f32", "direction": key.split(",")[2],
-            "layout": "contiguous", "suites": ["full"] if key == CASES[-1] else ["quick", "full"], "flops": 1000, "bytes": 8000,
+            "key": key,
+            "sizes": {"n": int(key.split(",")[0][2:])},
+            "precision": "f32",
+            "direction": key.split(",")[2],
+            "layout": "contiguous",
+            "suites": ["full"] if key == CASES[-1] else ["quick", "full"],
+            "flops": 1000,
+            "bytes": 8000,
         }
         for key in CASES
-    ]  # fmt: skip
+    ]
     named = [
-        {"name": name, "idea": f"idea of {name}", "outcome": "", "devices": ["cpu", "cuda"], "native": False} for name in variants
+        {"name": name, "idea": f"idea of {name}", "outcome": "", "devices": ["cpu", "cuda"], "native": False}
+        for name in variants
     ]
     return {
         "contract": 1,
         "operators": [
-            {"name": name, "summary": f"About {name}.", "variants": named, "cases": cases, "error": None} for name in operators
+            {"name": name, "summary": f"About {name}.", "variants": named, "cases": cases, "error": None}
+            for name in operators
         ],
     }
 
@@ -80,8 +104,14 @@ def measurement(median_ns: float, metric: str, spread: float = 0.002) -> Measure
 
 def trace(folder: Path, kernels: int = 3, padding: int = 0) -> TraceRow:
     """A small Chrome trace; `padding` adds bytes that hardly compress."""
-    text = json.dumps({"traceEvents": [{"name": f"kernel {n}", "ph": "X", "ts": n, "dur": 1, "pid": 1, "tid": 1} for n in range(kernels)],
-                       "padding": os.urandom(padding).hex()})  # fmt: skip
+    text = json.dumps(
+        {
+            "traceEvents": [
+                {"name": f"kernel {n}", "ph": "X", "ts": n, "dur": 1, "pid": 1, "tid": 1} for n in range(kernels)
+            ],
+            "padding": os.urandom(padding).hex(),
+        }
+    )
     path = folder / f"{os.urandom(8).hex()}.json.gz"
     path.write_bytes(gzip.compress(text.encode()))
     rows = [KernelRow(f"kernel {n}", 2, 2000.0 - n, 1000.0, 0.5, {"grid": [1, 1, 1]}) for n in range(kernels)]
@@ -113,7 +143,9 @@ class Lab:
     def use(self, session: Any, environment: EnvironmentRow) -> None:
         """Register the device of an environment, with a worker on it, and measure there from now on."""
         self.environment = environment
-        self.device = registry.ensure_device(session, environment.device_key, environment.device_kind, environment.device_name)
+        self.device = registry.ensure_device(
+            session, environment.device_key, environment.device_kind, environment.device_name
+        )
         self.worker = registry.register_worker(session, f"node-1-{environment.device_key}", self.device, "0.1.0", {})
 
     def switch(self, environment: EnvironmentRow) -> None:
@@ -122,7 +154,14 @@ class Lab:
             self.use(session, environment)
 
     def submit(
-        self, kind: str, index: int, *, base: int | None = None, operator: str = "square", origin: str = "api", **spec: Any
+        self,
+        kind: str,
+        index: int,
+        *,
+        base: int | None = None,
+        operator: str = "square",
+        origin: str = "api",
+        **spec: Any,
     ) -> int:
         """The id of a queued job for the commit number `index`."""
         with self.database.session() as session:
@@ -131,7 +170,9 @@ class Lab:
             job = submissions.NewJob(
                 kind, self.commits[self.shas[index]], operator_id, self.device, {"suite": "quick", **spec}, base_id
             )
-            new = submissions.NewSubmission(self.repository, {"kinds": [kind], "commits": self.shas[index]}, [job], origin)
+            new = submissions.NewSubmission(
+                self.repository, {"kinds": [kind], "commits": self.shas[index]}, [job], origin
+            )
             return list_job_ids(session, submissions.create_submission(session, new))[0]
 
     def begin(self, job_id: int) -> int:
@@ -148,7 +189,9 @@ class Lab:
             runs.finish_run(session, run_id, outcome)
         return run_id
 
-    def bench(self, index: int, medians: Cells, *, operator: str = "square", origin: str = "api", spread: float = 0.002) -> int:
+    def bench(
+        self, index: int, medians: Cells, *, operator: str = "square", origin: str = "api", spread: float = 0.002
+    ) -> int:
         """Time (variant, case) → median in ns, or a Status, at the commit number `index`; the job's id."""
         job = self.submit("bench", index, operator=operator, origin=origin)
         self.finish(job, self.outcome([self._timed(*cell, value, spread) for cell, value in medians.items()]))
@@ -157,7 +200,10 @@ class Lab:
     def check(self, index: int, statuses: Cells, *, operator: str = "square") -> int:
         """Check (variant, case) → Status at the commit number `index`; the job's id."""
         job = self.submit("check", index, operator=operator)
-        rows = [ResultRow(*cell, status, "" if status == Status.OK else f"it was {status}") for cell, status in statuses.items()]
+        rows = [
+            ResultRow(*cell, status, "" if status == Status.OK else f"it was {status}")
+            for cell, status in statuses.items()
+        ]
         build = BuildRow("ok", "key", False, 1.5, "compiled", [{"name": "kernel", "registers": 32}])
         self.finish(job, replace(self.outcome(rows), build=build))
         return job
@@ -169,14 +215,18 @@ class Lab:
         return job
 
     def compare(self, job: int, rounds: Cells, status: Status = Status.OK) -> None:
-        """End a compare job: (variant, case) → (base_ns, head_ns), each a list with one median per round, with a trace of both commits."""
+        """End a compare job: (variant, case) → (base_ns, head_ns), each a list with one median per round, with a trace
+        of both commits."""
         metric = "graph" if self.environment.device_kind == "cuda" else "hot"
-        rows = [ComparisonRow(*cell, metric, "1", status, "", list(base), list(head)) for cell, (base, head) in rounds.items()]
+        rows = [
+            ComparisonRow(*cell, metric, "1", status, "", list(base), list(head))
+            for cell, (base, head) in rounds.items()
+        ]
         traced = [[ResultRow(*cell, Status.OK, trace=trace(self.folder)) for cell in rounds] for _ in range(2)]
         names = catalogue(self.operators)
         self.finish(
             job, replace(self.outcome(traced[0]), base_catalogue=names, base_results=traced[1], comparisons=rows)
-        )  # fmt: skip
+        )
 
     def outcome(self, results: list[ResultRow]) -> RunOutcome:
         return RunOutcome(environment=self.environment, catalogue=catalogue(self.operators), results=results)
@@ -185,7 +235,9 @@ class Lab:
         if isinstance(value, Status):
             return ResultRow(variant, case, value, f"it was {value}")
         metrics = ("graph", "cold", "call") if self.environment.device_kind == "cuda" else ("hot", "cold")
-        return ResultRow(variant, case, Status.OK, measurements=[measurement(value, metric, spread) for metric in metrics])
+        return ResultRow(
+            variant, case, Status.OK, measurements=[measurement(value, metric, spread) for metric in metrics]
+        )
 
     def _commit(self, sha: str) -> registry.NewCommit:
         info = git.describe(self.source, sha)

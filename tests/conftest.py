@@ -14,20 +14,21 @@ from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 FAST_AND_FORGETFUL = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
 """The data of a test need not outlive a power cut."""
 
-# As in every child of a worker: threads that spin long while they wait for each other make tests beside any other program crawl, and
-# memory given back and taken again makes them slow at random.
+# As in every child of a worker: threads that spin long while they wait for each other make tests beside any other
+# program crawl, and memory given back and taken again makes them slow at random.
 for name, value in (SHORT_SPIN | KEEP_FREED_MEMORY).items():
     os.environ.setdefault(name, value)
 
 _OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-_TABLES = (
-    "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'"
+_TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'"
+_SEQUENCES = (
+    "SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"
 )
-_SEQUENCES = "SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a browser come last: from the first of them on an event loop runs in this thread, and no test may run its own."""
+    """Tests with a browser come last: from the first of them on an event loop runs in this thread, and no test may run
+    its own."""
     items.sort(key=lambda item: bool({"page", "browser"} & set(getattr(item, "fixturenames", ()))))
 
 

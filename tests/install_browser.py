@@ -20,7 +20,9 @@ def main() -> int:
         ).returncode
     done = subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], check=False)
     if done.returncode:
-        print("The browser tests need Chromium; install it with your package manager and run this again.", file=sys.stderr)
+        print(
+            "The browser tests need Chromium; install it with your package manager and run this again.", file=sys.stderr
+        )
     return done.returncode
 
 

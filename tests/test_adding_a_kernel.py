@@ -30,11 +30,19 @@ def test_the_page_works(tmp_path: Path) -> None:
         for key, value in (("NAME", "Tester"), ("EMAIL", "tester@example.org"))
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, **identity, "PATH": path, "WARPWATCH_HOME": str(tmp_path / ".warpwatch"), "COLUMNS": "200"}
+    environment = {
+        **os.environ,
+        **identity,
+        "PATH": path,
+        "WARPWATCH_HOME": str(tmp_path / ".warpwatch"),
+        "COLUMNS": "200",
+    }
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     output = ""
     for command in RUN.findall(text)[0].strip().splitlines():
-        done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
         output += done.stdout + done.stderr
         assert done.returncode == 0, output
     for variant in ("v1", "v2", "v3"):

@@ -20,7 +20,9 @@ from warpwatch.server.verdicts.paired import CONFIRM_RATIO
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "ci.md").read_text()
-WORKFLOWS: dict[str, Any] = {path.name: yaml.safe_load(path.read_text()) for path in sorted((DOCS / "ci").glob("*.yml"))}
+WORKFLOWS: dict[str, Any] = {
+    path.name: yaml.safe_load(path.read_text()) for path in sorted((DOCS / "ci").glob("*.yml"))
+}
 
 
 def scripts() -> list[str]:

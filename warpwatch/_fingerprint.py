@@ -1,7 +1,8 @@
 """Fingerprints machine code: what the processor is told to do, without names of folders, line tables and messages.
 
-Reads object files (ELF, 64 bit, little endian) itself, because neither cuobjdump nor nvdisasm is on every machine. A CUDA object
-carries one cubin per architecture in its section `.nv_fatbin`; a cubin has one `.text.<kernel>` section per kernel.
+Reads object files (ELF, 64 bit, little endian) itself, because neither cuobjdump nor nvdisasm is on every machine. A
+CUDA object carries one cubin per architecture in its section `.nv_fatbin`; a cubin has one `.text.<kernel>` section per
+kernel.
 """
 
 from __future__ import annotations
@@ -123,10 +124,13 @@ class _Elf:
             raise ValueError(f"it is a damaged object file: {error}") from error
 
     def digest(self, chosen: list[_Section]) -> str:
-        """Over the contents of the sections, and over what their relocations point at: a call's target is not in the code."""
+        """Over the contents of the sections, and over what their relocations point at: a call's target is not in the
+        code."""
         sha = hashlib.sha256()
         for section in sorted(chosen, key=lambda one: one.name):
-            sha.update(_plain(section.name.encode()) + b"\0" + self._data[section.offset : section.offset + section.size])
+            sha.update(
+                _plain(section.name.encode()) + b"\0" + self._data[section.offset : section.offset + section.size]
+            )
             for text in self._relocations(section):
                 sha.update(text + b"\0")
         return sha.hexdigest()[:16]

@@ -20,8 +20,8 @@ _NOISE = re.compile(r"^(ptxas info\s*:|\s+\d+ bytes stack frame)")
 class Resources(NamedTuple):
     """Static facts of one kernel on one architecture ("sm_90"); spill_bytes are spill stores plus loads.
 
-    code_bytes and code_hash: length and fingerprint of its machine code; 0 and "" where that could not be read.
-    Code for the CPU has one entry per source file ("square.cpp", "x86-64"), whose registers and shared memory nobody counts.
+    code_bytes and code_hash: length and fingerprint of its machine code; 0 and "" where that could not be read. Code
+    for the CPU has one entry per source file ("square.cpp", "x86-64"), whose registers and shared memory nobody counts.
     """
 
     name: str
@@ -48,7 +48,9 @@ def parse(log: str, codes: Mapping[KernelFingerprint, MachineCode] | None = None
             shared = _SHARED.search(line)
             # Code that uses what only one architecture has is built for "sm_90a"; the fat binary says 90.
             code = codes.get(KernelFingerprint(symbol, arch.rstrip("af")), MachineCode(0, ""))
-            found.append(Resources(short_name(symbol), arch, int(used[1]), int(shared[1]) if shared else 0, spills, *code))
+            found.append(
+                Resources(short_name(symbol), arch, int(used[1]), int(shared[1]) if shared else 0, spills, *code)
+            )
             symbol = ""
     return found
 

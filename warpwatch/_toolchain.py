@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CUDA_ARCHS = (80, 90, 100)
-"""Compute capabilities times ten that every CUDA library carries machine code for, as far as the compiler knows them."""
+"""Compute capabilities times ten that every CUDA library carries machine code for, as far as the compiler knows them.
+"""
 
 
 class ToolMissingError(Exception):
@@ -25,8 +26,8 @@ class ToolMissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """path, the version it reports, (nvcc alone) the architectures it can write code for, and (C++ alone) where its shared runtime
-    library lies, or nothing where it has none of GNU's."""
+    """path, the version it reports, (nvcc alone) the architectures it can write code for, and (C++ alone) where its
+    shared runtime library lies, or nothing where it has none of GNU's."""
 
     path: str
     version: str
@@ -50,13 +51,19 @@ def cxx_compiler(cache: Path) -> Compiler:
         if path:
             runtime = _ask(cache, path, "-print-file-name=libstdc++.so.6").strip()
             # A compiler that does not find it answers with the bare name.
-            return Compiler(path, _ask(cache, path, "--version"), runtime=runtime if Path(runtime).is_absolute() else "")
-    raise ToolMissingError("no C++ compiler: install g++ 11 or newer (Debian, Ubuntu: apt install g++), or set CXX to one")
+            return Compiler(
+                path, _ask(cache, path, "--version"), runtime=runtime if Path(runtime).is_absolute() else ""
+            )
+    raise ToolMissingError(
+        "no C++ compiler: install g++ 11 or newer (Debian, Ubuntu: apt install g++), or set CXX to one"
+    )
 
 
 def cuda_compiler(cache: Path) -> Compiler | None:
     """nvcc from PATH, $CUDA_HOME, /usr/local/cuda or the wheels of the extra `nvcc`; None where there is none."""
-    folders = [Path(folder, "bin") for folder in (os.environ.get("CUDA_HOME"), "/usr/local/cuda", *_cuda_wheels()) if folder]
+    folders = [
+        Path(folder, "bin") for folder in (os.environ.get("CUDA_HOME"), "/usr/local/cuda", *_cuda_wheels()) if folder
+    ]
     path = shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(map(str, folders)))
     if path is None:
         return None
@@ -105,7 +112,8 @@ def cpu_model() -> str:
 
 
 def _ask(cache: Path, path: str, question: str) -> str:
-    """What the tool at `path` answers; remembered until the file changes, because nvcc takes a tenth of a second to say its version."""
+    """What the tool at `path` answers; remembered until the file changes, because nvcc takes a tenth of a second to say
+    its version."""
     stat = Path(path).resolve().stat()
     entry = f"{path} {question} {stat.st_mtime_ns} {stat.st_size}"
     memory = cache / "compilers.json"

@@ -1,7 +1,7 @@
 """Reads repositories through the git command: mirrors, refs, history, files, worktrees.
 
-Refs come from people. They never reach a shell, never become an option (`--end-of-options`), and only names that git itself
-resolves to a commit are used any further. Standard library alone: `warpwatch run` needs it without a server.
+Refs come from people. They never reach a shell, never become an option (`--end-of-options`), and only names that git
+itself resolves to a commit are used any further. Standard library alone: `warpwatch run` needs it without a server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MAX_RANGE = 1000
 """Commits that one range may name."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 _HEAD = "+HEAD:refs/warpwatch/HEAD"
-"""HEAD belongs to no refspec of a mirror, yet people say HEAD; where it is detached, as in CI, no branch has its commit."""
+"""HEAD belongs to no refspec of a mirror, yet people say HEAD; where it is detached, as in CI, no branch has its
+commit."""
 _FORMAT = "%H%x00%P%x00%an%x00%aI%x00%s"
 
 
@@ -65,8 +66,15 @@ def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: st
     try:
         done = subprocess.run(
             [executable, "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", *arguments],
-            cwd=cwd, env=environment, input=text, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
-        )  # fmt: skip
+            cwd=cwd,
+            env=environment,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
     except FileNotFoundError:
         # A repository's mirror is made when it is first asked for, which another process may not have come to.
         raise GitError(f"git {arguments[0]} has no folder {cwd} to work in") from None
@@ -110,7 +118,8 @@ def resolve(mirror: Path, ref: str) -> str:
 
 
 def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
-    """Commits of `ref` (one) or `A..B` (first parents, oldest first, A left out); GitError when there are more than `limit`."""
+    """Commits of `ref` (one) or `A..B` (first parents, oldest first, A left out); GitError when there are more than
+    `limit`."""
     if ".." not in text:
         return [resolve(mirror, text)]
     low, _, high = text.partition("..")
@@ -125,7 +134,9 @@ def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
 
 def last_commits(mirror: Path, ref: str, count: int) -> list[str]:
     """The newest `count` first-parent commits up to `ref`, oldest first."""
-    return git("rev-list", "--first-parent", "--reverse", f"--max-count={count}", resolve(mirror, ref), cwd=mirror).split()
+    return git(
+        "rev-list", "--first-parent", "--reverse", f"--max-count={count}", resolve(mirror, ref), cwd=mirror
+    ).split()
 
 
 def describe(mirror: Path, sha: str) -> CommitInfo:
@@ -139,14 +150,18 @@ def describe(mirror: Path, sha: str) -> CommitInfo:
 
 def describe_many(mirror: Path, shas: Sequence[str]) -> list[CommitInfo]:
     """What history says of each commit (full ids, parents before children); a few git calls however many there are."""
-    lines = git("log", "--no-walk=unsorted", "--stdin", f"--format={_FORMAT}", cwd=mirror, text="\n".join(shas)).splitlines()
+    lines = git(
+        "log", "--no-walk=unsorted", "--stdin", f"--format={_FORMAT}", cwd=mirror, text="\n".join(shas)
+    ).splitlines()
     ordinals: dict[str, int] = {}
     found = []
     for sha, parents, author, authored_at, subject in (line.split("\0") for line in lines):
         first, _, others = parents.partition(" ")
         is_next = first in ordinals and not others
         ordinals[sha] = ordinals[first] + 1 if is_next else int(git("rev-list", "--count", sha, cwd=mirror))
-        found.append(CommitInfo(sha, first or None, ordinals[sha], author, datetime.fromisoformat(authored_at), subject))
+        found.append(
+            CommitInfo(sha, first or None, ordinals[sha], author, datetime.fromisoformat(authored_at), subject)
+        )
     return found
 
 
@@ -164,20 +179,23 @@ def merge_base(mirror: Path, one: str, other: str) -> str:
 
 
 def ancestors(mirror: Path, sha: str, oldest: str) -> set[str]:
-    """`sha` and those of its ancestors that are not older than `oldest`, which is among them if it is an ancestor (full ids)."""
+    """`sha` and those of its ancestors that are not older than `oldest`, which is among them if it is an ancestor (full
+    ids)."""
     found = set(git("rev-list", sha, f"^{oldest}", cwd=mirror).split()) | {sha}
     return found | {oldest} if is_ancestor(mirror, oldest, sha) else found
 
 
 def descendants(mirror: Path, sha: str, newest: str) -> set[str]:
-    """Every commit that descends from `sha` and that `newest` is or descends from (full ids); empty when `newest` does not."""
+    """Every commit that descends from `sha` and that `newest` is or descends from (full ids); empty when `newest` does
+    not."""
     return set(git("rev-list", "--ancestry-path", f"{sha}..{newest}", cwd=mirror).split())
 
 
 def path(mirror: Path, base: str, head: str) -> list[str]:
     """One line of commits (full ids) from `base` to `head`, both included, each the parent of the next.
 
-    Of a merge's parents that descend from `base` the first one is followed. GitError when `head` does not descend from `base`.
+    Of a merge's parents that descend from `base` the first one is followed. GitError when `head` does not descend from
+    `base`.
     """
     lines = git("rev-list", "--ancestry-path", "--parents", f"{base}..{head}", cwd=mirror).splitlines()
     parents = {sha: rest for sha, *rest in (line.split() for line in lines)}
@@ -191,8 +209,15 @@ def path(mirror: Path, base: str, head: str) -> list[str]:
 
 
 def object_ids(mirror: Path, names: Sequence[str]) -> list[str | None]:
-    """Ids of the files or folders called `<full commit id>:<path>`; None for what is not there. One git call for all."""
-    lines = git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n").splitlines() if names else []
+    """Ids of the files or folders called `<full commit id>:<path>`; None for what is not there.
+
+    One git call for all.
+    """
+    lines = (
+        git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n").splitlines()
+        if names
+        else []
+    )
     return [line if _SHA.fullmatch(line) else None for line in lines]
 
 
@@ -231,7 +256,8 @@ def list_folder(mirror: Path, sha: str, folder: str) -> list[str]:
 
 
 def entries(mirror: Path, sha: str, folder: str) -> dict[str, str]:
-    """Names and object ids of what lies directly in `folder` at commit `sha`, "" being the root; empty where there is no such folder."""
+    """Names and object ids of what lies directly in `folder` at commit `sha`, "" being the root; empty where there is
+    no such folder."""
     try:
         tree = git("ls-tree", f"{sha}:{folder.strip('/')}", cwd=mirror)
     except GitError:

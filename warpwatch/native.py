@@ -1,8 +1,9 @@
 """Builds and loads the native library of an operator.
 
-`<source root>/<operator>/*.cpp` (bindings and CPU code, compiled by the C++ compiler) and `*.cu` (CUDA code, compiled by nvcc) become
-one shared library, stored under a key made of everything that goes into it. The same key is never built twice, a build that was
-cut off leaves nothing that could be mistaken for a library, and one operator that does not compile leaves the others alone.
+`<source root>/<operator>/*.cpp` (bindings and CPU code, compiled by the C++ compiler) and `*.cu` (CUDA code, compiled
+by nvcc) become one shared library, stored under a key made of everything that goes into it. The same key is never built
+twice, a build that was cut off leaves nothing that could be mistaken for a library, and one operator that does not
+compile leaves the others alone.
 
 On a CPU the `.cu` files stay out and bindings see `-DWARPWATCH_NO_CUDA`. On a CUDA device nvcc is needed, a GPU is not.
 Include paths start at the source root: `#include "common/tensor.h"`.
@@ -32,10 +33,29 @@ TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 """The oldest torch whose stable ABI the libraries ask for: 2.10."""
 
 # -std=c++20 alone would turn fused multiply-add off.
-CXX_FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", TARGET]
+CXX_FLAGS = [
+    "-O3",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-std=c++20",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    TARGET,
+]
 # Compressed machine code could not be fingerprinted, and small kernels hardly shrink.
-NVCC_FLAGS = ["-O3", "-std=c++20", "-lineinfo", "-no-compress", "-Xptxas", "-v", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
-# Error messages carry line numbers into the machine code, so that a comment would change it: fingerprints are taken without.
+NVCC_FLAGS = [
+    "-O3",
+    "-std=c++20",
+    "-lineinfo",
+    "-no-compress",
+    "-Xptxas",
+    "-v",
+    "-Xcompiler",
+    "-fPIC,-fvisibility=hidden",
+]
+# Error messages carry line numbers into the machine code, so that a comment would change it: fingerprints are taken
+# without.
 PRINT_FLAGS = ["-w", "-D__LINE__=0", '-D__DATE__=""', '-D__TIME__=""', '-D__TIMESTAMP__=""']
 SANITIZE_FLAGS = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g1"]
 TORCH_LIBRARIES = ["-ltorch_cpu", "-lc10", "-ltorch"]
@@ -59,10 +79,10 @@ class NativeUnavailable(Exception):  # noqa: N818 - it states a fact about the m
 class Built:
     """What became of one build.
 
-    status: "ok", "build_failed" (log says why) or "skipped" (nothing to build here; log says why).
-    path: the library when ok. cached: it was there before. seconds: what this call took.
-    log: what the compilers said. resources: one entry per CUDA kernel and architecture, and one per source file for the CPU.
-    compile_seconds: what compilers and linker took when the library was built, this time or before.
+    status: "ok", "build_failed" (log says why) or "skipped" (nothing to build here; log says why). path: the library
+    when ok. cached: it was there before. seconds: what this call took. log: what the compilers said. resources: one
+    entry per CUDA kernel and architecture, and one per source file for the CPU. compile_seconds: what compilers and
+    linker took when the library was built, this time or before.
     """
 
     status: str
@@ -76,7 +96,8 @@ class Built:
 
     @property
     def code_hash(self) -> str:
-        """Fingerprint of all machine code in the library, the same for sources that differ in comments; "" when unknown."""
+        """Fingerprint of all machine code in the library, the same for sources that differ in comments; "" when
+        unknown."""
         if not self.resources or not all(entry.code_hash for entry in self.resources):
             return ""
         return _fingerprint.digest(sorted(self.resources))
@@ -122,8 +143,8 @@ class _Plan:
         sanitize = SANITIZE_FLAGS if self.sanitize else []
         host = [self.cxx.path, *CXX_FLAGS, *sanitize, *include, *([] if self.nvcc else ["-DWARPWATCH_NO_CUDA"])]
         lines = _rule("cxx", host, "-c $in -o $out")
-        # Named first: where a linker takes the static C++ runtime, parts of it come to lie beside the one that torch has loaded, and
-        # the first error message that an operator writes ends the process.
+        # Named first: where a linker takes the static C++ runtime, parts of it come to lie beside the one that torch
+        # has loaded, and the first error message that an operator writes ends the process.
         runtime = [self.cxx.runtime] if self.cxx.runtime else []
         linker = [self.cxx.path, *sanitize, "-shared", ",".join(["-Wl,-z,defs,--no-as-needed", *runtime])]
         if self.nvcc:
@@ -153,10 +174,11 @@ _state: _State | None = None
 
 
 def configure(source_root: Path, cache: Path, device: str, sanitize: bool = False) -> None:
-    """Say where native sources lie, where libraries are kept, and for which device ("cpu", "cuda" or "cuda:0") they are built.
+    """Say where native sources lie, where libraries are kept, and for which device ("cpu", "cuda" or "cuda:0") they are
+    built.
 
-    source_root: the folder with one sub-folder per operator, and `common` for what they share. sanitize: compile C++ for
-    AddressSanitizer, whose runtime this process must have loaded before any other library.
+    source_root: the folder with one sub-folder per operator, and `common` for what they share. sanitize: compile C++
+    for AddressSanitizer, whose runtime this process must have loaded before any other library.
     """
     global _state
     cache.mkdir(parents=True, exist_ok=True)
@@ -229,7 +251,9 @@ def _plan(state: _State, operator: str) -> _Plan | None:
         for path in paths
         if path.suffix in suffixes and path.is_file()
     }
-    return _Plan(files, _toolchain.cxx_compiler(state.cache), nvcc, _toolchain.torch(), _toolchain.ninja(), state.sanitize)
+    return _Plan(
+        files, _toolchain.cxx_compiler(state.cache), nvcc, _toolchain.torch(), _toolchain.ninja(), state.sanitize
+    )
 
 
 def _stored(folder: Path, started: float) -> Built | None:
@@ -246,7 +270,8 @@ def _stored(folder: Path, started: float) -> Built | None:
 def _compile(plan: _Plan, folder: Path, started: float) -> Built:
     """Compile in a folder beside the final one and rename at the end, so that `folder` is whole whenever it exists.
 
-    The sources are copied first: what is compiled is exactly what the key was made of, whatever happens to the checkout meanwhile.
+    The sources are copied first: what is compiled is exactly what the key was made of, whatever happens to the checkout
+    meanwhile.
     """
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -268,7 +293,9 @@ def _compile(plan: _Plan, folder: Path, started: float) -> Built:
     record = {"log": log, "resources": resources, "seconds": seconds}
     (unfinished / "record.json").write_text(json.dumps(record), encoding="utf-8")
     unfinished.rename(folder)
-    return Built("ok", folder.name, folder / "library.so", False, time.perf_counter() - started, log, resources, seconds)
+    return Built(
+        "ok", folder.name, folder / "library.so", False, time.perf_counter() - started, log, resources, seconds
+    )
 
 
 def _ninja(plan: _Plan, folder: Path, targets: Sequence[str]) -> tuple[int, str]:

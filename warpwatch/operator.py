@@ -24,7 +24,8 @@ CONTRACT = 1
 """Version of the contract between operator files and the harness; a commit that asks for another is not measured."""
 
 Precision = Literal["f64", "f32", "3xtf32", "tf32", "bf16", "f16", "i32"]
-"""3xtf32 is f32 in memory, each number multiplied as a sum of two that tensor cores take: three products instead of one."""
+"""3xtf32 is f32 in memory, each number multiplied as a sum of two that tensor cores take: three products instead of
+one."""
 
 Direction = Literal["fwd", "bwd"]
 DeviceKind = Literal["cpu", "cuda"]
@@ -77,7 +78,8 @@ def both_directions(*cases: Case) -> tuple[Case, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a case must do at least: floating-point operations (a multiply-add is 2) and bytes moved, each read or written once."""
+    """What a case must do at least: floating-point operations (a multiply-add is 2) and bytes moved, each read or
+    written once."""
 
     flops: int
     bytes: int
@@ -94,11 +96,12 @@ class Maker(Protocol):
 class Variant:
     """One implementation of an operator.
 
-    `unsupported(case, device)` gives the reason why it cannot run there, or None. `native` says that it calls
-    the operator's own library, which the harness builds and loads first. `outcome` is one line on what the
-    idea won or lost. `prepare(**inputs)` gives further keyword arguments for `function` (a converted format, a plan, what autotuning
-    chose): it runs once per set of numbers, its time is reported as `setup` and is no part of a call's. `no_special_values` says why
-    NaN and infinities spread further in this formula than in the reference (a transform, a product with zeros); empty where they do not.
+    `unsupported(case, device)` gives the reason why it cannot run there, or None. `native` says that it calls the
+    operator's own library, which the harness builds and loads first. `outcome` is one line on what the idea won or
+    lost. `prepare(**inputs)` gives further keyword arguments for `function` (a converted format, a plan, what
+    autotuning chose): it runs once per set of numbers, its time is reported as `setup` and is no part of a call's.
+    `no_special_values` says why NaN and infinities spread further in this formula than in the reference (a transform, a
+    product with zeros); empty where they do not.
     """
 
     name: str

@@ -1,4 +1,7 @@
-"""Whether the compilers that operators are compared with can run here. Each answer is a reason, or None, as Variant.unsupported wants it."""
+"""Whether the compilers that operators are compared with can run here.
+
+Each answer is a reason, or None, as Variant.unsupported wants it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ def triton_unsupported(_case: Case, device: DeviceKind) -> str | None:
 
 
 def triton_interpreted() -> bool:
-    """Whether Triton kernels run in its interpreter, which cannot multiply matrices of 16-bit numbers: a kernel widens them for it."""
+    """Whether Triton kernels run in its interpreter, which cannot multiply matrices of 16-bit numbers: a kernel widens
+    them for it."""
     import triton
 
     return bool(triton.knobs.runtime.interpret)

@@ -78,7 +78,9 @@ def _number(environ: Mapping[str, str], name: str, default: float, *, low: float
     try:
         value = float(text)
     except ValueError:
-        raise SettingError(f"{name}={text!r} is not a number; set it between {low:g} and {high:g} or unset it") from None
+        raise SettingError(
+            f"{name}={text!r} is not a number; set it between {low:g} and {high:g} or unset it"
+        ) from None
     if not low <= value <= high:
         raise SettingError(f"{name}={text} is out of range; set it between {low:g} and {high:g} or unset it")
     return value

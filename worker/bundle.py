@@ -1,7 +1,8 @@
 """Results files (`.wwb`): what a machine without server, database and network measured, to be brought in elsewhere.
 
-A zip of `manifest.json`, one `runs/NNNNN.json` per job and one `traces/NNNNN.json.gz` per trace. The manifest names every other
-member with its size and SHA-256. A file may come from anywhere, so the reader looks at all of it before it gives anything out.
+A zip of `manifest.json`, one `runs/NNNNN.json` per job and one `traces/NNNNN.json.gz` per trace. The manifest names
+every other member with its size and SHA-256. A file may come from anywhere, so the reader looks at all of it before it
+gives anything out.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class BundledRun:
-    """One job and what it found. A catalogue that is null is that of the commit's earlier run; traces are named by their member."""
+    """One job and what it found.
+
+    A catalogue that is null is that of the commit's earlier run; traces are named by their member.
+    """
 
     order: Order
     outcome: Outcome
@@ -104,7 +108,9 @@ class BundleWriter:
     def __enter__(self) -> BundleWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Completes the file; after an error nothing of it is left."""
         if kind is None:
             self._finish()
@@ -127,7 +133,10 @@ class BundleWriter:
 
     def _finish(self) -> None:
         version, repository, url, commits = self._about
-        told = [BundledCommit(c.sha, c.parent_sha, c.ordinal, c.author, c.authored_at.isoformat(), c.subject) for c in commits]
+        told = [
+            BundledCommit(c.sha, c.parent_sha, c.ordinal, c.author, c.authored_at.isoformat(), c.subject)
+            for c in commits
+        ]
         manifest = Manifest(FORMAT, version, datetime.now(UTC).isoformat(), repository, url, told, self._members)
         self._zip.writestr(_MANIFEST, json.dumps(to_json(manifest), indent=1))
         self._zip.close()
@@ -187,7 +196,9 @@ class BundleReader:
     def __enter__(self) -> BundleReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
     def runs(self) -> Iterator[BundledRun]:
@@ -235,7 +246,8 @@ class BundleReader:
             raise ValueError(f"{member.name} has {member.size} bytes; at most {limit} are read")
         digest, left = hashlib.sha256(), member.size
         with self._zip.open(member.name) as file:
-            # One byte more than promised is asked for, so that a member that unpacks to more is found out without unpacking it.
+            # One byte more than promised is asked for, so that a member that unpacks to more is found out without
+            # unpacking it.
             while chunk := file.read(min(_CHUNK, left + 1)):
                 left -= len(chunk)
                 digest.update(chunk)
@@ -263,7 +275,9 @@ class BundleReader:
     def _check_trace(self, profile: ProfileReply) -> None:
         inflate, size = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), 0
         with self._zip.open(profile.path or "") as file:
-            while (chunk := inflate.unconsumed_tail or file.read(2**16)) and size <= min(profile.size, INFLATED_TRACE_LIMIT):
+            while (chunk := inflate.unconsumed_tail or file.read(2**16)) and size <= min(
+                profile.size, INFLATED_TRACE_LIMIT
+            ):
                 size += len(inflate.decompress(chunk, _CHUNK))
         size += len(inflate.flush())
         if not inflate.eof or size != profile.size:
@@ -326,7 +340,11 @@ def _check_run(run: BundledRun, shas: set[str]) -> None:
 def _check_bench(bench: BenchReply) -> None:
     for m in bench.measurements:
         numbers = [*m.samples_ns, m.low_ns, m.median_ns, m.high_ns]
-        if not m.samples_ns or not all(isfinite(n) and n >= 0 for n in numbers) or not m.low_ns <= m.median_ns <= m.high_ns:
+        if (
+            not m.samples_ns
+            or not all(isfinite(n) and n >= 0 for n in numbers)
+            or not m.low_ns <= m.median_ns <= m.high_ns
+        ):
             raise ValueError(f"a measurement of {m.metric[:40]!r} holds impossible times")
 
 

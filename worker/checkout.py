@@ -1,4 +1,5 @@
-"""A commit laid out on this machine: its worktree, its project file and its warm child, kept between jobs of the same commit."""
+"""A commit laid out on this machine: its worktree, its project file and its warm child, kept between jobs of the same
+commit."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ THREADS = 0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, and folders that children must not see."""
+    """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, and folders that children
+    must not see."""
 
     settings: Settings
     device: str
@@ -50,18 +52,29 @@ class Host:
         """How this worker's children are shut in."""
         return sandbox.confinement(self.home, self.settings.memory_bytes, self.hidden, self.settings.isolation)
 
-    def start_child(self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None) -> Child:
+    def start_child(
+        self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None
+    ) -> Child:
         """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when told to stop."""
         return greeted(self.launch_child(root, project, reporter, sanitizer))
 
-    def launch_child(self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None) -> Child:
+    def launch_child(
+        self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None
+    ) -> Child:
         """A child that is still starting; it must be `greeted` before it is asked anything."""
         cache = self.home / "builds"
         cache.mkdir(parents=True, exist_ok=True)
         spec = ChildSpec(
-            root, self.device, cache, THREADS,
-            project.operators, project.native, project.interpreter, self.bootstrap, sanitizer,
-        )  # fmt: skip
+            root,
+            self.device,
+            cache,
+            THREADS,
+            project.operators,
+            project.native,
+            project.interpreter,
+            self.bootstrap,
+            sanitizer,
+        )
         confinement = self.confinement()
         if sanitizer is not None:
             # Sanitizers set terabytes of addresses aside for their notes, nearly all of which are never touched.
@@ -100,7 +113,8 @@ class Checkout:
         self.root = self._stack.enter_context(git.worktree(mirror, sha, folder))
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
-        """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh one."""
+        """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh
+        one."""
         child = self._living(reporter)
         variant = fields.get("variant")
         if variant is not None:
@@ -155,7 +169,8 @@ class Checkout:
         return self._environment
 
     def renew_child(self, reporter: Reporter) -> None:
-        """Replaces the child by a fresh one, without waiting for it, so that several commits' children can start at once."""
+        """Replaces the child by a fresh one, without waiting for it, so that several commits' children can start at
+        once."""
         self.drop_child()
         self._starting = self.host.launch_child(self.root, self.project, reporter)
 
@@ -177,20 +192,25 @@ class Checkout:
         if self._child is None:
             starting, self._starting = self._starting, None
             self._child = (
-                greeted(starting) if starting else self.host.start_child(self.root, self.project, reporter, self._sanitizer)
+                greeted(starting)
+                if starting
+                else self.host.start_child(self.root, self.project, reporter, self._sanitizer)
             )
         return self._child
 
     def _catalogue(self, operator: str | None, reporter: Reporter) -> Catalogue:
         found = self._catalogues.get(operator)
         if found is None:
-            found = self.ask(Catalogue, "catalogue", self.host.settings.case_timeout_seconds, reporter, operator=operator)
+            found = self.ask(
+                Catalogue, "catalogue", self.host.settings.case_timeout_seconds, reporter, operator=operator
+            )
             self._catalogues[operator] = found
         return found
 
 
 class Tools:
-    """What a worker keeps between jobs: the checkout it used last, with its warm child, and what it knows of the device."""
+    """What a worker keeps between jobs: the checkout it used last, with its warm child, and what it knows of the
+    device."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -200,7 +220,8 @@ class Tools:
         sandbox.clear_leftovers()
 
     def identify(self, reporter: Reporter) -> tuple[Environment, dict[str, float] | None]:
-        """Fingerprint and ceilings of this device with the worker's own interpreter, asked of a child that loads no repository."""
+        """Fingerprint and ceilings of this device with the worker's own interpreter, asked of a child that loads no
+        repository."""
         if self._identity is None:
             root = sandbox.make_temp()
             child = self.host.start_child(root, Project(), reporter)
@@ -217,7 +238,8 @@ class Tools:
     def checkouts(self, url: str, shas: list[str], reporter: Reporter) -> list[Checkout]:
         """The commits `shas` laid out side by side; checkouts of other commits are closed first.
 
-        GitError when the repository or a commit cannot be had, ProjectError when a commit's warpwatch.toml cannot be used.
+        GitError when the repository or a commit cannot be had, ProjectError when a commit's warpwatch.toml cannot be
+        used.
         """
         # A commit may be compared with itself, so each mention of it is a checkout of its own.
         keys = [(url, sha, shas[:index].count(sha)) for index, sha in enumerate(shas)]
@@ -276,7 +298,10 @@ def _with_entry(catalogue: Catalogue, operator: str) -> tuple[Catalogue, Operato
 
 
 def _mirror_with(url: str, sha: str, home: Path) -> Path:
-    """A mirror that holds `sha`. Nothing is fetched when it is there already: most jobs are about a commit just seen."""
+    """A mirror that holds `sha`.
+
+    Nothing is fetched when it is there already: most jobs are about a commit just seen.
+    """
     mirror = git.mirror_path(url, home)
     if not _holds(mirror, sha):
         git.update_mirror(url, home)

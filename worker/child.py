@@ -1,7 +1,8 @@
 """One harness child: start it, ask it, kill it.
 
-The parent never trusts the child to answer: every request has a time limit, is interrupted within a fifth of a second when the
-job must stop, and ends in a ChildFailure that says as which status it counts. Whoever gets a ChildFailure drops the child.
+The parent never trusts the child to answer: every request has a time limit, is interrupted within a fifth of a second
+when the job must stop, and ends in a ChildFailure that says as which status it counts. Whoever gets a ChildFailure
+drops the child.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _LINE_LIMIT = 8192
 _EXIT_SECONDS = 5.0
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
 _SHIM_WORDS = "Exception in aoti_torch"
-"""What torch prints where a native operator's call into it fails. The operator learns only that it did, and with older torch not even that."""
+"""What torch prints where a native operator's call into it fails.
+
+The operator learns only that it did, and with older torch not even that.
+"""
 
 
 class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
@@ -55,7 +59,10 @@ class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a r
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What a child is started with. root is the worktree, operators and native are folders in it, cache holds builds."""
+    """What a child is started with.
+
+    root is the worktree, operators and native are folders in it, cache holds builds.
+    """
 
     root: Path
     device: str
@@ -70,11 +77,18 @@ class ChildSpec:
     def command(self) -> list[str]:
         interpreter = shutil.which(self.interpreter) if self.interpreter else sys.executable
         if interpreter is None:
-            raise CannotRunError(f"the interpreter {self.interpreter!r} that warpwatch.toml asks for is not on this machine")
+            raise CannotRunError(
+                f"the interpreter {self.interpreter!r} that warpwatch.toml asks for is not on this machine"
+            )
         options = {
-            "root": self.root, "operators": self.operators, "native": self.native, "contract": CONTRACT,
-            "device": self.device, "cache": self.cache, "threads": self.threads,
-        }  # fmt: skip
+            "root": self.root,
+            "operators": self.operators,
+            "native": self.native,
+            "contract": CONTRACT,
+            "device": self.device,
+            "cache": self.cache,
+            "threads": self.threads,
+        }
         if self.sanitizer is not None:
             options["sanitize"] = self.sanitizer.name
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -103,9 +117,16 @@ class Child:
         command = confinement.wrap(command)
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=child_log, stderr=child_log, pass_fds=[child_reply],
-                cwd=spec.root, env=environment, start_new_session=True, bufsize=0,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.PIPE,
+                stdout=child_log,
+                stderr=child_log,
+                pass_fds=[child_reply],
+                cwd=spec.root,
+                env=environment,
+                start_new_session=True,
+                bufsize=0,
+            )
         finally:
             os.close(child_reply)
             os.close(child_log)
@@ -128,7 +149,8 @@ class Child:
             raise CannotRunError(str(greeting.get("message", "the harness did not start")))
 
     def request(self, verb: str, seconds: float, reporter: Reporter, **fields: Any) -> dict[str, Any]:
-        """The child's reply to one request as plain JSON; ChildFailure when none comes within `seconds`, Stopped when told to stop."""
+        """The child's reply to one request as plain JSON; ChildFailure when none comes within `seconds`, Stopped when
+        told to stop."""
         self._reporter = reporter
         self._requests += 1
         self._read_output()
@@ -142,7 +164,8 @@ class Child:
         deadline = time.monotonic() + seconds
         while True:
             message = self._next_message(deadline, seconds)
-            # Events before the reply say how far one case is, which is finer than a job's progress; after a crash it tells where.
+            # Events before the reply say how far one case is, which is finer than a job's progress; after a crash it
+            # tells where.
             if message.get("id") != self._requests or "event" in message:
                 self._doing = str(message.get("text", ""))[:100]
                 continue
@@ -168,7 +191,9 @@ class Child:
         self._process.stdin.close()
         deadline = time.monotonic() + seconds
         while self.alive and time.monotonic() < deadline:
-            select.select([lines.descriptor for lines in (self._replies, self._output) if not lines.ended], [], [], _POLL_SECONDS)
+            select.select(
+                [lines.descriptor for lines in (self._replies, self._output) if not lines.ended], [], [], _POLL_SECONDS
+            )
             self._replies.read()
             self._read_output()
         return self._finding()
@@ -207,7 +232,8 @@ class Child:
             raise self._explain_exit()
 
     def _read_output(self) -> None:
-        """Passes on what the child printed: a bounded piece, so that one that prints in a loop does not hold the parent."""
+        """Passes on what the child printed: a bounded piece, so that one that prints in a loop does not hold the
+        parent."""
         for _ in range(16):
             if not self._output.read():
                 break
@@ -231,7 +257,9 @@ class Child:
         if (code in (-signal.SIGABRT, 1) and _speaks_of_memory(self._tail)) or self._shim_lacked_memory():
             return ChildFailure(Status.OUT_OF_MEMORY, f"the child ran out of memory{words}")
         if code == -signal.SIGKILL:
-            return ChildFailure(Status.OUT_OF_MEMORY, f"the child was killed by the system, most likely for its memory{words}")
+            return ChildFailure(
+                Status.OUT_OF_MEMORY, f"the child was killed by the system, most likely for its memory{words}"
+            )
         if code < 0:
             return ChildFailure(Status.CRASHED, f"the child was ended by {signal.Signals(-code).name}{words}")
         return ChildFailure(Status.CRASHED, f"the child exited with status {code}{words}")

@@ -20,11 +20,16 @@ ROUNDS = 12
 MIN_ROUNDS = 6
 """With fewer there is no interval that holds the median in 95 of 100 cases."""
 TYPICAL = {"cuda": 0.5, "cpu": 0.1}
-"""The quantile that stands for a slice, per device kind. What else runs on a CPU only ever adds time, so that the fastest tenth of a
-slice says what the code takes; its median says as well how busy the machine was."""
+"""The quantile that stands for a slice, per device kind.
+
+What else runs on a CPU only ever adds time, so that the fastest tenth of a slice says what the code takes; its median
+says as well how busy the machine was.
+"""
 TURNS = {"cuda": 1, "cpu": 8}
-"""How often a round goes A B B A, per device kind. Bursts of other work on a CPU last longer than a slice, so that they mostly hit
-neighbouring slices alike."""
+"""How often a round goes A B B A, per device kind.
+
+Bursts of other work on a CPU last longer than a slice, so that they mostly hit neighbouring slices alike.
+"""
 
 MISMATCH = "the two commits ask for different interpreters"
 """How a comparison that would not be about code is refused; reports know it by these words."""
@@ -34,9 +39,12 @@ def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path)
     """Paired rounds and one profile per side for every (variant, case) in spec["pairs"]."""
     if order.base_sha is None or not order.spec.get("pairs"):
         raise CannotRunError("a comparison needs a base commit and at least one pair of variant and case")
-    base, head = (_Side(name, checkout, order, reporter, traces) for name, checkout in zip(
-        ("base", "head"), tools.checkouts(order.url, [order.base_sha, order.sha], reporter), strict=True
-    ))  # fmt: skip
+    base, head = (
+        _Side(name, checkout, order, reporter, traces)
+        for name, checkout in zip(
+            ("base", "head"), tools.checkouts(order.url, [order.base_sha, order.sha], reporter), strict=True
+        )
+    )
     environment = head.checkout.environment(reporter)
     if base.checkout.environment(reporter).key != environment.key:
         raise CannotRunError(f"{MISMATCH}, so a comparison would not be about their code")
@@ -44,7 +52,9 @@ def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path)
     expect_healthy(head.checkout, head.checkout.host.device, outcome.peaks, reporter)
     base.load()
     head.load()
-    return _Rounds(order, base, head, reporter).run(replace(outcome, catalogue=head.catalogue, base_catalogue=base.catalogue))
+    return _Rounds(order, base, head, reporter).run(
+        replace(outcome, catalogue=head.catalogue, base_catalogue=base.catalogue)
+    )
 
 
 class _Side:
@@ -87,9 +97,17 @@ class _Side:
         seconds = self.checkout.host.settings.case_timeout_seconds + budget_ns / 1e9
         try:
             reply = self.checkout.ask(
-                SampleReply, verb, seconds, self._reporter, operator=self._order.operator, variant=variant, case=case,
-                seed=self._order.spec.get("seed", 0), budget_ns=budget_ns, rounds=rounds,
-            )  # fmt: skip
+                SampleReply,
+                verb,
+                seconds,
+                self._reporter,
+                operator=self._order.operator,
+                variant=variant,
+                case=case,
+                seed=self._order.spec.get("seed", 0),
+                budget_ns=budget_ns,
+                rounds=rounds,
+            )
             if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
                 return SampleReply(Status.CRASHED, "the harness took no samples")
             return reply
@@ -100,9 +118,11 @@ class _Side:
 
 
 class _Rounds:
-    """Rounds of every pair. Each round starts both children anew, because where memory and code came to lie, and which of two
-    speeds a process settles on, stays the same for a process's life: more slices of the same two processes would only make a
-    difference between the processes look certain.
+    """Rounds of every pair.
+
+    Each round starts both children anew, because where memory and code came to lie, and which of two speeds a process
+    settles on, stays the same for a process's life: more slices of the same two processes would only make a difference
+    between the processes look certain.
     """
 
     def __init__(self, order: Order, base: _Side, head: _Side, reporter: BoundedReporter) -> None:
@@ -113,7 +133,8 @@ class _Rounds:
         self._budget_ns = int(order.spec.get("budget_ns") or BUDGET_NS)
         metric = METRICS[head.checkout.host.kind][0]
         self._found = {
-            (variant, case): Comparison(variant, case, metric, PROTOCOL, Status.OK, "") for variant, case in order.spec["pairs"]
+            (variant, case): Comparison(variant, case, metric, PROTOCOL, Status.OK, "")
+            for variant, case in order.spec["pairs"]
         }
 
     def run(self, outcome: Outcome) -> Outcome:
@@ -132,7 +153,9 @@ class _Rounds:
                 self._reporter.log(f"{side.name}: {describe('profile', finding)}")
                 profiles[side.name].append(finding)
         self._reporter.progress(self._rounds, self._rounds, "")
-        return replace(outcome, comparisons=list(self._found.values()), findings=profiles["head"], base_findings=profiles["base"])
+        return replace(
+            outcome, comparisons=list(self._found.values()), findings=profiles["head"], base_findings=profiles["base"]
+        )
 
     def _round(self, found: Comparison, index: int) -> Comparison:
         """One more round of a pair; the first thing to go wrong is the comparison's end."""
@@ -150,14 +173,18 @@ class _Rounds:
             if verb == "sample":
                 samples[side.name].append(typical(reply.samples_ns, side.checkout.host.kind))
         base_ns, head_ns = middle(samples["base"], samples["head"])
-        return replace(found, metric=metrics["head"], base_ns=[*found.base_ns, base_ns], head_ns=[*found.head_ns, head_ns])
+        return replace(
+            found, metric=metrics["head"], base_ns=[*found.base_ns, base_ns], head_ns=[*found.head_ns, head_ns]
+        )
 
     def _steps(self, index: int) -> list[tuple[str, _Side]]:
         """prepare both, sample in turn, finish both. `finish` verifies what was computed while it was timed."""
         sides = {"base": self._base, "head": self._head}
         turns = [sides[name] for name in turns_of(index, self._base.checkout.host.kind)]
         both = turns[:2]
-        return [(verb, side) for verb, order in (("prepare", both), ("sample", turns), ("finish", both)) for side in order]
+        return [
+            (verb, side) for verb, order in (("prepare", both), ("sample", turns), ("finish", both)) for side in order
+        ]
 
     def _end(self, found: Comparison, status: Status, message: str) -> Comparison:
         """The comparison without its rounds; what `prepare` laid out is given back where its child still lives."""
@@ -174,13 +201,15 @@ def typical(samples_ns: list[float], device_kind: str) -> float:
 
 
 def middle(base_ns: list[float], head_ns: list[float]) -> tuple[float, float]:
-    """What stands for a round: of its pairs of neighbouring slices the one whose ratio is in the middle, the mean of two where there are two."""
+    """What stands for a round: of its pairs of neighbouring slices the one whose ratio is in the middle, the mean of
+    two where there are two."""
     pairs = sorted(zip(base_ns, head_ns, strict=True), key=lambda pair: pair[1] / pair[0])
     chosen = pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1]
     return mean(base for base, _ in chosen), mean(head for _, head in chosen)
 
 
 def turns_of(index: int, device_kind: str) -> list[str]:
-    """Whose slice is next in round `index`, base or head: A B B A lets a steady drift cancel, and A is the base in every second round."""
+    """Whose slice is next in round `index`, base or head: A B B A lets a steady drift cancel, and A is the base in
+    every second round."""
     first, second = ("base", "head") if index % 2 == 0 else ("head", "base")
     return [first, second, second, first] * TURNS[device_kind]

@@ -1,8 +1,9 @@
 """Gives up what kernel code must not have, then becomes the child: `confine.py PLAN command…`.
 
-It runs as a script between the parent and the child, because what it does (namespaces, limits, death with the parent) belongs
-into a process of its own: in a `preexec_fn` it could deadlock a parent that has threads. Standard library alone, no imports of ours.
-PLAN is JSON: {"isolation": "user" | "network" | "none", "hidden": [paths], "limits": {"DATA": n, …}, "parent": pid or null}.
+It runs as a script between the parent and the child, because what it does (namespaces, limits, death with the parent)
+belongs into a process of its own: in a `preexec_fn` it could deadlock a parent that has threads. Standard library
+alone, no imports of ours. PLAN is JSON: {"isolation": "user" | "network" | "none", "hidden": [paths], "limits":
+{"DATA": n, …}, "parent": pid or null}.
 """
 
 from __future__ import annotations

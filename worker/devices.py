@@ -33,7 +33,10 @@ def list_devices() -> list[str]:
 
 
 def choose_device(wanted: str) -> str:
-    """The device that `--device` means: "auto" is the first GPU if there is one, "cuda" the first GPU. ValueError when it is not here."""
+    """The device that `--device` means: "auto" is the first GPU if there is one, "cuda" the first GPU.
+
+    ValueError when it is not here.
+    """
     names = list_devices()
     if wanted == "auto":
         return names[-1] if len(names) == 1 else names[1]

@@ -1,7 +1,7 @@
 """Runs one job: every chosen variant on every chosen case of one operator at one commit. Plain data in, plain data out.
 
-One variant that crashes, hangs, takes too much memory or does not compile costs its own rows only. Stopped and CannotRunError are
-the only ways out without an outcome.
+One variant that crashes, hangs, takes too much memory or does not compile costs its own rows only. Stopped and
+CannotRunError are the only ways out without an outcome.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def execute(order: Order, tools: Tools, reporter: Reporter, traces: Path) -> Out
             return compare(order, tools, bounded, traces)
         (checkout,) = tools.checkouts(order.url, [order.sha], bounded)
     except ProjectError as error:
-        # The commit asks for something this service does not do, which is a property of the commit and not an error of the job.
+        # The commit asks for something this service does not do, which is a property of the commit and not an error of
+        # the job.
         return Outcome(*tools.identify(bounded), findings=known_findings(order, Status.UNSUPPORTED, str(error)))
     except GitError as error:
         raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError)) from error
@@ -83,7 +84,10 @@ class _Job:
         return self._measure_all(outcome, entry)
 
     def _measure_all(self, outcome: Outcome, entry: OperatorEntry) -> Outcome:
-        variants, cases = choose_variants(entry, self._order.spec), choose_cases(entry, self._order.spec, self._order.kind)
+        variants, cases = (
+            choose_variants(entry, self._order.spec),
+            choose_cases(entry, self._order.spec, self._order.kind),
+        )
         if not variants or not cases:
             raise CannotRunError(f"commit {self._order.sha[:12]} has none of the variants and cases asked for")
         sanitize = self._order.spec.get("sanitize")
@@ -113,5 +117,7 @@ class _Job:
 
     def _one(self, variant: VariantEntry, case: CaseEntry, build: BuildReply | None) -> Finding:
         if variant.native and build is not None and build.status is Status.BUILD_FAILED:
-            return Finding(variant.name, case.key, Status.BUILD_FAILED, f"{build.message}\n{build.log[-_LOG_TAIL:]}".strip())
+            return Finding(
+                variant.name, case.key, Status.BUILD_FAILED, f"{build.message}\n{build.log[-_LOG_TAIL:]}".strip()
+            )
         return self._measurer.measure(self._order.kind, variant.name, case.key)

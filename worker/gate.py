@@ -1,7 +1,7 @@
 """Lets a measurement begin only on a device that is fit for it.
 
-An unfit GPU gives numbers that look like a regression. So the job waits a while, and then goes back into the queue with the reason;
-how often it may come back is bounded by its attempts.
+An unfit GPU gives numbers that look like a regression. So the job waits a while, and then goes back into the queue with
+the reason; how often it may come back is bounded by its attempts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Requester(Protocol):
 
 
 def expect_healthy(asked: Requester, device: str, peaks: dict[str, float] | None, reporter: Reporter) -> None:
-    """Returns once the device is fit; UnhealthyError when it is not within a minute, Stopped when told to stop. A CPU always is."""
+    """Returns once the device is fit; UnhealthyError when it is not within a minute, Stopped when told to stop.
+
+    A CPU always is.
+    """
     if device.partition(":")[0] == "cpu":
         return
     end = time.monotonic() + WAIT_SECONDS

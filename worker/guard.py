@@ -1,4 +1,5 @@
-"""Watches the lease: says that worker and run live, learns of cancels and lost leases, and gives dead workers' jobs back.
+"""Watches the lease: says that worker and run live, learns of cancels and lost leases, and gives dead workers' jobs
+back.
 
 It has a thread and a database connection of its own, so that neither a long build nor a large result keeps it waiting.
 """
@@ -73,7 +74,10 @@ class LeaseGuard:
             self._run_id = None
 
     def reason(self) -> str | None:
-        """Why the watched run must stop; None when it may go on. A lost lease outweighs everything: nothing may be written then."""
+        """Why the watched run must stop; None when it may go on.
+
+        A lost lease outweighs everything: nothing may be written then.
+        """
         return self._reason or (STOPPING if self._stopping else None)
 
     def _watch(self) -> None:

@@ -18,10 +18,13 @@ from warpwatch.worker.bundle import BundleError, BundleReader
 from warpwatch.worker.record import run_outcome
 
 
-def import_bundle(database: Database, path: Path, repository: str | None = None, origin: str = "bundle") -> ImportedBundle:
+def import_bundle(
+    database: Database, path: Path, repository: str | None = None, origin: str = "bundle"
+) -> ImportedBundle:
     """Imports the results file at `path`; BundleError when it cannot be used, and then nothing was written.
 
-    repository: name to record it under, instead of the one it was measured under. origin: "bundle", or "example" for shipped data.
+    repository: name to record it under, instead of the one it was measured under. origin: "bundle", or "example" for
+    shipped data.
     """
     with BundleReader(path) as bundle:
         manifest = bundle.manifest
@@ -36,9 +39,15 @@ def import_bundle(database: Database, path: Path, repository: str | None = None,
                 # A file from elsewhere must not redirect a repository that is registered here to another address.
                 known = find_repository(s, name)
                 new = NewBundle(
-                    bundle.sha256, path.name, name, known.url if known else manifest.url, commits, _jobs(bundle, folder),
-                    {"file": path.name, "version": manifest.version, "created_at": manifest.created_at}, origin,
-                )  # fmt: skip
+                    bundle.sha256,
+                    path.name,
+                    name,
+                    known.url if known else manifest.url,
+                    commits,
+                    _jobs(bundle, folder),
+                    {"file": path.name, "version": manifest.version, "created_at": manifest.created_at},
+                    origin,
+                )
                 return bundles.import_bundle(s, new)
         except OutcomeError as error:
             raise BundleError(f"{path.name} cannot be recorded: {error}") from error
@@ -51,6 +60,8 @@ def _jobs(bundle: BundleReader, folder: Path) -> Iterator[BundledJob]:
     for run in bundle.runs():
         order, outcome = run.order, bundle.extract(run.outcome, folder)
         started, finished = (datetime.fromisoformat(text) for text in (run.started_at, run.finished_at))
-        yield BundledJob(order.kind, order.sha, order.operator, order.spec, run_outcome(outcome), started, finished, order.base_sha)
+        yield BundledJob(
+            order.kind, order.sha, order.operator, order.spec, run_outcome(outcome), started, finished, order.base_sha
+        )
         for trace in folder.iterdir():
             trace.unlink()

@@ -46,14 +46,15 @@ _log = logging.getLogger(__name__)
 def run_worker(settings: Settings, database_url: str, device: str) -> None:
     """Serves the queue of `device` until SIGTERM or SIGINT; then the running job goes back into the queue.
 
-    Raises CannotRunError when the device cannot be used, EngineError when the database cannot, Stopped when told to stop before
-    it had begun to serve.
+    Raises CannotRunError when the device cannot be used, EngineError when the database cannot, Stopped when told to
+    stop before it had begun to serve.
     """
     _keep_secrets()
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
-    # One thread measures for the whole life of the worker: the kernel ends a child when the thread that started it ends.
+    # One thread measures for the whole life of the worker: the kernel ends a child when the thread that started it
+    # ends.
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="measuring") as bench:
         worker = bench.submit(_Worker, settings, database_url, device, asked).result()
         try:
@@ -74,7 +75,9 @@ async def _serve(worker: _Worker, database_url: str, asked: threading.Event, ben
 
     forwarding = asyncio.create_task(forward())
     _log.info("serving %s as %s", worker.device_key, worker.name)
-    await queue.run_worker(database_url, worker.device_key, lambda job_id: bench.submit(worker.handle, job_id).result(), stop)
+    await queue.run_worker(
+        database_url, worker.device_key, lambda job_id: bench.submit(worker.handle, job_id).result(), stop
+    )
     await forwarding
 
 
@@ -97,7 +100,9 @@ class _Worker:
         facts = {"device": device, "isolation": host.confinement().isolation}
         with self._database.session() as s:
             registry.ensure_environment(s, environment_row(environment, peaks))
-            device_id = registry.ensure_device(s, environment.device_key, environment.device_kind, environment.device_name)
+            device_id = registry.ensure_device(
+                s, environment.device_key, environment.device_kind, environment.device_name
+            )
             worker_id = registry.register_worker(s, self.name, device_id, __version__, facts)
         self._id = worker_id
         self.guard = LeaseGuard(database_url, worker_id, settings.lease_seconds)
@@ -114,7 +119,9 @@ class _Worker:
         if order is None:
             _log.info("job %d is not waiting any more", job_id)
             return
-        _log.info("job %d: %s %s at %s, attempt %d", job_id, order.kind, order.operator, order.commit_sha[:12], order.attempt)
+        _log.info(
+            "job %d: %s %s at %s, attempt %d", job_id, order.kind, order.operator, order.commit_sha[:12], order.attempt
+        )
         traces = sandbox.make_temp()
         try:
             with self.guard.watching(order.run_id):

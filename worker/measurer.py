@@ -31,7 +31,8 @@ TRACE_LIMIT = 512 * 2**20
 EDGE = "edge"
 BUDGET_NS = 1_000_000_000
 COUNTING_SECONDS = 300.0
-"""What Nsight Compute may take beyond a case's own time: it starts a process and runs every kernel once per group of counters."""
+"""What Nsight Compute may take beyond a case's own time: it starts a process and runs every kernel once per group of
+counters."""
 _STRIKES = {Status.CRASHED: 1, Status.TIMED_OUT: 2}
 _OUT = 2
 """Strikes after which a variant's remaining cases are skipped: an endless loop must not eat hours."""
@@ -43,7 +44,8 @@ def choose_variants(entry: OperatorEntry, spec: dict[str, Any]) -> list[VariantE
 
 
 def choose_cases(entry: OperatorEntry, spec: dict[str, Any], kind: str) -> list[CaseEntry]:
-    """The cases asked for by name, whatever their suite; without names the first `case_limit` of the suite, all by default.
+    """The cases asked for by name, whatever their suite; without names the first `case_limit` of the suite, all by
+    default.
 
     A check takes the suite "edge" along: sizes that are easy to get wrong, and that nobody needs the time of.
     """
@@ -62,7 +64,9 @@ def build_native(checkout: Checkout, operator: str, reporter: Reporter) -> Build
     """The operator's library built, or why not; a compiler that hangs or dies counts as a failed build."""
     reporter.log(f"build {operator} …")
     try:
-        reply = checkout.ask(BuildReply, "build", checkout.host.settings.build_timeout_seconds, reporter, operator=operator)
+        reply = checkout.ask(
+            BuildReply, "build", checkout.host.settings.build_timeout_seconds, reporter, operator=operator
+        )
     except ChildFailure as failure:
         reply = BuildReply(Status.BUILD_FAILED, failure.message)
     how = "unchanged" if reply.cached else f"{reply.seconds:.1f} s"
@@ -86,9 +90,11 @@ class Measurer:
         """The finding of one `kind` of job, whatever happens to the child."""
         if self._strikes[variant] >= _OUT:
             last = self._last[variant]
-            return Finding(variant, case, Status.SKIPPED, f"{variant} {last.status.replace('_', ' ')} before, on {last.case}")
-        # Damage done by another variant shows up later, in an innocent one, and libraries keep plans that fit one caller and not the
-        # next: what is found counts only against a variant that ran alone.
+            return Finding(
+                variant, case, Status.SKIPPED, f"{variant} {last.status.replace('_', ' ')} before, on {last.case}"
+            )
+        # Damage done by another variant shows up later, in an innocent one, and libraries keep plans that fit one
+        # caller and not the next: what is found counts only against a variant that ran alone.
         beside = self._checkout.others_ran(variant)
         finding = self._ask(kind, variant, case)
         ended = finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running
@@ -110,14 +116,21 @@ class Measurer:
 
     def _ask(self, kind: str, variant: str, case: str) -> Finding:
         spec = self._order.spec
-        names: dict[str, Any] = {"operator": self._order.operator, "variant": variant, "case": case, "seed": spec.get("seed", 0)}
+        names: dict[str, Any] = {
+            "operator": self._order.operator,
+            "variant": variant,
+            "case": case,
+            "seed": spec.get("seed", 0),
+        }
         seconds = self._checkout.host.settings.case_timeout_seconds
         try:
             if kind == "check":
                 return self._check(names, seconds)
             if kind == "bench":
                 budget = int(spec.get("budget_ns") or BUDGET_NS)
-                bench = self._checkout.ask(BenchReply, kind, seconds + budget / 1e9, self._reporter, budget_ns=budget, **names)
+                bench = self._checkout.ask(
+                    BenchReply, kind, seconds + budget / 1e9, self._reporter, budget_ns=budget, **names
+                )
                 return Finding(variant, case, bench.status, bench.message, bench=bench)
             output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
             plan = from_json(ProfilePlan, spec.get("profile") or {})

@@ -1,7 +1,9 @@
-"""Runs the adversaries, repositories whose variants have known faults beside what is right: what judges is itself judged.
+"""Runs the adversaries, repositories whose variants have known faults beside what is right: what judges is itself
+judged.
 
-An operator file of theirs says `caught_by = {variant: words}`: what the message must hold that names the fault. Variants that are
-not in it are right and must never be called wrong. `sanitize = {variant: sanitizer}` names those that only a sanitizer sees.
+An operator file of theirs says `caught_by = {variant: words}`: what the message must hold that names the fault.
+Variants that are not in it are right and must never be called wrong. `sanitize = {variant: sanitizer}` names those that
+only a sanitizer sees.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ _SAID_LIMIT = 500
 class PlantedFault:
     """What became of one adversary.
 
-    outcome: caught (with the words expected) | otherwise (found, but not named) | survived | not_run (message says why).
-    caught_by: what found it: plain runs, the names of probes, a sanitizer, or bench. fault and case: in words, and where it showed.
+    outcome: caught (with the words expected) | otherwise (found, but not named) | survived | not_run (message says
+    why). caught_by: what found it: plain runs, the names of probes, a sanitizer, or bench. fault and case: in words,
+    and where it showed.
     """
 
     operator: str
@@ -63,7 +66,10 @@ class FalseAlarm:
 
 @dataclass(slots=True)
 class Proof:
-    """What one run of all adversaries came to. innocent: checks of right variants, over `seeds` seeds, that found nothing."""
+    """What one run of all adversaries came to.
+
+    innocent: checks of right variants, over `seeds` seeds, that found nothing.
+    """
 
     kind: str
     seeds: int
@@ -87,7 +93,8 @@ class Expectations:
 
 
 def read_charges(kind: str) -> list[Expectations]:
-    """Of every operator of the folder; the files are read and not run, as their code is no more to be trusted than any other."""
+    """Of every operator of the folder; the files are read and not run, as their code is no more to be trusted than any
+    other."""
     found = []
     for path in sorted((FOLDER / kind / "kernels").glob("[a-z]*.py")):
         said: dict[str, dict[str, str]] = {"caught_by": {}, "sanitize": {}}
@@ -115,7 +122,13 @@ class _Trial:
     """One operator's adversaries and right variants."""
 
     def __init__(
-        self, charges: Expectations, kinds: tuple[str, ...], order: Order, tools: Tools, reporter: Reporter, proof: Proof
+        self,
+        charges: Expectations,
+        kinds: tuple[str, ...],
+        order: Order,
+        tools: Tools,
+        reporter: Reporter,
+        proof: Proof,
     ) -> None:
         self._charges = charges
         self._kinds = kinds
@@ -167,7 +180,11 @@ class _Trial:
         if not variants:
             return []
         order = Order(
-            kind, self._base.url, self._base.sha, self._base.operator, {"variants": variants, "budget_ns": BENCH_BUDGET_NS, **spec}
+            kind,
+            self._base.url,
+            self._base.sha,
+            self._base.operator,
+            {"variants": variants, "budget_ns": BENCH_BUDGET_NS, **spec},
         )
         outcome = execute(order, self._tools, self._reporter, self._tools.host.home)
         return [(finding.variant, finding) for finding in outcome.findings]
@@ -183,7 +200,14 @@ class _Trial:
         kind, finding = chosen or ("", Finding(name, "", Status.SKIPPED, "it has no case"))
         by = _found_by(kind, finding) if guilty else ""
         return PlantedFault(
-            self._base.operator, name, self._ideas.get(name, ""), words, outcome, by, finding.case, finding.message[:_SAID_LIMIT]
+            self._base.operator,
+            name,
+            self._ideas.get(name, ""),
+            words,
+            outcome,
+            by,
+            finding.case,
+            finding.message[:_SAID_LIMIT],
         )
 
 

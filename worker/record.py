@@ -8,8 +8,25 @@ from pathlib import Path
 
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.protocol import PROTOCOL, BenchReply, BuildReply, Catalogue, Environment, Measurement, ProfileReply
-from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
+from warpwatch.contract.protocol import (
+    PROTOCOL,
+    BenchReply,
+    BuildReply,
+    Catalogue,
+    Environment,
+    Measurement,
+    ProfileReply,
+)
+from warpwatch.db.outcome import (
+    BuildRow,
+    ComparisonRow,
+    EnvironmentRow,
+    KernelRow,
+    MeasurementRow,
+    ResultRow,
+    RunOutcome,
+    TraceRow,
+)
 
 _PEAK_OF = {"f16": "bf16"}
 """Precisions whose ceiling is measured under another name."""
@@ -39,7 +56,8 @@ def roofline(
 ) -> tuple[float | None, str | None]:
     """Share of the measured roofline and the name of the ceiling that binds; None where no ceiling is known.
 
-    The least time a case can take is the longer of moving its bytes and doing its operations at the device's measured peaks.
+    The least time a case can take is the longer of moving its bytes and doing its operations at the device's measured
+    peaks.
     """
     peak = _PEAK_OF.get(precision or "", precision or "")
     work = {"copy": float(reply.bytes), peak: float(reply.flops)}
@@ -73,14 +91,18 @@ def _result(finding: Finding, peaks: dict[str, float], precisions: dict[str, str
 
 def _measurement(bench: BenchReply, m: Measurement, precision: str | None, peaks: dict[str, float]) -> MeasurementRow:
     share, bound = roofline(bench, m.median_ns, precision, peaks)
-    return MeasurementRow(m.metric, PROTOCOL, m.samples_ns, m.median_ns, m.low_ns, m.high_ns, m.noise, m.dropped, share, bound)
+    return MeasurementRow(
+        m.metric, PROTOCOL, m.samples_ns, m.median_ns, m.low_ns, m.high_ns, m.noise, m.dropped, share, bound
+    )
 
 
 def _trace(profile: ProfileReply) -> TraceRow | None:
     if profile.path is None:
         return None
     kernels = [KernelRow(k.name, k.calls, k.total_ns, k.mean_ns, k.share, k.details) for k in profile.kernels]
-    return TraceRow(Path(profile.path), profile.size, kernels, profile.runtime_calls, profile.summary, _report(profile.report))
+    return TraceRow(
+        Path(profile.path), profile.size, kernels, profile.runtime_calls, profile.summary, _report(profile.report)
+    )
 
 
 def _report(text: str | None) -> bytes | None:

@@ -1,8 +1,9 @@
-"""What a child may see and take: its environment, its temp folder, its limits, no network, and no life after its parent's.
+"""What a child may see and take: its environment, its temp folder, its limits, no network, and no life after its
+parent's.
 
-Kernel code is untrusted. How far it can be shut in depends on the host, so the best isolation the host allows is found by trying:
-`user` (own user, network and mount namespaces: no network, no powers over the host's processes, database folders hidden),
-`network` (own network namespace only, for a root that must reach other users' files), `none`.
+Kernel code is untrusted. How far it can be shut in depends on the host, so the best isolation the host allows is found
+by trying: `user` (own user, network and mount namespaces: no network, no powers over the host's processes, database
+folders hidden), `network` (own network namespace only, for a root that must reach other users' files), `none`.
 """
 
 from __future__ import annotations
@@ -27,26 +28,49 @@ FILE_BYTES = 4 * 2**30
 PROCESSES = 4096
 """Processes and threads of one child; a fork bomb ends there."""
 SHORT_SPIN = {"GOMP_SPINCOUNT": "1000"}
-"""How long an OpenMP thread of GNU's spins for its next loop, some 10 µs. One that spins on keeps its core from the very thread it waits
-for as soon as anything else runs on the machine, and calls of 20 µs take milliseconds; one that sleeps at once is woken for every loop,
-which makes calls of 6 µs take 60."""
+"""How long an OpenMP thread of GNU's spins for its next loop, some 10 µs.
+
+One that spins on keeps its core from the very thread it waits for as soon as anything else runs on the machine, and
+calls of 20 µs take milliseconds; one that sleeps at once is woken for every loop, which makes calls of 6 µs take 60.
+"""
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""glibc then keeps what is freed, in blocks of up to 32 MiB (its limit), instead of giving it back and paying a page fault per 4 KiB
-when it is taken again. Whether it gives back depends on what happens to lie at the end of its heap, so the same code ran at either
-of two speeds, up to ten times apart."""
+"""glibc then keeps what is freed, in blocks of up to 32 MiB (its limit), instead of giving it back and paying a page
+fault per 4 KiB when it is taken again.
+
+Whether it gives back depends on what happens to lie at the end of its heap, so the same code ran at either of two
+speeds, up to ten times apart.
+"""
 SOCKET_FOLDERS = (Path("/run/postgresql"), Path("/var/run/postgresql"))
 """Where a PostgreSQL of the system listens; a socket needs no network."""
 _KILL_SECONDS = 10.0
 _PREFIX = "warpwatch-temp-"
 _PASSED = (
-    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX", "CCACHE_DIR",
-    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
-)  # fmt: skip
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "CC",
+    "CXX",
+    "CCACHE_DIR",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """How a child is shut in. memory_bytes: heap and private mappings it may take, None for any; hidden: folders it must not see."""
+    """How a child is shut in.
+
+    memory_bytes: heap and private mappings it may take, None for any; hidden: folders it must not see.
+    """
 
     isolation: str
     memory_bytes: int | None
@@ -62,7 +86,8 @@ class Confinement:
         if self.memory_bytes is not None:
             limits["DATA"] = self.memory_bytes
         if self.isolation == "user":
-            # Only inside a user namespace does the count start at nought; elsewhere all of the user's processes would count.
+            # Only inside a user namespace does the count start at nought; elsewhere all of the user's processes would
+            # count.
             limits["NPROC"] = PROCESSES
         plan = {
             "isolation": self.isolation,
@@ -73,8 +98,11 @@ class Confinement:
         return [sys.executable, "-I", "-S", str(CONFINE), json.dumps(plan), *command]
 
 
-def confinement(home: Path, memory_bytes: int | None, hidden: tuple[Path, ...] = (), isolation: str = "auto") -> Confinement:
-    """The confinement asked for; "auto" is the strongest that this host allows and that still lets a child reach what it needs."""
+def confinement(
+    home: Path, memory_bytes: int | None, hidden: tuple[Path, ...] = (), isolation: str = "auto"
+) -> Confinement:
+    """The confinement asked for; "auto" is the strongest that this host allows and that still lets a child reach what
+    it needs."""
     chosen = strongest_isolation(home) if isolation == "auto" else isolation
     return Confinement(chosen, memory_bytes or usable_memory() * 3 // 4, hidden)
 
@@ -84,7 +112,8 @@ def strongest_isolation(home: Path) -> str:
     if not sys.platform.startswith("linux"):
         return "none"
     home.mkdir(parents=True, exist_ok=True)
-    # A root without its powers may be shut out of folders that belong to others, so the probe looks at what a child needs.
+    # A root without its powers may be shut out of folders that belong to others, so the probe looks at what a child
+    # needs.
     look = "import os, sys; sys.exit(not all(os.access(p, os.R_OK | os.X_OK) for p in sys.argv[1:]))"
     needed = [sys.executable, str(home), str(CONFINE.parent / "harness")]
     for isolation in ("user", "network"):
@@ -111,7 +140,8 @@ def usable_memory() -> int:
 def environment(temp: Path, build_cache: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """A child's environment: what finds compilers, Python and the GPU, and nothing that could hold a secret.
 
-    Home and temp folder are the child's own. Caches that take minutes to fill (Triton, Inductor, ccache) lie beside the builds.
+    Home and temp folder are the child's own. Caches that take minutes to fill (Triton, Inductor, ccache) lie beside the
+    builds.
     """
     passed = {name: environ[name] for name in _PASSED if name in environ}
     # `pip install --user` lies below the real home folder, which the child does not get.
@@ -141,7 +171,8 @@ def make_temp() -> Path:
 
 
 def kill_group(group: int, temp: Path) -> None:
-    """Kills a child's process group, then whatever left the group but still carries the child's temp folder; removes the folder."""
+    """Kills a child's process group, then whatever left the group but still carries the child's temp folder; removes
+    the folder."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
     _clear(temp)

@@ -1,7 +1,8 @@
 """Finds sanitizers, says how a child runs under one, and reads the first finding out of its report.
 
-NVIDIA's compute-sanitizer wraps the child on a GPU; on a CPU the operator's library is built with -fsanitize=address and the child
-loads AddressSanitizer's runtime before all else, as Python itself was built without it. Needs the standard library alone.
+NVIDIA's compute-sanitizer wraps the child on a GPU; on a CPU the operator's library is built with -fsanitize=address
+and the child loads AddressSanitizer's runtime before all else, as Python itself was built without it. Needs the
+standard library alone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class SanitizerMissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sanitizer:
-    """How a child runs under it: words before the command and variables, in which `{temp}` stands for the child's temp folder."""
+    """How a child runs under it: words before the command and variables, in which `{temp}` stands for the child's temp
+    folder."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -61,7 +63,9 @@ def find_sanitizer(name: str, device_kind: str) -> Sanitizer:
 
 def first_finding(name: str, temp: Path) -> str | None:
     """What the sanitizer found first, in one line: hazard, kernel and place; None when it found nothing."""
-    text = "\n".join(path.read_bytes()[:_REPORT_LIMIT].decode(errors="replace") for path in sorted(temp.glob(f"{_REPORT}*")))
+    text = "\n".join(
+        path.read_bytes()[:_REPORT_LIMIT].decode(errors="replace") for path in sorted(temp.glob(f"{_REPORT}*"))
+    )
     if name == ADDRESS:
         found = _ASAN_SUMMARY.search(text)
         return f"{name} sanitizer: {found.group(1)}" if found else None
@@ -87,21 +91,28 @@ def _address() -> Sanitizer:
 
 def _library(compiler: str, name: str) -> str:
     """The compiler's own copy of a runtime library."""
-    said = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False).stdout.strip()
+    said = subprocess.run(
+        [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     if not Path(said).is_absolute():
-        raise SanitizerMissingError(f"{compiler} has no {name}: AddressSanitizer comes with g++ (Debian, Ubuntu: apt install g++)")
+        raise SanitizerMissingError(
+            f"{compiler} has no {name}: AddressSanitizer comes with g++ (Debian, Ubuntu: apt install g++)"
+        )
     return str(Path(said).resolve())
 
 
 def _compute(tool: str) -> Sanitizer:
     program = _compute_sanitizer()
     if program is None:
-        raise SanitizerMissingError("compute-sanitizer is not installed: put the CUDA toolkit's on PATH, or set CUDA_HOME")
+        raise SanitizerMissingError(
+            "compute-sanitizer is not installed: put the CUDA toolkit's on PATH, or set CUDA_HOME"
+        )
     words = [program, "--tool", tool, "--log-file", f"{{temp}}/{_REPORT}.log", "--print-limit", "20"]
     if tool == "memcheck":
         # Torch asks the runtime for things that it can do without.
         words += ["--report-api-errors", "no"]
-    # Torch's allocator keeps memory for itself, in which a neighbour's bytes and old ones are as good as a tensor's own.
+    # Torch's allocator keeps memory for itself, in which a neighbour's bytes and old ones are as good as a tensor's
+    # own.
     return Sanitizer(tool, tuple(words), {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool != "racecheck" else {})
 
 
@@ -111,4 +122,6 @@ def _compute_sanitizer() -> str | None:
     toolkits = [Path(folder) for folder in (os.environ.get("CUDA_HOME"), _TOOLKIT) if folder]
     toolkits += [folder for wheel in wheels for folder in sorted(wheel.glob("cu*"))]
     places = [folder / part for folder in toolkits for part in ("bin", "compute-sanitizer")]
-    return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(map(str, places)))
+    return shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path=os.pathsep.join(map(str, places))
+    )

@@ -1,7 +1,9 @@
-"""The rules that other services go by, small enough to be read. Each takes all readings and says at which a change begins.
+"""The rules that other services go by, small enough to be read.
 
-Rules for one new reading judge every reading by those before it, so later ones change nothing. The others look at the whole series:
-a decision at the newest reading is what they say when it is the last.
+Each takes all readings and says at which a change begins.
+
+Rules for one new reading judge every reading by those before it, so later ones change nothing. The others look at the
+whole series: a decision at the newest reading is what they say when it is the last.
 """
 
 from __future__ import annotations
@@ -107,9 +109,11 @@ def windowed_t(readings: Sequence[Reading]) -> Signs:
 
 
 def e_divisive(readings: Sequence[Reading]) -> Signs:
-    """Splits where the energy distance of both sides is largest (Matteson & James 2014), while Student's t finds it significant.
+    """Splits where the energy distance of both sides is largest (Matteson & James 2014), while Student's t finds it
+    significant.
 
-    The t-test in place of permutations is Hunter's (Fleming et al. 2023), now Apache Otava; a side may have one reading.
+    The t-test in place of permutations is Hunter's (Fleming et al. 2023), now Apache Otava; a side may have one
+    reading.
     """
     found: Signs = {}
     _split(_values(readings), 0, found)
@@ -125,7 +129,11 @@ def _split(values: Vector, offset: int, found: Signs) -> None:
     inside, across = total[count - 1, count - 1], total[count - 1, -1] - total[count - 1, count - 1]
     behind = total[-1, -1] - 2 * total[count - 1, -1] + inside
     rest = len(values) - count
-    energy = 2 * across / (count * rest) - inside / np.maximum(count * (count - 1), 1) - behind / np.maximum(rest * (rest - 1), 1)
+    energy = (
+        2 * across / (count * rest)
+        - inside / np.maximum(count * (count - 1), 1)
+        - behind / np.maximum(rest * (rest - 1), 1)
+    )
     best = int(count[np.argmax(energy * count * rest / len(values))])
     t = _t(values[:best], values[best:])
     if chance(abs(t), len(values) - 2) >= SIGNIFICANT:
@@ -136,7 +144,8 @@ def _split(values: Vector, offset: int, found: Signs) -> None:
 
 
 def potts(readings: Sequence[Reading]) -> Signs:
-    """asv's: the piecewise constant fit of least absolute deviations, with as many steps as its information criterion allows."""
+    """asv's: the piecewise constant fit of least absolute deviations, with as many steps as its information criterion
+    allows."""
     values = _values(readings)
     count = len(values)
     costs = np.full((count + 1, count + 1), np.inf)

@@ -25,7 +25,10 @@ LENGTH = 60
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of one kernel on one GPU, oldest reading first. shifts: indices of readings at which a whole family shifted."""
+    """One line of one kernel on one GPU, oldest reading first.
+
+    shifts: indices of readings at which a whole family shifted.
+    """
 
     kernel: str
     family: tuple[str, ...]
@@ -34,7 +37,8 @@ class Series:
 
 
 def load_controls(path: Path, gpu: str = GPU) -> list[Series]:
-    """Every series of code that was not under test, with at least LEAST_POINTS readings on this GPU; marked where frameworks shifted."""
+    """Every series of code that was not under test, with at least LEAST_POINTS readings on this GPU; marked where
+    frameworks shifted."""
     found: dict[tuple[str, ...], dict[int, Reading]] = defaultdict(dict)
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
         for row in csv.DictReader(lines):
@@ -42,7 +46,9 @@ def load_controls(path: Path, gpu: str = GPU) -> list[Series]:
                 key = row["kernel"], row["provider"], row["mode"], row["x_name"], row["x_value"], row["config"]
                 found[key][int(row["run_idx"])] = _reading(row)
     series = [
-        Series(key[0], key[:3], [own[run] for run in sorted(own)]) for key, own in sorted(found.items()) if len(own) >= LEAST_POINTS
+        Series(key[0], key[:3], [own[run] for run in sorted(own)])
+        for key, own in sorted(found.items())
+        if len(own) >= LEAST_POINTS
     ]
     return mark_shifts(series)
 
@@ -55,9 +61,11 @@ def _reading(row: dict[str, str]) -> Reading:
 
 
 def mark_shifts(series: list[Series]) -> list[Series]:
-    """Marks readings at which a kernel's series of one provider and mode all shifted alike: the framework changed, and no alarm is false.
+    """Marks readings at which a kernel's series of one provider and mode all shifted alike: the framework changed, and
+    no alarm is false.
 
-    Alike: four fifths of at least eight series go the same way, by 3 % in the median, and the quartiles lie within a sixth of that.
+    Alike: four fifths of at least eight series go the same way, by 3 % in the median, and the quartiles lie within a
+    sixth of that.
     """
     steps: dict[tuple[tuple[str, ...], int], list[float]] = defaultdict(list)
     for one in series:
@@ -67,7 +75,10 @@ def mark_shifts(series: list[Series]) -> list[Series]:
     marked = {key for key, shifts in steps.items() if _alike(shifts)}
     return [
         replace(
-            one, shifts=frozenset(index for index, reading in enumerate(one.readings) if (one.family, reading.ordinal) in marked)
+            one,
+            shifts=frozenset(
+                index for index, reading in enumerate(one.readings) if (one.family, reading.ordinal) in marked
+            ),
         )
         for one in series
     ]
@@ -128,12 +139,18 @@ def _wandering(draw: random.Random) -> Iterable[float]:
 
 
 SHAPES: dict[str, Shape] = {
-    "quiet": _quiet, "drift": _drift, "outliers": _outliers, "bimodal": _bimodal, "heavy tails": _heavy_tails, "wandering": _wandering,
-}  # fmt: skip
+    "quiet": _quiet,
+    "drift": _drift,
+    "outliers": _outliers,
+    "bimodal": _bimodal,
+    "heavy tails": _heavy_tails,
+    "wandering": _wandering,
+}
 
 
 def synthesize(shape: str, count: int) -> list[Series]:
-    """`count` series of unchanged code, seeded; the interval inside a run is a fifth of the usual noise and says nothing of it."""
+    """`count` series of unchanged code, seeded; the interval inside a run is a fifth of the usual noise and says
+    nothing of it."""
     found = []
     for seed in range(count):
         draw = random.Random(f"{shape} {seed}")

@@ -33,7 +33,14 @@ from warpwatch.db.models.verdicts import (
     RegressionSeriesRecord,
     TrialRecord,
 )
-from warpwatch.db.models.work import CallbackRecord, JobRecord, RunLogRecord, RunRecord, ScheduleRecord, SubmissionRecord
+from warpwatch.db.models.work import (
+    CallbackRecord,
+    JobRecord,
+    RunLogRecord,
+    RunRecord,
+    ScheduleRecord,
+    SubmissionRecord,
+)
 
 __all__ = [
     "Base",

@@ -12,7 +12,10 @@ from warpwatch.db.models.base import Base, created
 
 
 class ProofRecord(Base):
-    """One run of all adversaries of a kind on a device. `content` holds what became of each; see worker.proving.Proof."""
+    """One run of all adversaries of a kind on a device.
+
+    `content` holds what became of each; see worker.proving.Proof.
+    """
 
     __tablename__ = "proofs"
     __table_args__ = (Index(None, "device_id", "kind", "id"),)

@@ -13,7 +13,10 @@ from warpwatch.db.models.base import Base, created, one_of
 
 
 class ResultRecord(Base):
-    """How one variant fared on one case in one run. `details` holds the tensor errors of a check, the health of a bench."""
+    """How one variant fared on one case in one run.
+
+    `details` holds the tensor errors of a check, the health of a bench.
+    """
 
     __tablename__ = "results"
     __table_args__ = (
@@ -147,7 +150,8 @@ class BuildRecord(Base):
     log: Mapped[str]
     resources: Mapped[list[Any]]
     compile_seconds: Mapped[float | None]
-    """What compilers and linker took when the library was built, for this commit or for an earlier one with the same sources."""
+    """What compilers and linker took when the library was built, for this commit or for an earlier one with the same
+    sources."""
     code_hash: Mapped[str] = mapped_column(server_default="")
     """Fingerprint of all machine code in the library; empty where it is unknown."""
 

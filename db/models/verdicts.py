@@ -56,7 +56,10 @@ class RegressionRecord(Base):
     verdict: Mapped[str] = mapped_column(server_default=Verdict.SUSPECTED)
     state: Mapped[str] = mapped_column(server_default=Triage.NEW)
     ratio: Mapped[float | None]
-    """Head over base of its worst series; measured in turn once confirmed, from history before. None where something broke."""
+    """Head over base of its worst series; measured in turn once confirmed, from history before.
+
+    None where something broke.
+    """
     low: Mapped[float | None]
     high: Mapped[float | None]
     compare_job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)

@@ -90,7 +90,9 @@ class JobRecord(Base):
         Index(None, "state", "id"),
         Index(None, "operator_id", "id"),
         Index("ix_jobs_open", "device_id", "priority", "id", postgresql_where="state IN ('queued', 'running')"),
-        Index("ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"),
+        Index(
+            "ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"
+        ),
         Index(None, "commit_id"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -108,9 +110,15 @@ class JobRecord(Base):
     attempt: Mapped[int] = mapped_column(server_default="0")
     """Number of the run that owns the job; a run with a smaller number may write nothing."""
     max_attempts: Mapped[int] = mapped_column(server_default="3")
-    """Number of its last run: when that one is lost the job fails. A run handed back, and a retry by a person, raise it."""
+    """Number of its last run: when that one is lost the job fails.
+
+    A run handed back, and a retry by a person, raise it.
+    """
     ticket: Mapped[int | None]
-    """The queue's job (procrastinate_jobs.id) that brings it to a worker. Only a hint: begin_run decides who gets it."""
+    """The queue's job (procrastinate_jobs.id) that brings it to a worker.
+
+    Only a hint: begin_run decides who gets it.
+    """
     message: Mapped[str] = mapped_column(server_default="")
     progress: Mapped[dict[str, Any] | None]
     """{"done": n, "total": m, "text": …} of the current run."""

@@ -1,4 +1,5 @@
-"""Finds what keeps numbers from coming: devices nobody works for, workers that hang or are unfit, and histories that ended.
+"""Finds what keeps numbers from coming: devices nobody works for, workers that hang or are unfit, and histories that
+ended.
 
 Nothing is stored: an alarm is there as long as its cause is.
 """
@@ -21,10 +22,13 @@ PACE_RUNS = 50
 """Newest runs of a worker that tell how long its jobs take."""
 PACE_FACTOR = 5.0
 PACE_LEAST_SECONDS = 600.0
-"""A worker is late when it has given no result for so many times what nineteen of twenty of its jobs take, and never earlier."""
+"""A worker is late when it has given no result for so many times what nineteen of twenty of its jobs take, and never
+earlier."""
 
 
-def list_alarms(session: Session, now: datetime, lease_seconds: float, repository_id: int | None = None) -> list[AlarmRow]:
+def list_alarms(
+    session: Session, now: datetime, lease_seconds: float, repository_id: int | None = None
+) -> list[AlarmRow]:
     """Every alarm of the service and of one repository, or of all: first what stops everything, then what is missing."""
     found = [
         *_stale_devices(session, now, lease_seconds),
@@ -32,7 +36,9 @@ def list_alarms(session: Session, now: datetime, lease_seconds: float, repositor
         *_unfit(session, now, lease_seconds),
         *list_missing(session, now, repository_id),
     ]
-    return sorted(found, key=lambda row: (_ORDER.index(row.kind), row.repository, row.operator, row.device_key, row.variant))
+    return sorted(
+        found, key=lambda row: (_ORDER.index(row.kind), row.repository, row.operator, row.device_key, row.variant)
+    )
 
 
 class _Waiting(NamedTuple):
@@ -47,7 +53,8 @@ class _Waiting(NamedTuple):
 def _stale_devices(session: Session, now: datetime, lease_seconds: float) -> Iterator[AlarmRow]:
     """Jobs wait and nobody came for them for a lease."""
     sql = """
-    SELECT devices.key AS device_key, devices.kind, waiting.queued, waiting.oldest_at, heard.last_heard_at, waiting.job_id
+    SELECT devices.key AS device_key, devices.kind, waiting.queued, waiting.oldest_at, heard.last_heard_at,
+         waiting.job_id
     FROM (SELECT device_id, count(*) AS queued, min(created_at) AS oldest_at, min(id) AS job_id
           FROM jobs WHERE state = 'queued' GROUP BY device_id) AS waiting
     JOIN devices ON devices.id = waiting.device_id
@@ -75,7 +82,8 @@ class _Late(NamedTuple):
 def _stale_workers(session: Session, now: datetime, lease_seconds: float) -> Iterator[AlarmRow]:
     """Workers that say they live and have work, and gave no result for much longer than their jobs take."""
     sql = f"""
-    SELECT worker, device_key, since, extract(epoch FROM :now - since)::float AS silent_seconds, pace_seconds::float, job_id
+    SELECT worker, device_key, since, extract(epoch FROM :now - since)::float AS silent_seconds, pace_seconds::float,
+         job_id
     FROM (
         SELECT workers.name AS worker, devices.key AS device_key, pace.pace_seconds, work.job_id,
                greatest(pace.last_at, workers.started_at, work.oldest_at) AS since
@@ -87,7 +95,8 @@ def _stale_workers(session: Session, now: datetime, lease_seconds: float) -> Ite
         ) AS work
         CROSS JOIN LATERAL (
             SELECT max(finished_at) AS last_at,
-                   percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - started_at)) AS pace_seconds
+                   percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch
+                        FROM finished_at - started_at)) AS pace_seconds
             FROM (SELECT started_at, finished_at FROM runs WHERE worker_id = workers.id AND state = 'done'
                   ORDER BY id DESC LIMIT {PACE_RUNS}) AS newest
         ) AS pace
@@ -119,7 +128,8 @@ class _Unfit(NamedTuple):
 
 
 def _unfit(session: Session, now: datetime, lease_seconds: float) -> Iterator[AlarmRow]:
-    """Devices that a worker finds unfit now, and those for whose state jobs failed in the last day and none was measured since."""
+    """Devices that a worker finds unfit now, and those for whose state jobs failed in the last day and none was
+    measured since."""
     sql = f"""
     SELECT devices.key AS device_key, least(min(failing.first_at), min(worker.heartbeat_at)) AS since,
            coalesce(min(worker.trouble), min(failing.message)) AS trouble, coalesce(min(failing.failed), 0) AS failed,
@@ -131,19 +141,28 @@ def _unfit(session: Session, now: datetime, lease_seconds: float) -> Iterator[Al
           AND coalesce(facts ->> 'trouble', '') <> ''
     ) AS worker ON true
     LEFT JOIN (
-        SELECT jobs.device_id, min(runs.finished_at) AS first_at, count(DISTINCT jobs.id) FILTER (WHERE jobs.state = 'failed') AS failed,
+        SELECT jobs.device_id, min(runs.finished_at) AS first_at,
+             count(DISTINCT jobs.id) FILTER (WHERE jobs.state = 'failed') AS failed,
                max(jobs.id) AS job_id, max(runs.message) AS message, max(runs.finished_at) AS last_at
         FROM runs JOIN jobs ON jobs.id = runs.job_id
-        WHERE runs.finished_at > :now - interval '{UNFIT_HOURS} hours' AND runs.state = 'failed' AND strpos(runs.message, :unfit) > 0
+        WHERE runs.finished_at > :now - interval '{UNFIT_HOURS} hours' AND runs.state = 'failed'
+             AND strpos(runs.message, :unfit) > 0
         GROUP BY jobs.device_id
     ) AS failing ON failing.device_id = devices.id
     WHERE worker.trouble IS NOT NULL OR failing.failed > 0 AND NOT EXISTS (
         SELECT FROM runs JOIN jobs ON jobs.id = runs.job_id
-        WHERE runs.finished_at > failing.last_at AND runs.state = 'done' AND jobs.kind = 'bench' AND jobs.device_id = devices.id)
+        WHERE runs.finished_at > failing.last_at AND runs.state = 'done' AND jobs.kind = 'bench'
+             AND jobs.device_id = devices.id)
     GROUP BY devices.id, devices.key
     """
     for row in fetch(session, _Unfit, sql, now=now, lease=lease_seconds, unfit=UNFIT):
-        jobs = "" if not row.failed else "; 1 job failed for it" if row.failed == 1 else f"; {row.failed} jobs failed for it"
+        jobs = (
+            ""
+            if not row.failed
+            else "; 1 job failed for it"
+            if row.failed == 1
+            else f"; {row.failed} jobs failed for it"
+        )
         remedy = "end what else uses the device or let it cool; then retry what failed"
         message = f"{row.device_key}: {row.trouble}{jobs}"
         yield alarm("unfit", row.since, message, remedy, device_key=row.device_key, job_id=row.job_id)

@@ -9,8 +9,8 @@ from warpwatch.db.reads.query import Session, fetch
 
 @dataclass(frozen=True, slots=True)
 class BadgeCounts:
-    """How a line of history stands: variants on cases and devices that are right, wrong, or fail otherwise at the newest commit where
-    their operator was checked; slower: confirmed slow-downs that nobody has settled."""
+    """How a line of history stands: variants on cases and devices that are right, wrong, or fail otherwise at the
+    newest commit where their operator was checked; slower: confirmed slow-downs that nobody has settled."""
 
     right: int
     wrong: int
@@ -23,13 +23,15 @@ WITH line AS (
     SELECT id FROM commits
     WHERE repository_id = :repository_id AND (CAST(:shas AS text[]) IS NULL OR sha = ANY(CAST(:shas AS text[])))
 ), wanted AS (
-    SELECT id FROM operators WHERE repository_id = :repository_id AND (CAST(:operator AS text) IS NULL OR name = :operator)
+    SELECT id FROM operators WHERE repository_id = :repository_id AND (CAST(:operator AS text) IS NULL
+         OR name = :operator)
 ), latest AS (
     SELECT wanted.id AS operator_id, devices.id AS device_id, newest.commit_id
     FROM wanted CROSS JOIN devices
     CROSS JOIN LATERAL (
         SELECT commit_id FROM results
-        WHERE operator_id = wanted.id AND device_id = devices.id AND kind = 'check' AND commit_id IN (SELECT id FROM line)
+        WHERE operator_id = wanted.id AND device_id = devices.id AND kind = 'check' AND commit_id IN (SELECT id
+             FROM line)
         ORDER BY ordinal DESC, id DESC LIMIT 1
     ) AS newest
 ), checked AS (
@@ -47,6 +49,8 @@ FROM checked
 """
 
 
-def read_badge_counts(session: Session, repository_id: int, shas: list[str] | None, operator: str | None = None) -> BadgeCounts:
+def read_badge_counts(
+    session: Session, repository_id: int, shas: list[str] | None, operator: str | None = None
+) -> BadgeCounts:
     """How the commits with these ids stand, or all of the repository; of one operator where it is named."""
     return fetch(session, BadgeCounts, _STANDING, repository_id=repository_id, shas=shas, operator=operator)[0]

@@ -33,7 +33,8 @@ WHERE operator_id = :operator_id AND status = 'ok' AND commits.ordinal < :ordina
 ORDER BY commits.ordinal DESC, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
 """
 
-# Machine code depends on the compiler and, for a CPU, on the machine, so commits are only held together within an environment.
+# Machine code depends on the compiler and, for a CPU, on the machine, so commits are only held together within an
+# environment.
 _UNCHANGED_SINCE = """
 WITH known AS (
     SELECT commits.id, commits.ordinal, code_hash FROM builds JOIN commits ON commits.id = builds.commit_id
@@ -73,8 +74,8 @@ def read_builds(session: Session, commit: CommitRow) -> list[BuildView]:
 def read_unchanged_since(session: Session, operator_id: int, commit_id: int, environment_id: int) -> str | None:
     """The id of the first commit since which all machine code of the operator's library is what it is at `commit_id`.
 
-    The commit itself when its code is new; None when nothing is known of its code. Only commits that were built in the environment
-    count. Says nothing about the operator's Python file, nor about variants that are not native.
+    The commit itself when its code is new; None when nothing is known of its code. Only commits that were built in the
+    environment count. Says nothing about the operator's Python file, nor about variants that are not native.
     """
     found: str | None = fetch_scalar(
         session, _UNCHANGED_SINCE, operator_id=operator_id, commit_id=commit_id, environment_id=environment_id
@@ -85,10 +86,13 @@ def read_unchanged_since(session: Session, operator_id: int, commit_id: int, env
 def read_code_history(
     session: Session, operator_id: int, operator: str, device_key: str, arch: str | None = None, limit: int = 200
 ) -> CodeHistory:
-    """The machine code of the newest `limit` commits that were built on a device, for one architecture: the device's own by default."""
+    """The machine code of the newest `limit` commits that were built on a device, for one architecture: the device's
+    own by default."""
     sql = """
-    SELECT DISTINCT ON (commits.ordinal, commits.id) commits.sha, commits.ordinal, subject, code_hash, compile_seconds, resources
-    FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments ON environments.id = builds.environment_id
+    SELECT DISTINCT ON (commits.ordinal, commits.id) commits.sha, commits.ordinal, subject, code_hash,
+         compile_seconds, resources
+    FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments
+         ON environments.id = builds.environment_id
     JOIN devices ON devices.id = environments.device_id
     WHERE operator_id = :operator_id AND devices.key = :device_key AND status = 'ok'
     ORDER BY commits.ordinal DESC, commits.id DESC, environment_id DESC LIMIT :limit
@@ -120,7 +124,9 @@ def code_changes(before: list[KernelCode], after: list[KernelCode]) -> list[Code
 
 def kernel_codes(resources: list[Any]) -> list[KernelCode]:
     """A build's resources as rows; fields that an earlier version did not record stay at their defaults."""
-    return [KernelCode(**{"arch": "", **{name: entry[name] for name in _FIELDS if name in entry}}) for entry in resources]
+    return [
+        KernelCode(**{"arch": "", **{name: entry[name] for name in _FIELDS if name in entry}}) for entry in resources
+    ]
 
 
 def _compared(session: Session, commit: CommitRow, found: _Found) -> BuildView:

@@ -28,7 +28,8 @@ def list_callbacks(session: Session, submission_id: int) -> list[CallbackRow]:
     """Commit statuses of a submission, oldest first. Their token is never read."""
     sql = """
     SELECT id, body ->> 'state' AS state, coalesce(body ->> 'description', '') AS description, url,
-           CASE WHEN sent_at IS NOT NULL THEN 'sent' WHEN given_up_at IS NOT NULL THEN 'given up' ELSE 'waiting' END AS outcome,
+           CASE WHEN sent_at IS NOT NULL THEN 'sent' WHEN given_up_at IS NOT NULL THEN 'given up'
+                ELSE 'waiting' END AS outcome,
            attempts, message, created_at, sent_at,
            CASE WHEN sent_at IS NULL AND given_up_at IS NULL AND attempts > 0 THEN next_at END AS next_at
     FROM callbacks WHERE submission_id = :id ORDER BY id LIMIT 200

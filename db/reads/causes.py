@@ -1,4 +1,5 @@
-"""Reads what is known of why something changed: machine code, circumstances and numerical errors at the nearest measured commits."""
+"""Reads what is known of why something changed: machine code, circumstances and numerical errors at the nearest
+measured commits."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from typing import Any, NamedTuple
 
 from warpwatch.db.reads.builds import code_changes, kernel_codes
 from warpwatch.db.reads.query import Session, fetch, fetch_one
-from warpwatch.db.reads.rows.causes import BenchEvidence, BenchSide, CodeEvidence, Difference, ErrorChange, ErrorEvidence, Evidence
+from warpwatch.db.reads.rows.causes import (
+    BenchEvidence,
+    BenchSide,
+    CodeEvidence,
+    Difference,
+    ErrorChange,
+    ErrorEvidence,
+    Evidence,
+)
 
 MOST_SERIES = 40
 """Series of a regression whose checks are looked at."""
@@ -43,7 +52,8 @@ class _Check(NamedTuple):
 
 _PLACE = """
 SELECT operator_id, device_id, base.ordinal AS base_at, head.ordinal AS head_at FROM regressions
-JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id WHERE regressions.id = :id
+JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
+     WHERE regressions.id = :id
 """
 
 # The worst confirmed one first.
@@ -64,7 +74,9 @@ def read_evidence(session: Session, regression_id: int) -> Evidence:
     place = fetch_one(session, _Place, _PLACE, id=regression_id)
     assert place is not None
     cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=MOST_SERIES)
-    return Evidence(_code(session, place), _bench(session, place, cells[0]) if cells else None, _errors(session, place, cells))
+    return Evidence(
+        _code(session, place), _bench(session, place, cells[0]) if cells else None, _errors(session, place, cells)
+    )
 
 
 def _nearest(column: str, side: str) -> tuple[str, str]:
@@ -77,7 +89,8 @@ def _code(session: Session, place: _Place) -> CodeEvidence | None:
         condition, order = _nearest("commits.ordinal", side)
         sql = f"""
         SELECT commits.sha, environment_id, code_hash, resources
-        FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments ON environments.id = builds.environment_id
+        FROM builds JOIN commits ON commits.id = builds.commit_id JOIN environments
+             ON environments.id = builds.environment_id
         WHERE operator_id = :operator_id AND status = 'ok' AND device_id = :device_id AND {condition}
         ORDER BY {order}, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
         """
@@ -109,7 +122,9 @@ def _bench(session: Session, place: _Place, cell: _Cell) -> BenchEvidence:
         return fetch_one(session, BenchSide, sql, series_id=cell.series_id, at=at)
 
     base, head = timed("base", place.base_at), timed("head", place.head_at)
-    return BenchEvidence(cell.variant, cell.case, base, head, _differences(base.facts, head.facts) if base and head else [])
+    return BenchEvidence(
+        cell.variant, cell.case, base, head, _differences(base.facts, head.facts) if base and head else []
+    )
 
 
 def _differences(base: dict[str, Any], head: dict[str, Any]) -> list[Difference]:
@@ -133,8 +148,10 @@ def _error_changes(session: Session, place: _Place, cell: _Cell) -> list[ErrorCh
     def checked(side: str, at: int) -> _Check | None:
         condition, order = _nearest("results.ordinal", side)
         sql = f"""
-        SELECT commits.sha, coalesce(details -> 'tensors', '[]') AS tensors FROM results JOIN commits ON commits.id = results.commit_id
-        WHERE variant_id = :variant_id AND case_id = :case_id AND device_id = :device_id AND kind = 'check' AND {condition}
+        SELECT commits.sha, coalesce(details -> 'tensors', '[]') AS tensors FROM results JOIN commits
+             ON commits.id = results.commit_id
+        WHERE variant_id = :variant_id AND case_id = :case_id AND device_id = :device_id AND kind = 'check'
+             AND {condition}
         ORDER BY {order}, results.id DESC LIMIT 1
         """
         of = {"variant_id": cell.variant_id, "case_id": cell.case_id, "device_id": place.device_id}

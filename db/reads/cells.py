@@ -16,8 +16,9 @@ NEAR = 300
 class CellAround:
     """One variant on one case, as it was before the base and behind the head of a regression.
 
-    verdict, decided: what measuring in turn said of its series, and its ratio there; None where it is no part of the regression.
-    ratio: of the nearest times on both sides, taken in one environment. base_status, head_status: of the nearest checks, where the regression is of something broken.
+    verdict, decided: what measuring in turn said of its series, and its ratio there; None where it is no part of the
+    regression. ratio: of the nearest times on both sides, taken in one environment. base_status, head_status: of the
+    nearest checks, where the regression is of something broken.
     """
 
     regression_id: int
@@ -38,10 +39,12 @@ class CellAround:
 # Every LATERAL is one probe of an index. Times are looked at unless something broke, statuses of checks only then.
 _CELLS = f"""
 WITH asked AS MATERIALIZED (
-    SELECT regressions.id, regressions.operator_id, regressions.device_id, regressions.direction = 'broken' AS is_broken,
+    SELECT regressions.id, regressions.operator_id, regressions.device_id,
+         regressions.direction = 'broken' AS is_broken,
            base.ordinal AS base_at, head.ordinal AS head_at
     FROM regressions
-    JOIN commits AS base ON base.id = regressions.base_commit_id JOIN commits AS head ON head.id = regressions.head_commit_id
+    JOIN commits AS base ON base.id = regressions.base_commit_id JOIN commits AS head
+         ON head.id = regressions.head_commit_id
     WHERE regressions.id = ANY(:ids)
 )
 SELECT asked.id AS regression_id, operators.name AS operator, variants.name AS variant, device.key AS device,
@@ -54,12 +57,14 @@ JOIN cases ON cases.operator_id = asked.operator_id
 JOIN variants ON variants.operator_id = asked.operator_id
 LEFT JOIN LATERAL (
     SELECT id FROM series WHERE series.operator_id = asked.operator_id AND series.device_id = asked.device_id
-      AND series.case_id = cases.id AND series.variant_id = variants.id AND series.metric = {PRIMARY_METRIC} ORDER BY id DESC LIMIT 1
+      AND series.case_id = cases.id AND series.variant_id = variants.id AND series.metric = {PRIMARY_METRIC}
+           ORDER BY id DESC LIMIT 1
 ) AS series ON true
 LEFT JOIN regression_series AS member ON member.regression_id = asked.id AND member.series_id = series.id
 LEFT JOIN LATERAL (
     SELECT median_ns, environment_id FROM points
-    WHERE NOT asked.is_broken AND points.series_id = series.id AND points.ordinal BETWEEN asked.base_at - {NEAR} AND asked.base_at
+    WHERE NOT asked.is_broken AND points.series_id = series.id AND points.ordinal BETWEEN asked.base_at - {NEAR}
+         AND asked.base_at
     ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
 ) AS before ON true
 LEFT JOIN LATERAL (
@@ -70,13 +75,15 @@ LEFT JOIN LATERAL (
 ) AS behind ON true
 LEFT JOIN LATERAL (
     SELECT status FROM results
-    WHERE asked.is_broken AND results.variant_id = variants.id AND results.case_id = cases.id AND results.device_id = asked.device_id
+    WHERE asked.is_broken AND results.variant_id = variants.id AND results.case_id = cases.id
+         AND results.device_id = asked.device_id
       AND results.kind = 'check' AND results.ordinal BETWEEN asked.base_at - {NEAR} AND asked.base_at
     ORDER BY results.ordinal DESC, results.id DESC LIMIT 1
 ) AS good ON true
 LEFT JOIN LATERAL (
     SELECT status FROM results
-    WHERE asked.is_broken AND results.variant_id = variants.id AND results.case_id = cases.id AND results.device_id = asked.device_id
+    WHERE asked.is_broken AND results.variant_id = variants.id AND results.case_id = cases.id
+         AND results.device_id = asked.device_id
       AND results.kind = 'check' AND results.ordinal BETWEEN asked.head_at AND asked.head_at + {NEAR}
     ORDER BY results.ordinal, results.id DESC LIMIT 1
 ) AS bad ON true
@@ -85,5 +92,6 @@ WHERE member.verdict IS NOT NULL OR behind.median_ns IS NOT NULL OR (good.status
 
 
 def list_cells_around(session: Session, regression_ids: Iterable[int]) -> list[CellAround]:
-    """Every cell of the operators and devices of these regressions that was measured on both sides, or is part of one of them."""
+    """Every cell of the operators and devices of these regressions that was measured on both sides, or is part of one
+    of them."""
     return fetch(session, CellAround, _CELLS, ids=list(regression_ids))

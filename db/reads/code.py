@@ -10,7 +10,8 @@ from warpwatch.db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fet
 from warpwatch.db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow, UnchangedRow
 
 _REPOSITORIES = """
-SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch, status_url,
+SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch,
+     status_url,
        webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token
 FROM repositories
 """
@@ -23,10 +24,12 @@ coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) 
 # What was found at the commit all the same, asked for in another way, is no longer left out.
 _LEFT_OUT = f"""
 FROM jobs WHERE jobs.commit_id = commits.id AND kind <> 'compare' AND {IS_UNCHANGED}
-     AND NOT EXISTS (SELECT FROM results WHERE results.commit_id = commits.id AND results.operator_id = jobs.operator_id)
+     AND NOT EXISTS (SELECT FROM results WHERE results.commit_id = commits.id
+          AND results.operator_id = jobs.operator_id)
 """
 
-# Only the newest result per operator, variant, case, kind and device counts; what fails to check and to bench is broken once.
+# Only the newest result per operator, variant, case, kind and device counts; what fails to check and to bench is broken
+# once.
 _COMMIT_COUNTS = f"""
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE kind = 'bench' AND status = 'ok') AS points,
@@ -34,7 +37,8 @@ LEFT JOIN LATERAL (
            count(DISTINCT (variant_id, case_id, device_id))
                FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS broken
     FROM (
-        SELECT DISTINCT ON (operator_id, variant_id, case_id, kind, device_id) kind, status, variant_id, case_id, device_id
+        SELECT DISTINCT ON (operator_id, variant_id, case_id, kind, device_id) kind, status, variant_id, case_id,
+             device_id
         FROM results WHERE commit_id = commits.id
         ORDER BY operator_id, variant_id, case_id, kind, device_id, id DESC
     ) AS newest
@@ -76,7 +80,8 @@ def list_commits(session: Session, repository_id: int, before: int | None = None
 
 
 def find_commit(session: Session, repository_id: int, sha: str) -> CommitRow | None:
-    """The commit with this id or a unique beginning of it, at least four digits long; None when there is none or more than one."""
+    """The commit with this id or a unique beginning of it, at least four digits long; None when there is none or more
+    than one."""
     if len(sha) < 4 or not all(digit in "0123456789abcdef" for digit in sha):
         return None
     sql = f"""
@@ -149,7 +154,8 @@ def list_suites(session: Session, repository_id: int) -> list[str]:
 
 
 def read_operator_entry(session: Session, repository_id: int, operator: str) -> dict[str, Any] | None:
-    """What the newest commit whose file loaded says of the operator (contract.protocol.OperatorEntry as JSON); None when none did."""
+    """What the newest commit whose file loaded says of the operator (contract.protocol.OperatorEntry as JSON); None
+    when none did."""
     sql = """
     SELECT entry FROM commits CROSS JOIN LATERAL jsonb_array_elements(catalogue -> 'operators') AS entry
     WHERE repository_id = :repository_id AND catalogue IS NOT NULL

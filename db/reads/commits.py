@@ -23,12 +23,15 @@ WITH newest AS (
     FROM newest GROUP BY operator_id, variant_id, case_id, device_id
 )
 SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, device.key AS device_key,
-       checked.status AS check_status, coalesce(checked.message, '') AS check_message, cells.check_id AS check_result_id,
-       benched.status AS bench_status, coalesce(benched.message, '') AS bench_message, cells.bench_id AS bench_result_id,
+       checked.status AS check_status, coalesce(checked.message, '') AS check_message,
+            cells.check_id AS check_result_id,
+       benched.status AS bench_status, coalesce(benched.message, '') AS bench_message,
+            cells.bench_id AS bench_result_id,
        profiled.status AS profile_status,
        point.series_id, point.median_ns, point.low_ns, point.high_ns, point.median_ns / previous.median_ns AS change,
        (SELECT max(id) FROM traces WHERE result_id = ANY(cells.result_ids)) AS trace_id, device.kind AS device_kind,
-       (SELECT spec FROM jobs JOIN runs ON runs.job_id = jobs.id WHERE runs.id = coalesce(checked.run_id, benched.run_id)) AS spec
+       (SELECT spec FROM jobs JOIN runs ON runs.job_id = jobs.id WHERE runs.id = coalesce(checked.run_id,
+            benched.run_id)) AS spec
 FROM cells
 JOIN operators ON operators.id = cells.operator_id
 JOIN cases ON cases.id = cells.case_id
@@ -83,7 +86,8 @@ _SIDE = """
 SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, newest.status,
        point.series_id, point.median_ns, point.low_ns, point.high_ns,
        (SELECT max(traces.id) FROM traces JOIN results AS profiled ON profiled.id = traces.result_id
-        WHERE profiled.commit_id = :commit_id AND profiled.device_id = :device_id AND profiled.operator_id = newest.operator_id
+        WHERE profiled.commit_id = :commit_id AND profiled.device_id = :device_id
+             AND profiled.operator_id = newest.operator_id
           AND profiled.variant_id = newest.variant_id AND profiled.case_id = newest.case_id) AS trace_id
 FROM (
     SELECT DISTINCT ON (operator_id, variant_id, case_id) id, operator_id, variant_id, case_id, status
@@ -103,8 +107,10 @@ ORDER BY operators.name, newest.case_id, newest.variant_id
 
 
 class CommitComparison(NamedTuple):
-    """Rows, and per commit what it has from others: a commit has of an unchanged operator what was measured at the one whose sources those
-    are. same: operators that both sides have from one commit, which is no comparison and has no rows.
+    """Rows, and per commit what it has from others: a commit has of an unchanged operator what was measured at the one
+    whose sources those are.
+
+    same: operators that both sides have from one commit, which is no comparison and has no rows.
     """
 
     rows: list[ComparedRow]
@@ -149,12 +155,21 @@ def compare_variants(
 
 
 def _with_unchanged(
-    session: Session, commit: CommitRow, unchanged: list[UnchangedRow], device_id: int, metric: str, operator: str | None
+    session: Session,
+    commit: CommitRow,
+    unchanged: list[UnchangedRow],
+    device_id: int,
+    metric: str,
+    operator: str | None,
 ) -> list[_Side]:
     sides = _side(session, commit.id, device_id, metric, operator)
     elsewhere = {(row.since_id, row.operator) for row in unchanged}
     for since_id in sorted({since_id for since_id, _ in elsewhere}):
-        sides += [one for one in _side(session, since_id, device_id, metric, operator) if (since_id, one.operator) in elsewhere]
+        sides += [
+            one
+            for one in _side(session, since_id, device_id, metric, operator)
+            if (since_id, one.operator) in elsewhere
+        ]
     return sides
 
 

@@ -35,7 +35,8 @@ def list_workers(session: Session, lease_seconds: float = LEASE_SECONDS, limit: 
     sql = """
     SELECT workers.id, workers.name, devices.key AS device_key, version, workers.started_at, workers.heartbeat_at,
            CASE WHEN stopped_at IS NOT NULL THEN 'stopped'
-                WHEN workers.heartbeat_at > now() - make_interval(secs => :lease) THEN 'alive' ELSE 'silent' END AS state,
+                WHEN workers.heartbeat_at > now() - make_interval(secs => :lease) THEN 'alive'
+                     ELSE 'silent' END AS state,
            (SELECT max(job_id) FROM runs WHERE worker_id = workers.id AND state = 'running') AS job_id,
            coalesce(workers.facts ->> 'trouble', '') AS trouble
     FROM workers JOIN devices ON devices.id = workers.device_id

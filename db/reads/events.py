@@ -16,12 +16,13 @@ OPEN = ("new", "acknowledged")
 SUPERSEDED = "regressions.state = 'invalid' AND regressions.triaged_at IS NULL"
 """What the service itself took for another one's wider range, or for the same change: no person called it invalid."""
 
-# A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with the same head.
-# What the filters leave out counts here too, so that an event is the same whatever is asked for.
+# A range that is still wide belongs to the narrowest one inside it that is of one of its operators, and to all with the
+# same head. What the filters leave out counts here too, so that an event is the same whatever is asked for.
 _EVENTS = f"""
 WITH known AS MATERIALIZED (
     SELECT regressions.id, regressions.operator_id, direction, base_commit_id, head_commit_id,
-           base.ordinal AS base_at, head.ordinal AS head_at, {RANK} AS rank, {SEVERITY} AS severity, {MATCHES} AS is_found
+           base.ordinal AS base_at, head.ordinal AS head_at, {RANK} AS rank, {SEVERITY} AS severity,
+                {MATCHES} AS is_found
     FROM {TABLES}
     WHERE operators.repository_id = :repository_id AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
 ), found AS MATERIALIZED (
@@ -30,13 +31,17 @@ WITH known AS MATERIALIZED (
     SELECT DISTINCT ON (wide.base_commit_id, wide.head_commit_id, direction)
            wide.base_commit_id, wide.head_commit_id, wide.direction, narrow.head_commit_id AS event_head
     FROM known AS wide CROSS JOIN LATERAL generate_series(wide.base_at + 1, wide.head_at) AS inside
-    JOIN known AS narrow ON narrow.operator_id = wide.operator_id AND narrow.direction = wide.direction AND narrow.head_at = inside
+    JOIN known AS narrow ON narrow.operator_id = wide.operator_id AND narrow.direction = wide.direction
+         AND narrow.head_at = inside
     WHERE wide.head_at - wide.base_at > 1 AND narrow.base_at >= wide.base_at
       AND narrow.head_at - narrow.base_at < wide.head_at - wide.base_at
-      AND (wide.base_commit_id, wide.head_commit_id, wide.direction) IN (SELECT base_commit_id, head_commit_id, direction FROM found)
-    ORDER BY wide.base_commit_id, wide.head_commit_id, wide.direction, narrow.head_at - narrow.base_at, narrow.head_at DESC, narrow.id
+      AND (wide.base_commit_id, wide.head_commit_id, wide.direction) IN (SELECT base_commit_id, head_commit_id,
+           direction FROM found)
+    ORDER BY wide.base_commit_id, wide.head_commit_id, wide.direction, narrow.head_at - narrow.base_at,
+         narrow.head_at DESC, narrow.id
 )
-SELECT coalesce(narrowed.event_head, found.head_commit_id) AS head_id, direction, array_agg(found.id ORDER BY severity DESC, found.id) AS ids
+SELECT coalesce(narrowed.event_head, found.head_commit_id) AS head_id, direction, array_agg(found.id
+     ORDER BY severity DESC, found.id) AS ids
 FROM found LEFT JOIN narrowed USING (base_commit_id, head_commit_id, direction)
 GROUP BY 1, 2 ORDER BY max(rank) DESC, max(severity) DESC, max(found.id) DESC LIMIT :limit OFFSET :skip
 """
@@ -53,7 +58,8 @@ def list_events(
 ) -> Page[EventRow]:
     """Events with a regression that the question asks for, worst first; `before` is `next_before` of the page before.
 
-    An event is shown whole: also those of its regressions that the filters leave out, as long as their verdict is the one asked for.
+    An event is shown whole: also those of its regressions that the filters leave out, as long as their verdict is the
+    one asked for.
     """
     size, skip = max(1, min(limit, MAX_PAGE)), before or 0
     asked = question.parameters | {"repository_id": repository_id}
@@ -162,17 +168,22 @@ WITH told AS (
     SELECT verdict, triaged_at, decided_at, regressions.created_at,
            least(regressions.created_at, (
                SELECT min(jobs.finished_at) FROM jobs
-               WHERE jobs.commit_id = coalesce(first.head_commit_id, regressions.head_commit_id) AND jobs.kind IN ('bench', 'check')
-                 AND jobs.operator_id = regressions.operator_id AND jobs.device_id = regressions.device_id)) AS measured_at,
-           floor(greatest(extract(epoch FROM CAST(:now AS timestamptz) - regressions.created_at), 0) / :length) AS period
+               WHERE jobs.commit_id = coalesce(first.head_commit_id, regressions.head_commit_id)
+                    AND jobs.kind IN ('bench', 'check')
+                 AND jobs.operator_id = regressions.operator_id
+                      AND jobs.device_id = regressions.device_id)) AS measured_at,
+           floor(greatest(extract(epoch FROM CAST(:now AS timestamptz) - regressions.created_at),
+                0) / :length) AS period
     FROM regressions JOIN operators ON operators.id = regressions.operator_id
     LEFT JOIN LATERAL (
         SELECT head_commit_id FROM trials WHERE trials.regression_id = regressions.id ORDER BY trials.id LIMIT 1
     ) AS first ON true
     WHERE operators.repository_id = :repository_id AND NOT ({SUPERSEDED})
 )
-SELECT CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - (period + 1) * make_interval(secs => :length) END AS since,
-       CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - period * make_interval(secs => :length) END AS until,
+SELECT CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - (period + 1) * make_interval(secs => :length) END
+     AS since,
+       CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - period * make_interval(secs => :length) END AS
+            until,
        count(*) AS suspected, count(*) FILTER (WHERE verdict = 'confirmed') AS confirmed,
        count(*) FILTER (WHERE verdict = 'dismissed') AS dismissed, count(*) FILTER (WHERE verdict = 'unsure') AS unsure,
        count(*) FILTER (WHERE verdict = 'suspected') AS waiting,
@@ -189,7 +200,8 @@ PERIOD_SECONDS = 30 * 86400
 
 
 def read_quality(session: Session, repository_id: int, now: datetime, periods: int = 6) -> list[QualityRow]:
-    """All time first, then the newest periods of thirty days in which something was suspected; empty when nothing ever was."""
+    """All time first, then the newest periods of thirty days in which something was suspected; empty when nothing ever
+    was."""
     return fetch(
         session, QualityRow, _QUALITY, repository_id=repository_id, now=now, length=PERIOD_SECONDS, periods=periods
-    )  # fmt: skip
+    )

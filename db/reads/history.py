@@ -14,7 +14,8 @@ MAX_POINTS = 5000
 """Points that one history may hold."""
 
 _SERIES = """
-SELECT series.id, repositories.name AS repository, operators.name AS operator, cases.key AS case, variants.name AS variant,
+SELECT series.id, repositories.name AS repository, operators.name AS operator, cases.key AS case,
+     variants.name AS variant,
        devices.key AS device_key, devices.name AS device_name, metric, protocol, cases.flops, cases.bytes
 FROM series
 JOIN operators ON operators.id = series.operator_id
@@ -51,9 +52,18 @@ def list_series(
     ORDER BY series.id DESC LIMIT :limit
     """
     return fetch_page(
-        session, SeriesRow, sql, limit, repository_id=repository_id, operator=operator, case_key=case,
-        variant=variant, device_key=device_key, metric=metric, before=before,
-    )  # fmt: skip
+        session,
+        SeriesRow,
+        sql,
+        limit,
+        repository_id=repository_id,
+        operator=operator,
+        case_key=case,
+        variant=variant,
+        device_key=device_key,
+        metric=metric,
+        before=before,
+    )
 
 
 def find_series(
@@ -85,12 +95,14 @@ ORDER BY newest.ordinal, newest.commit_id
 _MARKS = """
 SELECT commits.sha AS commit_sha, results.ordinal, kind, status, message
 FROM series
-JOIN results ON series.variant_id = results.variant_id AND series.case_id = results.case_id AND series.device_id = results.device_id
+JOIN results ON series.variant_id = results.variant_id AND series.case_id = results.case_id
+     AND series.device_id = results.device_id
 JOIN commits ON commits.id = results.commit_id
 WHERE series.id = :series_id AND results.kind IN ('check', 'bench') AND results.ordinal BETWEEN :first AND :last
   AND status <> 'ok' AND NOT EXISTS (
     SELECT FROM results AS newer
-    WHERE newer.variant_id = results.variant_id AND newer.case_id = results.case_id AND newer.device_id = results.device_id
+    WHERE newer.variant_id = results.variant_id AND newer.case_id = results.case_id
+         AND newer.device_id = results.device_id
       AND newer.kind = results.kind AND newer.ordinal = results.ordinal AND newer.commit_id = results.commit_id
       AND newer.id > results.id)
 ORDER BY results.ordinal, kind
@@ -100,7 +112,8 @@ ORDER BY results.ordinal, kind
 def read_history(
     session: Session, series_id: int, first: int | None = None, last: int | None = None, limit: int = 2000
 ) -> SeriesHistory | None:
-    """The newest `limit` points of a series with ordinals between `first` and `last`, oldest first; None for an unknown series."""
+    """The newest `limit` points of a series with ordinals between `first` and `last`, oldest first; None for an unknown
+    series."""
     series = read_series(session, series_id)
     if series is None:
         return None
@@ -119,9 +132,11 @@ def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
 
 
 def list_readings(session: Session, series_id: int, limit: int = MAX_POINTS) -> list[ReadingRow]:
-    """What the newest right runs of a series measured, several per commit where it was repeated; in order of history, then of time."""
+    """What the newest right runs of a series measured, several per commit where it was repeated; in order of history,
+    then of time."""
     sql = """
-    SELECT commits.sha AS commit_sha, newest.commit_id, newest.ordinal, newest.environment_id, devices.kind AS device_kind,
+    SELECT commits.sha AS commit_sha, newest.commit_id, newest.ordinal, newest.environment_id,
+         devices.kind AS device_kind,
            median_ns, low_ns, high_ns
     FROM (
         SELECT points.* FROM points JOIN results ON results.id = points.result_id

@@ -108,8 +108,10 @@ class TrialState:
 
 def read_origin(session: Session, job_id: int) -> JobOrigin:
     sql = """
-    SELECT repositories.id AS repository_id, url AS repository_url, origin, operators.name AS operator, devices.kind AS device_kind
-    FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN repositories ON repositories.id = submissions.repository_id
+    SELECT repositories.id AS repository_id, url AS repository_url, origin, operators.name AS operator,
+         devices.kind AS device_kind
+    FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN repositories
+         ON repositories.id = submissions.repository_id
     JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id WHERE jobs.id = :id
     """
     found = fetch_one(session, JobOrigin, sql, id=job_id)
@@ -122,11 +124,13 @@ def list_known(session: Session, operator_id: int, device_id: int, oldest: int) 
     sql = """
     SELECT regressions.id, direction, verdict, settled_at IS NOT NULL AS is_settled, regressions.base_commit_id,
            regressions.head_commit_id, base.ordinal AS base_ordinal, head.ordinal AS head_ordinal,
-           (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series WHERE regression_id = regressions.id) AS series,
+           (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series
+                WHERE regression_id = regressions.id) AS series,
            (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series AS member
             WHERE regression_id = regressions.id AND member.verdict = 'dismissed') AS dismissed,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(one.ordinal, other.ordinal)), '[]') FROM trials
-            JOIN commits AS one ON one.id = trials.base_commit_id JOIN commits AS other ON other.id = trials.head_commit_id
+            JOIN commits AS one ON one.id = trials.base_commit_id JOIN commits AS other
+                 ON other.id = trials.head_commit_id
             WHERE regression_id = regressions.id AND purpose IN ('confirm', 'retry')) AS asked
     FROM regressions JOIN commits AS base ON base.id = regressions.base_commit_id
     JOIN commits AS head ON head.id = regressions.head_commit_id
@@ -137,10 +141,12 @@ def list_known(session: Session, operator_id: int, device_id: int, oldest: int) 
 
 def read_state(session: Session, regression_id: int) -> RegressionState:
     sql = """
-    SELECT regressions.id, operators.repository_id, url AS repository_url, operator_id, operators.name AS operator, device_id,
+    SELECT regressions.id, operators.repository_id, url AS repository_url, operator_id, operators.name AS operator,
+         device_id,
            devices.kind AS device_kind, direction, cause, verdict, base_commit_id, head_commit_id, base.sha AS base_sha,
            head.sha AS head_sha, ratio, settled_at
-    FROM regressions JOIN operators ON operators.id = operator_id JOIN repositories ON repositories.id = operators.repository_id
+    FROM regressions JOIN operators ON operators.id = operator_id JOIN repositories
+         ON repositories.id = operators.repository_id
     JOIN devices ON devices.id = device_id JOIN commits AS base ON base.id = base_commit_id
     JOIN commits AS head ON head.id = head_commit_id WHERE regressions.id = :id
     """
@@ -152,7 +158,8 @@ def read_state(session: Session, regression_id: int) -> RegressionState:
 def list_members(session: Session, regression_id: int) -> list[MemberRow]:
     """The series of a regression, by id."""
     sql = """
-    SELECT series_id, series.variant_id, series.case_id, variants.name AS variant, cases.key AS case, suspected_ratio, base_status,
+    SELECT series_id, series.variant_id, series.case_id, variants.name AS variant, cases.key AS case, suspected_ratio,
+         base_status,
            head_status, verdict, ratio, low, high
     FROM regression_series JOIN series ON series.id = series_id JOIN variants ON variants.id = series.variant_id
     JOIN cases ON cases.id = series.case_id WHERE regression_id = :id ORDER BY series_id
@@ -162,7 +169,8 @@ def list_members(session: Session, regression_id: int) -> list[MemberRow]:
 
 _TRIALS = """
 SELECT trials.id, regression_id, job_id, jobs.kind, jobs.state AS job_state, jobs.message AS job_message, purpose,
-       trials.base_commit_id, trials.head_commit_id, base.sha AS base_sha, head.sha AS head_sha, answer, ratio, low, high,
+       trials.base_commit_id, trials.head_commit_id, base.sha AS base_sha, head.sha AS head_sha, answer, ratio, low,
+            high,
        trials.message, jobs.spec, answered_at
 FROM trials JOIN jobs ON jobs.id = job_id JOIN commits AS base ON base.id = trials.base_commit_id
 JOIN commits AS head ON head.id = trials.head_commit_id
@@ -199,14 +207,17 @@ def find_trace(session: Session, compare_job_id: int, commit_id: int, series_id:
     WHERE results.run_id = {NEWEST_RUN.replace(":job_id", ":compare_job_id")}
       AND results.commit_id = :commit_id AND series.id = :series_id
     """
-    found: int | None = fetch_scalar(session, sql, compare_job_id=compare_job_id, commit_id=commit_id, series_id=series_id)
+    found: int | None = fetch_scalar(
+        session, sql, compare_job_id=compare_job_id, commit_id=commit_id, series_id=series_id
+    )
     return found
 
 
 def read_code_hash(session: Session, operator_id: int, commit_id: int, environment_id: int) -> str:
     """The fingerprint of an operator's machine code at a commit; empty where it is unknown."""
     sql = """
-    SELECT code_hash FROM builds WHERE commit_id = :commit_id AND operator_id = :operator_id AND environment_id = :environment_id
+    SELECT code_hash FROM builds WHERE commit_id = :commit_id AND operator_id = :operator_id
+         AND environment_id = :environment_id
     """
     found = fetch_scalar(session, sql, operator_id=operator_id, commit_id=commit_id, environment_id=environment_id)
     return str(found or "")
@@ -227,7 +238,8 @@ def was_right_there(session: Session, regression_id: int, base_commit_id: int, j
     sql = f"""
     SELECT EXISTS (SELECT FROM regression_series JOIN series ON series.id = series_id
     JOIN results ON results.commit_id = :base AND results.operator_id = series.operator_id AND results.kind = 'check'
-         AND results.device_id = series.device_id AND results.variant_id = series.variant_id AND results.case_id = series.case_id
+         AND results.device_id = series.device_id AND results.variant_id = series.variant_id
+              AND results.case_id = series.case_id
     WHERE regression_id = :id AND results.status = 'ok'
       AND results.environment_id = (SELECT environment_id FROM runs WHERE id = {NEWEST_RUN}))
     """
@@ -236,12 +248,15 @@ def was_right_there(session: Session, regression_id: int, base_commit_id: int, j
 
 def list_job_ids(session: Session, submission_id: int) -> list[int]:
     """Ids of the jobs of a submission, oldest first."""
-    ids: list[int] = fetch_scalar(session, "SELECT array_agg(id ORDER BY id) FROM jobs WHERE submission_id = :id", id=submission_id)
+    ids: list[int] = fetch_scalar(
+        session, "SELECT array_agg(id ORDER BY id) FROM jobs WHERE submission_id = :id", id=submission_id
+    )
     return ids or []
 
 
 def list_wider(session: Session, regression_id: int) -> list[int]:
-    """Confirmed and settled changes nobody has triaged whose range of commits holds a narrower confirmed one, that of `regression_id`."""
+    """Confirmed and settled changes nobody has triaged whose range of commits holds a narrower confirmed one, that of
+    `regression_id`."""
     sql = """
     SELECT array_agg(wide.id) FROM regressions AS narrow
     JOIN regressions AS wide ON wide.operator_id = narrow.operator_id AND wide.device_id = narrow.device_id

@@ -15,7 +15,8 @@ _ASKED = """
 SELECT DISTINCT ON (jobs.operator_id, jobs.device_id, jobs.kind)
        jobs.operator_id, jobs.device_id, jobs.kind, commits.sha, jobs.spec
 FROM commits AS oldest
-JOIN commits ON commits.repository_id = oldest.repository_id AND commits.ordinal BETWEEN :ordinal - :window AND :ordinal - 1
+JOIN commits ON commits.repository_id = oldest.repository_id AND commits.ordinal BETWEEN :ordinal - :window
+     AND :ordinal - 1
 JOIN jobs ON jobs.commit_id = commits.id
 WHERE oldest.sha = :sha AND jobs.state IN ('queued', 'running', 'done') AND (jobs.attempt > 0 OR jobs.state <> 'done')
 ORDER BY jobs.operator_id, jobs.device_id, jobs.kind, commits.ordinal DESC, jobs.id DESC
@@ -43,7 +44,8 @@ class EarlierJob:
 
 
 def read_earlier_jobs(session: Session, sha: str, ordinal: int) -> dict[JobSlot, EarlierJob]:
-    """The nearest job before a commit that is to run or did, for every operator, device and kind of the commit's repository."""
+    """The nearest job before a commit that is to run or did, for every operator, device and kind of the commit's
+    repository."""
 
     def row(operator_id: int, device_id: int, kind: str, sha: str, spec: dict[str, Any]) -> tuple[JobSlot, EarlierJob]:
         return JobSlot(operator_id, device_id, kind), EarlierJob(sha, spec)

@@ -1,7 +1,7 @@
 """Finds histories that ended: a series that had points at every commit, and has none at the newest, nor a word why.
 
-A status is a word: what crashed, or cannot be built, is told elsewhere. Every query starts from an index and reads the newest few
-commits only, so that it costs as much in the tenth year as in the first.
+A status is a word: what crashed, or cannot be built, is told elsewhere. Every query starts from an index and reads the
+newest few commits only, so that it costs as much in the tenth year as in the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ COMMITS = BEFORE + 3
 """Newest commits measured of an operator on a device that are looked at: some may have been asked for in part only."""
 MISSING_DAYS, VANISHED_DAYS = 90, 14
 """How long something is missed: what was taken out of the catalogue was most likely taken out on purpose."""
-_ON_PURPOSE = f"put it back; if it went on purpose there is nothing to do, this ends {VANISHED_DAYS} days after its last result"
+_ON_PURPOSE = (
+    f"put it back; if it went on purpose there is nothing to do, this ends {VANISHED_DAYS} days after its last result"
+)
 
 Cell = tuple[str, str]
 """A variant and a case."""
@@ -53,23 +55,28 @@ WITH RECURSIVE lines AS (
     WHERE CAST(:repository_id AS bigint) IS NULL OR operators.repository_id = :repository_id
 ), steps AS (
     SELECT operator_id, device_id, 1 AS step,
-           (SELECT max(ordinal) FROM results WHERE operator_id = lines.operator_id AND device_id = lines.device_id AND kind = 'bench') AS ordinal
+           (SELECT max(ordinal) FROM results WHERE operator_id = lines.operator_id AND device_id = lines.device_id
+                AND kind = 'bench') AS ordinal
     FROM lines
     UNION ALL
     SELECT operator_id, device_id, step + 1,
-           (SELECT max(ordinal) FROM results WHERE operator_id = steps.operator_id AND device_id = steps.device_id AND kind = 'bench'
+           (SELECT max(ordinal) FROM results WHERE operator_id = steps.operator_id AND device_id = steps.device_id
+                AND kind = 'bench'
             AND ordinal < steps.ordinal)
     FROM steps WHERE step < {COMMITS} AND ordinal IS NOT NULL
 )
-SELECT repositories.id AS repository_id, repositories.name AS repository, operators.name AS operator, devices.key AS device_key,
+SELECT repositories.id AS repository_id, repositories.name AS repository, operators.name AS operator,
+     devices.key AS device_key,
        steps.device_id, found.commit_id, commits.sha, steps.ordinal, found.measured_at,
        coalesce(jobs.spec ->> 'suite', 'quick') AS suite, found.cells, jobs.spec - 'known' AS spec
 FROM steps
 -- Grouped here, so that nobody starts from all runs there ever were.
 CROSS JOIN LATERAL (
-    SELECT run_id, commit_id, max(created_at) AS measured_at, array_agg(ARRAY[variants.name, cases.key, status]) AS cells
+    SELECT run_id, commit_id, max(created_at) AS measured_at, array_agg(ARRAY[variants.name, cases.key,
+         status]) AS cells
     FROM results JOIN variants ON variants.id = variant_id JOIN cases ON cases.id = case_id
-    WHERE results.operator_id = steps.operator_id AND device_id = steps.device_id AND kind = 'bench' AND ordinal = steps.ordinal
+    WHERE results.operator_id = steps.operator_id AND device_id = steps.device_id AND kind = 'bench'
+         AND ordinal = steps.ordinal
     GROUP BY run_id, commit_id
 ) AS found
 JOIN runs ON runs.id = found.run_id
@@ -104,9 +111,7 @@ FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN operators
 WHERE jobs.commit_id = ANY(:commits) AND jobs.kind = 'bench' ORDER BY jobs.id
 """
 
-_CATALOGUES = (
-    "SELECT id AS commit_id, catalogue -> 'operators' AS operators FROM commits WHERE id = ANY(:commits) AND catalogue IS NOT NULL"
-)
+_CATALOGUES = "SELECT id AS commit_id, catalogue -> 'operators' AS operators FROM commits WHERE id = ANY(:commits) AND catalogue IS NOT NULL"
 
 
 class _Entry(NamedTuple):
@@ -172,7 +177,10 @@ def _read_histories(session: Session, repository_id: int | None) -> list[_Measur
 
 def _had_points(rows: Sequence[_Measured]) -> bool:
     """Whether something was timed at each of the last commits measured."""
-    commits = [any(cell[2] == "ok" for row in same for cell in row.cells) for _, same in groupby(rows, lambda row: row.commit_id)]
+    commits = [
+        any(cell[2] == "ok" for row in same for cell in row.cells)
+        for _, same in groupby(rows, lambda row: row.commit_id)
+    ]
     return len(commits) >= BEFORE and all(commits[:BEFORE])
 
 
@@ -207,7 +215,8 @@ def _tell_ended(session: Session, now: datetime, ended: Sequence[_Ended]) -> Ite
 def _look_at(
     last: _Measured, place: _Measured, jobs: Sequence[_Asked], catalogues: dict[int, dict[str, _Entry]]
 ) -> list[AlarmRow] | None:
-    """What a commit without results of an operator says: alarms, none where all is well, None where it says nothing of it."""
+    """What a commit without results of an operator says: alarms, none where all is well, None where it says nothing of
+    it."""
     own = [job for job in jobs if job.operator == last.operator]
     known = catalogues.get(place.commit_id)
     sha = place.sha[:8]
@@ -215,7 +224,9 @@ def _look_at(
         failed = own[-1] if own[-1].state == "failed" else None
         if failed is None:
             return []
-        message = f"{last.operator} on {last.device_key} has no times at {sha}: job {failed.job_id} failed: {failed.message}"
+        message = (
+            f"{last.operator} on {last.device_key} has no times at {sha}: job {failed.job_id} failed: {failed.message}"
+        )
         remedy = f"mend what the message names, then run `warpwatch retry --job {failed.job_id}`"
         return [_about(place, "missing", last, message, remedy, job_id=failed.job_id)]
     if known is not None and last.operator not in known:
@@ -235,10 +246,14 @@ def _tell_thinned(session: Session, now: datetime, thinned: Sequence[_Thinned]) 
         for variant, cases in one.cases.items():
             what, sha = f"{variant} of {head.operator}", head.sha[:8]
             gone = (
-                cases if entry and variant not in entry.variants else [case for case in cases if entry and _left(entry, case, head)]
+                cases
+                if entry and variant not in entry.variants
+                else [case for case in cases if entry and _left(entry, case, head)]
             )
             if gone and _is_recent(head, now):
-                why = f"{what} is not in" if entry and variant not in entry.variants else f"{_count(gone)} of {what} left"
+                why = (
+                    f"{what} is not in" if entry and variant not in entry.variants else f"{_count(gone)} of {what} left"
+                )
                 message = f"{why} the catalogue of {sha}, or its suite {head.suite}; the {BEFORE} commits before had times on {head.device_key}"
                 yield _about(head, "vanished", head, message, _ON_PURPOSE, variant=variant, cases=gone)
             if rest := [case for case in cases if case not in gone]:
@@ -246,7 +261,9 @@ def _tell_thinned(session: Session, now: datetime, thinned: Sequence[_Thinned]) 
                     f"{what} has no result for {_count(rest)} at {sha} on {head.device_key}, nor a status that says why; "
                     f"the {BEFORE} commits measured before had times"
                 )
-                yield _about(head, "missing", head, message, _ask_again(head, head, variant), variant=variant, cases=rest)
+                yield _about(
+                    head, "missing", head, message, _ask_again(head, head, variant), variant=variant, cases=rest
+                )
 
 
 def _left(entry: _Entry, case: str, head: _Measured) -> bool:
@@ -274,9 +291,16 @@ def _is_recent(last: _Measured, now: datetime) -> bool:
 
 def _about(place: _Measured, kind: str, line: _Measured, message: str, remedy: str, **more: Any) -> AlarmRow:
     return alarm(
-        kind, place.measured_at, message, remedy, repository=line.repository, operator=line.operator, device_key=line.device_key,
-        commit_sha=place.sha, **more,
-    )  # fmt: skip
+        kind,
+        place.measured_at,
+        message,
+        remedy,
+        repository=line.repository,
+        operator=line.operator,
+        device_key=line.device_key,
+        commit_sha=place.sha,
+        **more,
+    )
 
 
 def _ask_again(line: _Measured, place: _Measured, variant: str = "") -> str:

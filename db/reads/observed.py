@@ -1,4 +1,5 @@
-"""Reads what jobs measured, for verdicts to be drawn from: readings along history, checks around a commit, paired rounds."""
+"""Reads what jobs measured, for verdicts to be drawn from: readings along history, checks around a commit, paired
+rounds."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class RoundsRow:
 
 
 def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
-    """SQL for the right points of a series whose environment and ordinal compare so with those of a new point, the nearest first."""
+    """SQL for the right points of a series whose environment and ordinal compare so with those of a new point, the
+    nearest first."""
     return f"""
     (SELECT points.* FROM points JOIN results ON results.id = points.result_id
      WHERE points.series_id = new.series_id AND points.environment_id {environment} new.environment_id
@@ -68,7 +70,8 @@ def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
 
 
 _READINGS = f"""
-SELECT new.series_id, variants.name AS variant, cases.key AS case, near.environment_id, near.commit_id, commits.sha, near.ordinal,
+SELECT new.series_id, variants.name AS variant, cases.key AS case, near.environment_id, near.commit_id, commits.sha,
+     near.ordinal,
        near.median_ns, near.low_ns, near.high_ns
 FROM results
 JOIN points AS new ON new.result_id = results.id
@@ -85,7 +88,8 @@ ORDER BY new.series_id, near.ordinal, near.id
 
 
 def list_readings(session: Session, job_id: int) -> list[ObservedReading]:
-    """The readings around every right point that a bench job's newest run added in the primary metric, by series, oldest commit first.
+    """The readings around every right point that a bench job's newest run added in the primary metric, by series,
+    oldest commit first.
 
     Those of its own environment, and the nearest earlier ones of others.
     """
@@ -93,7 +97,8 @@ def list_readings(session: Session, job_id: int) -> list[ObservedReading]:
 
 
 _CHECKS = f"""
-SELECT results.variant_id, results.case_id, variants.name AS variant, cases.key AS case, near.commit_id, commits.sha, near.ordinal,
+SELECT results.variant_id, results.case_id, variants.name AS variant, cases.key AS case, near.commit_id, commits.sha,
+     near.ordinal,
        near.status
 FROM results
 JOIN variants ON variants.id = results.variant_id
@@ -101,15 +106,19 @@ JOIN cases ON cases.id = results.case_id
 CROSS JOIN LATERAL (
     SELECT results.commit_id, results.ordinal, results.status, results.id
     UNION ALL
-    (SELECT other.commit_id, other.ordinal, other.status, other.id FROM results AS other JOIN runs ON runs.id = other.run_id
+    (SELECT other.commit_id, other.ordinal, other.status, other.id FROM results AS other JOIN runs
+         ON runs.id = other.run_id
      JOIN jobs ON jobs.id = runs.job_id
-     WHERE other.variant_id = results.variant_id AND other.case_id = results.case_id AND other.device_id = results.device_id
+     WHERE other.variant_id = results.variant_id AND other.case_id = results.case_id
+          AND other.device_id = results.device_id
        AND other.kind = 'check' AND other.ordinal < results.ordinal AND NOT jobs.spec ? 'sanitize'
        AND other.status IN {("ok", *BAD)} ORDER BY other.ordinal DESC, other.id DESC LIMIT 5)
     UNION ALL
-    (SELECT other.commit_id, other.ordinal, other.status, other.id FROM results AS other JOIN runs ON runs.id = other.run_id
+    (SELECT other.commit_id, other.ordinal, other.status, other.id FROM results AS other JOIN runs
+         ON runs.id = other.run_id
      JOIN jobs ON jobs.id = runs.job_id
-     WHERE other.variant_id = results.variant_id AND other.case_id = results.case_id AND other.device_id = results.device_id
+     WHERE other.variant_id = results.variant_id AND other.case_id = results.case_id
+          AND other.device_id = results.device_id
        AND other.kind = 'check' AND other.ordinal > results.ordinal AND NOT jobs.spec ? 'sanitize'
        AND other.status IN {("ok", *BAD)} ORDER BY other.ordinal, other.id DESC LIMIT 5)
 ) AS near
@@ -120,7 +129,8 @@ ORDER BY results.variant_id, results.case_id, near.ordinal, near.id DESC
 
 
 def list_checks_around(session: Session, job_id: int) -> list[CheckRow]:
-    """What a check job's newest run said, beside what other commits near it are known to be, by variant and case, oldest commit first.
+    """What a check job's newest run said, beside what other commits near it are known to be, by variant and case,
+    oldest commit first.
 
     Of a commit that was checked several times the newest row comes first.
     """
@@ -131,7 +141,8 @@ def list_checks(session: Session, job_id: int) -> list[CheckRow]:
     """What a check job's newest run said."""
     sql = f"""
     SELECT variant_id, case_id, variants.name AS variant, cases.key AS case, commit_id, sha, results.ordinal, status
-    FROM results JOIN variants ON variants.id = variant_id JOIN cases ON cases.id = case_id JOIN commits ON commits.id = commit_id
+    FROM results JOIN variants ON variants.id = variant_id JOIN cases ON cases.id = case_id JOIN commits
+         ON commits.id = commit_id
     WHERE run_id = {NEWEST_RUN} ORDER BY results.id
     """
     return fetch(session, CheckRow, sql, job_id=job_id)

@@ -20,7 +20,8 @@ WITH cells AS (
 ), open_regressions AS (
     SELECT regression_series.series_id, max(regressions.id) AS id
     FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
-    WHERE regressions.verdict = 'confirmed' AND regressions.direction = 'slower' AND regressions.state IN ('new', 'acknowledged')
+    WHERE regressions.verdict = 'confirmed' AND regressions.direction = 'slower' AND regressions.state IN ('new',
+         'acknowledged')
       AND regression_series.verdict = 'confirmed' AND regressions.device_id = :device_id
     GROUP BY regression_series.series_id
 )
@@ -58,16 +59,28 @@ LEFT JOIN LATERAL (
 LEFT JOIN open_regressions ON open_regressions.series_id = series.id
 WHERE (series.id IS NOT NULL OR checked.status IS NOT NULL OR benched.status IS NOT NULL)
   -- Cases that are checked alone fill no rows, unless asked for, or unless one of them is not right.
-  AND (NOT cells.edge OR coalesce(CAST(:suite AS text), '') = 'edge' OR series.id IS NOT NULL OR checked.status NOT IN ('ok', 'unsupported', 'skipped'))
+  AND (NOT cells.edge OR coalesce(CAST(:suite AS text), '') = 'edge' OR series.id IS NOT NULL
+       OR checked.status NOT IN ('ok', 'unsupported', 'skipped'))
 ORDER BY cells.operator, cells.case_id, cells.variant_id
 """
 
 
 def read_overview(
-    session: Session, repository_id: int, device_id: int, metric: str, suite: str | None = None, operator: str | None = None
+    session: Session,
+    repository_id: int,
+    device_id: int,
+    metric: str,
+    suite: str | None = None,
+    operator: str | None = None,
 ) -> list[OverviewCell]:
     """Cells that were ever tried on the device, in the order the cases and variants came to be."""
     return fetch(
-        session, OverviewCell, _OVERVIEW,
-        repository_id=repository_id, device_id=device_id, metric=metric, suite=suite, operator=operator,
-    )  # fmt: skip
+        session,
+        OverviewCell,
+        _OVERVIEW,
+        repository_id=repository_id,
+        device_id=device_id,
+        metric=metric,
+        suite=suite,
+        operator=operator,
+    )

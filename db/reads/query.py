@@ -19,7 +19,9 @@ MAX_PAGE = 200
 
 IS_UNCHANGED = f"(jobs.state = 'done' AND jobs.message LIKE '{UNCHANGED} %')"
 """Whether a job had nothing to do, because its sources are those of a commit that was measured."""
-UNCHANGED_SINCE = f"(CASE WHEN jobs.state = 'done' THEN (regexp_match(jobs.message, '^{UNCHANGED} ([0-9a-f]+)$'))[1] END)"
+UNCHANGED_SINCE = (
+    f"(CASE WHEN jobs.state = 'done' THEN (regexp_match(jobs.message, '^{UNCHANGED} ([0-9a-f]+)$'))[1] END)"
+)
 """The id of that commit; null for every other job."""
 
 PRIMARY_METRIC = "CASE device.kind WHEN 'cuda' THEN 'graph' ELSE 'hot' END"
@@ -52,7 +54,8 @@ def fetch_scalar(session: Session, sql: str, **parameters: Any) -> Any:
 
 
 def fetch_page(session: Session, row: Callable[..., T], sql: str, limit: int, **parameters: Any) -> Page[T]:
-    """One page of rows that have an `id`; `sql` ends in `LIMIT :limit` and is asked for one row more than the page holds."""
+    """One page of rows that have an `id`; `sql` ends in `LIMIT :limit` and is asked for one row more than the page
+    holds."""
     size = max(1, min(limit, MAX_PAGE))
     items = fetch(session, row, sql, limit=size + 1, **parameters)
     return page_of(items, size)

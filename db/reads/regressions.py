@@ -9,7 +9,15 @@ from sqlalchemy import text
 
 from warpwatch.db.reads.query import MAX_PAGE, Session, fetch, fetch_one, fetch_scalar
 from warpwatch.db.reads.replay import run_command, submit_command
-from warpwatch.db.reads.rows import NoteRow, Page, RegressionDetail, RegressionRow, RegressionSeriesRow, TrialRow, Verdicts
+from warpwatch.db.reads.rows import (
+    NoteRow,
+    Page,
+    RegressionDetail,
+    RegressionRow,
+    RegressionSeriesRow,
+    TrialRow,
+    Verdicts,
+)
 
 NOBODY = "nobody"
 """Stands for an assignee where there is none."""
@@ -54,8 +62,8 @@ AND (CAST(:until AS bigint) IS NULL OR base.ordinal < :until)
 class Question:
     """Which regressions are asked for; None asks for all.
 
-    state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or NOBODY. since, until: ordinals of
-    commits; the change lies, or may lie, behind the first one and not behind the second.
+    state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or NOBODY. since, until:
+    ordinals of commits; the change lies, or may lie, behind the first one and not behind the second.
     """
 
     verdict: str | None = "confirmed"
@@ -87,15 +95,20 @@ def list_all_regressions(session: Session, repository_id: int, question: Questio
     return _worst_first(session, repository_id, question, MOST_ROWS, 0)
 
 
-def _worst_first(session: Session, repository_id: int, question: Question, limit: int, skip: int) -> list[RegressionRow]:
+def _worst_first(
+    session: Session, repository_id: int, question: Question, limit: int, skip: int
+) -> list[RegressionRow]:
     sql = f"{_REGRESSIONS} WHERE {MATCHES} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip"
-    return fetch(session, RegressionRow, sql, repository_id=repository_id, limit=limit, skip=skip, **question.parameters)
+    return fetch(
+        session, RegressionRow, sql, repository_id=repository_id, limit=limit, skip=skip, **question.parameters
+    )
 
 
 # What failed is told by the newest result at the head that is not right.
 _SERIES = """
 SELECT regression_series.series_id, cases.key AS case, variants.name AS variant, series.metric,
-       regression_series.verdict, suspected_ratio, regression_series.ratio, regression_series.low, regression_series.high,
+       regression_series.verdict, suspected_ratio, regression_series.ratio, regression_series.low,
+            regression_series.high,
        coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
        base_status, head_status, coalesce(failed.message, '') AS message, failed.kind, failed.spec
 FROM regression_series
@@ -112,7 +125,8 @@ LEFT JOIN LATERAL (
     SELECT results.message, results.kind, jobs.spec
     FROM results JOIN runs ON runs.id = results.run_id JOIN jobs ON jobs.id = runs.job_id
     WHERE regressions.direction = 'broken' AND results.commit_id = regressions.head_commit_id
-      AND results.variant_id = series.variant_id AND results.case_id = series.case_id AND results.device_id = series.device_id
+      AND results.variant_id = series.variant_id AND results.case_id = series.case_id
+           AND results.device_id = series.device_id
       AND results.status NOT IN ('ok', 'unsupported', 'skipped') AND results.kind <> 'compare'
     ORDER BY results.id DESC LIMIT 1
 ) AS failed ON true
@@ -122,7 +136,8 @@ WHERE regression_series.regression_id = :id ORDER BY regression_series.verdict <
 _NOTES = "SELECT author, state, note, created_at, changes FROM regression_notes WHERE regression_id = :id ORDER BY id"
 
 _TRIALS = """
-SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, answer, base.sha AS base_sha, head.sha AS head_sha,
+SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, answer, base.sha AS base_sha,
+     head.sha AS head_sha,
        ratio, low, high, trials.message, trials.created_at, answered_at
 FROM trials
 JOIN jobs ON jobs.id = trials.job_id
@@ -148,22 +163,33 @@ def read_regression(session: Session, regression_id: int) -> RegressionDetail | 
     device_kind = links.pop("device_kind")
 
     def member(kind: str | None, spec: dict[str, Any] | None, **fields: Any) -> RegressionSeriesRow:
-        again = run_command(row.head_sha, kind, row.operator, fields["variant"], fields["case"], device_kind, spec) if kind else ""
+        again = (
+            run_command(row.head_sha, kind, row.operator, fields["variant"], fields["case"], device_kind, spec)
+            if kind
+            else ""
+        )
         return RegressionSeriesRow(replay=again, **fields)
 
     series = fetch(session, member, _SERIES, id=regression_id)
     kind, base = ("check", None) if row.direction == "broken" else ("compare", row.base_sha)
     replay = submit_command(
-        links["repository"], row.head_sha, kind, row.operator, row.device_key, base=base,
-        variants=dict.fromkeys(one.variant for one in series), cases=dict.fromkeys(one.case for one in series),
-    )  # fmt: skip
+        links["repository"],
+        row.head_sha,
+        kind,
+        row.operator,
+        row.device_key,
+        base=base,
+        variants=dict.fromkeys(one.variant for one in series),
+        cases=dict.fromkeys(one.case for one in series),
+    )
     notes = fetch(session, NoteRow, _NOTES, id=regression_id)
     trials = fetch(session, TrialRow, _TRIALS, id=regression_id)
     return RegressionDetail(regression=row, series=series, notes=notes, replay=replay, trials=trials, **links)
 
 
-# A change belongs to a submission that measured the commit it begins at, on the same device; that measured the newer end of the range
-# in which it was first suspected; or whose commit it lies behind, seen from the commit that the submission is held against.
+# A change belongs to a submission that measured the commit it begins at, on the same device; that measured the newer
+# end of the range in which it was first suspected; or whose commit it lies behind, seen from the commit that the
+# submission is held against.
 _OF_SUBMISSION = """
 regressions.id IN (
     SELECT own.id FROM jobs
@@ -175,19 +201,20 @@ regressions.id IN (
     WHERE jobs.submission_id = :submission_id AND jobs.kind IN ('bench', 'check')
       AND (own.head_commit_id = jobs.commit_id
            OR (begun.ordinal > held_against.ordinal AND begun.ordinal <= measured.ordinal)
-           OR (SELECT head_commit_id FROM trials WHERE regression_id = own.id ORDER BY trials.id LIMIT 1) = jobs.commit_id))
+           OR (SELECT head_commit_id FROM trials WHERE regression_id = own.id
+                ORDER BY trials.id LIMIT 1) = jobs.commit_id))
 """
 
 
 def read_verdicts(session: Session, submission_id: int) -> Verdicts:
-    """What is known of a submission's commits, and how much is still to be decided; a range that is only narrowed keeps nobody waiting."""
+    """What is known of a submission's commits, and how much is still to be decided; a range that is only narrowed keeps
+    nobody waiting."""
     sql = f"""
-    SELECT (SELECT count(*) FROM jobs WHERE submission_id = :submission_id AND kind IN ('bench', 'check') AND judged_at IS NULL)
+    SELECT (SELECT count(*) FROM jobs WHERE submission_id = :submission_id AND kind IN ('bench', 'check')
+         AND judged_at IS NULL)
          + (SELECT count(*) FROM regressions WHERE verdict = 'suspected' AND settled_at IS NULL AND {_OF_SUBMISSION})
     """
-    confirmed = (
-        f"{_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id"
-    )
+    confirmed = f"{_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id"
     return Verdicts(
         fetch_scalar(session, sql, submission_id=submission_id),
         fetch(session, RegressionRow, confirmed, submission_id=submission_id),

@@ -23,7 +23,18 @@ def submit_command(
     sanitize: str | None = None,
 ) -> str:
     """The `warpwatch submit` line for one operator at one commit, ready for a shell."""
-    words = ["warpwatch", "submit", "--repository", repository, "--commit", commit, "--kinds", kind, "--operators", operator]
+    words = [
+        "warpwatch",
+        "submit",
+        "--repository",
+        repository,
+        "--commit",
+        commit,
+        "--kinds",
+        kind,
+        "--operators",
+        operator,
+    ]
     if base is not None:
         words += ["--base", base]
     if suite is not None:

@@ -13,17 +13,21 @@ MAX_FACTS = 5000
 
 # The results of a comparison are profiles of both commits, and those of the base are not the change's.
 _FAULTS = """
-SELECT jobs.id AS job_id, results.kind, results.status, results.message, operators.name AS operator, variants.name AS variant,
-       cases.key AS case, devices.key AS device_key, devices.kind AS device_kind, commits.sha AS head_sha, base.sha AS base_sha,
+SELECT jobs.id AS job_id, results.kind, results.status, results.message, operators.name AS operator,
+     variants.name AS variant,
+       cases.key AS case, devices.key AS device_key, devices.kind AS device_kind, commits.sha AS head_sha,
+            base.sha AS base_sha,
        jobs.spec,
        coalesce(results.status = (
            SELECT before.status FROM results AS before
            WHERE before.commit_id = submissions.base_commit_id AND before.variant_id = results.variant_id
-             AND before.case_id = results.case_id AND before.device_id = results.device_id AND before.kind = results.kind
+             AND before.case_id = results.case_id AND before.device_id = results.device_id
+                  AND before.kind = results.kind
            ORDER BY before.id DESC LIMIT 1
        ), false) AS known_before
 FROM submissions
-JOIN jobs ON jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT FROM submissions.base_commit_id
+JOIN jobs ON jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT
+     FROM submissions.base_commit_id
 CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
 JOIN results ON results.run_id = run.id AND results.status NOT IN ('ok', 'unsupported')
 JOIN operators ON operators.id = results.operator_id
@@ -63,7 +67,8 @@ SELECT jobs.id AS job_id, comparisons.status, comparisons.message, base_ns, head
        EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id {_FIRST}
                WHERE jobs.commit_id IN (regressions.head_commit_id, first.head_commit_id)
                  AND jobs.base_commit_id IN (regressions.base_commit_id, first.base_commit_id)
-                 AND regression_series.series_id = comparisons.series_id AND regressions.state IN ('accepted', 'invalid')
+                 AND regression_series.series_id = comparisons.series_id AND regressions.state IN ('accepted',
+                      'invalid')
        ) AS is_accepted
 FROM (
     SELECT DISTINCT ON (series_id, comparisons.base_commit_id, head_commit_id) comparisons.*, jobs.id AS job_id
@@ -84,8 +89,9 @@ JOIN commits AS base ON base.id = jobs.base_commit_id
 ORDER BY comparisons.id LIMIT :limit
 """
 
-# A change belongs to a submission that benched the commit it begins at, or was suspected at, on its device. To one that is held against
-# a base it belongs only where it was suspected between the two, and where they were not measured in turn: then those rounds decide.
+# A change belongs to a submission that benched the commit it begins at, or was suspected at, on its device. To one that
+# is held against a base it belongs only where it was suspected between the two, and where they were not measured in
+# turn: then those rounds decide.
 _OF_SUBMISSION = """
 EXISTS (SELECT FROM jobs WHERE jobs.submission_id = :id AND jobs.kind = 'bench'
         AND jobs.commit_id IN (regressions.head_commit_id, first.head_commit_id)
@@ -110,7 +116,8 @@ JOIN operators ON operators.id = asked.operator_id
 JOIN regressions ON regressions.operator_id = asked.operator_id AND regressions.device_id = asked.device_id
      AND regressions.direction <> 'broken' AND regressions.verdict IN ('confirmed', 'unsure')
 {_FIRST}
-JOIN regression_series ON regression_series.regression_id = regressions.id AND regression_series.verdict = regressions.verdict
+JOIN regression_series ON regression_series.regression_id = regressions.id
+     AND regression_series.verdict = regressions.verdict
 JOIN series ON series.id = regression_series.series_id
 JOIN variants ON variants.id = series.variant_id
 JOIN cases ON cases.id = series.case_id
@@ -119,7 +126,8 @@ JOIN commits AS head ON head.id = regressions.head_commit_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 LEFT JOIN LATERAL (
     SELECT jsonb_array_length(base_ns) AS rounds FROM comparisons JOIN runs ON runs.id = comparisons.run_id
-    WHERE comparisons.series_id = series.id AND runs.job_id = regressions.compare_job_id ORDER BY comparisons.id DESC LIMIT 1
+    WHERE comparisons.series_id = series.id AND runs.job_id = regressions.compare_job_id
+         ORDER BY comparisons.id DESC LIMIT 1
 ) AS compared ON true
 WHERE submissions.id = :id AND {_OF_SUBMISSION} ORDER BY regressions.id, series.id LIMIT :limit
 """
@@ -143,9 +151,11 @@ SELECT submissions.id AS submission_id, repositories.name AS repository, reposit
        ) AS states) AS counts,
        (SELECT coalesce(jsonb_object_agg(status, number), '{{}}') FROM (
             SELECT results.status, count(*) AS number
-            FROM jobs CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
+            FROM jobs CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id
+                 AND state = 'done') AS run
             JOIN results ON results.run_id = run.id
-            WHERE jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT FROM submissions.base_commit_id
+            WHERE jobs.submission_id = submissions.id AND jobs.kind <> 'compare' AND jobs.commit_id IS DISTINCT
+                 FROM submissions.base_commit_id
             GROUP BY results.status
        ) AS statuses) AS results,
        {_PENDING} AS pending
@@ -178,7 +188,9 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     def fault(
         job_id: int, kind: str, status: str, message: str, known_before: bool, spec: dict[str, Any], **cell: Any
     ) -> ResultFact:
-        run = run_command(cell["head_sha"], kind, cell["operator"], cell["variant"], cell["case"], cell["device_kind"], spec)
+        run = run_command(
+            cell["head_sha"], kind, cell["operator"], cell["variant"], cell["case"], cell["device_kind"], spec
+        )
         return ResultFact(job_id, kind, status, message, known_before, CellFact(replay=run, **cell))
 
     def compared(**cell: Any) -> CellFact:
@@ -186,7 +198,13 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         return CellFact(replay=replay, **cell)
 
     def pair(
-        job_id: int, status: str, message: str, base_ns: list[float], head_ns: list[float], is_accepted: bool, **cell: Any
+        job_id: int,
+        status: str,
+        message: str,
+        base_ns: list[float],
+        head_ns: list[float],
+        is_accepted: bool,
+        **cell: Any,
     ) -> PairFact:
         return PairFact(job_id, status, message, base_ns, head_ns, is_accepted, compared(**cell))
 
@@ -207,7 +225,14 @@ _CHANGE_FIELDS = ("regression_id", "direction", "verdict", "state", "ratio", "lo
 
 def _submit(repository: str, kind: str, variants: Any, cases: Any, spec: dict[str, Any], **cell: Any) -> str:
     return submit_command(
-        repository, cell["head_sha"], kind, cell["operator"], cell["device_key"],
-        base=cell["base_sha"] if kind == "compare" else None, variants=variants, cases=cases,
-        suite=None if cases else spec.get("suite"), seed=spec.get("seed") or 0,
-    )  # fmt: skip
+        repository,
+        cell["head_sha"],
+        kind,
+        cell["operator"],
+        cell["device_key"],
+        base=cell["base_sha"] if kind == "compare" else None,
+        variants=variants,
+        cases=cases,
+        suite=None if cases else spec.get("suite"),
+        seed=spec.get("seed") or 0,
+    )

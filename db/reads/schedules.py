@@ -20,7 +20,8 @@ READINGS = 20
 _SCHEDULES = """
 WITH spent AS (
     SELECT submissions.schedule_id,
-           sum(extract(epoch FROM coalesce(runs.finished_at, :now) - greatest(runs.started_at, :now - interval '1 day'))) / 60 AS minutes
+           sum(extract(epoch FROM coalesce(runs.finished_at, :now) - greatest(runs.started_at,
+                :now - interval '1 day'))) / 60 AS minutes
     FROM runs JOIN jobs ON jobs.id = runs.job_id JOIN submissions ON submissions.id = jobs.submission_id
     WHERE submissions.schedule_id IS NOT NULL AND runs.started_at <= :now
       AND (runs.finished_at > :now - interval '1 day' OR runs.state = 'running')
@@ -29,7 +30,8 @@ WITH spent AS (
 SELECT schedules.id, repositories.name AS repository, schedules.name, kind, cron, request, budget_minutes,
        coalesce(spent.minutes, 0)::float AS spent_minutes, is_enabled, last_at, next_at, message,
        (SELECT max(id) FROM submissions WHERE schedule_id = schedules.id) AS submission_id, schedules.created_at
-FROM schedules JOIN repositories ON repositories.id = schedules.repository_id LEFT JOIN spent ON spent.schedule_id = schedules.id
+FROM schedules JOIN repositories ON repositories.id = schedules.repository_id LEFT JOIN spent
+     ON spent.schedule_id = schedules.id
 """
 
 
@@ -71,12 +73,14 @@ def read_costs(session: Session) -> list[JobCost]:
     """The median time of recent jobs by kind and device, of all operators together and of each operator and suite."""
     sql = f"""
     SELECT recent.kind, recent.device_id, operators.name AS operator, recent.spec ->> 'suite' AS suite,
-           (percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM runs.finished_at - runs.started_at)))::float AS seconds
+           (percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch
+                FROM runs.finished_at - runs.started_at)))::float AS seconds
     FROM (SELECT * FROM jobs WHERE state = 'done' AND attempt > 0 ORDER BY id DESC LIMIT {COST_JOBS}) AS recent
     JOIN runs ON runs.job_id = recent.id AND runs.attempt = recent.attempt
     JOIN operators ON operators.id = recent.operator_id
     WHERE runs.finished_at IS NOT NULL
-    GROUP BY GROUPING SETS ((recent.kind, recent.device_id), (recent.kind, recent.device_id, operators.name, recent.spec ->> 'suite'))
+    GROUP BY GROUPING SETS ((recent.kind, recent.device_id), (recent.kind, recent.device_id, operators.name,
+         recent.spec ->> 'suite'))
     """
     return fetch(session, JobCost, sql)
 
@@ -96,7 +100,8 @@ def list_open(session: Session, schedule_id: int, now: datetime) -> list[OpenJob
     """What a schedule asked for and still has to pay."""
     sql = """
     SELECT jobs.kind, jobs.device_id, operators.name AS operator, jobs.spec ->> 'suite' AS suite,
-           CASE WHEN jobs.state = 'running' THEN greatest(extract(epoch FROM :now - jobs.started_at), 0) ELSE 0 END::float AS elapsed_seconds
+           CASE WHEN jobs.state = 'running' THEN greatest(extract(epoch FROM :now - jobs.started_at), 0)
+                ELSE 0 END::float AS elapsed_seconds
     FROM submissions JOIN jobs ON jobs.submission_id = submissions.id JOIN operators ON operators.id = jobs.operator_id
     WHERE submissions.schedule_id = :id AND jobs.state IN ('queued', 'running')
     """
@@ -150,8 +155,10 @@ def list_readings(session: Session, repository_id: int) -> list[SeriesReading]:
     sql = f"""
     SELECT series.id AS series_id, operators.name AS operator, series.device_id, device.kind AS device_kind,
            newest.ordinal, newest.commit_id, newest.environment_id, newest.median_ns, newest.low_ns, newest.high_ns
-    FROM series JOIN operators ON operators.id = series.operator_id JOIN devices AS device ON device.id = series.device_id
-    CROSS JOIN LATERAL (SELECT * FROM points WHERE series_id = series.id ORDER BY ordinal DESC, id DESC LIMIT {READINGS}) AS newest
+    FROM series JOIN operators ON operators.id = series.operator_id JOIN devices AS device
+         ON device.id = series.device_id
+    CROSS JOIN LATERAL (SELECT * FROM points WHERE series_id = series.id ORDER BY ordinal DESC,
+         id DESC LIMIT {READINGS}) AS newest
     WHERE operators.repository_id = :repository_id AND series.metric = {PRIMARY_METRIC}
     ORDER BY series.id, newest.ordinal, newest.id
     """

@@ -9,8 +9,10 @@ MAX_KERNELS = 500
 """Rows that a kernel table shows, by total time."""
 
 _TRACE = """
-SELECT traces.id, repositories.name AS repository, operators.name AS operator, variants.name AS variant, cases.key AS case,
-       commits.sha AS commit_sha, devices.key AS device_key, size, compressed_size, sha256, runtime_calls, traces.created_at,
+SELECT traces.id, repositories.name AS repository, operators.name AS operator, variants.name AS variant,
+     cases.key AS case,
+       commits.sha AS commit_sha, devices.key AS device_key, size, compressed_size, sha256, runtime_calls,
+            traces.created_at,
        traces.summary, report IS NOT NULL AS has_report
 FROM traces
 JOIN results ON results.id = traces.result_id
@@ -31,7 +33,8 @@ WHERE trace_id = :id ORDER BY total_ns DESC, id LIMIT :limit
 
 # The same case first, then the nearest in time: what somebody would hold a trace against.
 _RELATED = """
-SELECT traces.id, variants.name AS variant, cases.key AS case, commits.sha AS commit_sha, subject AS commit_subject, traces.created_at
+SELECT traces.id, variants.name AS variant, cases.key AS case, commits.sha AS commit_sha, subject AS commit_subject,
+     traces.created_at
 FROM traces
 JOIN results ON results.id = traces.result_id
 JOIN results AS own ON own.id = (SELECT result_id FROM traces WHERE id = :id)
@@ -40,7 +43,8 @@ JOIN variants ON variants.id = results.variant_id
 JOIN cases ON cases.id = results.case_id
 JOIN commits ON commits.id = results.commit_id
 WHERE traces.id <> :id
-ORDER BY results.case_id = own.case_id DESC, results.variant_id = own.variant_id DESC, abs(traces.id - :id), traces.id DESC
+ORDER BY results.case_id = own.case_id DESC, results.variant_id = own.variant_id DESC, abs(traces.id - :id),
+     traces.id DESC
 LIMIT :limit
 """
 

@@ -26,7 +26,8 @@ _SUBMISSIONS = """
 SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,
        CASE WHEN running > 0 OR (queued > 0 AND queued < total) THEN 'running' WHEN queued > 0 THEN 'queued'
             WHEN failed > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'done' END AS state,
-       jsonb_strip_nulls(jsonb_build_object('queued', nullif(queued, 0), 'running', nullif(running, 0), 'done', nullif(done, 0),
+       jsonb_strip_nulls(jsonb_build_object('queued', nullif(queued, 0), 'running', nullif(running, 0), 'done',
+            nullif(done, 0),
                          'failed', nullif(failed, 0), 'cancelled', nullif(cancelled, 0))) AS counts,
        coalesce(results.counts, '{}') AS results,
        CASE WHEN queued + running = 0 THEN last END AS finished_at
@@ -71,10 +72,12 @@ def read_submission(session: Session, submission_id: int) -> SubmissionRow | Non
 # Running jobs come before queued ones; among those the queue takes the higher priority, then the older.
 _JOBS = """
 WITH line AS (
-    SELECT id, row_number() OVER (PARTITION BY device_id ORDER BY state = 'running' DESC, priority DESC, id) - 1 AS position
+    SELECT id, row_number() OVER (PARTITION BY device_id ORDER BY state = 'running' DESC, priority DESC,
+         id) - 1 AS position
     FROM jobs WHERE state IN ('queued', 'running')
 )
-SELECT jobs.id, submission_id, jobs.kind, commits.sha AS commit_sha, commits.subject AS commit_subject, base.sha AS base_sha,
+SELECT jobs.id, submission_id, jobs.kind, commits.sha AS commit_sha, commits.subject AS commit_subject,
+     base.sha AS base_sha,
        operators.name AS operator, devices.key AS device_key, state, attempt, priority, message, progress,
        CASE WHEN state = 'queued' THEN line.position END AS position, jobs.created_at, started_at, finished_at
 FROM jobs
@@ -153,16 +156,26 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
         return None
     repository, spec = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
     replay = submit_command(
-        repository, job.commit_sha, job.kind, job.operator, job.device_key, base=job.base_sha,
-        variants=spec.get("variants") or (), cases=spec.get("cases") or (),
-        suite=None if spec.get("cases") else spec.get("suite"), profile=spec.get("profile"),
-        seed=spec.get("seed") or 0, sanitize=spec.get("sanitize"),
-    )  # fmt: skip
+        repository,
+        job.commit_sha,
+        job.kind,
+        job.operator,
+        job.device_key,
+        base=job.base_sha,
+        variants=spec.get("variants") or (),
+        cases=spec.get("cases") or (),
+        suite=None if spec.get("cases") else spec.get("suite"),
+        profile=spec.get("profile"),
+        seed=spec.get("seed") or 0,
+        sanitize=spec.get("sanitize"),
+    )
 
     def view(measured: list[dict[str, Any]], device_kind: str, **fields: Any) -> ResultView:
         replay = ""
         if job.kind != "compare":
-            replay = run_command(job.commit_sha, job.kind, job.operator, fields["variant"], fields["case"], device_kind, spec)
+            replay = run_command(
+                job.commit_sha, job.kind, job.operator, fields["variant"], fields["case"], device_kind, spec
+            )
         return ResultView(measured=[MeasuredSeries(**metric) for metric in measured], replay=replay, **fields)
 
     return JobDetail(

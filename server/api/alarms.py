@@ -16,12 +16,15 @@ AlarmKind = Literal["stale_device", "stale_worker", "unfit", "missing", "vanishe
 
 
 @router.get("/alarms", responses=documented(404, 422))
-def get_alarms(request: Request, session: Db, repository: str | None = None, kind: AlarmKind | None = None) -> Page[AlarmRow]:
+def get_alarms(
+    request: Request, session: Db, repository: str | None = None, kind: AlarmKind | None = None
+) -> Page[AlarmRow]:
     """What keeps numbers from coming, each with its remedy, all on one page.
 
-    stale_device: jobs wait for a device that no living worker has. stale_worker: a worker lives, has work and gives no results.
-    unfit: a device's health keeps jobs from being measured. missing: a history has no result at the newest commits, nor a status that
-    says why. vanished: an operator, variant or case is not in the catalogue any more. An alarm ends when its cause does.
+    stale_device: jobs wait for a device that no living worker has. stale_worker: a worker lives, has work and gives no
+    results. unfit: a device's health keeps jobs from being measured. missing: a history has no result at the newest
+    commits, nor a status that says why. vanished: an operator, variant or case is not in the catalogue any more. An
+    alarm ends when its cause does.
     """
     repository_id = None if repository is None else repository_or_404(session, repository).id
     found = alarms_of(request).list(session, repository_id)
@@ -29,6 +32,8 @@ def get_alarms(request: Request, session: Db, repository: str | None = None, kin
 
 
 @router.get("/alarms.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
-def get_alarms_csv(request: Request, session: Db, repository: str | None = None, kind: AlarmKind | None = None) -> Response:
+def get_alarms_csv(
+    request: Request, session: Db, repository: str | None = None, kind: AlarmKind | None = None
+) -> Response:
     """The same list as CSV."""
     return csv_response(AlarmRow, get_alarms(request, session, repository, kind).items, "alarms")

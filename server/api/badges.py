@@ -33,7 +33,8 @@ def get_badge(
     branch: Annotated[str | None, Query(max_length=200, description="By default the watched branch.")] = None,
     operator: Annotated[str | None, Query(max_length=200, description="By default all of them.")] = None,
 ) -> Response:
-    """How many variants on cases are right or wrong at the newest commits of a branch, and how many slow-downs are open."""
+    """How many variants on cases are right or wrong at the newest commits of a branch, and how many slow-downs are
+    open."""
     found = repository_or_404(session, repository)
     name = operator_or_404(session, found, operator).name if operator else None
     standing = read_badge_counts(session, found.id, _line(settings, found, branch), name)
@@ -46,7 +47,8 @@ def get_badge(
 
 
 def _line(settings: Settings, repository: RepositoryRow, branch: str | None) -> list[str] | None:
-    """Ids of the branch's newest commits; None for all commits, where nobody fetched the repository and no branch is named."""
+    """Ids of the branch's newest commits; None for all commits, where nobody fetched the repository and no branch is
+    named."""
     mirror = git.mirror_path(repository.url, settings.home)
     if not mirror.is_dir():
         if branch:

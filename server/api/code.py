@@ -11,7 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from warpwatch.db.reads.builds import read_code_history
 from warpwatch.db.reads.code import list_cases, list_commits, list_operators, list_repositories
 from warpwatch.db.reads.commits import read_commit
-from warpwatch.db.reads.rows import CaseRow, CodeHistory, CommitCell, CommitDetail, CommitRow, OperatorRow, Page, RepositoryRow
+from warpwatch.db.reads.rows import (
+    CaseRow,
+    CodeHistory,
+    CommitCell,
+    CommitDetail,
+    CommitRow,
+    OperatorRow,
+    Page,
+    RepositoryRow,
+)
 from warpwatch.db.registry import ensure_repository
 from warpwatch.git import GitError, update_mirror
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
@@ -32,7 +41,9 @@ router = APIRouter()
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 DeviceKey = Annotated[str, Query(max_length=200, description="Key of a device, such as nvidia-h100-80gb-hbm3.")]
 RepositoryName = Annotated[str, Field(max_length=100, description="Name of a registered repository.")]
-Sha = Annotated[str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", description="A commit's id, or a unique beginning.")]
+Sha = Annotated[
+    str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", description="A commit's id, or a unique beginning.")
+]
 
 
 class NewRepository(BaseModel):
@@ -55,10 +66,14 @@ def register_repository(request: Request, body: NewRepository, settings: Config,
     require_schema(request)
     errors = []
     if not NAME.fullmatch(body.name):
-        errors.append(FieldError(field="name", message="is no name", remedy="use letters, digits, dots, dashes and underscores"))
+        errors.append(
+            FieldError(field="name", message="is no name", remedy="use letters, digits, dots, dashes and underscores")
+        )
     # `ext::` and the like let git run commands of the caller's choosing.
     if body.url.startswith("-") or "::" in body.url:
-        errors.append(FieldError(field="url", message="is not allowed", remedy="use a path, or an https, ssh or git URL"))
+        errors.append(
+            FieldError(field="url", message="is not allowed", remedy="use a path, or an https, ssh or git URL")
+        )
     if errors:
         raise Problem(422, "the repository cannot be registered; see `errors`", errors)
     with database_of(request).session() as session:
@@ -95,9 +110,14 @@ def get_cases(session: Db, name: str, repository: RepositoryName) -> Page[CaseRo
 
 @router.get("/operators/{name}/code", tags=["code"], responses=documented(404, 422))
 def get_code_history(
-    session: Db, name: str, repository: RepositoryName, device: DeviceKey, arch: Annotated[str | None, Query(max_length=40)] = None
+    session: Db,
+    name: str,
+    repository: RepositoryName,
+    device: DeviceKey,
+    arch: Annotated[str | None, Query(max_length=40)] = None,
 ) -> CodeHistory:
-    """Registers, shared memory, spills, size and fingerprint of every kernel's machine code over the commits that were built."""
+    """Registers, shared memory, spills, size and fingerprint of every kernel's machine code over the commits that were
+    built."""
     found = operator_or_404(session, repository_or_404(session, repository), name)
     return read_code_history(session, found.id, name, device_or_404(session, device).key, arch)
 

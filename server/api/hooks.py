@@ -20,7 +20,11 @@ from warpwatch.server.intake.submissions import submit
 
 router = APIRouter(tags=["hooks"])
 _BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}, "description": "The event."},
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}}},
+        "description": "The event.",
+    },
 }
 
 
@@ -43,15 +47,19 @@ async def raw_body(request: Request) -> bytes:
 def receive(
     request: Request, response: Response, repository: str, settings: Config, body: Annotated[bytes, Depends(raw_body)]
 ) -> HookAnswer:
-    """Take an event from GitHub (`X-Hub-Signature-256`) or GitLab (`X-Gitlab-Token`). Answers 201 when something was submitted, and
-    200 when there was nothing to do or it was submitted before."""
+    """Take an event from GitHub (`X-Hub-Signature-256`) or GitLab (`X-Gitlab-Token`).
+
+    Answers 201 when something was submitted, and 200 when there was nothing to do or it was submitted before.
+    """
     require_schema(request)
     database = database_of(request)
     with database.session() as session:
         found, secret = find_repository(session, repository), read_webhook_secret(session, repository)
     # Who does not know the secret learns not even which repositories there are.
     if not hooks.is_genuine(secret, request.headers, body) or found is None:
-        raise Problem(403, "the signature does not fit: set the same secret here (`warpwatch repository set`) and there")
+        raise Problem(
+            403, "the signature does not fit: set the same secret here (`warpwatch repository set`) and there"
+        )
     try:
         wanted = hooks.understand(request.headers, body)
     except HookError as error:
@@ -73,7 +81,13 @@ def receive(
                 raise
             continue
         response.status_code = 200 if known else 201
-        reason = "submitted before" if known else f"held against {asked.base}" if asked.base else "nothing to hold it against"
+        reason = (
+            "submitted before"
+            if known
+            else f"held against {asked.base}"
+            if asked.base
+            else "nothing to hold it against"
+        )
         return HookAnswer(event, made, f"{str(request.base_url).rstrip('/')}/submissions/{made}", reason)
     raise Problem(422, "the commit cannot be held against anything: it has nothing in common with its target")
 
@@ -87,12 +101,19 @@ def _ignored(push: Push, repository: RepositoryRow) -> Ignored | None:
 
 
 def _requests(wanted: Push | ChangeRequest, repository: RepositoryRow) -> list[SubmissionRequest]:
-    """What to submit: the first one whose base is there. What a branch pointed to before may be gone after a forced push."""
+    """What to submit: the first one whose base is there.
+
+    What a branch pointed to before may be gone after a forced push.
+    """
     if isinstance(wanted, ChangeRequest):
         bases: list[tuple[str | None, str | None]] = [(MERGE_BASE, wanted.target)]
     else:
-        bases = [(wanted.before, None), (PARENT, None), (None, None)] if wanted.before else [(PARENT, None), (None, None)]
+        bases = (
+            [(wanted.before, None), (PARENT, None), (None, None)] if wanted.before else [(PARENT, None), (None, None)]
+        )
     return [
-        SubmissionRequest(repository=repository.name, commits=wanted.head, base=base, branch=branch, skip_unchanged=True)
+        SubmissionRequest(
+            repository=repository.name, commits=wanted.head, base=base, branch=branch, skip_unchanged=True
+        )
         for base, branch in bases
     ]

@@ -78,4 +78,6 @@ def post_proof(session: Db, proof: ProofIn) -> ProofId:
     """Record a run of the adversaries; the newest of its device and kind is the one shown."""
     content = proof.model_dump(include={"seeds", "innocent", "exhibits", "accused"})
     device = proof.device
-    return ProofId(id=record_proof(session, NewProof(proof.kind, proof.version, device.key, device.kind, device.name, content)))
+    return ProofId(
+        id=record_proof(session, NewProof(proof.kind, proof.version, device.key, device.kind, device.name, content))
+    )

@@ -26,7 +26,10 @@ RegressionId = Annotated[int, Path(ge=1, le=2**62)]
 
 
 class TriagePatch(BaseModel):
-    """What somebody makes of a change. A field left out stays as it is; null takes an assignee, a link or a due date away."""
+    """What somebody makes of a change.
+
+    A field left out stays as it is; null takes an assignee, a link or a due date away.
+    """
 
     model_config = ConfigDict(extra="forbid")
     author: str = Field(min_length=1, max_length=MAX_NAME, examples=["ann"])
@@ -64,7 +67,12 @@ class TriageMany(TriagePatch):
 
 @router.get("/regressions", responses=documented(404, 422))
 def get_regressions(
-    session: Db, settings: Config, repository: RepositoryName, filters: Filters, before: Before = None, limit: Limit = 50
+    session: Db,
+    settings: Config,
+    repository: RepositoryName,
+    filters: Filters,
+    before: Before = None,
+    limit: Limit = 50,
 ) -> Page[RegressionRow]:
     """What regressed between two commits or days and is still open, or anything else that the filters say; worst first."""
     found = repository_or_404(session, repository)
@@ -89,7 +97,8 @@ def get_events(
     limit: Limit = 20,
     common: Annotated[bool, Query(description="Tell what all that changed has in common, which takes longer.")] = False,
 ) -> Page[EventRow]:
-    """The same regressions grouped by what one cause explains: one direction, and one range of commits or ranges inside each other."""
+    """The same regressions grouped by what one cause explains: one direction, and one range of commits or ranges inside
+    each other."""
     found = repository_or_404(session, repository)
     page = list_events(session, found.id, resolve_or_422(session, settings, found, filters), before, limit)
     return Page(with_common(session, page.items), page.next_before) if common else page
@@ -97,13 +106,15 @@ def get_events(
 
 @router.get("/quality", responses=documented(404, 422))
 def get_quality(session: Db, repository: RepositoryName) -> Page[QualityRow]:
-    """How many suspicions were confirmed, dismissed or unsure and how long it took: in all, then per thirty days, newest first."""
+    """How many suspicions were confirmed, dismissed or unsure and how long it took: in all, then per thirty days,
+    newest first."""
     return Page(read_quality(session, repository_or_404(session, repository).id, datetime.now(UTC)), None)
 
 
 @router.get("/regressions/{regression_id}", responses=documented(404, 422))
 def get_regression(session: Db, regression_id: RegressionId) -> RegressionDetail:
-    """One change with every series that shows it, the paired rounds, both traces, trials, notes and a command that measures it again."""
+    """One change with every series that shows it, the paired rounds, both traces, trials, notes and a command that
+    measures it again."""
     found = read_regression(session, regression_id)
     if found is None:
         raise not_found("regression", regression_id)
@@ -112,7 +123,8 @@ def get_regression(session: Db, regression_id: RegressionId) -> RegressionDetail
 
 @router.get("/regressions/{regression_id}/cause", responses=documented(404, 422))
 def get_cause(session: Db, settings: Config, regression_id: RegressionId) -> CauseView:
-    """What differs on both sides of a change: sources, machine code, kernels, environments and clocks, numerical errors."""
+    """What differs on both sides of a change: sources, machine code, kernels, environments and clocks, numerical
+    errors."""
     detail = get_regression(session, regression_id)
     return find_cause(session, settings, repository_or_404(session, detail.repository), detail)
 
@@ -123,7 +135,9 @@ def patch_regression(session: Db, regression_id: RegressionId, body: TriagePatch
     get_regression(session, regression_id)
     if not body.fields() and not body.note:
         remedy = f"name one of {', '.join(FIELDS)}, or write a note"
-        raise Problem(422, "nothing is to be changed", [FieldError(field="body", message="changes nothing", remedy=remedy)])
+        raise Problem(
+            422, "nothing is to be changed", [FieldError(field="body", message="changes nothing", remedy=remedy)]
+        )
     triage(session, [regression_id], author=body.author, note=body.note, fields=body.fields())
     return get_regression(session, regression_id)
 

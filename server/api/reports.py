@@ -52,7 +52,10 @@ def _form(media_type: str, description: str) -> dict[int | str, dict[str, Any]]:
 
 @router.get("/submissions/{submission_id}/report", responses=documented(404, 422))
 def get_report(found: Submission) -> Report:
-    """What a submission came to: only what matters, worst first, with an exit code for CI. It is `pending` until all is decided."""
+    """What a submission came to: only what matters, worst first, with an exit code for CI.
+
+    It is `pending` until all is decided.
+    """
     return found.report
 
 

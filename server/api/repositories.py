@@ -37,7 +37,10 @@ class RepositorySettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
     branch: str | None = Field(default=None, min_length=1, max_length=200, description="The branch that is watched.")
     webhook_secret: Annotated[str | None, AfterValidator(_one_line)] = Field(
-        default=None, min_length=16, max_length=200, description="What webhooks are signed with. It is never told again."
+        default=None,
+        min_length=16,
+        max_length=200,
+        description="What webhooks are signed with. It is never told again.",
     )
     status_url: Annotated[str | None, AfterValidator(_web_address)] = Field(
         default=None,

@@ -33,7 +33,9 @@ from warpwatch.server.http.service import Before, Db, Limit, device_or_404, repo
 router = APIRouter(tags=["results"])
 Id = Annotated[int, Query(ge=1)]
 Ordinal = Annotated[int | None, Query(ge=0, le=2**62, description="Bound of history: a commit's ordinal.")]
-Metric = Annotated[str | None, Query(max_length=20, description="By default the one that verdicts are made from: graph or hot.")]
+Metric = Annotated[
+    str | None, Query(max_length=20, description="By default the one that verdicts are made from: graph or hot.")
+]
 Text = Annotated[str | None, Query(max_length=500)]
 
 
@@ -41,14 +43,21 @@ def metric_of(device: DeviceRow, metric: str | None) -> str:
     """The metric asked for, or the device's first; 422 for one that the device does not have."""
     known = METRICS[device.kind]
     if metric is not None and metric not in known:
-        error = FieldError(field="metric", message=f"{device.key} has no metric {metric!r}", remedy=f"use {', '.join(known)}")
+        error = FieldError(
+            field="metric", message=f"{device.key} has no metric {metric!r}", remedy=f"use {', '.join(known)}"
+        )
         raise Problem(422, "there is no such metric", [error])
     return metric or known[0]
 
 
 @router.get("/overview.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_overview_csv(
-    session: Db, repository: RepositoryName, device: DeviceKey, metric: Metric = None, suite: Text = None, operator: Text = None
+    session: Db,
+    repository: RepositoryName,
+    device: DeviceKey,
+    metric: Metric = None,
+    suite: Text = None,
+    operator: Text = None,
 ) -> Response:
     """The overview as CSV."""
     cells = get_overview(session, repository, device, metric, suite, operator).items
@@ -57,7 +66,12 @@ def get_overview_csv(
 
 @router.get("/overview", responses=documented(404, 422))
 def get_overview(
-    session: Db, repository: RepositoryName, device: DeviceKey, metric: Metric = None, suite: Text = None, operator: Text = None
+    session: Db,
+    repository: RepositoryName,
+    device: DeviceKey,
+    metric: Metric = None,
+    suite: Text = None,
+    operator: Text = None,
 ) -> Page[OverviewCell]:
     """The newest state of every operator, case and variant that was ever tried on the device."""
     found, on = repository_or_404(session, repository), device_or_404(session, device)
@@ -96,7 +110,8 @@ def get_history(
     last: Ordinal = None,
     limit: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 2000,
 ) -> SeriesHistory:
-    """The newest `limit` points of a series between two ordinals, oldest first, with marks where a commit did not do well."""
+    """The newest `limit` points of a series between two ordinals, oldest first, with marks where a commit did not do
+    well."""
     found = read_history(session, series_id, first, last, limit)
     if found is None:
         raise not_found("series", series_id, "list them at /api/v1/series")
@@ -105,7 +120,8 @@ def get_history(
 
 @router.get("/history/{series_id}/noise", responses=documented(404, 422))
 def get_noise(session: Db, series_id: int) -> Page[NoiseSummary]:
-    """How far runs of the same code lie apart in a series, the least change it can show, and where it changed; per environment."""
+    """How far runs of the same code lie apart in a series, the least change it can show, and where it changed; per
+    environment."""
     if read_series(session, series_id) is None:
         raise not_found("series", series_id, "list them at /api/v1/series")
     return Page(read_learned(session, series_id), None)
@@ -149,7 +165,8 @@ def get_comparison(
 ) -> Page[ComparedRow]:
     """Two commits, or two variants of one commit, cell by cell, from what was measured at each.
 
-    An operator that is unchanged at a commit has the times of the commit whose sources those are; what is the same on both sides is left out.
+    An operator that is unchanged at a commit has the times of the commit whose sources those are; what is the same on
+    both sides is left out.
     """
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     name = metric_of(on, metric)

@@ -21,14 +21,18 @@ router = APIRouter(tags=["schedules"])
 
 
 @router.get("/schedules", responses=documented(404, 422))
-def get_schedules(session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50) -> Page[ScheduleRow]:
+def get_schedules(
+    session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50
+) -> Page[ScheduleRow]:
     """Schedules, newest first, with what each spent of its budget in the last 24 hours."""
     repository_id = None if repository is None else repository_or_404(session, repository).id
     return list_schedules(session, datetime.now(UTC), repository_id, before, limit)
 
 
 @router.get("/schedules.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
-def get_schedules_csv(session: Db, repository: str | None = None, before: Before = None, limit: Limit = 200) -> Response:
+def get_schedules_csv(
+    session: Db, repository: str | None = None, before: Before = None, limit: Limit = 200
+) -> Response:
     """The same list as CSV."""
     return csv_response(ScheduleRow, get_schedules(session, repository, before, limit).items, "schedules")
 
@@ -88,5 +92,7 @@ def wanted_repository(session: Session, name: str) -> RepositoryRow:
     found = find_repository(session, name)
     if found is None:
         remedy = "register it with `warpwatch repository add NAME URL`"
-        raise Problem(422, REFUSED, [FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)])
+        raise Problem(
+            422, REFUSED, [FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)]
+        )
     return found

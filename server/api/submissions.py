@@ -25,7 +25,11 @@ IdempotencyKey = Annotated[
 
 @router.post("/submissions", status_code=201, responses=documented(409, 422, 502))
 def create(
-    request: Request, body: SubmissionRequest, settings: Config, response: Response, idempotency_key: IdempotencyKey = None
+    request: Request,
+    body: SubmissionRequest,
+    settings: Config,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
 ) -> SubmissionRow:
     """Make one job per commit, operator, kind and device. Nothing is made when a field cannot be used."""
     require_schema(request)
@@ -38,14 +42,18 @@ def create(
 
 
 @router.get("/submissions", responses=documented(404, 422))
-def get_submissions(session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50) -> Page[SubmissionRow]:
+def get_submissions(
+    session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50
+) -> Page[SubmissionRow]:
     """Submissions, newest first, with their jobs per state and results per status."""
     repository_id = None if repository is None else repository_or_404(session, repository).id
     return list_submissions(session, repository_id, before, limit)
 
 
 @router.get("/submissions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
-def get_submissions_csv(session: Db, repository: str | None = None, before: Before = None, limit: Limit = 200) -> Response:
+def get_submissions_csv(
+    session: Db, repository: str | None = None, before: Before = None, limit: Limit = 200
+) -> Response:
     """The same list as CSV."""
     return csv_response(SubmissionRow, get_submissions(session, repository, before, limit).items, "submissions")
 

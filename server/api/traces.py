@@ -18,7 +18,9 @@ from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Db, database_of
 
 router = APIRouter(tags=["traces"])
-JSON_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": "A Chrome trace.", "content": {"application/json": {}}}}
+JSON_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A Chrome trace.", "content": {"application/json": {}}}
+}
 BINARY_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"description": "A report of Nsight Compute.", "content": {"application/octet-stream": {}}}
 }
@@ -77,7 +79,9 @@ def get_kernels_csv(session: Db, trace_id: int) -> Response:
     return csv_response(KernelView, get_trace(session, trace_id).kernels, f"trace-{trace_id}-kernels")
 
 
-@router.get("/traces/{trace_id}/report.ncu-rep", responses=documented(404, 422) | BINARY_ANSWER, response_class=Response)
+@router.get(
+    "/traces/{trace_id}/report.ncu-rep", responses=documented(404, 422) | BINARY_ANSWER, response_class=Response
+)
 def download_report(session: Db, trace_id: int) -> Response:
     """Nsight Compute's own file, for its user interface."""
     name, data = _file_name(get_trace(session, trace_id)), read_report(session, trace_id)
@@ -95,7 +99,9 @@ def download_json(request: Request, session: Db, trace_id: int) -> StreamingResp
     return StreamingResponse(_stream(request, trace_id, is_plain=True), media_type="application/json", headers=headers)
 
 
-@router.get("/traces/{trace_id}/download.json.gz", responses=documented(404, 422) | GZIP_ANSWER, response_class=Response)
+@router.get(
+    "/traces/{trace_id}/download.json.gz", responses=documented(404, 422) | GZIP_ANSWER, response_class=Response
+)
 def download_gzip(request: Request, session: Db, trace_id: int) -> StreamingResponse:
     """The trace as it is stored: Perfetto and chrome://tracing open it as it is, TensorBoard by the end of its name."""
     found = get_trace(session, trace_id)

@@ -1,4 +1,7 @@
-"""Aligns what two traces recorded: which kernels are new, gone, slower or faster. Pure: plain rows in, plain rows out."""
+"""Aligns what two traces recorded: which kernels are new, gone, slower or faster.
+
+Pure: plain rows in, plain rows out.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ class AlignmentStep:
 class AlignedRow:
     """One kernel in both traces, per call. state: added | removed | slower | faster | same.
 
-    a_name and b_name differ where only template arguments do. contribution: difference over the sum of all absolute differences.
+    a_name and b_name differ where only template arguments do. contribution: difference over the sum of all absolute
+    differences.
     """
 
     state: str
@@ -83,7 +87,8 @@ def steps_of(trace: TraceDetail, ordered: bool) -> list[AlignmentStep]:
 
 
 def align(a: list[AlignmentStep], b: list[AlignmentStep]) -> list[AlignedRow]:
-    """Rows of both lists: matched by name in order, then by name wherever they are, then by name without template arguments.
+    """Rows of both lists: matched by name in order, then by name wherever they are, then by name without template
+    arguments.
 
     Pairs of the same two names become one row.
     """
@@ -117,7 +122,11 @@ def _by_name(a: list[str], b: list[str], taken: Iterable[Pair], name: Callable[[
     for index in range(len(b) - 1, -1, -1):
         if index not in used_b:
             waiting[name(b[index])].append(index)
-    return [(index, waiting[name(text)].pop()) for index, text in enumerate(a) if index not in used_a and waiting.get(name(text))]
+    return [
+        (index, waiting[name(text)].pop())
+        for index, text in enumerate(a)
+        if index not in used_a and waiting.get(name(text))
+    ]
 
 
 def _row(a: AlignmentStep | None, b: AlignmentStep | None) -> AlignedRow:

@@ -1,4 +1,5 @@
-"""Puts together what is known of why something changed: sources, machine code, kernels, circumstances, numerical errors."""
+"""Puts together what is known of why something changed: sources, machine code, kernels, circumstances, numerical
+errors."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Circumstance:
 class CauseView:
     """Every part is None, or says why it is empty, where nothing is known.
 
-    kernels: the trace of the head against that of the base. circumstances: clocks, temperature, throttling, or the load of a CPU.
+    kernels: the trace of the head against that of the base. circumstances: clocks, temperature, throttling, or the load
+    of a CPU.
     """
 
     sources: SourceDiff
@@ -67,7 +69,9 @@ def _circumstances(bench: BenchEvidence | None) -> list[Circumstance]:
     if bench is None:
         return []
     sides: list[Mapping[str, Any]] = [
-        (side.health.get(when) or {}) if side else {} for side in (bench.base, bench.head) for when in ("before", "after")
+        (side.health.get(when) or {}) if side else {}
+        for side in (bench.base, bench.head)
+        for when in ("before", "after")
     ]
     names = dict.fromkeys(name for side in sides for name in side)
     return [Circumstance(name, *(side.get(name) for side in sides)) for name in names]

@@ -13,8 +13,11 @@ from warpwatch.db.reads.rows import EventRow, RegressionRow
 from warpwatch.server.verdicts.common import SeriesCell, find_common
 
 NOTABLE_SHARE, NOTABLE_CHANGE, LARGEST_SHARE = 0.3, 0.02, 0.5
-"""A time that nobody measured in turn stayed the same when it moved by less than this share of the least confirmed change. Of a small
-one it may be more, because times move by themselves, but never more than half."""
+"""A time that nobody measured in turn stayed the same when it moved by less than this share of the least confirmed
+change.
+
+Of a small one it may be more, because times move by themselves, but never more than half.
+"""
 NEITHER = ("unsupported", "skipped")
 
 
@@ -30,18 +33,31 @@ def with_common(session: Session, events: Sequence[EventRow]) -> list[EventRow]:
 def _common(parts: Sequence[tuple[RegressionRow, list[CellAround]]]) -> str:
     sorted_in: dict[str, list[SeriesCell]] = {"changed": [], "same": [], "unclear": []}
     for row, cells in parts:
-        least = min((abs(log(cell.decided)) for cell in cells if cell.verdict == "confirmed" and cell.decided), default=0.0)
+        least = min(
+            (abs(log(cell.decided)) for cell in cells if cell.verdict == "confirmed" and cell.decided), default=0.0
+        )
         for cell in cells:
             fate = _fate(row, cell, least)
             if fate is not None:
                 sorted_in[fate].append(
-                    SeriesCell(cell.operator, cell.variant, cell.sizes, cell.precision, cell.direction, cell.layout, cell.device)
+                    SeriesCell(
+                        cell.operator,
+                        cell.variant,
+                        cell.sizes,
+                        cell.precision,
+                        cell.direction,
+                        cell.layout,
+                        cell.device,
+                    )
                 )
     return "; ".join(find_common(sorted_in["changed"], sorted_in["same"], sorted_in["unclear"]))
 
 
 def _fate(row: RegressionRow, cell: CellAround, least: float) -> str | None:
-    """changed | same | unclear; None where too little is known of the cell. least: the least confirmed change, as a logarithm."""
+    """changed | same | unclear; None where too little is known of the cell.
+
+    least: the least confirmed change, as a logarithm.
+    """
     if cell.verdict == "confirmed":
         return "changed"
     if row.direction == "broken":

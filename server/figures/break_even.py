@@ -12,8 +12,13 @@ _SETUP = "setup"
 
 
 def break_even(results: Sequence[ResultView]) -> dict[int, str]:
-    """A sentence for every result that has a set-up, by the result's id; the rival is the fastest other variant of its case."""
-    return {row.id: _sentence(row, setup, results) for row in results if row.median_ns and (setup := setup_of(row)) is not None}
+    """A sentence for every result that has a set-up, by the result's id; the rival is the fastest other variant of its
+    case."""
+    return {
+        row.id: _sentence(row, setup, results)
+        for row in results
+        if row.median_ns and (setup := setup_of(row)) is not None
+    }
 
 
 def setup_of(row: ResultView) -> float | None:
@@ -29,7 +34,9 @@ def calls_to_pay(setup_ns: float, call_ns: float, rival_ns: float) -> int | None
 
 
 def _sentence(row: ResultView, setup_ns: float, results: Sequence[ResultView]) -> str:
-    rivals = [r for r in results if r.case == row.case and r.variant != row.variant and r.status == "ok" and r.median_ns]
+    rivals = [
+        r for r in results if r.case == row.case and r.variant != row.variant and r.status == "ok" and r.median_ns
+    ]
     prefix = f"Its set-up takes {duration(setup_ns)}"
     if not rivals or row.median_ns is None:
         return f"{prefix}; there is no other variant to hold it against."

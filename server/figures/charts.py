@@ -50,12 +50,15 @@ _MAX_TICKS = 8
 
 
 def history_figure(
-    histories: Sequence[SeriesHistory], steps: Mapping[int, Sequence[LevelShift]] | None = None, *, log_scale: bool = False
+    histories: Sequence[SeriesHistory],
+    steps: Mapping[int, Sequence[LevelShift]] | None = None,
+    *,
+    log_scale: bool = False,
 ) -> Figure:
     """Medians with their 95 % intervals over the commits that were measured, one line per series and environment.
 
-    Commits stand at equal distances in the order of history. Statuses other than ok stand in a strip below the lines. steps: where
-    the level of a series changed, by its id.
+    Commits stand at equal distances in the order of history. Statuses other than ok stand in a strip below the lines.
+    steps: where the level of a series changed, by its id.
     """
     commits = _positions(histories)
     size, unit = unit_of(max((point.median_ns for history in histories for point in history.points), default=1e3))
@@ -66,14 +69,23 @@ def history_figure(
     strip, rows = _status_strip(histories, commits)
     floor = 0.07 * len(rows) + 0.04 if rows else 0.0
     layout = plain_layout()
-    layout["yaxis"] |= {"title": {"text": f"median, {unit}"}, "domain": [floor, 1], "type": "log" if log_scale else "linear"}
+    layout["yaxis"] |= {
+        "title": {"text": f"median, {unit}"},
+        "domain": [floor, 1],
+        "type": "log" if log_scale else "linear",
+    }
     layout["xaxis"] |= commit_axis(commits)
     layout["shapes"], layout["annotations"] = _environment_borders(histories, commits)
     if rows:
         layout["yaxis2"] = {
-            "domain": [0, floor - 0.04], "tickvals": list(range(len(rows))), "ticktext": rows, "range": [-0.6, len(rows) - 0.4],
-            "zeroline": False, "fixedrange": True, "automargin": True,
-        }  # fmt: skip
+            "domain": [0, floor - 0.04],
+            "tickvals": list(range(len(rows))),
+            "ticktext": rows,
+            "range": [-0.6, len(rows) - 0.4],
+            "zeroline": False,
+            "fixedrange": True,
+            "automargin": True,
+        }
         layout["xaxis"]["anchor"] = "y2"
     return {"data": traces + strip, "layout": layout}
 
@@ -89,12 +101,17 @@ def rounds_figure(series: RegressionSeriesRow) -> Figure:
     layout["yaxis"] |= {"title": {"text": f"median of the round, {unit}"}}
     traces = [
         {
-            "type": "scatter", "mode": "lines", "x": [number for number in rounds for _ in range(3)], "y": joined,
-            "line": {"width": 1, "color": "rgba(130,138,146,0.6)"}, "hoverinfo": "skip", "showlegend": False,
+            "type": "scatter",
+            "mode": "lines",
+            "x": [number for number in rounds for _ in range(3)],
+            "y": joined,
+            "line": {"width": 1, "color": "rgba(130,138,146,0.6)"},
+            "hoverinfo": "skip",
+            "showlegend": False,
         },
         _side("base", rounds, base, unit, PALETTE[0], "circle"),
         _side("head", rounds, head, unit, PALETTE[1], "diamond"),
-    ]  # fmt: skip
+    ]
     return {"data": traces, "layout": layout}
 
 
@@ -115,7 +132,11 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
     usable = [point for point in points if point.flops and point.bytes]
     intensities = [point.flops / point.bytes for point in usable]
     low, high = (min(intensities) / 4, max(intensities) * 4) if intensities else (0.1, 10.0)
-    traces = [_ceiling(name, peak, peaks["copy"], low, high) for name, peak in peaks.items() if name != "copy" and "copy" in peaks]
+    traces = [
+        _ceiling(name, peak, peaks["copy"], low, high)
+        for name, peak in peaks.items()
+        if name != "copy" and "copy" in peaks
+    ]
     for index, variant in enumerate(sorted({point.variant for point in usable}, key=variant_order)):
         own = [point for point in usable if point.variant == variant]
         traces.append(
@@ -151,15 +172,31 @@ def _lines(history: SeriesHistory, commits: dict[str, int], size: float, colour:
     for number, environment in enumerate(dict.fromkeys(point.environment_id for point in history.points)):
         points = [point for point in history.points if point.environment_id == environment]
         places = [commits[point.commit_sha] for point in points]
-        shared = {"type": "scatter", "x": places, "legendgroup": str(history.series.id), "line": {"color": colour, "width": 0}}
-        low = {**shared, "mode": "lines", "y": [point.low_ns / size for point in points], "hoverinfo": "skip", "showlegend": False}
+        shared = {
+            "type": "scatter",
+            "x": places,
+            "legendgroup": str(history.series.id),
+            "line": {"color": colour, "width": 0},
+        }
+        low = {
+            **shared,
+            "mode": "lines",
+            "y": [point.low_ns / size for point in points],
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
         high = {**low, "y": [point.high_ns / size for point in points], "fill": "tonexty", "fillcolor": _faint(colour)}
         median = {
-            **shared, "mode": "lines+markers", "y": [point.median_ns / size for point in points],
-            "name": history.series.variant, "showlegend": several and number == 0,
-            "line": {"color": colour, "width": 2}, "marker": {"size": 6, "color": colour},
-            "customdata": [_hover(history, point) for point in points], "hovertemplate": _HOVER,
-        }  # fmt: skip
+            **shared,
+            "mode": "lines+markers",
+            "y": [point.median_ns / size for point in points],
+            "name": history.series.variant,
+            "showlegend": several and number == 0,
+            "line": {"color": colour, "width": 2},
+            "marker": {"size": 6, "color": colour},
+            "customdata": [_hover(history, point) for point in points],
+            "hovertemplate": _HOVER,
+        }
         traces += [low, high, median]
     return traces
 
@@ -170,15 +207,20 @@ def _hover(history: SeriesHistory, point: PointRow) -> list[str]:
         interval += f"<br>{share(point.roofline_share)} of {escape(point.bound or 'the roofline')}"
     interval += "".join(f"<br>{escape(words)}" for words in shape(point.distribution))
     return [
-        _commit_address(history, point.commit_sha), short(point.commit_sha), escape(_shortened(point.subject)),
-        f"{escape(point.author)}, {absolute(point.authored_at)}", duration(point.median_ns, 4), interval,
-    ]  # fmt: skip
+        _commit_address(history, point.commit_sha),
+        short(point.commit_sha),
+        escape(_shortened(point.subject)),
+        f"{escape(point.author)}, {absolute(point.authored_at)}",
+        duration(point.median_ns, 4),
+        interval,
+    ]
 
 
 def _steps(
     histories: Sequence[SeriesHistory], steps: Mapping[int, Sequence[LevelShift]], commits: dict[str, int], size: float
 ) -> list[Figure]:
-    """A triangle with the change on the first point of every new level, where that point is shown; one trace per direction."""
+    """A triangle with the change on the first point of every new level, where that point is shown; one trace per
+    direction."""
     traces: list[Figure] = []
     for name, symbol, colour, place in (
         ("slower", "triangle-up", SLOWER, "top center"),
@@ -213,9 +255,13 @@ def _steps(
 
 def _step_hover(history: SeriesHistory, point: PointRow, step: LevelShift) -> list[str]:
     return [
-        _commit_address(history, point.commit_sha), short(point.commit_sha), escape(_shortened(point.subject)),
-        f"{escape(history.series.variant)}, level since {short(step.base_sha)}", change(step.ratio), "by history alone",
-    ]  # fmt: skip
+        _commit_address(history, point.commit_sha),
+        short(point.commit_sha),
+        escape(_shortened(point.subject)),
+        f"{escape(history.series.variant)}, level since {short(step.base_sha)}",
+        change(step.ratio),
+        "by history alone",
+    ]
 
 
 def _status_strip(histories: Sequence[SeriesHistory], commits: dict[str, int]) -> tuple[list[Figure], list[str]]:
@@ -251,29 +297,53 @@ def _row_of(history: SeriesHistory, _mark: StatusMark) -> str:
 
 def _mark_hover(history: SeriesHistory, mark: StatusMark) -> list[str]:
     return [
-        _commit_address(history, mark.commit_sha), short(mark.commit_sha), f"{escape(history.series.variant)}, {mark.kind}",
-        escape(_shortened(headline(mark.message))), STATUS_NAMES[mark.status], "",
-    ]  # fmt: skip
+        _commit_address(history, mark.commit_sha),
+        short(mark.commit_sha),
+        f"{escape(history.series.variant)}, {mark.kind}",
+        escape(_shortened(headline(mark.message))),
+        STATUS_NAMES[mark.status],
+        "",
+    ]
 
 
-def _environment_borders(histories: Sequence[SeriesHistory], commits: dict[str, int]) -> tuple[list[Figure], list[Figure]]:
+def _environment_borders(
+    histories: Sequence[SeriesHistory], commits: dict[str, int]
+) -> tuple[list[Figure], list[Figure]]:
     """A dotted line between neighbouring points of one series that were measured in different environments."""
     borders: dict[float, str] = {}
     for history in histories:
         for before, after in zip(history.points, history.points[1:], strict=False):
             if before.environment_id != after.environment_id:
-                borders[(commits[before.commit_sha] + commits[after.commit_sha]) / 2] = _what_changed(history, before, after)
+                borders[(commits[before.commit_sha] + commits[after.commit_sha]) / 2] = _what_changed(
+                    history, before, after
+                )
     shapes = [
-        {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": {"width": 1, "dash": "dot", "color": "#8a9097"}}
+        {
+            "type": "line",
+            "xref": "x",
+            "yref": "paper",
+            "x0": x,
+            "x1": x,
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 1, "dash": "dot", "color": "#8a9097"},
+        }
         for x in borders
-    ]  # fmt: skip
+    ]
     notes = [
         {
-            "x": x, "xref": "x", "y": 1, "yref": "paper", "yanchor": "bottom", "text": escape(text), "showarrow": False, "font": {"size": 11},
+            "x": x,
+            "xref": "x",
+            "y": 1,
+            "yref": "paper",
+            "yanchor": "bottom",
+            "text": escape(text),
+            "showarrow": False,
+            "font": {"size": 11},
             "xanchor": "left" if x < len(commits) / 2 else "right",
         }
         for x, text in borders.items()
-    ]  # fmt: skip
+    ]
     return shapes, notes
 
 
@@ -290,7 +360,13 @@ def commit_axis(commits: dict[str, int]) -> Figure:
     step = max(1, -(-len(places) // _MAX_TICKS))
     ticks = [place for place in places if (len(places) - 1 - place) % step == 0]
     texts = [f'<span style="font-family:monospace">{short(places[place])}</span>' for place in ticks]
-    return {"tickvals": ticks, "ticktext": texts, "range": [-0.6, len(places) - 0.4], "showgrid": False, "zeroline": False}
+    return {
+        "tickvals": ticks,
+        "ticktext": texts,
+        "range": [-0.6, len(places) - 0.4],
+        "showgrid": False,
+        "zeroline": False,
+    }
 
 
 def _commit_address(history: SeriesHistory, sha: str) -> str:
@@ -315,19 +391,29 @@ def plain_layout() -> Figure:
 
 def _side(name: str, rounds: list[int], values: list[float], unit: str, colour: str, symbol: str) -> Figure:
     return {
-        "type": "scatter", "mode": "markers", "name": name, "x": rounds, "y": values,
-        "marker": {"size": 8, "color": colour, "symbol": symbol}, "hovertemplate": f"{name}, round %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": rounds,
+        "y": values,
+        "marker": {"size": 8, "color": colour, "symbol": symbol},
+        "hovertemplate": f"{name}, round %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
+    }
 
 
 def _ceiling(name: str, peak: float, copy: float, low: float, high: float) -> Figure:
     ridge = peak / copy
     places = sorted({low, min(max(ridge, low), high), high})
     return {
-        "type": "scatter", "mode": "lines", "name": f"{name} ceiling", "x": places, "y": [min(peak, copy * x) for x in places],
-        "line": {"width": 1.5, "dash": "dash", "color": "#8a9097"}, "hovertemplate": f"{escape(name)} ceiling: %{{y:.3s}}FLOP/s<extra></extra>",
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"{name} ceiling",
+        "x": places,
+        "y": [min(peak, copy * x) for x in places],
+        "line": {"width": 1.5, "dash": "dash", "color": "#8a9097"},
+        "hovertemplate": f"{escape(name)} ceiling: %{{y:.3s}}FLOP/s<extra></extra>",
         "showlegend": False,
-    }  # fmt: skip
+    }
 
 
 def _faint(colour: str) -> str:

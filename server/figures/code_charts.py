@@ -53,15 +53,25 @@ def _interest(series: CodeSeries, quantity: str) -> tuple[int, float]:
     return len(set(values)), max(value for value in values if value is not None)
 
 
-def _line(name: str, values: list[float | None], commits: list[CodeCommit], repository: str, index: int) -> dict[str, Any]:
+def _line(
+    name: str, values: list[float | None], commits: list[CodeCommit], repository: str, index: int
+) -> dict[str, Any]:
     colour = PALETTE[index % len(PALETTE)]
     return {
-        "type": "scatter", "mode": "lines+markers", "name": escape(short_name(name)), "x": list(range(len(values))), "y": values,
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": escape(short_name(name)),
+        "x": list(range(len(values))),
+        "y": values,
         "line": {"color": colour, "width": 2, "shape": "hv", "dash": "solid" if index < len(PALETTE) else "dot"},
         "marker": {"size": 6, "color": colour},
         "customdata": [
-            [f"/commits/{commit.sha}?{urlencode({'repository': repository})}", short(commit.sha), escape(commit.subject[:70])]
+            [
+                f"/commits/{commit.sha}?{urlencode({'repository': repository})}",
+                short(commit.sha),
+                escape(commit.subject[:70]),
+            ]
             for commit in commits
         ],
         "hovertemplate": _HOVER,
-    }  # fmt: skip
+    }

@@ -178,7 +178,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def shape(told: dict[str, Any] | None) -> list[str]:
-    """What is worth saying about a set of samples (contract.protocol.Distribution as JSON) besides its median; often nothing."""
+    """What is worth saying about a set of samples (contract.protocol.Distribution as JSON) besides its median; often
+    nothing."""
     if not told:
         return []
     found = []
@@ -188,7 +189,9 @@ def shape(told: dict[str, Any] | None) -> list[str]:
     if told["drift_chance"] < SURE_OF_DRIFT and abs(told["drift"]) >= NOTABLE_DRIFT:
         found.append(f"drifts {change(1 + told['drift'])} over the run")
     if told["autocorrelation"] > NOTABLE_DEPENDENCE:
-        found.append(f"neighbours alike (ρ {told['autocorrelation']:.2f}): worth {told['effective']:.0f} independent samples")
+        found.append(
+            f"neighbours alike (ρ {told['autocorrelation']:.2f}): worth {told['effective']:.0f} independent samples"
+        )
     if told["outliers"] > NOTABLE_OUTLIERS:
         found.append(f"{share(told['outliers'])} outliers")
     return found
@@ -204,5 +207,25 @@ def fact(value: Any) -> str:
 
 
 FILTERS = (
-    duration, significant, sci, seconds, change, direction, share, size, quantity, short, short_ids, ago, absolute, moment, day, span, status_name, headline, plural, shape, fact,
-)  # fmt: skip
+    duration,
+    significant,
+    sci,
+    seconds,
+    change,
+    direction,
+    share,
+    size,
+    quantity,
+    short,
+    short_ids,
+    ago,
+    absolute,
+    moment,
+    day,
+    span,
+    status_name,
+    headline,
+    plural,
+    shape,
+    fact,
+)

@@ -51,7 +51,9 @@ def read_learned(session: Session, series_id: int) -> list[NoiseSummary]:
 def learn_from(rows: Sequence[ReadingRow]) -> list[NoiseSummary]:
     """Levels of two environments are never compared. rows: of one series, in order of history."""
     shas = {row.commit_id: row.commit_sha for row in rows}
-    readings = [Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns) for row in rows]
+    readings = [
+        Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns) for row in rows
+    ]
     found = [_learn(id_, own, rows[0].device_kind, shas) for id_, own in split_environments(readings).items()]
     newest = {one.environment_id: index for index, one in enumerate(readings)}
     return sorted(found, key=lambda one: -newest[one.environment_id])

@@ -13,7 +13,10 @@ from typing import Any
 from fastapi.responses import Response
 
 CSV_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The same rows as CSV, with a header.", "content": {"text/csv": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "The same rows as CSV, with a header.",
+        "content": {"text/csv": {"schema": {"type": "string"}}},
+    }
 }
 """How an endpoint that answers with CSV is described."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -19,8 +19,14 @@ def memory_figure(memory: dict[str, Any]) -> Figure:
     layout["xaxis"] |= {"title": {"text": f"since the first recorded call began, {unit}"}, "zeroline": False}
     layout["yaxis"] |= {"title": {"text": f"allocated, {bytes_unit}"}, "rangemode": "tozero"}
     line = {
-        "type": "scatter", "mode": "lines", "x": [when / size for when, _ in points], "y": [total / scale for _, total in points],
-        "line": {"shape": "hv", "width": 2, "color": PALETTE[0]}, "fill": "tozeroy", "fillcolor": "rgba(72,120,208,0.15)", "showlegend": False,
+        "type": "scatter",
+        "mode": "lines",
+        "x": [when / size for when, _ in points],
+        "y": [total / scale for _, total in points],
+        "line": {"shape": "hv", "width": 2, "color": PALETTE[0]},
+        "fill": "tozeroy",
+        "fillcolor": "rgba(72,120,208,0.15)",
+        "showlegend": False,
         "hovertemplate": f"%{{y:.4g}} {bytes_unit} at %{{x:.4g}} {unit}<extra></extra>",
-    }  # fmt: skip
+    }
     return {"data": [line], "layout": layout}

@@ -67,7 +67,8 @@ def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
 def _read_relative(
     mirror: Path, head: git.CommitInfo, base: str, branch: str | None, watched: str | None, errors: list[FieldError]
 ) -> CommitHistory:
-    """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its parent."""
+    """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its
+    parent."""
     wanted = head.parent_sha
     if base == MERGE_BASE:
         try:
@@ -75,12 +76,16 @@ def _read_relative(
         except git.UnknownRefError as error:
             field = "branch" if branch else "base"
             errors.append(
-                FieldError(field=field, message=str(error), remedy="name the branch that the commit is to be merged into")
+                FieldError(
+                    field=field, message=str(error), remedy="name the branch that the commit is to be merged into"
+                )
             )
             return CommitHistory([], {}, "")
         wanted = met if met != head.sha else wanted
     if wanted is None:
-        errors.append(FieldError(field="base", message="the first commit has none before it", remedy="choose a later commit"))
+        errors.append(
+            FieldError(field="base", message="the first commit has none before it", remedy="choose a later commit")
+        )
         return CommitHistory([], {}, "")
     return _read(mirror, "base", wanted, errors)
 
@@ -89,7 +94,9 @@ def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> Comm
     try:
         commits = git.describe_many(mirror, git.resolve_range(mirror, text))
     except git.UnknownRefError as error:
-        errors.append(FieldError(field=field, message=str(error), remedy="use a commit's id, a branch, a tag or a range A..B"))
+        errors.append(
+            FieldError(field=field, message=str(error), remedy="use a commit's id, a branch, a tag or a range A..B")
+        )
     except git.GitError as error:
         errors.append(FieldError(field=field, message=str(error), remedy="submit a shorter range"))
     else:
@@ -98,7 +105,10 @@ def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> Comm
 
 
 def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> CommitHistory:
-    """Commits with their operators. Most share their description and their operator folder, so each distinct one is read once."""
+    """Commits with their operators.
+
+    Most share their description and their operator folder, so each distinct one is read once.
+    """
     shas = [commit.sha for commit in commits]
     files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas])
     folders = {file: _folder(mirror, file) for file in set(files)}
@@ -110,7 +120,8 @@ def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> CommitHistory
 
 
 def _folder(mirror: Path, file: str | None) -> str:
-    """The operator folder that a warpwatch.toml names; the default where it cannot be used: the worker says what is wrong with it."""
+    """The operator folder that a warpwatch.toml names; the default where it cannot be used: the worker says what is
+    wrong with it."""
     try:
         return (
             parse_project(git.git("cat-file", "blob", file, cwd=mirror) if file else None)

@@ -23,8 +23,8 @@ _SHORT = re.compile(r"(?:[\w.-]+@)?(?P<host>[\w.-]+\.[\w.-]+):(?P<path>[^/].*)")
 class SourceDiff:
     """url: the diff on the host of the repository, None where it has none. command: shows it in a checkout.
 
-    paths: what makes the operator; empty where it is the whole commit. files: what changed of it. commits: ids of the commits that
-    changed it, newest first. message: why neither is known.
+    paths: what makes the operator; empty where it is the whole commit. files: what changed of it. commits: ids of the
+    commits that changed it, newest first. message: why neither is known.
     """
 
     url: str | None
@@ -62,7 +62,8 @@ def _command(base: str, head: str, paths: list[str]) -> str:
 
 
 def compare_url(url: str, base: str, head: str) -> str | None:
-    """The page that shows the diff on GitHub, GitLab or a Gitea; None for hosts whose pages are not known and for folders.
+    """The page that shows the diff on GitHub, GitLab or a Gitea; None for hosts whose pages are not known and for
+    folders.
 
     Whatever a URL holds besides host and path, such as a token, is left behind.
     """

@@ -1,4 +1,5 @@
-"""What an operator is made from at a commit, as a fingerprint: where two commits have the same one, their numbers differ by noise alone."""
+"""What an operator is made from at a commit, as a fingerprint: where two commits have the same one, their numbers
+differ by noise alone."""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ class _Layout:
 class Sources:
     """Fingerprints of the operators of one repository. Every commit's folders and every file are read once.
 
-    An operator is its file, whatever it imports from the folder of operators, the folders of native sources of all of these,
-    whatever lies beside them and belongs to no operator, and warpwatch.toml. One that imports anything else of its repository is
-    the whole commit. Modules that are imported by a name made at run time are not seen.
+    An operator is its file, whatever it imports from the folder of operators, the folders of native sources of all of
+    these, whatever lies beside them and belongs to no operator, and warpwatch.toml. One that imports anything else of
+    its repository is the whole commit. Modules that are imported by a name made at run time are not seen.
     """
 
     def __init__(self, mirror: Path) -> None:
@@ -56,7 +57,8 @@ class Sources:
         return None if parts is None else "-".join(parts)
 
     def parts(self, sha: str, operator: str) -> tuple[str, str] | None:
-        """The fingerprints of its Python sources, with warpwatch.toml, and of its native ones; None where there is no such operator."""
+        """The fingerprints of its Python sources, with warpwatch.toml, and of its native ones; None where there is no
+        such operator."""
         if (sha, operator) not in self._found:
             self._found[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
         return self._found[sha, operator]
@@ -66,7 +68,8 @@ class Sources:
         return self._layout(sha).project.interpreter
 
     def paths(self, sha: str, operator: str) -> list[str]:
-        """Files and folders that make the operator at the commit; empty where it is the whole commit, or not there at all."""
+        """Files and folders that make the operator at the commit; empty where it is the whole commit, or not there at
+        all."""
         layout = self._layout(sha)
         used = self._used(operator, layout) if f"{operator}.py" in layout.files else None
         if used is None:
@@ -120,7 +123,8 @@ class Sources:
         return self._layouts[sha]
 
     def _imported(self, blob: str) -> set[str]:
-        """Names of all modules that a file may import, relative ones with one dot in front; "." for a file that cannot be parsed."""
+        """Names of all modules that a file may import, relative ones with one dot in front; "." for a file that cannot
+        be parsed."""
         if blob not in self._imports:
             try:
                 tree = ast.parse(git.git("cat-file", "blob", blob, cwd=self._mirror))
@@ -142,14 +146,16 @@ class SourceCache:
 
 
 class Earlier:
-    """What was asked for at commits before those of a submission, whose jobs are gone through from the oldest commit on."""
+    """What was asked for at commits before those of a submission, whose jobs are gone through from the oldest commit
+    on."""
 
     def __init__(self, session: Session, mirror: Path, oldest: git.CommitInfo) -> None:
         self._sources = Sources(mirror)
         self._asked = read_earlier_jobs(session, oldest.sha, oldest.ordinal)
 
     def unchanged_since(self, place: JobSlot, operator: str, sha: str, spec: dict[str, Any]) -> str | None:
-        """The nearest earlier commit whose numbers are this one's too: the same was asked for there, of the same sources."""
+        """The nearest earlier commit whose numbers are this one's too: the same was asked for there, of the same
+        sources."""
         before = self._asked.get(place)
         if (
             before is not None
@@ -166,7 +172,8 @@ def _digest(value: object) -> str:
 
 
 def _modules(node: ast.AST) -> list[str]:
-    """Whether what is imported from a package is a module or a name in it cannot be told here, so it counts as a module."""
+    """Whether what is imported from a package is a module or a name in it cannot be told here, so it counts as a
+    module."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -176,7 +183,8 @@ def _modules(node: ast.AST) -> list[str]:
 
 
 def _sibling(module: str, package: str) -> str | None:
-    """Name of the file beside the importing one that `module` is or lies in; empty for the package itself, None for what lies elsewhere."""
+    """Name of the file beside the importing one that `module` is or lies in; empty for the package itself, None for
+    what lies elsewhere."""
     if module.startswith("."):
         return module[1:].split(".")[0]
     if module == package:

@@ -1,4 +1,5 @@
-"""Query parameters that an operation of the API does not have are refused: passed over, they would return what nobody asked for."""
+"""Query parameters that an operation of the API does not have are refused: passed over, they would return what nobody
+asked for."""
 
 from __future__ import annotations
 

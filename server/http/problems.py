@@ -61,7 +61,9 @@ def not_found(what: str, name: object, remedy: str = "") -> Problem:
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The problems that an endpoint may answer with, for the OpenAPI description; every one may answer 400 and 503."""
-    return {status: {"model": ProblemBody, "description": HTTPStatus(status).phrase} for status in (400, *statuses, 503)}
+    return {
+        status: {"model": ProblemBody, "description": HTTPStatus(status).phrase} for status in (400, *statuses, 503)
+    }
 
 
 def respond(request: Request, problem: Problem) -> Response:
@@ -75,7 +77,9 @@ def respond(request: Request, problem: Problem) -> Response:
 
 
 def json_problem(problem: Problem, instance: str) -> JSONResponse:
-    body = ProblemBody(title=problem.title, status=problem.status, detail=problem.detail, instance=instance, errors=problem.errors)
+    body = ProblemBody(
+        title=problem.title, status=problem.status, detail=problem.detail, instance=instance, errors=problem.errors
+    )
     return JSONResponse(body.model_dump(), problem.status, problem.headers, MEDIA_TYPE)
 
 
@@ -139,14 +143,22 @@ def _remedy(entry: Any) -> str:
 
 
 _BOUNDS = {
-    "ge": "use at least", "gt": "use more than", "le": "use at most", "lt": "use less than",
-    "min_length": "give at least this many:", "max_length": "give at most this many:",
-}  # fmt: skip
+    "ge": "use at least",
+    "gt": "use more than",
+    "le": "use at most",
+    "lt": "use less than",
+    "min_length": "give at least this many:",
+    "max_length": "give at most this many:",
+}
 """What a limit of a field asks for, by the name that it has in the description."""
 
 
 def _from_http(request: Request, error: HTTPException) -> Problem:
-    detail = f"there is nothing at {request.url.path}; see /api/v1/openapi.json" if error.status_code == 404 else str(error.detail)
+    detail = (
+        f"there is nothing at {request.url.path}; see /api/v1/openapi.json"
+        if error.status_code == 404
+        else str(error.detail)
+    )
     return Problem(error.status_code, detail, headers=dict(error.headers or {}))
 
 

@@ -100,9 +100,12 @@ class RequestGuard:
 
     def _refuse(self, scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
-        # A page elsewhere can point its own name at this address; the Host header tells. A token does the same job better.
+        # A page elsewhere can point its own name at this address; the Host header tells. A token does the same job
+        # better.
         if not self.is_everywhere and urlsplit(f"//{host}").hostname not in self.hosts:
-            return Problem(400, f"this server does not answer for host {host!r}; open it at one of {', '.join(sorted(self.hosts))}")
+            return Problem(
+                400, f"this server does not answer for host {host!r}; open it at one of {', '.join(sorted(self.hosts))}"
+            )
         if scope["method"] not in _SAFE_METHODS and not _same_origin(headers, host):
             return Problem(403, "this request was sent by a page of another site; send it from this server's own pages")
         if self.token is not None and not _is_open(scope) and not has_token(headers, self.token):

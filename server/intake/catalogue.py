@@ -24,7 +24,8 @@ class KnownNames:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSelection:
-    """Operators to measure; entries holds what is known of each (contract.protocol.OperatorEntry), None where nothing is."""
+    """Operators to measure; entries holds what is known of each (contract.protocol.OperatorEntry), None where nothing
+    is."""
 
     operators: list[str]
     entries: dict[str, dict[str, Any] | None]
@@ -38,7 +39,9 @@ class OperatorSelection:
         if entry is None:
             return None
         variants = [
-            v["name"] for v in entry["variants"] if device_kind in v["devices"] and v["name"] in (self.variants or [v["name"]])
+            v["name"]
+            for v in entry["variants"]
+            if device_kind in v["devices"] and v["name"] in (self.variants or [v["name"]])
         ]
         if self.cases:
             return KnownNames(variants, [case["key"] for case in entry["cases"] if case["key"] in self.cases])
@@ -54,7 +57,9 @@ def select_operators(
     if history.commits and not present:
         message = f"no operators are in {history.folder}/ at these commits"
         errors = [
-            FieldError(field="commits", message=message, remedy="name their folder in warpwatch.toml, or choose other commits")
+            FieldError(
+                field="commits", message=message, remedy="name their folder in warpwatch.toml, or choose other commits"
+            )
         ]
     wanted = [name for name in present if not request.operators or name in request.operators]
     entries = {name: read_operator_entry(session, repository_id, name) for name in wanted}
@@ -63,7 +68,11 @@ def select_operators(
     elif "compare" in request.kinds and wanted:
         remedy = "check or bench one of its commits first"
         errors.append(
-            FieldError(field="kinds", message="no commit of this operator was read yet, so nothing can be compared", remedy=remedy)
+            FieldError(
+                field="kinds",
+                message="no commit of this operator was read yet, so nothing can be compared",
+                remedy=remedy,
+            )
         )
     chosen = [name for name in wanted if _has_any(entries[name], request)]
     return OperatorSelection(chosen, entries, request.variants, request.cases, request.suite), errors
@@ -73,7 +82,9 @@ def _check_filters(request: SubmissionRequest, entries: list[dict[str, Any]]) ->
     variants = {variant["name"] for entry in entries for variant in entry["variants"]}
     cases = {case["key"] for entry in entries for case in entry["cases"]}
     suites = {suite for entry in entries for case in entry["cases"] for suite in case["suites"]}
-    errors = unknown_names("variants", "variant", request.variants, variants) + unknown_names("cases", "case", request.cases, cases)
+    errors = unknown_names("variants", "variant", request.variants, variants) + unknown_names(
+        "cases", "case", request.cases, cases
+    )
     return errors if request.cases else errors + unknown_names("suite", "suite", [request.suite], suites)
 
 

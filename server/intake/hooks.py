@@ -1,4 +1,7 @@
-"""Understands what GitHub and GitLab send when someone pushes or proposes a change. Pure: nothing is asked, nothing is kept."""
+"""Understands what GitHub and GitLab send when someone pushes or proposes a change.
+
+Pure: nothing is asked, nothing is kept.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ class Ignored:
 
 
 def is_genuine(secret: str | None, headers: Mapping[str, str], body: bytes) -> bool:
-    """Whether the message was sent by someone who knows the secret. Takes as long when there is none to compare with."""
+    """Whether the message was sent by someone who knows the secret.
+
+    Takes as long when there is none to compare with.
+    """
     key = (secret or "").encode()
     if SIGNATURE in headers:
         wanted = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
@@ -68,7 +74,9 @@ def understand(headers: Mapping[str, str], body: bytes) -> Push | ChangeRequest 
             return _gitlab(str(message.get("object_kind")), message)
         return _github(headers.get("x-github-event", "no event"), message)
     except (KeyError, TypeError, AttributeError) as error:
-        raise HookError(f"the message lacks {error}" if isinstance(error, KeyError) else "the message has another form") from None
+        raise HookError(
+            f"the message lacks {error}" if isinstance(error, KeyError) else "the message has another form"
+        ) from None
 
 
 def _payload(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
@@ -95,7 +103,9 @@ def _github(event: str, message: dict[str, Any]) -> Push | ChangeRequest | Ignor
         return Ignored(event, f"nothing is measured when one is {action}")
     head, base = change["head"], change["base"]
     if _differ(head.get("repo"), base.get("repo"), "full_name"):
-        return Ignored(event, "it comes from a fork, whose code is not run unasked; submit it by hand when it was looked at")
+        return Ignored(
+            event, "it comes from a fork, whose code is not run unasked; submit it by hand when it was looked at"
+        )
     return ChangeRequest(_sha(head["sha"]), _sha(base["sha"]))
 
 
@@ -111,7 +121,9 @@ def _gitlab(kind: str, message: dict[str, Any]) -> Push | ChangeRequest | Ignore
     if action not in _GITLAB_ACTIONS or (action == "update" and "oldrev" not in change):
         return Ignored(kind, f"nothing is measured for {action}")
     if change.get("source_project_id") != change.get("target_project_id"):
-        return Ignored(kind, "it comes from a fork, whose code is not run unasked; submit it by hand when it was looked at")
+        return Ignored(
+            kind, "it comes from a fork, whose code is not run unasked; submit it by hand when it was looked at"
+        )
     return ChangeRequest(_sha(change["last_commit"]["id"]), _branch(change["target_branch"]))
 
 

@@ -12,14 +12,17 @@ ORDER: tuple[Kind, ...] = ("check", "bench", "profile", "compare")
 
 
 class ProfileOptions(BaseModel):
-    """How profiles are taken: calls that are skipped, run to warm up and recorded, and how often; held to the harness's limits by a test."""
+    """How profiles are taken: calls that are skipped, run to warm up and recorded, and how often; held to the harness's
+    limits by a test."""
 
     model_config = ConfigDict(extra="forbid")
     wait: int = Field(default=1, ge=0, le=100)
     warm_up: int = Field(default=1, ge=0, le=100)
     active: int = Field(default=2, ge=1, le=100)
     repeat: int = Field(default=1, ge=1, le=10, description="The trace kept is the last repetition's.")
-    counters: bool = Field(default=False, description="Ask Nsight Compute for hardware counters too, where it is permitted.")
+    counters: bool = Field(
+        default=False, description="Ask Nsight Compute for hardware counters too, where it is permitted."
+    )
 
 
 class SubmissionRequest(BaseModel):
@@ -36,21 +39,28 @@ class SubmissionRequest(BaseModel):
         description="What the commit is held against: a commit, `parent`, or `merge-base`, which is where it left `branch`. With kind "
         "bench both are measured in turn where an operator's sources differ; with kind compare whether they differ or not.",
     )
-    branch: str | None = Field(default=None, max_length=200, description="For base merge-base; by default the watched branch.")
+    branch: str | None = Field(
+        default=None, max_length=200, description="For base merge-base; by default the watched branch."
+    )
     kinds: list[Kind] = Field(default=["check", "bench"], min_length=1, max_length=4)
     operators: list[str] = Field(default=[], max_length=200)
     variants: list[str] = Field(default=[], max_length=200)
     cases: list[str] = Field(default=[], max_length=1000)
-    suite: str = Field(default="quick", min_length=1, max_length=50, description="Which cases, unless `cases` names them.")
+    suite: str = Field(
+        default="quick", min_length=1, max_length=50, description="Which cases, unless `cases` names them."
+    )
     device: str = Field(default="all", min_length=1, max_length=200, description="A device's key, or cpu, cuda or all.")
     priority: int = Field(default=0, ge=-10, le=10, description="Higher runs earlier.")
     seed: int = Field(default=0, ge=0, lt=2**31)
-    budget_ms: int | None = Field(default=None, ge=1, le=600_000, description="Time to spend on timing one variant on one case.")
+    budget_ms: int | None = Field(
+        default=None, ge=1, le=600_000, description="Time to spend on timing one variant on one case."
+    )
     profile: ProfileOptions = ProfileOptions()
     skip_unchanged: bool = Field(
         default=False,
         description="Leave out an operator at a commit whose sources are those of the nearest commit where the same was asked for.",
     )
     sanitize: Literal["memcheck", "racecheck", "initcheck", "address"] | None = Field(
-        default=None, description="Check under this sanitizer; address looks at native code on a CPU, the others at a GPU's."
+        default=None,
+        description="Check under this sanitizer; address looks at native code on a CPU, the others at a GPU's.",
     )

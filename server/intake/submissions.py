@@ -40,7 +40,8 @@ class SubmissionPlan:
     mirror: Path
 
     def is_held(self, request: SubmissionRequest) -> bool:
-        """Whether the commit is held against a base: compared with it where sources differ, and its fate told to whoever asked."""
+        """Whether the commit is held against a base: compared with it where sources differ, and its fate told to
+        whoever asked."""
         return self.base is not None and "compare" not in request.kinds
 
 
@@ -75,7 +76,10 @@ def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> i
         return None
     # Fields that came later have their defaults in what was asked for before.
     if SubmissionRequest.model_validate(found.request) != request:
-        raise Problem(409, f"the idempotency key was used for submission {found.id}, which asked for something else; use a new key")
+        raise Problem(
+            409,
+            f"the idempotency key was used for submission {found.id}, which asked for something else; use a new key",
+        )
     return found.id
 
 
@@ -92,7 +96,9 @@ def _repository(session: Session, name: str) -> RepositoryRow:
 def _base_of(request: SubmissionRequest) -> str | None:
     """What the commit is held against or compared with, when that is asked for."""
     if not request.base and "compare" in request.kinds:
-        error = FieldError(field="base", message="kind compare needs it", remedy="name the commit to measure beside `commits`")
+        error = FieldError(
+            field="base", message="kind compare needs it", remedy="name the commit to measure beside `commits`"
+        )
         raise Problem(422, "nothing was submitted; see `errors`", [error])
     return request.base or None
 
@@ -101,16 +107,26 @@ def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
     if request.sanitize is None or request.kinds == ["check"]:
         return []
     return [
-        FieldError(field="sanitize", message="nothing that a sanitizer slows down can be timed", remedy="ask for kind check alone")
+        FieldError(
+            field="sanitize",
+            message="nothing that a sanitizer slows down can be timed",
+            remedy="ask for kind check alone",
+        )
     ]
 
 
-def _own_base_errors(history: CommitHistory, base: CommitHistory | None, request: SubmissionRequest) -> list[FieldError]:
+def _own_base_errors(
+    history: CommitHistory, base: CommitHistory | None, request: SubmissionRequest
+) -> list[FieldError]:
     """A commit measured beside itself says how much noise there is; held against itself it says nothing."""
     if base is None or base.commits != history.commits or "compare" in request.kinds:
         return []
     return [
-        FieldError(field="base", message="is the commit itself", remedy="use `parent`, or ask for kind compare to see the noise")
+        FieldError(
+            field="base",
+            message="is the commit itself",
+            remedy="use `parent`, or ask for kind compare to see the noise",
+        )
     ]
 
 
@@ -131,12 +147,16 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
                 device_id=device.id,
                 spec=spec,
                 base_commit_id=commits[plan.base.commits[0].sha] if kind == "compare" and plan.base else None,
-                unchanged_since=earlier.unchanged_since(place, operator, info.sha, spec) if earlier and kind != "compare" else None,
+                unchanged_since=earlier.unchanged_since(place, operator, info.sha, spec)
+                if earlier and kind != "compare"
+                else None,
             )
         )
     jobs += _held_jobs(plan, request, commits, operators) if plan.is_held(request) else []
     if len(jobs) > MAX_JOBS:
-        error = FieldError(field="commits", message=f"would make {len(jobs)} jobs", remedy=f"ask for at most {MAX_JOBS} at once")
+        error = FieldError(
+            field="commits", message=f"would make {len(jobs)} jobs", remedy=f"ask for at most {MAX_JOBS} at once"
+        )
         raise Problem(422, "nothing was submitted; see `errors`", [error])
     return create_submission(
         session,
@@ -155,18 +175,29 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
 def _held_jobs(
     plan: SubmissionPlan, request: SubmissionRequest, commits: dict[str, int], operators: dict[str, int]
 ) -> list[NewJob]:
-    """Comparisons with the base of every operator that both commits have; where its sources are the same there is nothing to do."""
+    """Comparisons with the base of every operator that both commits have; where its sources are the same there is
+    nothing to do."""
     if plan.base is None or "bench" not in request.kinds:
         return []
     head, base, sources = plan.history.commits[0].sha, plan.base.commits[0].sha, Sources(plan.mirror)
-    shared = [name for name in plan.choice.operators if name in plan.base.operators[base] and name in plan.history.operators[head]]
+    shared = [
+        name
+        for name in plan.choice.operators
+        if name in plan.base.operators[base] and name in plan.history.operators[head]
+    ]
     jobs = []
     for operator in shared:
         is_unchanged = sources.of(base, operator) == sources.of(head, operator)
         for device in plan.devices:
             spec = job_spec(plan.choice, request, "compare", operator, device)
             job = NewJob(
-                "compare", commits[head], operators[operator], device.id, spec, commits[base], base if is_unchanged else None
+                "compare",
+                commits[head],
+                operators[operator],
+                device.id,
+                spec,
+                commits[base],
+                base if is_unchanged else None,
             )
             if "pairs" not in spec and not is_unchanged:
                 # Nobody knows its variants yet; the base is timed on its own, and history tells what differs.
@@ -186,7 +217,9 @@ def _wanted(plan: SubmissionPlan, request: SubmissionRequest) -> Iterator[tuple[
                         yield from ((info, operator, kind, device) for device in plan.devices)
 
 
-def job_spec(choice: OperatorSelection, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow) -> dict[str, Any]:
+def job_spec(
+    choice: OperatorSelection, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow
+) -> dict[str, Any]:
     """What the worker needs besides the job's columns."""
     spec: dict[str, Any] = {
         "suite": request.suite,

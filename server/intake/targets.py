@@ -28,7 +28,9 @@ def choose_devices(
         return found, [] if found else [error]
     found = [device for device in devices if device.workers and wanted in ("all", device.kind)]
     if patient and not found:
-        gone = {worker.device_key for worker in list_workers(session) if worker.heartbeat_at > datetime.now(UTC) - PATIENCE}
+        gone = {
+            worker.device_key for worker in list_workers(session) if worker.heartbeat_at > datetime.now(UTC) - PATIENCE
+        }
         found = [device for device in devices if device.key in gone and wanted in ("all", device.kind)]
     what = "any device" if wanted == "all" else f"a {wanted} device"
     remedy = f"start one with `warpwatch worker --device {'cuda:0' if wanted == 'cuda' else 'cpu'}`"

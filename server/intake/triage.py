@@ -11,7 +11,10 @@ MAX_NOTE, MAX_NAME, MAX_LINK = 5000, 200, 1000
 
 
 def link_error(text: str | None) -> str:
-    """Why a text is no link that a page may offer; empty when it is one, or nothing. Only the web: a script must not become a link."""
+    """Why a text is no link that a page may offer; empty when it is one, or nothing.
+
+    Only the web: a script must not become a link.
+    """
     if text is None:
         return ""
     try:

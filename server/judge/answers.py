@@ -42,7 +42,9 @@ def evaluate_trial(session: Session, dossier: RegressionContext, trial: TrialSta
     """What the job of a trial says now that it has ended."""
     if trial.job_state != "done":
         asked = [
-            SeriesDecision(one.series_id, Verdict.UNSURE) for one in _asked(dossier, trial) if one.verdict != Verdict.CONFIRMED
+            SeriesDecision(one.series_id, Verdict.UNSURE)
+            for one in _asked(dossier, trial)
+            if one.verdict != Verdict.CONFIRMED
         ]
         reason = "its job was cancelled" if trial.job_state == "cancelled" else f"its job failed: {trial.job_message}"
         return TrialResult(Answer.UNSURE, reason, asked if trial.purpose in CONFIRMING else [])
@@ -91,9 +93,16 @@ def _hear_rounds(session: Session, dossier: RegressionContext, trial: TrialState
         turned = [_decide(one, rounds.get(one.series_id), other, kind, trial) for one in asked]
         opposite = [(one.series_id, one.ratio) for one in turned if one.verdict == Verdict.CONFIRMED and one.ratio]
         return TrialResult(
-            _ANSWERS[combine(one.verdict for one in decisions)], _describe(rounds, decisions, troubles), decisions, opposite
+            _ANSWERS[combine(one.verdict for one in decisions)],
+            _describe(rounds, decisions, troubles),
+            decisions,
+            opposite,
         )
-    if not measured and trial.purpose == Purpose.BISECT and not any(row.message.startswith("base:") for row in rounds.values()):
+    if (
+        not measured
+        and trial.purpose == Purpose.BISECT
+        and not any(row.message.startswith("base:") for row in rounds.values())
+    ):
         return TrialResult(Answer.SKIPPED, troubles[0] if troubles else "it cannot be measured", [])
     verdict = combine(one.verdict for one in measured) if measured else Verdict.UNSURE
     return TrialResult(_ANSWERS[verdict], _describe(rounds, decisions, troubles), decisions)
@@ -107,7 +116,9 @@ _ANSWERS = {
 }
 
 
-def _decide(member: MemberRow, rounds: RoundsRow | None, direction: TimeDirection, kind: str, trial: TrialState) -> SeriesDecision:
+def _decide(
+    member: MemberRow, rounds: RoundsRow | None, direction: TimeDirection, kind: str, trial: TrialState
+) -> SeriesDecision:
     if rounds is None or rounds.status != "ok":
         return SeriesDecision(member.series_id, Verdict.UNSURE)
     suspected = member.suspected_ratio if trial.purpose in CONFIRMING else member.ratio
@@ -141,7 +152,9 @@ def _hear_check(session: Session, dossier: RegressionContext, trial: TrialState)
     bad = [number for number, fate in fates.items() if fate == Verdict.CONFIRMED]
     message = _count(statuses.values())
     if trial.purpose in CONFIRMING and trial.base_sha != trial.head_sha:
-        return TrialResult(_ANSWERS[combine(fates.values())], message, [SeriesDecision(*item) for item in fates.items()])
+        return TrialResult(
+            _ANSWERS[combine(fates.values())], message, [SeriesDecision(*item) for item in fates.items()]
+        )
     decisions = [SeriesDecision(number, fate) for number, fate in fates.items() if fate != Verdict.UNSURE]
     if bad:
         return TrialResult(Answer.CHANGED, message, decisions)
@@ -160,5 +173,6 @@ def _fate(status: str | None, member: MemberRow) -> Verdict:
 def _count(statuses: Iterable[str | None]) -> str:
     listed = [status or "not checked" for status in statuses]
     return (
-        ", ".join(f"{listed.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(listed)) or "nothing was checked"
+        ", ".join(f"{listed.count(status)} {status.replace('_', ' ')}" for status in dict.fromkeys(listed))
+        or "nothing was checked"
     )

@@ -64,7 +64,9 @@ def is_plain(members: list[MemberRow], device_kind: str) -> bool:
 
 def asked_before(dossier: RegressionContext, base_sha: str, head_sha: str) -> list[TrialState]:
     """The trials of these two commits; of something broken, those that checked the second one."""
-    return [one for one in dossier.trials if one.head_sha == head_sha and (dossier.is_broken or one.base_sha == base_sha)]
+    return [
+        one for one in dossier.trials if one.head_sha == head_sha and (dossier.is_broken or one.base_sha == base_sha)
+    ]
 
 
 def may_ask(before: list[TrialState]) -> bool:

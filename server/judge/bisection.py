@@ -1,4 +1,5 @@
-"""Finds the commit behind a confirmed change: halves the range by trials, proves the pair it ends with, and sees what is left over."""
+"""Finds the commit behind a confirmed change: halves the range by trials, proves the pair it ends with, and sees what
+is left over."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from warpwatch.server.verdicts.paired import FEW_ROUNDS, MORE_ROUNDS, ROUNDS
 class CommitRange:
     """The commits of a confirmed range, the good end first, and what is known of them by their places.
 
-    left: those that may be guilty. skipped: those that cannot be measured. innocent: how many have the sources of the one before.
+    left: those that may be guilty. skipped: those that cannot be measured. innocent: how many have the sources of the
+    one before.
     """
 
     shas: list[str]
@@ -41,7 +43,8 @@ class CommitRange:
 
 
 def bisect(session: Session, dossier: RegressionContext) -> int | None:
-    """Takes the next step towards the commit behind a confirmed change, or settles the change where there is none to take.
+    """Takes the next step towards the commit behind a confirmed change, or settles the change where there is none to
+    take.
 
     The id of the suspicion of what the commit that was found does not explain, where there is any.
     """
@@ -71,7 +74,11 @@ def _line(dossier: RegressionContext, whole: TrialState) -> CommitRange:
     if is_misled or not any(differs):
         differs = [False] + [True] * (len(shas) - 1)
     place = {sha: number for number, sha in enumerate(shas)}
-    known = [one for one in dossier.trials if one.base_sha in place and one.head_sha in place and one.base_sha != one.head_sha]
+    known = [
+        one
+        for one in dossier.trials
+        if one.base_sha in place and one.head_sha in place and one.base_sha != one.head_sha
+    ]
     findings = [
         halving.RangeAnswer(place[one.base_sha], place[one.head_sha], one.answer == Answer.CHANGED)
         for one in known
@@ -108,7 +115,14 @@ def _proof(session: Session, dossier: RegressionContext, line: CommitRange) -> T
     if direct:
         return direct[-1]
     if may_ask(here):
-        ask_trial(session, dossier, Purpose.PROVE, *line.ends, dossier.having(Verdict.CONFIRMED), MORE_ROUNDS if here else ROUNDS)
+        ask_trial(
+            session,
+            dossier,
+            Purpose.PROVE,
+            *line.ends,
+            dossier.having(Verdict.CONFIRMED),
+            MORE_ROUNDS if here else ROUNDS,
+        )
         return None
     place = {sha: number for number, sha in enumerate(line.shas)}
     within = [one for one in changed if one.base_sha in place and one.head_sha in place]
@@ -116,7 +130,8 @@ def _proof(session: Session, dossier: RegressionContext, line: CommitRange) -> T
 
 
 def _close(session: Session, dossier: RegressionContext, line: CommitRange, proof: TrialState) -> int | None:
-    """Gives the regression the range and the numbers that were found, and settles it; the id of the suspicion of what is left."""
+    """Gives the regression the range and the numbers that were found, and settles it; the id of the suspicion of what
+    is left."""
     state = dossier.regression
     is_refuted = any(one.answer == Answer.SAME for one in asked_before(dossier, *line.ends))
     base, head = (proof.base_sha, proof.head_sha) if is_refuted else line.ends
@@ -142,14 +157,22 @@ def _write(session: Session, regression_id: int, proof: TrialState, said: TrialR
     if most is None:
         return
     traces = [
-        judging.find_trace(session, proof.job_id, commit, most.series_id) for commit in (proof.base_commit_id, proof.head_commit_id)
+        judging.find_trace(session, proof.job_id, commit, most.series_id)
+        for commit in (proof.base_commit_id, proof.head_commit_id)
     ]
     if proof.kind == "compare":
         attach_compare_job(session, regression_id, proof.job_id)
     decide(
-        session, regression_id, Verdict.CONFIRMED, ratio=most.ratio, low=most.low, high=most.high, series=said.decisions,
-        base_trace_id=traces[0], head_trace_id=traces[1],
-    )  # fmt: skip
+        session,
+        regression_id,
+        Verdict.CONFIRMED,
+        ratio=most.ratio,
+        low=most.low,
+        high=most.high,
+        series=said.decisions,
+        base_trace_id=traces[0],
+        head_trace_id=traces[1],
+    )
 
 
 def _merge(session: Session, dossier: RegressionContext, other: int, proof: TrialState, said: TrialResult) -> None:

@@ -1,4 +1,5 @@
-"""Which variants of an operator have other code at one commit than at another; what has the same differs by noise alone."""
+"""Which variants of an operator have other code at one commit than at another; what has the same differs by noise
+alone."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ class CodeComparison:
             return ChangedVariants(all=True)
         if before[1] == after[1]:
             return ChangedVariants(all=False)
-        hashes = [judging.read_code_hash(self._session, self._operator_id, commit, environment_id) for commit, _ in (base, head)]
+        hashes = [
+            judging.read_code_hash(self._session, self._operator_id, commit, environment_id)
+            for commit, _ in (base, head)
+        ]
         if hashes[0] and hashes[0] == hashes[1]:
             return ChangedVariants(all=False)
         return ChangedVariants(all=False, names=frozenset(judging.list_native(self._session, head[0], self._operator)))

@@ -22,7 +22,9 @@ def take_answer(session: Session, mirrors: Mirrors, trial: TrialState) -> None:
     said = evaluate_trial(session, dossier, trial)
     if said.opposite and not said.has(Verdict.CONFIRMED) and turn(session, trial.regression_id):
         # Where only code had changed nobody could say which way the time would go.
-        remark(session, trial.regression_id, f"{dossier.regression.direction} was expected, and the opposite was measured")
+        remark(
+            session, trial.regression_id, f"{dossier.regression.direction} was expected, and the opposite was measured"
+        )
         dossier = open_context(session, mirrors, trial.regression_id)
         said = evaluate_trial(session, dossier, trial)
     most = said.worst
@@ -84,17 +86,26 @@ def _decide(session: Session, dossier: RegressionContext, verdict: Verdict) -> N
     if last.kind == "compare":
         attach_compare_job(session, state.id, last.job_id)
     most = evaluate_trial(session, dossier, last).worst
-    traces = [judging.find_trace(session, last.job_id, commit, most.series_id) if most else None
-              for commit in (last.base_commit_id, last.head_commit_id)]  # fmt: skip
+    traces = [
+        judging.find_trace(session, last.job_id, commit, most.series_id) if most else None
+        for commit in (last.base_commit_id, last.head_commit_id)
+    ]
     decide(
-        session, state.id, verdict, ratio=most.ratio if most else None, low=most.low if most else None, high=most.high if most else None,
-        base_trace_id=traces[0], head_trace_id=traces[1],
-    )  # fmt: skip
+        session,
+        state.id,
+        verdict,
+        ratio=most.ratio if most else None,
+        low=most.low if most else None,
+        high=most.high if most else None,
+        base_trace_id=traces[0],
+        head_trace_id=traces[1],
+    )
     remark(session, state.id, f"{verdict}: {last.message}")
 
 
 def _is_right_at_base(session: Session, dossier: RegressionContext, whole: TrialState) -> bool | None:
-    """Whether what is broken at the head is right at the base where the head was checked; None while that is still to be found out.
+    """Whether what is broken at the head is right at the base where the head was checked; None while that is still to
+    be found out.
 
     A new driver or compiler may break what was right before, at every commit. That is no commit's doing.
     """
@@ -106,7 +117,11 @@ def _is_right_at_base(session: Session, dossier: RegressionContext, whole: Trial
         return None
     if tried[-1].answer != Answer.CHANGED:
         return True
-    remark(session, dossier.regression.id, f"{whole.base_sha[:9]} is broken too by now: the environment changed, not the code")
+    remark(
+        session,
+        dossier.regression.id,
+        f"{whole.base_sha[:9]} is broken too by now: the environment changed, not the code",
+    )
     return False
 
 
@@ -118,8 +133,15 @@ def _open_opposite(
     most = max((ratio for _, ratio in opposite), key=severity)
     direction = ChangeDirection.FASTER if state.direction == ChangeDirection.SLOWER else ChangeDirection.SLOWER
     found = open_suspicion(
-        session, operator_id=state.operator_id, device_id=state.device_id, base_commit_id=trial.base_commit_id,
-        head_commit_id=trial.head_commit_id, direction=direction, ratio=most, series=opposite, cause=state.cause,
-    )  # fmt: skip
+        session,
+        operator_id=state.operator_id,
+        device_id=state.device_id,
+        base_commit_id=trial.base_commit_id,
+        head_commit_id=trial.head_commit_id,
+        direction=direction,
+        ratio=most,
+        series=opposite,
+        cause=state.cause,
+    )
     if found is not None:
         advance(session, mirrors, found)

@@ -1,4 +1,5 @@
-"""Suspicions from a check: what was right before and is broken now is put to a trial, and bisected, like a change of time."""
+"""Suspicions from a check: what was right before and is broken now is put to a trial, and bisected, like a change of
+time."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from warpwatch.server.judge.known import KnownRegressions
 def suspect_breakage(session: Session, mirrors: Mirrors, job: EndedJob, origin: JobOrigin) -> None:
     """Opens a suspicion, and has it confirmed, for every range of commits in which something broke by a new check.
 
-    All that broke in one range is one regression. Where an operator's sources are the same at both ends no commit broke it.
+    All that broke in one range is one regression. Where an operator's sources are the same at both ends no commit broke
+    it.
     """
     rows = list_checks_around(session, job.id)
     if not any(row.status in BAD for row in rows):
@@ -67,8 +69,15 @@ def _open_all(
         if not members:
             continue
         found = open_suspicion(
-            session, operator_id=job.operator_id, device_id=job.device_id, base_commit_id=base_id, head_commit_id=head_id,
-            direction="broken", ratio=None, series=members, cause=Cause.STATUS,
-        )  # fmt: skip
+            session,
+            operator_id=job.operator_id,
+            device_id=job.device_id,
+            base_commit_id=base_id,
+            head_commit_id=head_id,
+            direction="broken",
+            ratio=None,
+            series=members,
+            cause=Cause.STATUS,
+        )
         if found is not None:
             advance(session, mirrors, found)

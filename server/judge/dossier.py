@@ -37,7 +37,9 @@ class RegressionContext:
     @cached_property
     def confirming(self) -> list[TrialState]:
         """The answered trials of the whole range, in the order of their answers."""
-        found = [one for one in self.trials if one.purpose in CONFIRMING and one.answered_at and one.base_sha != one.head_sha]
+        found = [
+            one for one in self.trials if one.purpose in CONFIRMING and one.answered_at and one.base_sha != one.head_sha
+        ]
         return sorted(found, key=lambda trial: (trial.answered_at, trial.id))
 
     @property

@@ -15,7 +15,8 @@ class KnownRegressions:
         self._changes = judging.list_known(session, operator_id, device_id, oldest)
 
     def is_told(self, series_id: int, direction: str, base: int, head: int) -> bool:
-        """Whether a change of a series between two commits is nothing new: found, being looked for, or put to a trial before."""
+        """Whether a change of a series between two commits is nothing new: found, being looked for, or put to a trial
+        before."""
         return any(
             # Of a change that other series show, this one may have been held against the commit alone that was found.
             ([base, head] in one.asked and not (one.verdict == Verdict.CONFIRMED and series_id in one.dismissed))
@@ -25,7 +26,8 @@ class KnownRegressions:
         )
 
     def found_inside(self, series_id: int, direction: str, base: int, head: int) -> tuple[int, int] | None:
-        """The ids of the two commits between which other series changed, where this one may have too: it is tried there first."""
+        """The ids of the two commits between which other series changed, where this one may have too: it is tried there
+        first."""
         others = (one for one in self._changes if series_id not in one.series and _explains(one, direction, base, head))
         return next(((one.base_commit_id, one.head_commit_id) for one in others), None)
 
@@ -39,7 +41,8 @@ class KnownRegressions:
     def is_broken(self, series_id: int, base: int, head: int) -> bool:
         """Whether a breakage between two commits is known, or looked for in a range that overlaps."""
         return any(
-            [base, head] in one.asked or (one.verdict != Verdict.DISMISSED and one.base_ordinal < head and base < one.head_ordinal)
+            [base, head] in one.asked
+            or (one.verdict != Verdict.DISMISSED and one.base_ordinal < head and base < one.head_ordinal)
             for one in self._of(series_id)
             if one.direction == "broken"
         )

@@ -12,15 +12,22 @@ from warpwatch.server.judge.dossier import RegressionContext
 from warpwatch.server.verdicts.paired import CONFIRM_RATIO
 
 
-def suspect_residual(session: Session, dossier: RegressionContext, head_sha: str, head_id: int, said: TrialResult) -> int | None:
-    """Suspects the commits between the guilty one and the end of the whole range of what it does not explain; the new suspicion's id.
+def suspect_residual(
+    session: Session, dossier: RegressionContext, head_sha: str, head_id: int, said: TrialResult
+) -> int | None:
+    """Suspects the commits between the guilty one and the end of the whole range of what it does not explain; the new
+    suspicion's id.
 
     Nothing before it: every trial held a commit against the good end, so the one that was found is the first.
     """
     whole, state = dossier.whole, dossier.regression
     if whole is None or whole.head_sha == head_sha or _was_opened(session, dossier, head_id, whole):
         return None
-    before = {one.series_id: one for one in evaluate_trial(session, dossier, whole).decisions if one.verdict == Verdict.CONFIRMED}
+    before = {
+        one.series_id: one
+        for one in evaluate_trial(session, dossier, whole).decisions
+        if one.verdict == Verdict.CONFIRMED
+    }
     explained = {one.series_id: one for one in said.decisions}
     members = {one.series_id: one for one in dossier.members}
     left = [
@@ -32,9 +39,16 @@ def suspect_residual(session: Session, dossier: RegressionContext, head_sha: str
         return None
     ratios = [one.ratio for one in left if one.ratio is not None]
     return open_suspicion(
-        session, operator_id=state.operator_id, device_id=state.device_id, base_commit_id=head_id, head_commit_id=whole.head_commit_id,
-        direction=state.direction, ratio=max(ratios, key=severity, default=None), series=left, cause=state.cause,
-    )  # fmt: skip
+        session,
+        operator_id=state.operator_id,
+        device_id=state.device_id,
+        base_commit_id=head_id,
+        head_commit_id=whole.head_commit_id,
+        direction=state.direction,
+        ratio=max(ratios, key=severity, default=None),
+        series=left,
+        cause=state.cause,
+    )
 
 
 def _was_opened(session: Session, dossier: RegressionContext, head_id: int, whole: TrialState) -> bool:
@@ -43,12 +57,16 @@ def _was_opened(session: Session, dossier: RegressionContext, head_id: int, whol
     return judging.was_tried(session, state.operator_id, state.device_id, head_id, whole.head_commit_id)
 
 
-def _left(member: MemberRow, whole: SeriesDecision, found: SeriesDecision | None, device_kind: str) -> SuspectedSeries | None:
+def _left(
+    member: MemberRow, whole: SeriesDecision, found: SeriesDecision | None, device_kind: str
+) -> SuspectedSeries | None:
     """The series, when surely more happened to it in the whole range than at the commit that was found."""
     is_shown = found is not None and found.verdict == Verdict.CONFIRMED
     if whole.ratio is None or whole.low is None or whole.high is None:
         return (
-            None if is_shown or found is None else SuspectedSeries(member.series_id, None, member.base_status, member.head_status)
+            None
+            if is_shown or found is None
+            else SuspectedSeries(member.series_id, None, member.base_status, member.head_status)
         )
     at_least = min(severity(whole.low), severity(whole.high))
     at_most = max(severity(found.low), severity(found.high)) if is_shown and found else 1.0

@@ -12,11 +12,14 @@ from warpwatch.server.verdicts.paired import MORE_ROUNDS
 
 
 def repeat_unsure(session: Session, submission_id: int) -> None:
-    """Repeats what is unsure once all comparisons of a submission have ended: how sure each must be depends on their number."""
+    """Repeats what is unsure once all comparisons of a submission have ended: how sure each must be depends on their
+    number."""
     facts = read_report_facts(session, submission_id) if may_repeat(session, submission_id) else None
     pairs = [pair for pair in facts.pairs if pair.status == "ok"] if facts else []
     unsure = [
-        pair for pair in pairs if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs)).told == "unsure"
+        pair
+        for pair in pairs
+        if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs)).told == "unsure"
     ]
     for job_id, group in groupby(sorted(unsure, key=lambda pair: pair.job_id), key=lambda pair: pair.job_id):
         repeat(session, job_id, pairs=[[pair.cell.variant, pair.cell.case] for pair in group], rounds=MORE_ROUNDS)

@@ -62,7 +62,9 @@ class SeriesWindow:
     levels: list[Level] = field(init=False)
 
     def __post_init__(self) -> None:
-        groups = ((key, list(rows)) for key, rows in groupby(self.rows, key=lambda row: (row.commit_id, row.sha, row.ordinal)))
+        groups = (
+            (key, list(rows)) for key, rows in groupby(self.rows, key=lambda row: (row.commit_id, row.sha, row.ordinal))
+        )
         self.levels = [Level(*key, median(row.median_ns for row in rows)) for key, rows in groups]
 
     @property
@@ -72,7 +74,8 @@ class SeriesWindow:
     def noticed(self) -> dict[tuple[int, int], float]:
         """Ranges of commits in which the time changed, with head over base: change points near the new point.
 
-        Where a series has too few readings before it for a level to change from, jumps between neighbours count instead.
+        Where a series has too few readings before it for a level to change from, jumps between neighbours count
+        instead.
         """
         readings = [_reading(row) for row in self.rows]
         here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
@@ -84,7 +87,10 @@ class SeriesWindow:
         least = self._least()
         for base, head in self.neighbours():
             ratio, before = head.median_ns / base.median_ns, sum(row.ordinal < head.ordinal for row in self.rows)
-            is_jump = severity(ratio) > 1 + least and abs(head.median_ns - base.median_ns) >= SUSPICION[self.device_kind].least_ns
+            is_jump = (
+                severity(ratio) > 1 + least
+                and abs(head.median_ns - base.median_ns) >= SUSPICION[self.device_kind].least_ns
+            )
             if is_jump and before < LEAST_BEFORE:
                 found.setdefault((base.commit_id, head.commit_id), ratio)
         return {(base, head): ratio for (base, head), ratio in found.items() if base != head}
@@ -111,7 +117,8 @@ class SeriesWindow:
 
 
 def suspect_changes(session: Session, mirrors: Mirrors, job: EndedJob, origin: JobOrigin) -> None:
-    """Opens a suspicion, and has it confirmed, for every range of commits in which a bench job's new points show a change."""
+    """Opens a suspicion, and has it confirmed, for every range of commits in which a bench job's new points show a
+    change."""
     rows = list_readings(session, job.id)
     own = next((row for row in rows if row.commit_id == job.commit_id), None)
     if own is None:
@@ -124,7 +131,9 @@ def suspect_changes(session: Session, mirrors: Mirrors, job: EndedJob, origin: J
     found: list[Suspicious] = []
     for _, group in groupby(on_line, key=lambda row: row.series_id):
         read = list(group)
-        here, elsewhere = ([row for row in read if (row.environment_id == own.environment_id) is same] for same in (True, False))
+        here, elsewhere = (
+            [row for row in read if (row.environment_id == own.environment_id) is same] for same in (True, False)
+        )
         found += _suspicions(SeriesWindow(here, elsewhere, origin.device_kind, job.commit_id), known, code)
     for (base_id, head_id, direction), series in _by_range(found).items():
         _open(session, mirrors, job, (base_id, head_id, direction), series)
@@ -142,14 +151,19 @@ def _suspicions(sight: SeriesWindow, known: KnownRegressions, code: CodeComparis
             inside = known.found_inside(first.series_id, _direction(ratio), base.ordinal, head.ordinal)
             yield Suspicious(first.series_id, *(inside or (base_id, head_id)), ratio, Cause.HISTORY)
     for before, after, ratio in _unseen(sight, code):
-        if (before.commit_id, after.commit_id) in noticed or known.is_tried(first.series_id, before.ordinal, after.ordinal):
+        if (before.commit_id, after.commit_id) in noticed or known.is_tried(
+            first.series_id, before.ordinal, after.ordinal
+        ):
             continue
-        if code.changed((before.commit_id, before.sha), (after.commit_id, after.sha), first.environment_id).holds(first.variant):
+        if code.changed((before.commit_id, before.sha), (after.commit_id, after.sha), first.environment_id).holds(
+            first.variant
+        ):
             yield Suspicious(first.series_id, before.commit_id, after.commit_id, ratio, Cause.CODE)
 
 
 def _unseen(sight: SeriesWindow, code: CodeComparison) -> Iterator[tuple[Level | ObservedReading, Level, float]]:
-    """Neighbouring commits between which a change would not show in the times, with head over base, 1 where they do not compare."""
+    """Neighbouring commits between which a change would not show in the times, with head over base, 1 where they do not
+    compare."""
     if sight.is_blind():
         for base, head in sight.neighbours():
             yield base, head, head.median_ns / base.median_ns
@@ -161,14 +175,16 @@ def _unseen(sight: SeriesWindow, code: CodeComparison) -> Iterator[tuple[Level |
 def _by_range(found: list[Suspicious]) -> dict[tuple[int, int, str], list[Suspicious]]:
     """What is suspicious by (base, head, direction), the most changed series first.
 
-    Series that are suspicious by code alone went neither way for certain: they are tried along with what stands out between the same
-    commits, and where nothing does, all in one trial.
+    Series that are suspicious by code alone went neither way for certain: they are tried along with what stands out
+    between the same commits, and where nothing does, all in one trial.
     """
     ranges: dict[tuple[int, int, str], list[Suspicious]] = defaultdict(list)
     stood_out = [one for one in found if one.cause == Cause.HISTORY]
     for one in stood_out:
         ranges[one.base_commit_id, one.head_commit_id, _direction(one.ratio)].append(one)
-    by_code = sorted((one for one in found if one.cause == Cause.CODE), key=lambda one: severity(one.ratio), reverse=True)
+    by_code = sorted(
+        (one for one in found if one.cause == Cause.CODE), key=lambda one: severity(one.ratio), reverse=True
+    )
     for one in by_code:
         taken = [key for key in ranges if key[:2] == (one.base_commit_id, one.head_commit_id)]
         ranges[taken[0] if taken else (one.base_commit_id, one.head_commit_id, _direction(one.ratio))].append(one)
@@ -179,11 +195,20 @@ def _rank(one: Suspicious) -> tuple[bool, float]:
     return one.cause == Cause.CODE, -severity(one.ratio)
 
 
-def _open(session: Session, mirrors: Mirrors, job: EndedJob, where: tuple[int, int, str], series: list[Suspicious]) -> None:
+def _open(
+    session: Session, mirrors: Mirrors, job: EndedJob, where: tuple[int, int, str], series: list[Suspicious]
+) -> None:
     found = open_suspicion(
-        session, operator_id=job.operator_id, device_id=job.device_id, base_commit_id=where[0], head_commit_id=where[1],
-        direction=where[2], ratio=series[0].ratio, series=[(one.series_id, one.ratio) for one in series], cause=series[0].cause,
-    )  # fmt: skip
+        session,
+        operator_id=job.operator_id,
+        device_id=job.device_id,
+        base_commit_id=where[0],
+        head_commit_id=where[1],
+        direction=where[2],
+        ratio=series[0].ratio,
+        series=[(one.series_id, one.ratio) for one in series],
+        cause=series[0].cause,
+    )
     if found is not None:
         advance(session, mirrors, found)
 

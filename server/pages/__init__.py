@@ -24,6 +24,19 @@ from warpwatch.server.pages.errors import problem_page as problem_page
 
 router = APIRouter(include_in_schema=False)
 for module in (
-    overview, operators, history, commits, compare, regressions, alarms, submissions, schedules, jobs, traces, devices, proofs, reference,
-):  # fmt: skip
+    overview,
+    operators,
+    history,
+    commits,
+    compare,
+    regressions,
+    alarms,
+    submissions,
+    schedules,
+    jobs,
+    traces,
+    devices,
+    proofs,
+    reference,
+):
     router.include_router(module.router)

@@ -39,14 +39,17 @@ class Bench:
 def choose_bench(
     session: Session, repository: RepositoryRow, device: str | None, metric: str | None, operator: str | None = None
 ) -> Bench | None:
-    """The device and metric asked for, or one that the repository, or its operator, was measured on; None while there is no device."""
+    """The device and metric asked for, or one that the repository, or its operator, was measured on; None while there
+    is no device."""
     devices = list_devices(session)
     if not devices:
         return None
     chosen = _device(session, repository, devices, device, operator)
     known = METRICS[chosen.kind]
     # Switching to a device without the metric shows the device's own first one rather than an error.
-    return Bench(chosen, metric if metric in known else known[0], devices, [(name, METRIC_NAMES[name]) for name in known])
+    return Bench(
+        chosen, metric if metric in known else known[0], devices, [(name, METRIC_NAMES[name]) for name in known]
+    )
 
 
 def _device(
@@ -59,5 +62,7 @@ def _device(
         return found
     # What people ask first is how the GPU does.
     ordered = sorted(devices, key=lambda row: row.kind != "cuda")
-    measured = (row for row in ordered if list_series(session, repository.id, operator, device_key=row.key, limit=1).items)
+    measured = (
+        row for row in ordered if list_series(session, repository.id, operator, device_key=row.key, limit=1).items
+    )
     return next(measured, ordered[0])

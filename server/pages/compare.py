@@ -47,7 +47,12 @@ def compare(
     operators = list_operators(page.session, page.repository.id)
     sides = {"left": left, "right": right, "commit": commit} if commit else {"left": base, "right": head}
     address = query(
-        "/compare", repository=page.repository.name, device=bench.device.key, metric=bench.metric, operator=operator, **sides
+        "/compare",
+        repository=page.repository.name,
+        device=bench.device.key,
+        metric=bench.metric,
+        operator=operator,
+        **sides,
     )
     return page.page(
         "compare.html",
@@ -75,7 +80,9 @@ def _resolve(page: Page, given: dict[str, str | None]) -> CommitChoice:
             continue
         found = find_commit(page.session, page.repository.id, text.strip().lower())
         if found is None:
-            choice.errors[name] = f"{text!r} is no measured commit of {page.repository.name}; use at least four digits of its id"
+            choice.errors[name] = (
+                f"{text!r} is no measured commit of {page.repository.name}; use at least four digits of its id"
+            )
         setattr(choice, "at" if name == "commit" else name, found)
     return choice
 

@@ -19,7 +19,9 @@ def devices(page: Page, settings: Config) -> Response:
     found = list_devices(page.session, settings.lease_seconds)
     recently = datetime.now(UTC) - timedelta(days=1)
     workers = [
-        row for row in list_workers(page.session, settings.lease_seconds) if row.state != "stopped" or row.heartbeat_at > recently
+        row
+        for row in list_workers(page.session, settings.lease_seconds)
+        if row.state != "stopped" or row.heartbeat_at > recently
     ]
     environments = {device.id: list_environments(page.session, device.id, limit=10) for device in found}
     return page.page("devices.html", json="/devices", devices=found, workers=workers, environments=environments)

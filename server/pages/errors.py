@@ -22,7 +22,10 @@ _TITLES = {
 _HINTS = {
     404: ("It may never have been measured. Ask for a commit and it will be:", "warpwatch submit --commit HEAD --wait"),
     500: ("Nothing was half-written. See whether the service is well:", "curl {address}api/v1/health"),
-    503: ("Nothing is lost; this page comes back when the database does. See how it fares:", "curl {address}api/v1/health"),
+    503: (
+        "Nothing is lost; this page comes back when the database does. See how it fares:",
+        "curl {address}api/v1/health",
+    ),
 }
 
 
@@ -33,4 +36,6 @@ def problem_page(request: Request, problem: Problem) -> Response:
     text, command = _HINTS.get(problem.status, ("", None)) if is_thing else ("", None)
     command = command and command.format(address=request.base_url)
     title = _TITLES.get(problem.status, problem.title)
-    return render(request, "error.html", status=problem.status, problem=problem, title=title, hint=text, command=command)
+    return render(
+        request, "error.html", status=problem.status, problem=problem, title=title, hint=text, command=command
+    )

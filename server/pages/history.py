@@ -66,7 +66,9 @@ def overlay(
         raise Problem(404, f"operator {operator} was never measured; submit a commit first")
     histories = []
     for name in sorted(variant or found.variants, key=variant_order):
-        series = find_series(page.session, page.repository.id, found.name, chosen_case, name, bench.device.key, bench.metric)
+        series = find_series(
+            page.session, page.repository.id, found.name, chosen_case, name, bench.device.key, bench.metric
+        )
         if series is not None and (read := read_history(page.session, series.id)) is not None:
             histories.append(read)
     if not histories:

@@ -33,7 +33,10 @@ def jobs(
     device: Text = None,
     before: Before = None,
 ) -> Response:
-    """The queue: who is at what, and how many jobs come before each. Of every repository, unless an operator is asked for."""
+    """The queue: who is at what, and how many jobs come before each.
+
+    Of every repository, unless an operator is asked for.
+    """
     repository = page.repository if operator else None
     wanted = JobFilter(state, kind or None, repository.id if repository else None, operator or None, device or None)
     filters = {"state": state, "kind": kind, "operator": operator, "device": device}

@@ -47,7 +47,13 @@ class CodeView:
 
 @router.get("/operators/{name}")
 def operator(
-    page: Page, name: str, device: Text = None, metric: Text = None, suite: Text = None, arch: Text = None, code: Text = None
+    page: Page,
+    name: str,
+    device: Text = None,
+    metric: Text = None,
+    suite: Text = None,
+    arch: Text = None,
+    code: Text = None,
 ) -> Response:
     """Speed-up of every variant over the baseline variant, case by case; `code` is what is drawn of its machine code."""
     found = find_operator(page.session, page.repository.id, name) if page.repository else None
@@ -85,7 +91,8 @@ def baseline_of(variants: list[str]) -> str:
 
 
 def heat_row(row: list[OverviewCell | None]) -> list[HeatCell | None]:
-    """The cells of one case with their speed-up over the baseline of those that have a time: naive torch may be too slow for a case."""
+    """The cells of one case with their speed-up over the baseline of those that have a time: naive torch may be too
+    slow for a case."""
     timed = {cell.variant: cell.median_ns for cell in row if cell and cell.median_ns}
     base = timed[baseline_of(list(timed))] if timed else None
     fastest = min(timed.values(), default=None)
@@ -95,7 +102,9 @@ def heat_row(row: list[OverviewCell | None]) -> list[HeatCell | None]:
             found.append(None)
             continue
         speedup = base / cell.median_ns if base and cell.median_ns else None
-        found.append(HeatCell(cell, speedup, heat_of(speedup), cell.median_ns is not None and cell.median_ns == fastest))
+        found.append(
+            HeatCell(cell, speedup, heat_of(speedup), cell.median_ns is not None and cell.median_ns == fastest)
+        )
     return found
 
 
@@ -113,7 +122,11 @@ def _code(page: Page, operator: OperatorRow, bench: Bench, arch: str | None, qua
     history = read_code_history(page.session, operator.id, operator.name, bench.device.key, arch)
     if not history.commits or page.repository is None:
         return None
-    known = [name for name in QUANTITIES if name in ("code_bytes", "compile_seconds") or (history.arch or "").startswith("sm_")]
+    known = [
+        name
+        for name in QUANTITIES
+        if name in ("code_bytes", "compile_seconds") or (history.arch or "").startswith("sm_")
+    ]
     chosen = quantity if quantity in known else known[0]
     figure, left_out = code_figure(history, chosen, page.repository.name)
     json = query(
@@ -133,7 +146,12 @@ def _peaks(page: Page, device_id: int) -> dict[str, float]:
 def _roofline(cells: list[OverviewCell], cases: dict[str, CaseRow], peaks: dict[str, float]) -> dict[str, Any] | None:
     points = [
         RooflinePoint(
-            cell.variant, cell.case, cases[cell.case].flops, cases[cell.case].bytes, cell.median_ns, f"/history/{cell.series_id}"
+            cell.variant,
+            cell.case,
+            cases[cell.case].flops,
+            cases[cell.case].bytes,
+            cell.median_ns,
+            f"/history/{cell.series_id}",
         )
         for cell in cells
         if cell.median_ns is not None and cases[cell.case].flops

@@ -37,7 +37,9 @@ def grids(cells: list[OverviewCell]) -> list[Grid]:
         variants = sorted({cell.variant for cell in own}, key=variant_order)
         keyed = {(cell.case, cell.variant): cell for cell in own}
         cases = sorted({cell.case for cell in own}, key=natural)
-        found.append(Grid(operator, variants, [(case, [keyed.get((case, name)) for name in variants]) for case in cases]))
+        found.append(
+            Grid(operator, variants, [(case, [keyed.get((case, name)) for name in variants]) for case in cases])
+        )
     return found
 
 

@@ -60,4 +60,6 @@ def _body(schema: dict[str, Any], entry: dict[str, Any]) -> list[tuple[str, bool
     name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
     model = schema.get("components", {}).get("schemas", {}).get(name, {})
     required = model.get("required", [])
-    return [(field, field in required, value.get("description", "")) for field, value in model.get("properties", {}).items()]
+    return [
+        (field, field in required, value.get("description", "")) for field, value in model.get("properties", {}).items()
+    ]

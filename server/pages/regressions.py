@@ -33,7 +33,8 @@ Line = Annotated[str, Form(max_length=MAX_NAME)]
 def regressions(page: Page, settings: Config, filters: Filters, before: Before = None, whole: bool = False) -> Response:
     """Events with that verdict, the worst first; those that are open unless something else is asked for.
 
-    What is common to an event, and how good the alarms were, takes longer to find, so the page asks for it once it stands.
+    What is common to an event, and how good the alarms were, takes longer to find, so the page asks for it once it
+    stands.
     """
     if page.repository is None:
         return page.page("welcome.html")
@@ -92,7 +93,8 @@ def triage_form(
     note: Annotated[str, Form(max_length=MAX_NOTE)] = "",
     also: Annotated[list[int] | None, Form()] = None,
 ) -> Response:
-    """Keep what people made of it and of the others that were ticked; the form comes back with messages where a field cannot be used."""
+    """Keep what people made of it and of the others that were ticked; the form comes back with messages where a field
+    cannot be used."""
     found = _find(page, regression_id)
     texts = {"state": state, "author": author, "assignee": assignee, "link": link, "due_on": due_on, "note": note}
     entered = {name: text.strip() for name, text in texts.items()}

@@ -46,7 +46,11 @@ class Scope:
 
     def page(self, template: str, *, json: str | None = None, status: int = 200, **values: Any) -> HTMLResponse:
         """The page; `json` is the address of its JSON below /api/v1, None where there is none."""
-        values |= {"repository": self.repository, "repositories": self.repositories, "json_url": json and f"/api/v1{json}"}
+        values |= {
+            "repository": self.repository,
+            "repositories": self.repositories,
+            "json_url": json and f"/api/v1{json}",
+        }
         if self.repository is not None:
             values["alarm_count"] = alarms_of(self.request).count(self.session, self.repository.id)
         return render(self.request, template, status=status, **values)

@@ -25,9 +25,15 @@ from warpwatch.server.schedules.turn import run_schedule
 
 router = APIRouter()
 EMPTY: dict[str, Any] = {
-    "name": "", "kind": "suite", "cron": EXAMPLE, "budget_minutes": "60", "operators": [], "suite": "quick", "device": "all",
+    "name": "",
+    "kind": "suite",
+    "cron": EXAMPLE,
+    "budget_minutes": "60",
+    "operators": [],
+    "suite": "quick",
+    "device": "all",
     "skip_unchanged": "",
-}  # fmt: skip
+}
 KINDS = {
     "suite": "the whole suite at the newest commit of the watched branch",
     "rerun": "a commit measured before once more, so that the noise between runs is learned",
@@ -69,7 +75,8 @@ def run(request: Request, schedule_id: int, settings: Config) -> Response:
         found = read_schedule(session, schedule_id, now)
     if found is None:
         raise not_found("schedule", schedule_id)
-    # git may have to fetch for minutes, so no transaction is open meanwhile. A turn that is under way already is as good as this one.
+    # git may have to fetch for minutes, so no transaction is open meanwhile. A turn that is under way already is as
+    # good as this one.
     run_schedule(database, settings, schedule_id, now, due=False, cache=request.app.state.sources)
     return _back(found)
 

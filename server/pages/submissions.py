@@ -32,10 +32,23 @@ CHOICES = ("kinds", "operators")
 LISTS = ("variants", "cases")
 """Fields written as text, one entry per line or separated by blanks or semicolons; a case's key contains commas."""
 EMPTY: dict[str, Any] = {
-    "commits": "", "base": "", "kinds": ["check", "bench"], "operators": [], "variants": "", "cases": "",
-    "suite": "quick", "device": "all", "priority": "0", "sanitize": "", "skip_unchanged": "",
-    "profile.wait": "1", "profile.warm_up": "1", "profile.active": "2", "profile.repeat": "1", "profile.counters": "",
-}  # fmt: skip
+    "commits": "",
+    "base": "",
+    "kinds": ["check", "bench"],
+    "operators": [],
+    "variants": "",
+    "cases": "",
+    "suite": "quick",
+    "device": "all",
+    "priority": "0",
+    "sanitize": "",
+    "skip_unchanged": "",
+    "profile.wait": "1",
+    "profile.warm_up": "1",
+    "profile.active": "2",
+    "profile.repeat": "1",
+    "profile.counters": "",
+}
 PROFILE = "profile."
 """What the names of the fields begin with that make up SubmissionRequest.profile."""
 
@@ -53,7 +66,12 @@ def new(page: Page, request: Request) -> Response:
     """The form; a link may fill it in: every field is also a query parameter."""
     asked = request.query_params
     return _form(
-        page, {name: asked.getlist(name) if name in CHOICES else asked[name] for name in asked if name in (*EMPTY, "repository")}
+        page,
+        {
+            name: asked.getlist(name) if name in CHOICES else asked[name]
+            for name in asked
+            if name in (*EMPTY, "repository")
+        },
     )
 
 
@@ -75,7 +93,9 @@ def create(request: Request, settings: Config, form: Annotated[FormData, Depends
     except Problem as problem:
         if not problem.errors:
             raise
-        errors = {found.field.partition("[")[0]: f"{found.message}; {found.remedy}".rstrip("; ") for found in problem.errors}
+        errors = {
+            found.field.partition("[")[0]: f"{found.message}; {found.remedy}".rstrip("; ") for found in problem.errors
+        }
     else:
         return RedirectResponse(f"/submissions/{made}", 303)
     with database_of(request).session() as session:

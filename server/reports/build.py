@@ -14,7 +14,8 @@ from warpwatch.server.verdicts.held import classify_pairs
 
 MAX_ROWS = 1000
 MISMATCH = "the two commits ask for different interpreters"
-"""How a worker begins to say that two commits cannot be compared; held equal to worker.comparison.MISMATCH by a test."""
+"""How a worker begins to say that two commits cannot be compared; held equal to worker.comparison.MISMATCH by a test.
+"""
 _CONCLUSIONS: tuple[Conclusion, ...] = ("success", "failure", "error")
 _ORACLE = {"check": "a check against the float64 oracle", "bench": "a check of what was computed while it was timed"}
 _ORDER: dict[Kind, int] = {kind: place for place, kind in enumerate(KINDS)}
@@ -24,11 +25,14 @@ def build_report(facts: ReportFacts, address: str) -> Report:
     """The report on a submission; `address` is where people reach the server, such as https://warpwatch.example."""
     pairs = list(_pair_rows(facts, address))
     decided = {_place(row) for row in pairs if row.kind in ("slower", "accepted", "faster")}
-    compared = {(p.cell.operator, p.cell.variant, p.cell.case, p.cell.device_key) for p in facts.pairs if p.status == "ok"}
+    compared = {
+        (p.cell.operator, p.cell.variant, p.cell.case, p.cell.device_key) for p in facts.pairs if p.status == "ok"
+    }
     changes = [
-        row for row in _change_rows(facts, address)
+        row
+        for row in _change_rows(facts, address)
         if _place(row) not in decided and not (row.kind == "unsure" and _place(row) in compared)
-    ]  # fmt: skip
+    ]
     overruled = {_place(row) for row in changes}
     pairs = [row for row in pairs if _place(row) not in overruled]
     faults = _worst_of_each(_fault_rows(facts, address))
@@ -42,9 +46,12 @@ def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: i
     found = Counter(row.kind for row in rows)
     counts = {kind: found[kind] for kind in KINDS if found[kind]}
     code = exit_code(counts)
-    # What is held against a base is unchanged where the comparison was left out; its checks may be, because of any other commit.
+    # What is held against a base is unchanged where the comparison was left out; its checks may be, because of any
+    # other commit.
     left_out = {
-        job.cell.operator for job in facts.jobs if job.unchanged_since and (job.kind == "compare" or facts.base_sha is None)
+        job.cell.operator
+        for job in facts.jobs
+        if job.unchanged_since and (job.kind == "compare" or facts.base_sha is None)
     }
     unchanged = sorted(left_out)
     conclusion: Conclusion = "pending" if facts.pending else _CONCLUSIONS[code]
@@ -85,9 +92,14 @@ def _fault_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
     for fault in facts.faults:
         kind: Kind = "wrong" if fault.status == "wrong" else "skipped" if fault.status == "skipped" else "failed"
         yield _row(
-            kind, fault.cell, fault.status, fault.message, _decided(fault), f"{address}/jobs/{fault.job_id}",
+            kind,
+            fault.cell,
+            fault.status,
+            fault.message,
+            _decided(fault),
+            f"{address}/jobs/{fault.job_id}",
             is_known_before=fault.known_before,
-        )  # fmt: skip
+        )
 
 
 def _decided(fault: ResultFact) -> str:
@@ -115,17 +127,28 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
     for pair in facts.pairs:
         url = f"{address}/jobs/{pair.job_id}"
         if pair.status != "ok":
-            yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "a comparison that came to no end", url)
+            yield _row(
+                _kind_of_pair(pair), pair.cell, pair.status, pair.message, "a comparison that came to no end", url
+            )
             continue
         held = classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, among)
         if held.told == "same":
             continue
         kind: Kind = "accepted" if held.told == "slower" and pair.is_accepted else held.told
         yield _row(
-            kind, pair.cell, pair.status, "", f"{len(pair.base_ns)} paired rounds, both commits in turn on one device", url,
-            ratio=held.ratio, low=held.low, high=held.high, rounds=len(pair.base_ns),
-            base_ns=median(pair.base_ns) if pair.base_ns else None, head_ns=median(pair.head_ns) if pair.head_ns else None,
-        )  # fmt: skip
+            kind,
+            pair.cell,
+            pair.status,
+            "",
+            f"{len(pair.base_ns)} paired rounds, both commits in turn on one device",
+            url,
+            ratio=held.ratio,
+            low=held.low,
+            high=held.high,
+            rounds=len(pair.base_ns),
+            base_ns=median(pair.base_ns) if pair.base_ns else None,
+            head_ns=median(pair.head_ns) if pair.head_ns else None,
+        )
 
 
 def _kind_of_pair(pair: PairFact) -> Kind:
@@ -139,10 +162,17 @@ def _kind_of_pair(pair: PairFact) -> Kind:
 def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
     for change in facts.changes:
         yield _row(
-            _kind_of_change(change), change.cell, change.verdict, change.message,
-            f"history suspected it, {change.rounds} paired rounds on one device decided", f"{address}/regressions/{change.regression_id}",
-            ratio=change.ratio, low=change.low, high=change.high, rounds=change.rounds,
-        )  # fmt: skip
+            _kind_of_change(change),
+            change.cell,
+            change.verdict,
+            change.message,
+            f"history suspected it, {change.rounds} paired rounds on one device decided",
+            f"{address}/regressions/{change.regression_id}",
+            ratio=change.ratio,
+            low=change.low,
+            high=change.high,
+            rounds=change.rounds,
+        )
 
 
 def _kind_of_change(change: ChangeFact) -> Kind:
@@ -155,9 +185,20 @@ def _kind_of_change(change: ChangeFact) -> Kind:
 
 def _row(kind: Kind, cell: CellFact, status: str, message: str, decided_by: str, url: str, **more: Any) -> ReportRow:
     return ReportRow(
-        kind, cell.operator, cell.variant, cell.case, cell.device_key, cell.head_sha, cell.base_sha, status, message, decided_by, url,
-        cell.replay, **more,
-    )  # fmt: skip
+        kind,
+        cell.operator,
+        cell.variant,
+        cell.case,
+        cell.device_key,
+        cell.head_sha,
+        cell.base_sha,
+        status,
+        message,
+        decided_by,
+        url,
+        cell.replay,
+        **more,
+    )
 
 
 def _place(row: ReportRow) -> tuple[str, str | None, str | None, str]:
@@ -176,8 +217,21 @@ def _worst_of_each(rows: Iterable[ReportRow]) -> list[ReportRow]:
 
 def _badness(row: ReportRow) -> tuple[object, ...]:
     """The order of rows: kind, then how far the ratio is from 1, then names."""
-    return _ORDER[row.kind], -abs(log(row.ratio)) if row.ratio else 0.0, row.operator, row.case or "", row.variant or "", row.device
+    return (
+        _ORDER[row.kind],
+        -abs(log(row.ratio)) if row.ratio else 0.0,
+        row.operator,
+        row.case or "",
+        row.variant or "",
+        row.device,
+    )
 
 
 def _about_compared(rows: list[ReportRow], compared: set[tuple[str, str | None, str | None, str]]) -> int:
-    return len({_place(row) for row in rows if row.kind in ("slower", "accepted", "faster", "unsure") and _place(row) in compared})
+    return len(
+        {
+            _place(row)
+            for row in rows
+            if row.kind in ("slower", "accepted", "faster", "unsure") and _place(row) in compared
+        }
+    )

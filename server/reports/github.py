@@ -15,7 +15,10 @@ _CONCLUSIONS = {"success": "success", "failure": "failure", "error": "action_req
 
 
 def check_run(report: Report, folder: str) -> dict[str, Any]:
-    """What `POST /repos/…/check-runs` takes. folder: where the repository keeps its operators, to point at their files."""
+    """What `POST /repos/…/check-runs` takes.
+
+    folder: where the repository keeps its operators, to point at their files.
+    """
     body: dict[str, Any] = {
         "name": NAME,
         "head_sha": report.head_sha or "",
@@ -37,7 +40,11 @@ def check_run(report: Report, folder: str) -> dict[str, Any]:
 def _annotation(row: ReportRow, folder: str) -> dict[str, Any]:
     level = "failure" if row.kind in FAILURES else "warning" if row.kind in ERRORS else "notice"
     return {
-        "path": f"{folder.strip('/')}/{row.operator}.py", "start_line": 1, "end_line": 1, "annotation_level": level,
-        "title": f"{KINDS[row.kind]}: {row.cell}"[:255], "message": f"{sentence(row)}. {reason(row) or MEANINGS[row.kind]}",
+        "path": f"{folder.strip('/')}/{row.operator}.py",
+        "start_line": 1,
+        "end_line": 1,
+        "annotation_level": level,
+        "title": f"{KINDS[row.kind]}: {row.cell}"[:255],
+        "message": f"{sentence(row)}. {reason(row) or MEANINGS[row.kind]}",
         "raw_details": f"{row.decided_by}\n{row.url}\n{row.replay}",
-    }  # fmt: skip
+    }

@@ -20,7 +20,9 @@ def markdown(report: Report, limit: int = LIMIT) -> str:
     """Headline, a table of what matters, and what to run to see each row again; never longer than `limit` characters."""
     text = _head(report)
     if report.rows:
-        text += "\n| finding | operator | variant | case | device | change | decided by |\n|---|---|---|---|---|---|---|\n"
+        text += (
+            "\n| finding | operator | variant | case | device | change | decided by |\n|---|---|---|---|---|---|---|\n"
+        )
     shown: list[ReportRow] = []
     # Every line has its details below, so half of the room is for the table.
     for row in report.rows:
@@ -46,9 +48,14 @@ def _head(report: Report) -> str:
 
 def _line(row: ReportRow) -> str:
     cells = (
-        f"**{KINDS[row.kind]}**", _text(row.operator), _text(row.variant or "–"), _text(row.case or "all"), _text(row.device),
-        _text(ratio_text(row)) or _text(row.status.replace("_", " ")), f"[{_text(row.decided_by)}]({row.url})",
-    )  # fmt: skip
+        f"**{KINDS[row.kind]}**",
+        _text(row.operator),
+        _text(row.variant or "–"),
+        _text(row.case or "all"),
+        _text(row.device),
+        _text(ratio_text(row)) or _text(row.status.replace("_", " ")),
+        f"[{_text(row.decided_by)}]({row.url})",
+    )
     return f"| {' | '.join(cells)} |\n"
 
 
@@ -59,7 +66,9 @@ def _details(rows: list[ReportRow], room: int) -> str:
     text = ""
     for row in rows:
         said = f": {_text(reason(row))}" if row.message else ""
-        part = f"**{_text(row.cell)}** {KINDS[row.kind]}{said}\n" + (f"```\n{_code(row.replay)}\n```\n" if row.replay else "")
+        part = f"**{_text(row.cell)}** {KINDS[row.kind]}{said}\n" + (
+            f"```\n{_code(row.replay)}\n```\n" if row.replay else ""
+        )
         if len(text) + len(part) > room:
             break
         text += part

@@ -41,8 +41,8 @@ ERRORS: frozenset[Kind] = frozenset({"failed", "not_run"})
 class ReportRow:
     """One finding. variant and case are None where it is about a whole job.
 
-    status: that of the result, comparison or job. ratio: head over base, with its 95 % interval; rounds: how many paired rounds decided it.
-    is_known_before: the base had the same status.
+    status: that of the result, comparison or job. ratio: head over base, with its 95 % interval; rounds: how many
+    paired rounds decided it. is_known_before: the base had the same status.
     """
 
     kind: Kind
@@ -75,10 +75,10 @@ class ReportRow:
 class Report:
     """What became of a submission. exit_code: 0 fine, 1 wrong or slower, 2 something could not be run.
 
-    conclusion: pending while jobs or verdicts are to come, then success, failure or error for the exit codes 0, 1 and 2.
-    counts: rows per kind, those left out included. results: per status. compared: pairs of variant and case held against the base;
-    same: those that show nothing. unchanged: operators whose sources are those of the base, or without
-    one those of a commit that was measured.
+    conclusion: pending while jobs or verdicts are to come, then success, failure or error for the exit codes 0, 1 and
+    2. counts: rows per kind, those left out included. results: per status. compared: pairs of variant and case held
+    against the base; same: those that show nothing. unchanged: operators whose sources are those of the base, or
+    without one those of a commit that was measured.
     """
 
     submission_id: int

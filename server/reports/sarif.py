@@ -18,19 +18,25 @@ def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
     """One run. folder: where the repository keeps its operators, to point at their files."""
     kinds: list[Kind] = list(KINDS)
     run: dict[str, Any] = {
-        "tool": {"driver": {
-            "name": "Warpwatch", "version": __version__, "informationUri": report.url,
-            "rules": [_rule(kind) for kind in kinds],
-        }},
+        "tool": {
+            "driver": {
+                "name": "Warpwatch",
+                "version": __version__,
+                "informationUri": report.url,
+                "rules": [_rule(kind) for kind in kinds],
+            }
+        },
         "automationDetails": {"id": f"warpwatch/{report.repository}/{report.submission_id}"},
         "invocations": [{"executionSuccessful": report.exit_code != 2, "exitCode": report.exit_code}],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The root of the repository."}}},
         "columnKind": "unicodeCodePoints",
         "properties": {"summary": report.summary, "conclusion": report.conclusion, "leftOut": report.left_out},
         "results": [_result(row, kinds.index(row.kind), folder) for row in report.rows],
-    }  # fmt: skip
+    }
     if report.head_sha and urlsplit(repository_url).scheme in ("http", "https", "ssh", "git"):
-        run["versionControlProvenance"] = [{"repositoryUri": _without_password(repository_url), "revisionId": report.head_sha}]
+        run["versionControlProvenance"] = [
+            {"repositoryUri": _without_password(repository_url), "revisionId": report.head_sha}
+        ]
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
@@ -57,18 +63,25 @@ def _result(row: ReportRow, rule: int, folder: str) -> dict[str, Any]:
         "ruleIndex": rule,
         "level": _level(row.kind),
         "message": {"text": text},
-        "locations": [{
-            "physicalLocation": {"artifactLocation": {"uri": file, "uriBaseId": _ROOT}, "region": {"startLine": 1}},
-            "logicalLocations": [{"fullyQualifiedName": row.cell, "kind": "function"}],
-        }],
+        "locations": [
+            {
+                "physicalLocation": {"artifactLocation": {"uri": file, "uriBaseId": _ROOT}, "region": {"startLine": 1}},
+                "logicalLocations": [{"fullyQualifiedName": row.cell, "kind": "function"}],
+            }
+        ],
         "partialFingerprints": {"warpwatch/v1": _fingerprint(row)},
         "hostedViewerUri": row.url,
         "properties": {
-            "device": row.device, "baseSha": row.base_sha, "headSha": row.head_sha, "status": row.status,
-            "decidedBy": row.decided_by, "rounds": row.rounds, "replay": row.replay,
+            "device": row.device,
+            "baseSha": row.base_sha,
+            "headSha": row.head_sha,
+            "status": row.status,
+            "decidedBy": row.decided_by,
+            "rounds": row.rounds,
+            "replay": row.replay,
             **{name: value for name, value in measured.items() if value is not None},
         },
-    }  # fmt: skip
+    }
 
 
 def _fingerprint(row: ReportRow) -> str:

@@ -19,7 +19,9 @@ def ratio_text(row: ReportRow) -> str:
 
 def sentence(row: ReportRow) -> str:
     """What was found, in one line: what, where, how much, between which commits."""
-    said = f"{row.cell} is {KINDS[row.kind]}" + (f" ({row.status.replace('_', ' ')})" if row.kind in ("failed", "not_run") else "")
+    said = f"{row.cell} is {KINDS[row.kind]}" + (
+        f" ({row.status.replace('_', ' ')})" if row.kind in ("failed", "not_run") else ""
+    )
     if row.ratio is not None:
         said += f": {ratio_text(row)}"
     said += f" on {row.device} at {row.head_sha[:9]}"

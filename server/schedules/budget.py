@@ -14,7 +14,10 @@ FIRST_GUESS_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class CandidateJob:
-    """One job that a schedule would like to have. unchanged_since: id of the commit that was measured with the same sources."""
+    """One job that a schedule would like to have.
+
+    unchanged_since: id of the commit that was measured with the same sources.
+    """
 
     sha: str
     operator: str
@@ -43,7 +46,10 @@ class CostEstimates:
 
 @dataclass(frozen=True, slots=True)
 class BudgetFit:
-    """What of a list of wishes fits into a budget. seconds: of those that fit. too_large: those that exceed a whole day's budget."""
+    """What of a list of wishes fits into a budget.
+
+    seconds: of those that fit. too_large: those that exceed a whole day's budget.
+    """
 
     fitting: list[CandidateJob] = field(default_factory=list)
     seconds: float = 0.0
@@ -54,8 +60,10 @@ class BudgetFit:
 def fit_budget(
     wishes: Sequence[CandidateJob], costs: CostEstimates, left_seconds: float, budget_seconds: float, most: int
 ) -> BudgetFit:
-    """The first wishes that fit, at most so many. What comes after one that does not fit waits too, so that large work is not put off
-    for ever by small work; what can never fit is passed over.
+    """The first wishes that fit, at most so many.
+
+    What comes after one that does not fit waits too, so that large work is not put off for ever by small work; what can
+    never fit is passed over.
     """
     fitting: list[CandidateJob] = []
     too_large: list[CandidateJob] = []

@@ -1,4 +1,7 @@
-"""What each kind of schedule would measure if time were free, the most wanted first. Pure but for reading sources from git."""
+"""What each kind of schedule would measure if time were free, the most wanted first.
+
+Pure but for reading sources from git.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,10 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCommits:
-    """What wishes are drawn from. shas: the watched branch, oldest first. operators: of each commit. asked: jobs there, oldest first,
-    that ask for what the schedule asks for.
+    """What wishes are drawn from.
+
+    shas: the watched branch, oldest first. operators: of each commit. asked: jobs there, oldest first, that ask for
+    what the schedule asks for.
     """
 
     shas: Sequence[str]
@@ -50,7 +55,9 @@ class MeasuredCommits:
         return CandidateJob(sha, *line, kind, self.suite, unchanged_since)
 
 
-def list_suite_candidates(measured: MeasuredCommits, unchanged_since: Callable[[Line, Kind], str | None]) -> list[CandidateJob]:
+def list_suite_candidates(
+    measured: MeasuredCommits, unchanged_since: Callable[[Line, Kind], str | None]
+) -> list[CandidateJob]:
     """Everything at the newest commit that was not asked for yet, what was measured longest ago first."""
     head = measured.shas[-1]
     place = {sha: index for index, sha in enumerate(measured.shas)}
@@ -68,7 +75,8 @@ def list_suite_candidates(measured: MeasuredCommits, unchanged_since: Callable[[
 
 
 def list_rerun_candidates(measured: MeasuredCommits, readings: Sequence[SeriesReading]) -> list[CandidateJob]:
-    """One commit measured before per operator and device: first where the fewest repeats are, then where runs differ most."""
+    """One commit measured before per operator and device: first where the fewest repeats are, then where runs differ
+    most."""
     noise = _noise(readings)
     place = {sha: index for index, sha in enumerate(measured.shas)}
     found: list[tuple[tuple[int, float], CandidateJob]] = []
@@ -100,7 +108,8 @@ def _runs(measured: MeasuredCommits, line: Line) -> Counter[str]:
 
 
 def _noise(readings: Sequence[SeriesReading]) -> dict[Line, float]:
-    """How much runs of unchanged code differ, per operator and device: the median over their series, each in its newest environment."""
+    """How much runs of unchanged code differ, per operator and device: the median over their series, each in its newest
+    environment."""
     series: dict[int, list[SeriesReading]] = defaultdict(list)
     for reading in readings:
         series[reading.series_id].append(reading)
@@ -115,9 +124,13 @@ def _noise(readings: Sequence[SeriesReading]) -> dict[Line, float]:
     return {line: median(values) for line, values in found.items()}
 
 
-def list_backfill_candidates(measured: MeasuredCommits, fingerprint: Callable[[str, str], str | None]) -> list[CandidateJob]:
-    """Commits that histories lack, the widest gap first, halved again and again. Commits at which an operator did not change are left
-    out. fingerprint: (commit, operator) → what the operator is made from there.
+def list_backfill_candidates(
+    measured: MeasuredCommits, fingerprint: Callable[[str, str], str | None]
+) -> list[CandidateJob]:
+    """Commits that histories lack, the widest gap first, halved again and again.
+
+    Commits at which an operator did not change are left out. fingerprint: (commit, operator) → what the operator is
+    made from there.
     """
     done: dict[Line, set[str]] = defaultdict(set)
     for job in measured.asked:

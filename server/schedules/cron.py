@@ -16,7 +16,10 @@ class CronError(ValueError):
 
 
 def next_after(cron: str, now: datetime) -> datetime:
-    """The first moment after `now` that the expression names, in UTC. However many were missed before, the next one is in the future."""
+    """The first moment after `now` that the expression names, in UTC.
+
+    However many were missed before, the next one is in the future.
+    """
     words = cron.split()
     if len(words) != FIELDS and not (len(words) == 1 and cron.strip().startswith("@")):
         raise CronError(f"{cron!r} has {len(words)} fields, not {FIELDS}")
@@ -25,5 +28,7 @@ def next_after(cron: str, now: datetime) -> datetime:
     except CroniterBadDateError:
         raise CronError(f"{cron!r} names a day that never comes") from None
     except (CroniterBadCronError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CronError(f"{cron!r} is no cron expression: {str(error).strip(chr(34)) or type(error).__name__}") from None
+        raise CronError(
+            f"{cron!r} is no cron expression: {str(error).strip(chr(34)) or type(error).__name__}"
+        ) from None
     return found

@@ -13,14 +13,16 @@ Line = TypeVar("Line")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Neighbouring commits at which an operator is made of the same sources, oldest first, and whether one of them was measured."""
+    """Neighbouring commits at which an operator is made of the same sources, oldest first, and whether one of them was
+    measured."""
 
     shas: list[str]
     is_measured: bool
 
 
 def versions(shas: Sequence[str], fingerprints: Sequence[str | None], measured: set[str]) -> list[Version]:
-    """The versions of an operator along a history, oldest first; commits without the operator (no fingerprint) belong to none."""
+    """The versions of an operator along a history, oldest first; commits without the operator (no fingerprint) belong
+    to none."""
     runs: list[list[str]] = []
     last: str | None = None
     for sha, fingerprint in zip(shas, fingerprints, strict=True):
@@ -35,8 +37,8 @@ def versions(shas: Sequence[str], fingerprints: Sequence[str | None], measured: 
 def widest_first(lines: Mapping[Line, Sequence[Version]]) -> Iterator[tuple[Line, str]]:
     """Line and commit, the widest gap of all lines first; each commit halves its gap, and both halves are gaps again.
 
-    What is newer than everything measured has no far end: its newest version comes first. What is older than everything measured is no
-    gap. A line of which nothing was measured lacks its newest version alone. Ends when no gap is left.
+    What is newer than everything measured has no far end: its newest version comes first. What is older than everything
+    measured is no gap. A line of which nothing was measured lacks its newest version alone. Ends when no gap is left.
     """
     heap: list[tuple[int, int, int, int]] = []
     named = list(lines)

@@ -24,7 +24,9 @@ WORK: dict[str, list[Kind]] = {"suite": ["check", "bench"], "rerun": ["bench"], 
 MAX_BUDGET = 1_000_000
 REFUSED = "nothing was changed; see `errors`"
 
-Cron = Annotated[str, Field(min_length=1, max_length=100, description="minute hour day month weekday, in UTC.", examples=[EXAMPLE])]
+Cron = Annotated[
+    str, Field(min_length=1, max_length=100, description="minute hour day month weekday, in UTC.", examples=[EXAMPLE])
+]
 Budget = Annotated[
     int, Field(ge=1, le=MAX_BUDGET, description="Device minutes that it may take in any 24 hours, over all devices.")
 ]
@@ -36,7 +38,10 @@ Priority = Annotated[int, Field(ge=-10, le=10)]
 
 
 class ScheduleRequest(BaseModel):
-    """Work that nobody has to ask for. Empty operators mean all of them, empty kinds what the kind of schedule usually makes."""
+    """Work that nobody has to ask for.
+
+    Empty operators mean all of them, empty kinds what the kind of schedule usually makes.
+    """
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
     repository: str = Field(min_length=1, max_length=100)
@@ -53,7 +58,9 @@ class ScheduleRequest(BaseModel):
     suite: Suite = "quick"
     device: DeviceName = "all"
     priority: Priority = Field(default=-5, description="Below that of what people ask for.")
-    skip_unchanged: bool = Field(default=False, description="For suite: leave out operators whose sources were measured before.")
+    skip_unchanged: bool = Field(
+        default=False, description="For suite: leave out operators whose sources were measured before."
+    )
 
 
 class ScheduleChange(BaseModel):
@@ -93,12 +100,16 @@ def create(session: Session, repository: RepositoryRow, wanted: ScheduleRequest,
     )
     made = create_schedule(session, new)
     if made is None:
-        error = FieldError(field="name", message=f"{repository.name} has a schedule {wanted.name!r}", remedy="choose another name")
+        error = FieldError(
+            field="name", message=f"{repository.name} has a schedule {wanted.name!r}", remedy="choose another name"
+        )
         raise Problem(422, REFUSED, [error])
     return made
 
 
-def change(session: Session, repository: RepositoryRow, schedule: ScheduleRow, wanted: ScheduleChange, now: datetime) -> None:
+def change(
+    session: Session, repository: RepositoryRow, schedule: ScheduleRow, wanted: ScheduleChange, now: datetime
+) -> None:
     """Changes what is named; Problem names every field at fault."""
     fields = wanted.model_dump(exclude_none=True)
     asked = _asked(schedule.kind, schedule.request | {name: fields[name] for name in _ASKED if name in fields})
@@ -144,5 +155,7 @@ def _check(session: Session, repository: RepositoryRow, kind: str, asked: dict[s
     errors += unknown_names("operators", "operator", asked["operators"], operators) if operators else []
     errors += unknown_names("suite", "suite", [asked["suite"]], suites) if suites else []
     if kind == "rerun" and asked["kinds"] != ["bench"]:
-        errors.append(FieldError(field="kinds", message="a rerun measures times alone", remedy="leave it out, or say bench"))
+        errors.append(
+            FieldError(field="kinds", message="a rerun measures times alone", remedy="leave it out, or say bench")
+        )
     return errors

@@ -1,6 +1,8 @@
-"""One turn of a schedule: read what is known, read git with no transaction open, then make the jobs and move the clock in one.
+"""One turn of a schedule: read what is known, read git with no transaction open, then make the jobs and move the clock
+in one.
 
-A turn is taken once however many servers see that it is due: whoever commits first has moved the clock, and the others' plans are void.
+A turn is taken once however many servers see that it is due: whoever commits first has moved the clock, and the others'
+plans are void.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.measured import JobSlot
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import DeviceRow, RepositoryRow, ScheduleRow
-from warpwatch.db.reads.schedules import RequestedJob, list_open, list_readings, list_requested, read_costs, read_schedule
+from warpwatch.db.reads.schedules import (
+    RequestedJob,
+    list_open,
+    list_readings,
+    list_requested,
+    read_costs,
+    read_schedule,
+)
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.schedules import end_turn, lock_turn
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
@@ -86,9 +95,16 @@ class _Plan:
 
 
 def run_schedule(
-    database: Database, settings: Settings, schedule_id: int, now: datetime, *, due: bool = True, cache: SourceCache | None = None
+    database: Database,
+    settings: Settings,
+    schedule_id: int,
+    now: datetime,
+    *,
+    due: bool = True,
+    cache: SourceCache | None = None,
 ) -> bool:
-    """Takes the turn of a schedule and writes down what came of it; False when another server took it, or it is not due any more.
+    """Takes the turn of a schedule and writes down what came of it; False when another server took it, or it is not due
+    any more.
 
     due: False for a turn that a person asked for, which leaves the next one where it is.
     """
@@ -138,7 +154,9 @@ def _plan(database: Database, settings: Settings, schedule: ScheduleRow, now: da
 class _Unchanged:
     """Tells whether the newest commit's numbers are those of an earlier one, where the schedule leaves such work out."""
 
-    def __init__(self, session: Session, start: _Start, mirror: Path, head: git.CommitInfo, choice: OperatorSelection) -> None:
+    def __init__(
+        self, session: Session, start: _Start, mirror: Path, head: git.CommitInfo, choice: OperatorSelection
+    ) -> None:
         asked = start.schedule.kind == "suite" and start.schedule.request["skip_unchanged"]
         self._earlier = Earlier(session, mirror, head) if asked else None
         self._request, self._sha, self._choice = start.request(head.sha), head.sha, choice
@@ -151,7 +169,9 @@ class _Unchanged:
             return None
         operator, device_id = line
         spec = job_spec(self._choice, self._request, kind, operator, self._devices[device_id])
-        return self._earlier.unchanged_since(JobSlot(self._operators[operator], device_id, kind), operator, self._sha, spec)
+        return self._earlier.unchanged_since(
+            JobSlot(self._operators[operator], device_id, kind), operator, self._sha, spec
+        )
 
 
 def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: datetime) -> _Start:
@@ -219,7 +239,9 @@ def _fit(start: _Start, wishes: Sequence[CandidateJob]) -> BudgetFit:
     dearest = max(found.too_large or wishes, key=start.costs.of)
     need = f"{dearest.kind} of {dearest.operator} takes about {start.costs.of(dearest) / 60:.1f} device minutes"
     if found.too_large and not found.waiting:
-        raise NothingToDo(f"nothing fits: {need}, more than the whole budget of {start.schedule.budget_minutes}; raise it")
+        raise NothingToDo(
+            f"nothing fits: {need}, more than the whole budget of {start.schedule.budget_minutes}; raise it"
+        )
     raise NothingToDo(
         f"waits: {start.left_seconds / 60:.1f} device minutes are left of the budget of {start.schedule.budget_minutes}, and {need}"
     )

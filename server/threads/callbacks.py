@@ -36,7 +36,9 @@ def tell_pending(session: Session, server_url: str, repository: RepositoryRow, s
     """Says that a commit is being measured, where the repository wants to be told."""
     if repository.status_url is not None:
         url = repository.status_url.replace("{sha}", sha)
-        callbacks.tell(session, submission_id, url, status_body(url, PENDING, "is being measured", server_url, submission_id))
+        callbacks.tell(
+            session, submission_id, url, status_body(url, PENDING, "is being measured", server_url, submission_id)
+        )
 
 
 def status_body(url: str, state: str, description: str, server_url: str, submission_id: int) -> dict[str, Any]:
@@ -94,18 +96,26 @@ class StatusNotifier(Background):
             pause = min(self._first_pause * 2**due.attempts, LONGEST_PAUSE_SECONDS)
             callbacks.record_failure(session, due.id, trouble, None if is_final else max(pause, wanted_pause))
         _log.warning(
-            "the status of submission %d was not taken: %s%s", due.submission_id, trouble, "; given up" if is_final else ""
+            "the status of submission %d was not taken: %s%s",
+            due.submission_id,
+            trouble,
+            "; given up" if is_final else "",
         )
         return True
 
     def _send(self, due: DueCallback) -> tuple[str | None, bool, float]:
-        """What went wrong, if anything; whether trying again is in vain; and how many seconds the other side wants to be left alone."""
+        """What went wrong, if anything; whether trying again is in vain; and how many seconds the other side wants to
+        be left alone."""
         try:
             # Only the head of the answer is read, and no redirect is followed: the token is for this address alone.
             with self._client.stream("POST", due.url, json=due.body, headers=_headers(due)) as answer:
                 code, wanted = answer.status_code, answer.headers.get("retry-after", "")
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            return f"{type(error).__name__}: no answer from {urlsplit(due.url).netloc}", isinstance(error, httpx.InvalidURL), 0.0
+            return (
+                f"{type(error).__name__}: no answer from {urlsplit(due.url).netloc}",
+                isinstance(error, httpx.InvalidURL),
+                0.0,
+            )
         if 200 <= code < 300:
             return None, True, 0.0
         pause = 0.0

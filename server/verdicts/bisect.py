@@ -19,7 +19,9 @@ class RangeAnswer:
 
 
 def suspects(differs: Sequence[bool], findings: Iterable[RangeAnswer]) -> list[int]:
-    """Places of the commits that may be guilty. differs: of each commit, whether it differs from the one before; the first never does.
+    """Places of the commits that may be guilty.
+
+    differs: of each commit, whether it differs from the one before; the first never does.
 
     A finding that contradicts all others is left out of account: there is always a suspect where there was one before.
     """
@@ -42,5 +44,7 @@ def middle(left: Sequence[int], skipped: Iterable[int]) -> int | None:
     skipped: places of commits that cannot be measured.
     """
     useless = set(skipped)
-    candidates = [(abs(2 * (index + 1) - len(left)), place) for index, place in enumerate(left[:-1]) if place not in useless]
+    candidates = [
+        (abs(2 * (index + 1) - len(left)), place) for index, place in enumerate(left[:-1]) if place not in useless
+    ]
     return min(candidates)[1] if candidates else None

@@ -1,14 +1,14 @@
 """Where a series changed: the search for change points in the readings of one series in one environment.
 
-A walk through history compares the readings at and behind each commit with the level before it, as Perfherder's windowed test does,
-but by medians and by the noise between runs, and by all of an interval (low, median and high end must shift together; a run that was
-disturbed mostly stretches it). Levels that the series had visited before and left again are no change, so kernels that settle on one
-of two speeds per process raise no alarm. The last commit is judged by what there is; as later readings come, what did not stay is no
-change any more, and smaller shifts are seen.
+A walk through history compares the readings at and behind each commit with the level before it, as Perfherder's
+windowed test does, but by medians and by the noise between runs, and by all of an interval (low, median and high end
+must shift together; a run that was disturbed mostly stretches it). Levels that the series had visited before and left
+again are no change, so kernels that settle on one of two speeds per process raise no alarm. The last commit is judged
+by what there is; as later readings come, what did not stay is no change any more, and smaller shifts are seen.
 
-Everything is a pure function of the readings in their order: whichever order they arrived in, the same readings have the same changes.
-The walk starts anew in every block of BLOCK commits, so that a new reading concerns the changes of its own and of neighbouring blocks
-only; `span` says which readings are needed to find them.
+Everything is a pure function of the readings in their order: whichever order they arrived in, the same readings have
+the same changes. The walk starts anew in every block of BLOCK commits, so that a new reading concerns the changes of
+its own and of neighbouring blocks only; `span` says which readings are needed to find them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from itertools import groupby
 from math import exp, hypot, log, pi, sqrt
 from statistics import median, median_high, median_low
 
-from warpwatch.server.verdicts.noise import ALARM, PRIOR_BETWEEN, PRIOR_WEIGHT, SUSPICION, Reading, Rule, deviation, shrink, width
+from warpwatch.server.verdicts.noise import (
+    ALARM,
+    PRIOR_BETWEEN,
+    PRIOR_WEIGHT,
+    SUSPICION,
+    Reading,
+    Rule,
+    deviation,
+    shrink,
+    width,
+)
 
 BLOCK = 128
 """Commits after which the walk starts anew, one block ahead."""
@@ -64,8 +74,9 @@ def find_changes(
 ) -> list[Change]:
     """The changes in readings of one series in one environment, sorted by ordinal and order of measuring.
 
-    device_kind: cuda | cpu. rule: how large a shift must be; by default so small that a comparison has to confirm it (SUSPICION),
-    while ALARM is for verdicts from history alone. around: only what a reading at this ordinal may have changed is looked for.
+    device_kind: cuda | cpu. rule: how large a shift must be; by default so small that a comparison has to confirm it
+    (SUSPICION), while ALARM is for verdicts from history alone. around: only what a reading at this ordinal may have
+    changed is looked for.
     """
     walk = _Walk(readings, device_kind, rule or SUSPICION[device_kind])
     found: list[Change] = []
@@ -108,7 +119,9 @@ class _Walk:
         self.start, self.prior = start, self.usual
         head, last = start + LEAST_BEFORE, len(self.commits)
         while head < end:
-            change = self._change_at(head, min(head + AFTER, last)) if self.commits[head] != self.commits[head - 1] else None
+            change = (
+                self._change_at(head, min(head + AFTER, last)) if self.commits[head] != self.commits[head - 1] else None
+            )
             if change is None:
                 head += 1
                 continue
@@ -118,7 +131,8 @@ class _Walk:
             self.start, head = change.head, change.head + LEAST_BEFORE
 
     def _change_at(self, head: int, end: int) -> Change | None:
-        """The change between the level before `head` and that of the readings from `head` to `end`; None when noise may explain it."""
+        """The change between the level before `head` and that of the readings from `head` to `end`; None when noise may
+        explain it."""
         if head - self.start < self.rule.least_before and end - head < SETTLED // 2:
             return None
         level, now = median(self.medians[max(self.start, head - LEVEL) : head]), median(self.medians[head:end])
@@ -139,7 +153,10 @@ class _Walk:
 
     def _stretched(self, head: int, end: int) -> float:
         """How much wider the intervals of the new readings are than this series' usually are."""
-        return max(0.0, median(self.widths[head:end]) - USUAL_WIDTH * median(self.widths[max(self.start, head - WINDOW) : head]))
+        return max(
+            0.0,
+            median(self.widths[head:end]) - USUAL_WIDTH * median(self.widths[max(self.start, head - WINDOW) : head]),
+        )
 
     def _size(self, values: Sequence[float], head: int, end: int, sign: int, stretched: float) -> tuple[float, float]:
         """The shift of one end of the interval, and the deviation that noise gives it."""
@@ -151,8 +168,8 @@ class _Walk:
     def _known(self, head: int, level: float, now: float) -> bool:
         """Whether the readings from `head` on are at a level that is none of its own yet.
 
-        The series may have come there before and left again, and has not stayed for much longer than then; or it only went back there,
-        from a level that was its own for a short time.
+        The series may have come there before and left again, and has not stayed for much longer than then; or it only
+        went back there, from a level that was its own for a short time.
         """
         first, stay = max(0, head - WINDOW), self._stay(head, level, now)
         there = [_there(value, level, now) for value in self.medians[first:head]]
@@ -175,7 +192,8 @@ class _Walk:
         return min(head + WINDOW, len(self.medians)) - head
 
     def _border(self, head: int, end: int, level: float, now: float) -> int:
-        """The index from `head` on at which two constant levels fit the readings best, by absolute deviations; first of a commit."""
+        """The index from `head` on at which two constant levels fit the readings best, by absolute deviations; first of
+        a commit."""
         best, cost, least = head, 0.0, 0.0
         for index in range(head, end - 1):
             cost += abs(self.medians[index] - level) - abs(self.medians[index] - now)

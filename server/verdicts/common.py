@@ -32,7 +32,9 @@ class SeriesCell:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """Something that holds for all that changed. same: the bits of those cells that stayed the same and for which it holds too.
+    """Something that holds for all that changed.
+
+    same: the bits of those cells that stayed the same and for which it holds too.
 
     subject: what it is about. family: name | value | bound | divisor.
     """
@@ -43,11 +45,14 @@ class _Statement:
     same: int
 
 
-def find_common(changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell] = ()) -> list[str]:
-    """Statements that hold for every changed cell and for none that stayed the same; empty when nothing simple separates them.
+def find_common(
+    changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell] = ()
+) -> list[str]:
+    """Statements that hold for every changed cell and for none that stayed the same; empty when nothing simple
+    separates them.
 
-    A cell that is unclear, which may have changed too, must not contradict: what does not hold for it is not said. Two properties
-    together are tried when no single one will do.
+    A cell that is unclear, which may have changed too, must not contradict: what does not hold for it is not said. Two
+    properties together are tried when no single one will do.
     """
     if len(changed) < LEAST_CELLS:
         return []
@@ -69,8 +74,11 @@ def find_common(changed: Sequence[SeriesCell], same: Sequence[SeriesCell], uncle
     return [text for text in [next(together, None)] if text]
 
 
-def _statements(changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell]) -> Iterable[_Statement]:
-    """Everything simple that holds for all that changed or may have, the plainest first; what holds for all of `same` too says nothing."""
+def _statements(
+    changed: Sequence[SeriesCell], same: Sequence[SeriesCell], unclear: Sequence[SeriesCell]
+) -> Iterable[_Statement]:
+    """Everything simple that holds for all that changed or may have, the plainest first; what holds for all of `same`
+    too says nothing."""
     everything = (1 << len(same)) - 1
     for reading in _readings([*changed, *same, *unclear]):
         # Each reading is taken once, because there are more properties than readings.

@@ -1,4 +1,5 @@
-"""What paired rounds say of a change that nobody suspected: a commit held against its base, many variants and cases at once."""
+"""What paired rounds say of a change that nobody suspected: a commit held against its base, many variants and cases at
+once."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ class PairVerdict:
 def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, among: int = 1) -> PairVerdict:
     """What paired rounds say; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
 
-    among: how many pairs are looked at together. A change is told with so much more confidence that all of them together hold a false
-    one no more often than one of them would: the more is compared, the farther outside 1 its interval has to lie.
+    among: how many pairs are looked at together. A change is told with so much more confidence that all of them
+    together hold a false one no more often than one of them would: the more is compared, the farther outside 1 its
+    interval has to lie.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     usual = median_interval(ratios)
@@ -56,8 +58,8 @@ def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_ki
 def _strict_interval(ratios: Sequence[float], among: int) -> tuple[float, float]:
     """The interval of the median at the confidence that so many comparisons ask for.
 
-    Order statistics of a dozen rounds do not reach it, so it is taken from the scatter of the ratios' logarithms: their median absolute
-    deviation, which a few disturbed rounds hardly move, and Student's distribution.
+    Order statistics of a dozen rounds do not reach it, so it is taken from the scatter of the ratios' logarithms: their
+    median absolute deviation, which a few disturbed rounds hardly move, and Student's distribution.
     """
     logs = [log(ratio) for ratio in ratios]
     middle = median(logs)
@@ -67,7 +69,8 @@ def _strict_interval(ratios: Sequence[float], among: int) -> tuple[float, float]
 
 
 def _student(outside: float, freedom: int) -> float:
-    """How many standard errors to either side leave that share outside, in the expansion of Student's distribution by 1 / freedom."""
+    """How many standard errors to either side leave that share outside, in the expansion of Student's distribution by 1
+    / freedom."""
     z = NormalDist().inv_cdf(1 - outside / 2)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384

@@ -1,7 +1,9 @@
-"""How much the times of unchanged code differ, within a run and between runs, and so how small a change a series can show.
+"""How much the times of unchanged code differ, within a run and between runs, and so how small a change a series can
+show.
 
-Samples of one run do not describe the difference between runs: on public H100 series of identical code it is six to seven times the
-interval inside a run. Both levels are therefore kept apart. All of it is in log time: noise there is a share of the time.
+Samples of one run do not describe the difference between runs: on public H100 series of identical code it is six to
+seven times the interval inside a run. Both levels are therefore kept apart. All of it is in log time: noise there is a
+share of the time.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ NORMAL_MAD = 1.4826
 NORMAL_INTERVAL = 2 * 1.96
 """Standard deviations in a 95 % interval."""
 PRIOR_BETWEEN = {"cuda": 0.008, "cpu": 0.03}
-"""Deviation between runs that a series without history is taken to have, per device kind: the median of public H100 series re-run on
-the same commit, and what two shared cores show."""
+"""Deviation between runs that a series without history is taken to have, per device kind: the median of public H100
+series re-run on the same commit, and what two shared cores show."""
 PRIOR_WEIGHT = 2.0
 """How many readings that expectation is worth."""
 UNCERTAIN = 0.5
 """Over their number: by how much more than they show a few readings may scatter."""
 BEYOND = 3.0
-"""Deviations beyond the rule at which steps are said to be detectable: of such steps in public H100 series three in four are found at
-once. Of normal noise it would be nearly all; real noise has heavier tails.
+"""Deviations beyond the rule at which steps are said to be detectable: of such steps in public H100 series three in
+four are found at once.
+
+Of normal noise it would be nearly all; real noise has heavier tails.
 """
 REPEAT_WEIGHT = 2
-"""How many differences between neighbouring commits one between runs of the same commit is worth: nothing but noise is in it."""
+"""How many differences between neighbouring commits one between runs of the same commit is worth: nothing but noise is
+in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Standard deviations of log time between runs of unchanged code and within a run, from so many differences between runs."""
+    """Standard deviations of log time between runs of unchanged code and within a run, from so many differences between
+    runs."""
 
     between: float
     within: float
@@ -63,10 +69,12 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a shift of log time must reach to count: `least` + `deviations` · s + `tail` · s², s being the deviation between runs.
+    """What a shift of log time must reach to count: `least` + `deviations` · s + `tail` · s², s being the deviation
+    between runs.
 
-    The square is there because noisy series have heavier tails than normal ones. least_ns: absolute floor, below which a timer, not a
-    kernel, may have changed. least_before: readings that a level must have before a few others can leave it.
+    The square is there because noisy series have heavier tails than normal ones. least_ns: absolute floor, below which
+    a timer, not a kernel, may have changed. least_before: readings that a level must have before a few others can leave
+    it.
     """
 
     least: float
@@ -84,7 +92,8 @@ ALARM = {"cuda": Rule(0.018, 2.0, 18.0, least_before=4), "cpu": Rule(0.04, 3.0, 
 SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.015, 1.0, 8.0, least_ns=200.0)}
 """For what is worth a comparison, which then decides, per device kind: one reading in fifty."""
 WORTH_KNOWING = {"cuda": 0.02, "cpu": 0.03}
-"""Least change, per device kind, for which changed code is compared where the times of a series would not show it by themselves."""
+"""Least change, per device kind, for which changed code is compared where the times of a series would not show it by
+themselves."""
 
 
 def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
@@ -96,9 +105,12 @@ def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
 
 
 def learn(readings: Sequence[Reading], device_kind: str) -> Noise:
-    """The noise of a series in one environment, from repeats of commits and from neighbours in history. device_kind: cuda | cpu.
+    """The noise of a series in one environment, from repeats of commits and from neighbours in history.
 
-    Neighbours differ by noise save at the few changes, which a median ignores; repeats of one commit differ by noise alone.
+    device_kind: cuda | cpu.
+
+    Neighbours differ by noise save at the few changes, which a median ignores; repeats of one commit differ by noise
+    alone.
     """
     differences = []
     for before, after in pairwise(readings):
@@ -115,9 +127,11 @@ def shrink(seen: float, count: int, prior: float, weight: float = PRIOR_WEIGHT) 
 
 
 def deviation(logs: Sequence[float]) -> float:
-    """Standard deviation that outliers do not blow up: the smaller of the usual one and the one from absolute deviations.
+    """Standard deviation that outliers do not blow up: the smaller of the usual one and the one from absolute
+    deviations.
 
-    Where readings alternate between two levels, the usual one is the smaller. Few readings know it badly and are taken to scatter more.
+    Where readings alternate between two levels, the usual one is the smaller. Few readings know it badly and are taken
+    to scatter more.
     """
     if len(logs) < 2:
         return 0.0
@@ -133,7 +147,9 @@ def width(reading: Reading) -> float:
 
 
 def detectable(noise: Noise, device_kind: str = "cuda", level_ns: float | None = None) -> float:
-    """The least change (0.021 is 2.1 %) that a single new reading lets suspect, three times in four. device_kind: cuda | cpu.
+    """The least change (0.021 is 2.1 %) that a single new reading lets suspect, three times in four.
+
+    device_kind: cuda | cpu.
 
     level_ns: where the series is now, if the absolute floor is to count, too.
     """

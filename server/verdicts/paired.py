@@ -15,7 +15,8 @@ CONFIRM_RATIO = {"cuda": 1.005, "cpu": 1.02}
 """Least change that the whole interval of a comparison must lie beyond, per device kind."""
 CONFIDENCE = 0.95
 ROUNDS, MORE_ROUNDS, FEW_ROUNDS = 12, 36, 6
-"""Rounds of a comparison; of the second try of what was unsure, whose interval is about half as wide; and of halving a plain change."""
+"""Rounds of a comparison; of the second try of what was unsure, whose interval is about half as wide; and of halving a
+plain change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,17 @@ class Decided:
 
 
 def decide(
-    base_ns: Sequence[float], head_ns: Sequence[float], direction: TimeDirection, suspected_ratio: float, device_kind: str
+    base_ns: Sequence[float],
+    head_ns: Sequence[float],
+    direction: TimeDirection,
+    suspected_ratio: float,
+    device_kind: str,
 ) -> Decided:
     """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
 
-    confirmed: the whole interval of the ratio lies beyond CONFIRM_RATIO in the suspected direction. dismissed: the whole interval
-    stays below it, or it holds 1 and not the suspected ratio. unsure: anything else, too few rounds included.
+    confirmed: the whole interval of the ratio lies beyond CONFIRM_RATIO in the suspected direction. dismissed: the
+    whole interval stays below it, or it holds 1 and not the suspected ratio. unsure: anything else, too few rounds
+    included.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     interval = median_interval(ratios)
@@ -55,7 +61,8 @@ def decide(
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """The interval between two order statistics that holds the true median at least so often, whatever the distribution.
+    """The interval between two order statistics that holds the true median at least so often, whatever the
+    distribution.
 
     None when there are too few values for any such interval (fewer than 6 at 95 %).
     """

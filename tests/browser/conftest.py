@@ -21,9 +21,14 @@ from warpwatch.server.app import create_app
 from warpwatch.settings import Settings
 
 SWITCHES = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 @pytest.fixture(scope="session")
@@ -97,12 +102,15 @@ class Visit:
         return self.page
 
     def wait_for_charts(self) -> None:
-        self.page.wait_for_function("[...document.querySelectorAll('[data-figure]')].every((place) => place.dataset.drawn)")
+        self.page.wait_for_function(
+            "[...document.querySelectorAll('[data-figure]')].every((place) => place.dataset.drawn)"
+        )
 
     def watch(self) -> None:
         """Note errors of the console, failed requests and requests to anywhere else."""
         self.page.on(
-            "console", lambda one: self._note(f"console: {one.text} ({one.location['url']})") if one.type == "error" else None
+            "console",
+            lambda one: self._note(f"console: {one.text} ({one.location['url']})") if one.type == "error" else None,
         )
         self.page.on("pageerror", lambda error: self._note(f"error: {error}"))
         self.page.on("requestfailed", self._failed)

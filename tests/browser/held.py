@@ -22,11 +22,16 @@ def hold(world: World) -> None:
     head, base = world.commits[world.shas[number]], world.commits[world.shas[number - 1]]
     device = world.devices[GPU_LATER.device_key]
     jobs = [
-        submissions.NewJob(kind, head, world.operators[operator], device, {"suite": "quick"}, base if kind == "compare" else None, same)
-        for kind, operator, same in (
-            ("check", "kron", None), ("bench", "kron", None), ("compare", "kron", None), ("compare", "square", world.shas[number - 1]),
+        submissions.NewJob(
+            kind, head, world.operators[operator], device, {"suite": "quick"}, base if kind == "compare" else None, same
         )
-    ]  # fmt: skip
+        for kind, operator, same in (
+            ("check", "kron", None),
+            ("bench", "kron", None),
+            ("compare", "kron", None),
+            ("compare", "square", world.shas[number - 1]),
+        )
+    ]
     asked = {"commits": world.shas[number], "base": "merge-base", "kinds": ["check", "bench"], "device": "all"}
     with world.database.session() as s:
         new = submissions.NewSubmission(world.repository, asked, jobs, "webhook", base_commit_id=base)
@@ -45,12 +50,19 @@ def hold(world: World) -> None:
     finish(world, check, RunOutcome(GPU_LATER, results=results))
     timed_out = ResultRow("v2", kron.cases[1][0], Status.TIMED_OUT, "took longer than 120 s")
     finish(world, bench, RunOutcome(GPU_LATER, results=[ResultRow("v1", case, Status.OK), timed_out]))
-    finish(world, compare, RunOutcome(GPU_LATER, comparisons=[_rounds(variant, case, ratio) for variant, ratio in RATIOS.items()]))
+    finish(
+        world,
+        compare,
+        RunOutcome(GPU_LATER, comparisons=[_rounds(variant, case, ratio) for variant, ratio in RATIOS.items()]),
+    )
     with world.database.session() as s:
         for job in (check, bench, compare):
             mark_judged(s, job)
         callbacks.tell(
-            s, made, url, {"state": "failure", "description": "1 wrong, 2 slower, 1 failed, 1 faster, 4 compared, 1 unchanged"}
+            s,
+            made,
+            url,
+            {"state": "failure", "description": "1 wrong, 2 slower, 1 failed, 1 faster, 4 compared, 1 unchanged"},
         )
         last = callbacks.claim_due(s)
         assert last is not None
@@ -61,4 +73,6 @@ def hold(world: World) -> None:
 def _rounds(variant: str, case: str, ratio: float) -> ComparisonRow:
     rng = random.Random(variant)
     base = [21_000.0 * rng.gauss(1, 0.004) for _ in range(14)]
-    return ComparisonRow(variant, case, "graph", "1", Status.OK, "", base, [value * ratio * rng.gauss(1, 0.002) for value in base])
+    return ComparisonRow(
+        variant, case, "graph", "1", Status.OK, "", base, [value * ratio * rng.gauss(1, 0.002) for value in base]
+    )

@@ -8,7 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Op:
-    """One operator: summary, cases as (key, FLOP, bytes, nanoseconds of v1 on the GPU), variants as (name, idea, outcome, factor of v1)."""
+    """One operator: summary, cases as (key, FLOP, bytes, nanoseconds of v1 on the GPU), variants as (name, idea,
+    outcome, factor of v1)."""
 
     name: str
     summary: str
@@ -53,7 +54,11 @@ OPERATORS = (
             ("n=16777216,f32,fwd", 16_777_216, 201_326_592, 71_000.0),
             ("n=513,i32,fwd", 513, 6_156, 2_050.0),
         ),
-        (("v1", "a + b", "", 1.0), ("v2", "torch.add into a given output", "", 0.98), ("v3", "grid-stride loop", "", 0.94)),
+        (
+            ("v1", "a + b", "", 1.0),
+            ("v2", "torch.add into a given output", "", 0.98),
+            ("v3", "grid-stride loop", "", 0.94),
+        ),
     ),
 )
 
@@ -66,13 +71,25 @@ def catalogue() -> dict[str, Any]:
 def _entry(op: Op) -> dict[str, Any]:
     cases = [
         {
-            "key": key, "sizes": {"n": number}, "precision": key.split(",")[-2], "direction": key.split(",")[-1], "layout": "contiguous",
-            "suites": ["quick", "full"] if number < 3 else ["full"], "flops": flops, "bytes": size,
+            "key": key,
+            "sizes": {"n": number},
+            "precision": key.split(",")[-2],
+            "direction": key.split(",")[-1],
+            "layout": "contiguous",
+            "suites": ["quick", "full"] if number < 3 else ["full"],
+            "flops": flops,
+            "bytes": size,
         }
         for number, (key, flops, size, _) in enumerate(op.cases)
-    ]  # fmt: skip
+    ]
     variants = [
-        {"name": name, "idea": idea, "outcome": outcome, "devices": ["cuda"] if name in ("cublas", "triton") else ["cpu", "cuda"], "native": name == "v3"}
+        {
+            "name": name,
+            "idea": idea,
+            "outcome": outcome,
+            "devices": ["cuda"] if name in ("cublas", "triton") else ["cpu", "cuda"],
+            "native": name == "v3",
+        }
         for name, idea, outcome, _ in op.variants
-    ]  # fmt: skip
+    ]
     return {"name": op.name, "summary": op.summary, "variants": variants, "cases": cases, "error": None}

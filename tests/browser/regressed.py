@@ -1,4 +1,5 @@
-"""What the seeded service knows besides single changes: an event over operators and devices, something broken, trials of every answer."""
+"""What the seeded service knows besides single changes: an event over operators and devices, something broken, trials
+of every answer."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ class _Place:
 
 def regress(world: World, slower: int, faster: int, gpu: str, cpu: str) -> None:
     """slower, faster: numbers of the commits where something happens; gpu, cpu: keys of the devices."""
-    on_gpu, on_cpu = (_Place(world.database, world.repository, world.devices[key], world.shas, world.commits) for key in (gpu, cpu))
+    on_gpu, on_cpu = (
+        _Place(world.database, world.repository, world.devices[key], world.shas, world.commits) for key in (gpu, cpu)
+    )
     plant(on_cpu, slower - 1, slower, 1.12, [("v3", FORWARD)], operator="kron")
     plant(on_gpu, slower - 1, slower, 1.06, [("v3", "n=2048x2048,f32,fwd")], operator="square", state="accepted")
     plant(on_cpu, slower - 4, slower + 2, 1.1, [("v3", "n=2048x2048,f32,fwd")], operator="square", settled_at=None)

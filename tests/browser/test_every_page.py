@@ -60,9 +60,14 @@ def address(world: World, name: str) -> str:
     with world.database.session() as s:
         newest = list_submissions(s, limit=1).items[0].id
     return PAGES[name].format(
-        wrong=world.shas[WRONG], crashed=world.shas[CRASHED], before=world.shas[SLOWER - 1], after=world.shas[SLOWER],
-        newest=world.shas[COMMITS - 1], submission=newest, **world.ids,
-    )  # fmt: skip
+        wrong=world.shas[WRONG],
+        crashed=world.shas[CRASHED],
+        before=world.shas[SLOWER - 1],
+        after=world.shas[SLOWER],
+        newest=world.shas[COMMITS - 1],
+        submission=newest,
+        **world.ids,
+    )
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -84,13 +89,16 @@ def test_a_page_is_whole_and_fits(glance: Visit, world: World, name: str) -> Non
         assert found.json()
 
 
-@pytest.mark.parametrize(("path", "status", "words"), [
-    ("/nowhere", 404, "There is nothing at /nowhere"),
-    ("/jobs/999999", 404, "There is no job 999999"),
-    ("/commits/ffffffff", 404, "There is no commit"),
-    ("/?repository=nobody", 404, "warpwatch repository add"),
-    ("/jobs/abc", 422, "job_id"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/nowhere", 404, "There is nothing at /nowhere"),
+        ("/jobs/999999", 404, "There is no job 999999"),
+        ("/commits/ffffffff", 404, "There is no commit"),
+        ("/?repository=nobody", 404, "warpwatch repository add"),
+        ("/jobs/abc", 422, "job_id"),
+    ],
+)
 def test_an_error_is_a_page_that_helps(server: str, path: str, status: int, words: str) -> None:
     answer = httpx.get(server + path)
     assert answer.status_code == status
@@ -100,5 +108,7 @@ def test_an_error_is_a_page_that_helps(server: str, path: str, status: int, word
 
 
 def test_every_page_but_the_forms_has_its_json(server: str, world: World) -> None:
-    without = {name for name in PAGES if 'type="application/json" href="' not in httpx.get(server + address(world, name)).text}
+    without = {
+        name for name in PAGES if 'type="application/json" href="' not in httpx.get(server + address(world, name)).text
+    }
     assert without == {"form", "nothing to compare", "a trace to be compared", "asked of no commit"}

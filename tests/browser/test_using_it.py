@@ -153,7 +153,14 @@ def test_the_form_says_by_the_field_what_is_wrong_and_keeps_the_rest(visit: Visi
 
 
 def test_a_form_sent_twice_is_one_submission(server: str) -> None:
-    form = {"nonce": "0123", "repository": "kernels", "commits": "main", "kinds": "check", "operators": "square", "device": "cpu"}
+    form = {
+        "nonce": "0123",
+        "repository": "kernels",
+        "commits": "main",
+        "kinds": "check",
+        "operators": "square",
+        "device": "cpu",
+    }
     first = httpx.post(f"{server}/submissions/new", data=form)
     again = httpx.post(f"{server}/submissions/new", data=form)
     other = httpx.post(f"{server}/submissions/new", data=form | {"kinds": "bench"})
@@ -194,7 +201,9 @@ def test_a_job_is_followed_live(visit: Visit, world: World) -> None:
     expect(page.locator("#state progress")).to_have_attribute("value", "1")
     case = OPERATORS[1].cases[1][0]
     with world.database.session() as s:
-        runs.finish_run(s, order.run_id, RunOutcome(GPU, results=[ResultRow("v1", case, Status.CRASHED, "it fell over")]))
+        runs.finish_run(
+            s, order.run_id, RunOutcome(GPU, results=[ResultRow("v1", case, Status.CRASHED, "it fell over")])
+        )
     expect(page.locator("#state .badge").first).to_have_text("done")
     expect(page.locator("#state tbody")).to_contain_text("it fell over")
     assert page.evaluate("window.stays"), "the page was loaded again"
@@ -275,7 +284,10 @@ def test_a_whole_event_is_given_to_somebody(visit: Visit, world: World) -> None:
     expect(page.locator("ol.list li").first).to_contain_text("assignee: none → Fifth Author")
     page = visit.open("/regressions?state=any&assignee=Fifth+Author")
     expect(page.locator("tbody tr").first).to_contain_text("due 2031-03-31")
-    assert len(httpx.get(f"{visit.server}/api/v1/regressions?repository=kernels&assignee=Fifth+Author").json()["items"]) == 4
+    assert (
+        len(httpx.get(f"{visit.server}/api/v1/regressions?repository=kernels&assignee=Fifth+Author").json()["items"])
+        == 4
+    )
 
 
 def test_a_command_can_be_copied(visit: Visit, world: World) -> None:
@@ -289,7 +301,8 @@ def test_a_command_can_be_copied(visit: Visit, world: World) -> None:
 def test_a_trace_opens_in_the_embedded_viewer(visit: Visit) -> None:
     refused: list[str | None] = []
     visit.page.on(
-        "requestfailed", lambda request: refused.append(request.failure) if "perfetto-ui-internal" in request.url else None
+        "requestfailed",
+        lambda request: refused.append(request.failure) if "perfetto-ui-internal" in request.url else None,
     )
     page = visit.open("/traces/1")
     viewer = page.frame_locator("iframe.viewer")

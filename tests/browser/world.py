@@ -1,4 +1,5 @@
-"""A service that has been in use for a while: three operators, forty commits, two devices, and everything that can go wrong.
+"""A service that has been in use for a while: three operators, forty commits, two devices, and everything that can go
+wrong.
 
 Written through the engine's own functions, the way a worker and the judge write it.
 """
@@ -21,7 +22,16 @@ from warpwatch import git
 from warpwatch.contract.words import Status, Triage, Verdict
 from warpwatch.db import proofs, registry, regressions, runs, submissions, triage
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import BuildRow, ComparisonRow, EnvironmentRow, KernelRow, MeasurementRow, ResultRow, RunOutcome, TraceRow
+from warpwatch.db.outcome import (
+    BuildRow,
+    ComparisonRow,
+    EnvironmentRow,
+    KernelRow,
+    MeasurementRow,
+    ResultRow,
+    RunOutcome,
+    TraceRow,
+)
 from warpwatch.db.reads.history import find_series
 from warpwatch.db.reads.judging import list_job_ids
 
@@ -31,9 +41,16 @@ SLOWER, WRONG, CRASHED, UNBUILT, FASTER, NEW_DRIVER = 31, 18, 24, 12, 36, 22
 EVENTS = (8, 9, UNBUILT, SLOWER - 1, SLOWER, FASTER - 1, FASTER, COMMITS - 2, COMMITS - 1)
 
 _FACTS = {
-    "gpu": "NVIDIA H100 80GB HBM3", "driver": "570.86.15", "cuda": "13.0", "torch": "2.13.0+cu130", "compiler": "nvcc 13.0.48",
-    "python": "3.11.9", "kernel": "6.8.0-51-generic", "cpu": "AMD EPYC 9454, 16 cores", "threads": 16,
-}  # fmt: skip
+    "gpu": "NVIDIA H100 80GB HBM3",
+    "driver": "570.86.15",
+    "cuda": "13.0",
+    "torch": "2.13.0+cu130",
+    "compiler": "nvcc 13.0.48",
+    "python": "3.11.9",
+    "kernel": "6.8.0-51-generic",
+    "cpu": "AMD EPYC 9454, 16 cores",
+    "threads": 16,
+}
 _GPU_PEAKS = {"copy": 3.0e12, "f32": 51.7e12, "tf32": 367e12, "bf16": 798e12}
 GPU = EnvironmentRow("a" * 64, "cuda", "nvidia-h100-80gb-hbm3", "NVIDIA H100 80GB HBM3", _FACTS, _GPU_PEAKS)
 GPU_LATER = EnvironmentRow(
@@ -45,11 +62,15 @@ CPU = EnvironmentRow(
 )
 
 _SUBJECTS = (
-    "kron: Keep both layers of a row in shared memory", "square: Read four elements per thread",
-    "vector_add: Launch one block per multiprocessor", "Say in the docs how the factors are packed",
-    "kron: Swap the factor loops, so that stores are coalesced", "Raise the alignment of packed weights to 16 bytes",
-    "square: Drop the bounds check for multiples of the tile", "kron: Fold the closing transpose into the last product",
-)  # fmt: skip
+    "kron: Keep both layers of a row in shared memory",
+    "square: Read four elements per thread",
+    "vector_add: Launch one block per multiprocessor",
+    "Say in the docs how the factors are packed",
+    "kron: Swap the factor loops, so that stores are coalesced",
+    "Raise the alignment of packed weights to 16 bytes",
+    "square: Drop the bounds check for multiples of the tile",
+    "kron: Fold the closing transpose into the last product",
+)
 _AUTHORS = ("First Author", "Second Author", "Third Author", "Fourth Author")
 
 
@@ -87,7 +108,9 @@ def make_source(path: Path) -> list[str]:
             text = f"# {subject} {number}\n"
             lines += [f"M 644 inline kernels/{op.name}.py", f"data {len(text.encode())}", text]
     subprocess.run(["git", "fast-import", "--quiet"], cwd=path, input="\n".join(lines).encode() + b"\n", check=True)
-    listed = subprocess.run(["git", "rev-list", "--reverse", "main"], cwd=path, check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "rev-list", "--reverse", "main"], cwd=path, check=True, capture_output=True, text=True
+    )
     return listed.stdout.split()
 
 
@@ -116,7 +139,9 @@ def build(world: World) -> World:
 
 def _register(world: World) -> None:
     infos = (
-        git.describe_all(world.source, world.shas) if hasattr(git, "describe_all") else git.describe_many(world.source, world.shas)
+        git.describe_all(world.source, world.shas)
+        if hasattr(git, "describe_all")
+        else git.describe_many(world.source, world.shas)
     )
     rows = [registry.NewCommit(i.sha, i.parent_sha, i.ordinal, i.author, i.authored_at, i.subject) for i in infos]
     with world.database.session() as s:
@@ -132,7 +157,15 @@ def _register(world: World) -> None:
 
 
 def submit(
-    world: World, kind: str, number: int, op: str, device: str, *, base: int | None = None, origin: str = "api", jobs: int = 1
+    world: World,
+    kind: str,
+    number: int,
+    op: str,
+    device: str,
+    *,
+    base: int | None = None,
+    origin: str = "api",
+    jobs: int = 1,
 ) -> list[int]:
     """Ids of new jobs for the commit with that number."""
     base_id = None if base is None else world.commits[world.shas[base]]
@@ -168,22 +201,34 @@ def _measure(world: World, op: Op, number: int, environment: EnvironmentRow) -> 
             checked.append(ResultRow(variant, key, status, message, _tensors(number, status)))
             ok = status in (Status.OK, Status.WRONG)
             timed = measurements(op, variant, key, base * factor, number, environment) if ok else []
-            benched.append(ResultRow(variant, key, Status.OK if ok else status, "" if ok else message, measurements=timed))
+            benched.append(
+                ResultRow(variant, key, Status.OK if ok else status, "" if ok else message, measurements=timed)
+            )
     device = environment.device_key
     build = None
     if op.name != "vector_add":
         broken = op.name == "square" and number == UNBUILT
         build = BuildRow(
-            "build_failed" if broken else "ok", f"{op.name}-{number // 4}", not broken and number % 4 != 0, 0.04 if number % 4 else 6.3,
-            "square.cu(41): error: expected a ';'\n1 error detected in the compilation of \"square.cu\"." if broken else "[1/2] nvcc\n[2/2] link\n",
-            [] if broken else _machine_code(op.name, number), 6.3, "" if broken else f"{op.name}-{number // 4}",
-        )  # fmt: skip
+            "build_failed" if broken else "ok",
+            f"{op.name}-{number // 4}",
+            not broken and number % 4 != 0,
+            0.04 if number % 4 else 6.3,
+            "square.cu(41): error: expected a ';'\n1 error detected in the compilation of \"square.cu\"."
+            if broken
+            else "[1/2] nvcc\n[2/2] link\n",
+            [] if broken else _machine_code(op.name, number),
+            6.3,
+            "" if broken else f"{op.name}-{number // 4}",
+        )
     log = f"checking out {world.shas[number][:10]}\nbuilding {op.name}\n" + "".join(
         f"{row.variant} {row.case}: {row.status}\n" for row in checked
     )
     if number in (*EVENTS, WRONG, CRASHED, CRASHED + 1):
         finish(
-            world, submit(world, "check", number, op.name, device)[0], RunOutcome(environment, build=build, results=checked), log
+            world,
+            submit(world, "check", number, op.name, device)[0],
+            RunOutcome(environment, build=build, results=checked),
+            log,
         )
     finish(world, submit(world, "bench", number, op.name, device)[0], RunOutcome(environment, results=benched), log)
 
@@ -191,15 +236,24 @@ def _measure(world: World, op: Op, number: int, environment: EnvironmentRow) -> 
 def _machine_code(op: str, number: int) -> list[dict[str, Any]]:
     """Kernels of a build: every fourth commit changes the machine code of one, and SLOWER needs more registers."""
     slower = number >= SLOWER
-    rows = [("fwd<float, 4>", "sm_90", 80 if slower else 64, 49152, 0), ("bwd<float, 4>", "sm_90", 255, 65536, 96 * (op == "kron")),
-            ("fwd<float, 4>", "sm_80", 72, 49152, 0), (".cu", "x86-64", 0, 0, 0)]  # fmt: skip
+    rows = [
+        ("fwd<float, 4>", "sm_90", 80 if slower else 64, 49152, 0),
+        ("bwd<float, 4>", "sm_90", 255, 65536, 96 * (op == "kron")),
+        ("fwd<float, 4>", "sm_80", 72, 49152, 0),
+        (".cu", "x86-64", 0, 0, 0),
+    ]
     return [
         {
-            "name": f"{op}_{name}" if name[0] != "." else f"{op}{name}", "arch": arch, "registers": registers, "shared_bytes": shared,
-            "spill_bytes": spills, "code_bytes": 4096 + 128 * (number // 4 if place == 0 else 0), "code_hash": f"{op}{place}{number // 4 if place == 0 else 0}",
+            "name": f"{op}_{name}" if name[0] != "." else f"{op}{name}",
+            "arch": arch,
+            "registers": registers,
+            "shared_bytes": shared,
+            "spill_bytes": spills,
+            "code_bytes": 4096 + 128 * (number // 4 if place == 0 else 0),
+            "code_hash": f"{op}{place}{number // 4 if place == 0 else 0}",
         }
         for place, (name, arch, registers, shared, spills) in enumerate(rows)
-    ]  # fmt: skip
+    ]
 
 
 def _fate(op: str, variant: str, key: str, number: int, kind: str) -> tuple[Status, str]:
@@ -208,7 +262,10 @@ def _fate(op: str, variant: str, key: str, number: int, kind: str) -> tuple[Stat
     if variant == "cublas" and "f64" in key:
         return Status.UNSUPPORTED, "unsupported: only f32"
     if op == "kron" and variant == "v3" and number == WRONG and "bwd" in key:
-        return Status.WRONG, "grad x is wrong: relative error 4.1e-02, allowed 2.3e-05\nworst at [3, 127, 0]\nreplay with --seed 7"
+        return (
+            Status.WRONG,
+            "grad x is wrong: relative error 4.1e-02, allowed 2.3e-05\nworst at [3, 127, 0]\nreplay with --seed 7",
+        )
     if op == "kron" and variant == "v3" and number == CRASHED:
         return (
             Status.CRASHED,
@@ -229,14 +286,32 @@ def _tensors(number: int, status: Status) -> dict[str, Any]:
     if status not in (Status.OK, Status.WRONG):
         return {}
     wrong = status == Status.WRONG
-    shared = {"norm": 181.2, "oracle_norm": 181.2, "absolute": 3.1e-6, "ulp": 3.0, "torch_relative": 8.1e-8, "tolerance": 2.3e-5}
-    return {"seed": number, "tensors": [
-        {"name": "y", "right": True, "relative": 9.4e-8, "worst_index": [3, 17], **shared},
-        {"name": "grad x", "right": not wrong, "relative": 4.1e-2 if wrong else 1.2e-7, "worst_index": [3, 127, 0], **shared},
-    ]}  # fmt: skip
+    shared = {
+        "norm": 181.2,
+        "oracle_norm": 181.2,
+        "absolute": 3.1e-6,
+        "ulp": 3.0,
+        "torch_relative": 8.1e-8,
+        "tolerance": 2.3e-5,
+    }
+    return {
+        "seed": number,
+        "tensors": [
+            {"name": "y", "right": True, "relative": 9.4e-8, "worst_index": [3, 17], **shared},
+            {
+                "name": "grad x",
+                "right": not wrong,
+                "relative": 4.1e-2 if wrong else 1.2e-7,
+                "worst_index": [3, 127, 0],
+                **shared,
+            },
+        ],
+    }
 
 
-def measurements(op: Op, variant: str, key: str, base: float, number: int, environment: EnvironmentRow) -> list[MeasurementRow]:
+def measurements(
+    op: Op, variant: str, key: str, base: float, number: int, environment: EnvironmentRow
+) -> list[MeasurementRow]:
     """Every metric of one cell, with the noise of its kind; the same numbers every time."""
     rng = random.Random(f"{op.name}{variant}{key}{number}{environment.key}")
     level = base * (1.0 if environment.device_kind == "cuda" else 38.0)
@@ -247,7 +322,9 @@ def measurements(op: Op, variant: str, key: str, base: float, number: int, envir
     if environment is GPU_LATER:
         level *= 0.985
     found = []
-    for metric, extra in (("graph", 1.0), ("call", 1.9)) if environment.device_kind == "cuda" else (("hot", 1.0), ("cold", 1.4)):
+    for metric, extra in (
+        (("graph", 1.0), ("call", 1.9)) if environment.device_kind == "cuda" else (("hot", 1.0), ("cold", 1.4))
+    ):
         median = level * extra * rng.gauss(1.0, 0.006)
         spread = abs(rng.gauss(0.004, 0.002)) + 0.001
         cost = next((flops, size) for name, flops, size, _ in op.cases if name == key)
@@ -288,20 +365,32 @@ def _judge(world: World, trace: TraceRow) -> None:
     with world.database.session() as s:
         note = "The second buffer halves the occupancy. A smaller tile follows.\nUntil then v2 serves."
         triage.set_triage(s, world.ids["slower"], Triage.ACKNOWLEDGED, "First Author", note)
-        triage.set_triage(s, world.ids["slower"], Triage.NEW, "Second Author", "Open again: it also hits the backward pass.")
+        triage.set_triage(
+            s, world.ids["slower"], Triage.NEW, "Second Author", "Open again: it also hits the backward pass."
+        )
 
 
-def _change(world: World, operator: str, variant: str, number: int, ratio: float, verdict: Verdict | None, trace: TraceRow) -> int:
+def _change(
+    world: World, operator: str, variant: str, number: int, ratio: float, verdict: Verdict | None, trace: TraceRow
+) -> int:
     op = next(one for one in OPERATORS if one.name == operator)
     direction = "slower" if ratio > 1 else "faster"
     with world.database.session() as s:
-        series = [find_series(s, world.repository, operator, key, variant, GPU.device_key, "graph") for key, *_ in op.cases[:2]]
+        series = [
+            find_series(s, world.repository, operator, key, variant, GPU.device_key, "graph")
+            for key, *_ in op.cases[:2]
+        ]
         members = [(one.id, ratio * (1 - 0.01 * place)) for place, one in enumerate(series) if one]
         found = regressions.open_suspicion(
-            s, operator_id=world.operators[operator], device_id=world.devices[GPU.device_key],
-            base_commit_id=world.commits[world.shas[number - 1]], head_commit_id=world.commits[world.shas[number]],
-            direction=direction, ratio=ratio, series=members,
-        )  # fmt: skip
+            s,
+            operator_id=world.operators[operator],
+            device_id=world.devices[GPU.device_key],
+            base_commit_id=world.commits[world.shas[number - 1]],
+            head_commit_id=world.commits[world.shas[number]],
+            direction=direction,
+            ratio=ratio,
+            series=members,
+        )
     assert found is not None
     job = submit(world, "compare", number, operator, GPU.device_key, base=number - 1, origin="confirm")[0]
     with world.database.session() as s:
@@ -315,7 +404,14 @@ def _change(world: World, operator: str, variant: str, number: int, ratio: float
         drift = [base * 0.41 * rng.gauss(1.0, 0.008) for _ in range(14)]
         rounds.append(
             ComparisonRow(
-                variant, key, "graph", "1", Status.OK, "", drift, [value * real * rng.gauss(1.0, 0.003) for value in drift]
+                variant,
+                key,
+                "graph",
+                "1",
+                Status.OK,
+                "",
+                drift,
+                [value * real * rng.gauss(1.0, 0.003) for value in drift],
             )
         )
     traced = [ResultRow(variant, op.cases[0][0], Status.OK, trace=trace)]
@@ -329,8 +425,16 @@ def _change(world: World, operator: str, variant: str, number: int, ratio: float
         decisions = [regressions.SeriesDecision(id_, verdict, real, real * 0.994, real * 1.005) for id_, _ in members]
         latest = trace_ids(s)
         regressions.decide(
-            s, found, verdict, ratio=real, low=real * 0.994, high=real * 1.005, series=decisions, base_trace_id=latest[1], head_trace_id=latest[0]
-        )  # fmt: skip
+            s,
+            found,
+            verdict,
+            ratio=real,
+            low=real * 0.994,
+            high=real * 1.005,
+            series=decisions,
+            base_trace_id=latest[1],
+            head_trace_id=latest[0],
+        )
     return found
 
 
@@ -355,17 +459,24 @@ def _queue(world: World) -> None:
         lost = runs.begin_run(s, failed, world.workers[CPU.device_key])
         assert lost is not None
         runs.append_log(s, lost.run_id, "git worktree add failed: no space left on device\n")
-        runs.fail_run(s, lost.run_id, "git worktree add failed: no space left on device; free some and run it again", retry=False)
+        runs.fail_run(
+            s, lost.run_id, "git worktree add failed: no space left on device; free some and run it again", retry=False
+        )
     world.ids |= {"running_job": running, "running_run": order.run_id, "queued_job": waiting[0], "failed_job": failed}
 
 
 def _prove(world: World) -> None:
     """Mutants on both devices: all caught on one, one that survived and one false accusation on the other."""
     caught = {
-        "operator": "stencil", "variant": "writes_past_end", "fault": "one element too many", "expected": "guard bands",
-        "outcome": "caught", "caught_by": "guard bands", "case": "n=1001,f32,fwd",
+        "operator": "stencil",
+        "variant": "writes_past_end",
+        "fault": "one element too many",
+        "expected": "guard bands",
+        "outcome": "caught",
+        "caught_by": "guard bands",
+        "case": "n=1001,f32,fwd",
         "message": "guard bands: it writes beside memory that it allocated: 4 bytes, the first 0 past the end of (1001,) float32",
-    }  # fmt: skip
+    }
     missed = caught | {"variant": "skips_last_tile", "outcome": "survived", "caught_by": "", "message": ""}
     absent = caught | {
         "variant": "missing_barrier",
@@ -373,7 +484,13 @@ def _prove(world: World) -> None:
         "caught_by": "",
         "message": "racecheck looks at CUDA code",
     }
-    accused = {"operator": "stencil", "variant": "tiles", "case": "n=65,f32,bwd", "seed": 7, "message": "y: relative error 1e-6"}
+    accused = {
+        "operator": "stencil",
+        "variant": "tiles",
+        "case": "n=65,f32,bwd",
+        "seed": 7,
+        "message": "y: relative error 1e-6",
+    }
     with world.database.session() as s:
         for device, exhibits, wrongly in ((GPU, [caught], []), (CPU, [caught, absent, missed], [accused])):
             content = {"seeds": 200, "innocent": 8400, "exhibits": exhibits, "accused": wrongly}
@@ -391,7 +508,8 @@ def real_trace() -> TraceRow:
             spent.setdefault(event["name"], []).append(event["dur"] * 1e3)
     total = sum(map(sum, spent.values()))
     kernels = [
-        KernelRow(name, len(all_ns), sum(all_ns), sum(all_ns) / len(all_ns), sum(all_ns) / total) for name, all_ns in spent.items()
+        KernelRow(name, len(all_ns), sum(all_ns), sum(all_ns) / len(all_ns), sum(all_ns) / total)
+        for name, all_ns in spent.items()
     ]
     kernels.sort(key=lambda row: -row.total_ns)
     return TraceRow(path, len(text), kernels, {"cudaLaunchKernel": 2.0}, _summary(kernels), b"report")
@@ -402,16 +520,62 @@ def _summary(kernels: list[KernelRow]) -> dict[str, Any]:
     name = "void at::native::elementwise_kernel<128, 2, at::native::copy(at::Iter&)::{lambda()#3}>(int, float*)"
     facts = {"grid": [8, 1, 1], "block": [128, 1, 1], "registers": 76, "shared_bytes": 20480}
     percents = dict.fromkeys(("sm_percent", "dram_percent", "occupancy_percent"), 41.5)
-    kernels[0].details.update(facts, theoretical_occupancy=0.375, blocks_per_sm=6, occupancy_limit="registers", waves=0.01)
+    kernels[0].details.update(
+        facts, theoretical_occupancy=0.375, blocks_per_sm=6, occupancy_limit="registers", waves=0.01
+    )
     return {
-        "calls": 2, "plan": {"wait": 1, "warm_up": 1, "active": 2, "repeat": 2, "counters": True}, "cycles": [2.1e5, 2.0e5],
-        "sequence": [[row.name, row.mean_ns] for row in kernels], "table": "Name  Self CPU %  # of Calls " * 12,
-        "launch": {"host_ns": 9e4, "launch_ns": 8e3, "launches": 2.0, "device_ns": 7e3, "bound": True, "sentence": "The host issues a call in 31.0 µs."},
+        "calls": 2,
+        "plan": {"wait": 1, "warm_up": 1, "active": 2, "repeat": 2, "counters": True},
+        "cycles": [2.1e5, 2.0e5],
+        "sequence": [[row.name, row.mean_ns] for row in kernels],
+        "table": "Name  Self CPU %  # of Calls " * 12,
+        "launch": {
+            "host_ns": 9e4,
+            "launch_ns": 8e3,
+            "launches": 2.0,
+            "device_ns": 7e3,
+            "bound": True,
+            "sentence": "The host issues a call in 31.0 µs.",
+        },
         "host_timer": {"issue_ns": 3.1e4, "call_ns": 4.9e4, "count": 20},
-        "gaps": {"window_ns": 9e4, "idle_ns": 6e4, "share": 0.667, "count": 3, "largest": [{"ns": 4e4, "after": name, "before": name, "operator": None}]},
-        "memory": {"device": "cuda", "base_bytes": 2**20, "peak_bytes": 5 * 2**20, "allocations": 4, "allocated_bytes": 4 * 2**20,
-                   "points": [[0.0, 2**20], [1e5, 5 * 2**20], [2e5, 2**20]]},
-        "survey": [{"operator": "aten::mm", "shapes": [[33, 33], [33, 33]], "kernel": name, "launches": 4, "total_ns": 8e3, **facts}],
-        "counters": {"message": "", "rows": [{"kernel": name, "grid": "(8, 1, 1)", "block": "(128, 1, 1)", "time_ns": 3424.0, **percents,
-                                              "l2_hit_percent": None, "stall_long_scoreboard": 3.4, "stall_barrier": None}]},
-    }  # fmt: skip
+        "gaps": {
+            "window_ns": 9e4,
+            "idle_ns": 6e4,
+            "share": 0.667,
+            "count": 3,
+            "largest": [{"ns": 4e4, "after": name, "before": name, "operator": None}],
+        },
+        "memory": {
+            "device": "cuda",
+            "base_bytes": 2**20,
+            "peak_bytes": 5 * 2**20,
+            "allocations": 4,
+            "allocated_bytes": 4 * 2**20,
+            "points": [[0.0, 2**20], [1e5, 5 * 2**20], [2e5, 2**20]],
+        },
+        "survey": [
+            {
+                "operator": "aten::mm",
+                "shapes": [[33, 33], [33, 33]],
+                "kernel": name,
+                "launches": 4,
+                "total_ns": 8e3,
+                **facts,
+            }
+        ],
+        "counters": {
+            "message": "",
+            "rows": [
+                {
+                    "kernel": name,
+                    "grid": "(8, 1, 1)",
+                    "block": "(128, 1, 1)",
+                    "time_ns": 3424.0,
+                    **percents,
+                    "l2_hit_percent": None,
+                    "stall_long_scoreboard": 3.4,
+                    "stall_barrier": None,
+                }
+            ],
+        },
+    }

@@ -56,7 +56,12 @@ class World:
     def job(self, kind: str = "bench", *, commit: int = 0, priority: int = 0, base: int | None = None) -> int:
         """The id of a queued job."""
         new = submissions.NewJob(
-            kind, self.commits[commit], self.operator, self.device, {"suite": "quick"}, None if base is None else self.commits[base]
+            kind,
+            self.commits[commit],
+            self.operator,
+            self.device,
+            {"suite": "quick"},
+            None if base is None else self.commits[base],
         )
         with self.database.session() as s:
             request = submissions.NewSubmission(self.repository, {"kinds": [kind]}, [new], priority=priority)
@@ -90,7 +95,9 @@ def make_world(database: Database) -> World:
 
 
 def measurement(median: float = 1000.0, metric: str = "hot") -> MeasurementRow:
-    return MeasurementRow(metric, "1", [median - 1, median, median + 1], median, median - 1, median + 1, 0.001, 0, 0.5, "copy")
+    return MeasurementRow(
+        metric, "1", [median - 1, median, median + 1], median, median - 1, median + 1, 0.001, 0, 0.5, "copy"
+    )
 
 
 def outcome(median: float = 1000.0, **changes: Any) -> RunOutcome:

@@ -112,7 +112,9 @@ def test_a_stale_pid_file_that_names_somebody_else_is_no_obstacle(home: Path) ->
     content = (embedded.data_folder(home) / "postmaster.pid").read_text()
     embedded.stop(home)
     # After a restart of a container, the number often belongs to another living process of the same user.
-    (embedded.data_folder(home) / "postmaster.pid").write_text(content.replace(content.split("\n")[0], str(os.getpid()), 1))
+    (embedded.data_folder(home) / "postmaster.pid").write_text(
+        content.replace(content.split("\n")[0], str(os.getpid()), 1)
+    )
     write(start(home), "SELECT 1")
 
 
@@ -148,7 +150,10 @@ def test_a_killed_user_of_the_server_does_not_count(home: Path) -> None:
 
 def test_several_processes_may_start_it_at_once(new_home: Path) -> None:
     code = "import sys; from pathlib import Path; from db import embedded; print(embedded.start(Path(sys.argv[1])))"
-    several = [subprocess.Popen([sys.executable, "-c", code, str(new_home)], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    several = [
+        subprocess.Popen([sys.executable, "-c", code, str(new_home)], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
     answers = [process.communicate(timeout=60)[0] for process in several]
     assert answers == [embedded.url_of(new_home) + "\n"] * 3
 
@@ -165,7 +170,9 @@ def test_a_missing_wheel_is_explained(home: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_full_disk_is_named() -> None:
-    assert isinstance(translate(OperationalError("INSERT", {}, DiskFull("no space left")), "postgresql:///x"), DatabaseFullError)
+    assert isinstance(
+        translate(OperationalError("INSERT", {}, DiskFull("no space left")), "postgresql:///x"), DatabaseFullError
+    )
 
 
 def test_passwords_are_not_shown() -> None:

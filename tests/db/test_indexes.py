@@ -53,7 +53,13 @@ def use_everything(world: World) -> None:
         commits = {"base_commit_id": world.commits[0], "head_commit_id": world.commits[1]}
         series = s.query(PointRecord.series_id).limit(1).scalar()
         number = regressions.open_suspicion(
-            s, operator_id=world.operator, device_id=world.device, direction="slower", ratio=1.3, series=[(series, 1.3)], **commits
+            s,
+            operator_id=world.operator,
+            device_id=world.device,
+            direction="slower",
+            ratio=1.3,
+            series=[(series, 1.3)],
+            **commits,
         )
         assert number is not None
         one = regressions.SeriesDecision(series, regressions.Verdict.CONFIRMED, 1.3, 1.2, 1.4)
@@ -101,7 +107,10 @@ def judge_everything(world: World) -> None:
     with world.database.session() as s:
         number = s.query(RegressionRecord.id).order_by(RegressionRecord.id).limit(1).scalar()
         series, variant, case = (
-            s.query(SeriesRecord.id, SeriesRecord.variant_id, SeriesRecord.case_id).order_by(SeriesRecord.id).limit(1).one()
+            s.query(SeriesRecord.id, SeriesRecord.variant_id, SeriesRecord.case_id)
+            .order_by(SeriesRecord.id)
+            .limit(1)
+            .one()
         )
         ends = (world.commits[0], world.commits[1])
         new = trials.NewTrial(
@@ -139,7 +148,10 @@ def test_no_statement_reads_a_whole_table(world: World, act: Callable[[World], N
     seen: dict[str, Any] = {}
 
     def remember(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-        if statement.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")) and "pg_notify" not in statement:
+        if (
+            statement.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "INSERT", "WITH"))
+            and "pg_notify" not in statement
+        ):
             seen.setdefault(statement, parameters[0] if isinstance(parameters, list) else parameters)
 
     if act is not use_everything:

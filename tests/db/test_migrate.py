@@ -130,7 +130,12 @@ def test_every_foreign_key_in_a_hot_path_has_its_index() -> None:
         for name, table in Base.metadata.tables.items()
         for column in [*(next(iter(index.columns)) for index in table.indexes), next(iter(table.primary_key.columns))]
     }
-    for table, column in [("runs", "worker_id"), ("points", "commit_id"), ("traces", "result_id"), ("run_logs", "run_id")]:
+    for table, column in [
+        ("runs", "worker_id"),
+        ("points", "commit_id"),
+        ("traces", "result_id"),
+        ("run_logs", "run_id"),
+    ]:
         assert (table, column) in leading
 
 

@@ -250,6 +250,8 @@ def test_tickets_are_found_by_their_job(world: World) -> None:
     jobs = [world.job() for _ in range(3)]
     with world.database.session() as s:
         pairs = s.execute(
-            text("SELECT jobs.id, (p.args->>'job_id')::bigint FROM jobs JOIN procrastinate_jobs p ON p.id = jobs.ticket")
+            text(
+                "SELECT jobs.id, (p.args->>'job_id')::bigint FROM jobs JOIN procrastinate_jobs p ON p.id = jobs.ticket"
+            )
         ).all()
     assert sorted(tuple(pair) for pair in pairs) == [(job, job) for job in jobs]

@@ -54,7 +54,10 @@ def record(world: World, found: RunOutcome, **job: int | str) -> int:
 def trace_row(path: Path, content: bytes, level: int = 6) -> TraceRow:
     path.write_bytes(gzip.compress(content, level))
     return TraceRow(
-        path, len(content), [KernelRow("kron_kernel", 3, 300.0, 100.0, 1.0, {"grid": [1, 2, 3]})], {"cudaLaunchKernel": 1.5}
+        path,
+        len(content),
+        [KernelRow("kron_kernel", 3, 300.0, 100.0, 1.0, {"grid": [1, 2, 3]})],
+        {"cudaLaunchKernel": 1.5},
     )
 
 
@@ -90,7 +93,14 @@ def test_every_part_of_an_outcome_is_kept(world: World) -> None:
 def test_names_are_made_once(world: World, counted: Callable[[str], int]) -> None:
     for commit in (0, 1, 2):
         record(world, outcome(), commit=commit)
-    assert [counted(t) for t in ("environments", "operators", "variants", "cases", "series", "points")] == [1, 1, 1, 2, 2, 6]
+    assert [counted(t) for t in ("environments", "operators", "variants", "cases", "series", "points")] == [
+        1,
+        1,
+        1,
+        2,
+        2,
+        6,
+    ]
 
 
 def test_every_status_is_kept_apart(world: World) -> None:
@@ -141,7 +151,10 @@ def test_a_comparison_keeps_both_commits_apart(world: World, tmp_path: Path) -> 
         comparison = s.query(ComparisonRecord).one()
         assert (comparison.base_commit_id, comparison.head_commit_id) == (world.commits[0], world.commits[1])
         assert (comparison.base_ns, comparison.head_ns) == ([100.0, 101.0], [130.0, 131.0])
-        assert [c for (c,) in s.query(ResultRecord.commit_id).order_by(ResultRecord.id)] == [world.commits[1], world.commits[0]]
+        assert [c for (c,) in s.query(ResultRecord.commit_id).order_by(ResultRecord.id)] == [
+            world.commits[1],
+            world.commits[0],
+        ]
         assert s.query(TraceRecord).count() == 2
 
 
@@ -155,7 +168,10 @@ def test_a_comparison_keeps_both_commits_apart(world: World, tmp_path: Path) -> 
             {"results": [ResultRow("v1", CASE, Status.OK, trace=TraceRow(Path("/nowhere.gz"), 1, [], {}))]},
             "nowhere.gz cannot be read",
         ),
-        ({"results": [ResultRow("v1", CASE, Status.OK, trace=TraceRow(Path(__file__), 1, [], {}))]}, "is not a gzip'ed file"),
+        (
+            {"results": [ResultRow("v1", CASE, Status.OK, trace=TraceRow(Path(__file__), 1, [], {}))]},
+            "is not a gzip'ed file",
+        ),
     ],
 )
 def test_what_contradicts_itself_leaves_nothing(
@@ -188,7 +204,12 @@ def test_a_trace_comes_back_as_it_went_in(world: World, tmp_path: Path) -> None:
         assert max(map(len, pieces)) <= traces.CHUNK_BYTES
         assert b"".join(pieces) == content
         kernel = s.query(TraceKernelRecord).one()
-        assert (kernel.name, kernel.calls, kernel.total_ns, kernel.details) == ("kron_kernel", 3, 300.0, {"grid": [1, 2, 3]})
+        assert (kernel.name, kernel.calls, kernel.total_ns, kernel.details) == (
+            "kron_kernel",
+            3,
+            300.0,
+            {"grid": [1, 2, 3]},
+        )
         with pytest.raises(NotFoundError):
             traces.iter_trace(s, trace.id + 1)
 
@@ -232,7 +253,9 @@ def test_a_huge_trace_needs_the_memory_of_a_few_chunks(world: World, tmp_path: P
     assert memory < 40 << 20
 
 
-def test_two_runs_that_make_the_same_names_at_once_do_not_block_each_other(world: World, counted: Callable[[str], int]) -> None:
+def test_two_runs_that_make_the_same_names_at_once_do_not_block_each_other(
+    world: World, counted: Callable[[str], int]
+) -> None:
     names = [f"v{i}" for i in range(20)]
     barrier, errors = threading.Barrier(4), []
 
@@ -240,7 +263,10 @@ def test_two_runs_that_make_the_same_names_at_once_do_not_block_each_other(world
         shuffled = random.Random(seed).sample(names, len(names))
         barrier.wait()
         try:
-            record(world, outcome(results=[ResultRow(name, CASE, Status.OK, measurements=[measurement()]) for name in shuffled]))
+            record(
+                world,
+                outcome(results=[ResultRow(name, CASE, Status.OK, measurements=[measurement()]) for name in shuffled]),
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, the test shows it
             errors.append(error)
 
@@ -257,7 +283,11 @@ def test_names_are_made_in_one_order_whoever_makes_them(world: World) -> None:
     with world.database.session() as s:
         registry.ensure_operators(s, world.repository, ["zeta", "alpha", "mu"])
     with world.database.session() as s:
-        assert s.scalars(text("SELECT name FROM operators WHERE name <> 'kron' ORDER BY id")).all() == ["alpha", "mu", "zeta"]
+        assert s.scalars(text("SELECT name FROM operators WHERE name <> 'kron' ORDER BY id")).all() == [
+            "alpha",
+            "mu",
+            "zeta",
+        ]
 
 
 def test_registering_again_refreshes(world: World, counted: Callable[[str], int]) -> None:
@@ -274,7 +304,9 @@ def test_registering_again_refreshes(world: World, counted: Callable[[str], int]
 
 def test_a_catalogue_that_a_commit_has_already_is_not_written_again(world: World) -> None:
     written: list[str] = []
-    event.listen(world.database.engine, "before_cursor_execute", lambda c, cursor, statement, *rest: written.append(statement))
+    event.listen(
+        world.database.engine, "before_cursor_execute", lambda c, cursor, statement, *rest: written.append(statement)
+    )
     for commit, expected in ((0, ["commits", "operators", "operators", "variants", "cases"]), (0, ["commits"])):
         del written[:]
         with world.database.session() as s:
@@ -285,7 +317,10 @@ def test_a_catalogue_that_a_commit_has_already_is_not_written_again(world: World
 
 
 def test_an_operator_that_does_not_load_keeps_what_is_known_of_it(world: World) -> None:
-    broken = {"contract": 1, "operators": [{"name": "kron", "summary": "", "variants": [], "cases": [], "error": "SyntaxError"}]}
+    broken = {
+        "contract": 1,
+        "operators": [{"name": "kron", "summary": "", "variants": [], "cases": [], "error": "SyntaxError"}],
+    }
     record(world, outcome())
     with world.database.session() as s:
         registry.record_catalogue(s, world.commits[1], broken)

@@ -149,7 +149,9 @@ def test_measuring_a_commit_again_adds_a_later_point(world: World) -> None:
     assert [m for (m,) in medians] == [1000.0, 2000.0, 1000.0, 2000.0]
 
 
-def test_a_paused_worker_that_wakes_up_after_its_lease_writes_nothing(world: World, counted: Callable[[str], int]) -> None:
+def test_a_paused_worker_that_wakes_up_after_its_lease_writes_nothing(
+    world: World, counted: Callable[[str], int]
+) -> None:
     clock = Clock()
     reaper = Reaper(15, clock=clock)
     stale = begin(world, world.job())

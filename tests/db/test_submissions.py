@@ -15,13 +15,17 @@ from warpwatch.db.errors import NotFoundError
 from warpwatch.db.models import JobRecord, SubmissionRecord
 
 
-def new_submission(world: World, kinds: tuple[str, ...] = ("check", "bench"), key: str | None = None) -> submissions.NewSubmission:
+def new_submission(
+    world: World, kinds: tuple[str, ...] = ("check", "bench"), key: str | None = None
+) -> submissions.NewSubmission:
     jobs = [
         submissions.NewJob(kind, commit, world.operator, world.device, {"suite": "quick"})
         for commit in world.commits
         for kind in kinds
     ]
-    return submissions.NewSubmission(world.repository, {"kinds": list(kinds)}, jobs, origin="cli", priority=3, idempotency_key=key)
+    return submissions.NewSubmission(
+        world.repository, {"kinds": list(kinds)}, jobs, origin="cli", priority=3, idempotency_key=key
+    )
 
 
 def create(world: World, new: submissions.NewSubmission) -> int:
@@ -32,7 +36,10 @@ def create(world: World, new: submissions.NewSubmission) -> int:
 def states(world: World, submission_id: int) -> list[str]:
     with world.database.session() as s:
         return [
-            state for (state,) in s.query(JobRecord.state).where(JobRecord.submission_id == submission_id).order_by(JobRecord.id)
+            state
+            for (state,) in s.query(JobRecord.state)
+            .where(JobRecord.submission_id == submission_id)
+            .order_by(JobRecord.id)
         ]
 
 
@@ -110,7 +117,9 @@ def test_what_does_not_exist_is_named(world: World, act: Callable[..., object]) 
 
 def test_thousands_of_jobs_are_one_transaction_of_few_statements(world: World, counted: Callable[[str], int]) -> None:
     statements: list[str] = []
-    event.listen(world.database.engine, "before_cursor_execute", lambda c, cursor, statement, *rest: statements.append(statement))
+    event.listen(
+        world.database.engine, "before_cursor_execute", lambda c, cursor, statement, *rest: statements.append(statement)
+    )
     job = submissions.NewJob("bench", world.commits[0], world.operator, world.device, {"suite": "full"})
     create(world, submissions.NewSubmission(world.repository, {}, [job] * 3000))
     assert counted("jobs") == counted("procrastinate_jobs") == 3000

@@ -51,9 +51,9 @@ def test_a_bundle_comes_in_as_work_that_is_done(database: Database) -> None:
         assert s.get_one(SubmissionRecord, imported.submission_id).origin == "bundle"
         assert {(job.state, job.attempt, job.finished_at) for job in s.query(JobRecord)} == {(JobState.DONE, 1, WHEN)}
         assert {(run.state, run.worker_id) for run in s.query(RunRecord)} == {("done", None)}
-        assert [(p.ordinal, p.measured_at) for p in s.query(PointRecord).order_by(PointRecord.id)] == [(1, WHEN)] * 2 + [
-            (2, WHEN)
-        ] * 2
+        assert [(p.ordinal, p.measured_at) for p in s.query(PointRecord).order_by(PointRecord.id)] == [
+            (1, WHEN)
+        ] * 2 + [(2, WHEN)] * 2
 
 
 def test_importing_again_changes_nothing(database: Database, counted: Callable[[str], int]) -> None:
@@ -77,7 +77,9 @@ def test_a_longer_file_brings_only_what_is_new(database: Database, counted: Call
     assert counted("jobs") == counted("runs") == 4
 
 
-def test_importing_one_file_twice_at_once_is_importing_it_once(database: Database, counted: Callable[[str], int]) -> None:
+def test_importing_one_file_twice_at_once_is_importing_it_once(
+    database: Database, counted: Callable[[str], int]
+) -> None:
     barrier, imported = threading.Barrier(3), []
 
     def one() -> None:
@@ -107,14 +109,21 @@ def broken_off() -> Iterator[bundles.BundledJob]:
         (
             lambda: [
                 bundled(),
-                bundled(outcome=outcome(environment=H100, catalogue=None, results=[replace(outcome().results[0], case="n=9")])),
+                bundled(
+                    outcome=outcome(
+                        environment=H100, catalogue=None, results=[replace(outcome().results[0], case="n=9")]
+                    )
+                ),
             ],
             OutcomeError,
         ),
     ],
 )
 def test_a_bad_bundle_leaves_nothing(
-    database: Database, counted: Callable[[str], int], jobs: Callable[[], list[bundles.BundledJob]], error: type[Exception]
+    database: Database,
+    counted: Callable[[str], int],
+    jobs: Callable[[], list[bundles.BundledJob]],
+    error: type[Exception],
 ) -> None:
     with pytest.raises(error):
         import_it(database, bundle(jobs()))
@@ -169,7 +178,9 @@ def test_a_decision_keeps_what_was_measured(world: World, suspected: tuple[int, 
     with world.database.session() as s:
         regression = s.get_one(RegressionRecord, number)
         members = (
-            s.query(RegressionSeriesRecord.verdict, RegressionSeriesRecord.ratio).order_by(RegressionSeriesRecord.series_id).all()
+            s.query(RegressionSeriesRecord.verdict, RegressionSeriesRecord.ratio)
+            .order_by(RegressionSeriesRecord.series_id)
+            .all()
         )
     assert (regression.verdict, regression.ratio, regression.low, regression.high) == ("confirmed", 1.31, 1.29, 1.33)
     assert regression.compare_job_id == job_id
@@ -207,9 +218,18 @@ def test_triage_of_an_event_changes_all_of_it_or_nothing(world: World, suspected
     with world.database.session() as s:
         for one in (number, other):
             row = s.get_one(RegressionRecord, one)
-            assert (row.state, row.assignee, row.link, row.due_on) == ("acknowledged", "Ann", "https://example.com/7", due)
+            assert (row.state, row.assignee, row.link, row.due_on) == (
+                "acknowledged",
+                "Ann",
+                "https://example.com/7",
+                due,
+            )
         triage.triage(
-            s, [number], author="Bea", note="", fields={"assignee": "Bea", "due_on": None, "link": "https://example.com/7"}
+            s,
+            [number],
+            author="Bea",
+            note="",
+            fields={"assignee": "Bea", "due_on": None, "link": "https://example.com/7"},
         )
     with world.database.session() as s:
         notes = (

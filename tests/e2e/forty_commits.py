@@ -1,7 +1,8 @@
-"""A repository of forty commits: three slow-downs, an improvement, a wrong result, a commit that does not build, a new environment.
+"""A repository of forty commits: three slow-downs, an improvement, a wrong result, a commit that does not build, a new
+environment.
 
-Two operators take square roots by Newton's method, each case with a number of iterations of its own. More iterations than needed change
-no result and cost exactly their share: 206 instead of 200 take 3 % longer.
+Two operators take square roots by Newton's method, each case with a number of iterations of its own. More iterations
+than needed change no result and cost exactly their share: 206 instead of 200 take 3 % longer.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ class State:
 class History:
     """Both operators, changed step by step."""
 
-    operators: dict[str, State] = field(default_factory=lambda: {"coarse": State([200, 200]), "fine": State([200, 200])})
+    operators: dict[str, State] = field(
+        default_factory=lambda: {"coarse": State([200, 200]), "fine": State([200, 200])}
+    )
 
     def iterations(self, name: str, which: int, count: int) -> None:
         self.operators[name].iterations[which] = count
@@ -115,17 +118,27 @@ STEPS: dict[int, tuple[str, Step]] = {
     14: ("Take 8 % more iterations", lambda h: h.iterations("fine", 0, 216)),
     23: ("Take 3 % more iterations", lambda h: h.iterations("fine", 1, 206)),
     24: ("Explain a loop", lambda h: h.remark("fine", "a loop")),
-    31: ("Return a wrong result", lambda h: h.afterwards("coarse", "for (int64_t i = 0; count == SECOND && i < count; ++i) out[i] *= 1.01f;")),
+    31: (
+        "Return a wrong result",
+        lambda h: h.afterwards("coarse", "for (int64_t i = 0; count == SECOND && i < count; ++i) out[i] *= 1.01f;"),
+    ),
     33: ("Say more", lambda h: h.remark("coarse", "more")),
-}  # fmt: skip
+}
 EVENTS = {
-    ("slower", "coarse", 2, 3), ("faster", "coarse", 6, 7), ("slower", "fine", 13, 14), ("slower", "fine", 22, 23), ("broken", "coarse", 30, 31),
-}  # fmt: skip
+    ("slower", "coarse", 2, 3),
+    ("faster", "coarse", 6, 7),
+    ("slower", "fine", 13, 14),
+    ("slower", "fine", 22, 23),
+    ("broken", "coarse", 30, 31),
+}
 """(direction, operator, last good commit, first bad one)."""
 
 
 def build_forty_commits(folder: Path, interpreter: Path) -> list[str]:
-    """The repository at `folder`; ids of its commits, oldest first. interpreter: a Python to be written and named from one commit on."""
+    """The repository at `folder`; ids of its commits, oldest first.
+
+    interpreter: a Python to be written and named from one commit on.
+    """
     _write_interpreter(interpreter)
     history = History()
     (folder / "kernels").mkdir(parents=True)
@@ -154,11 +167,19 @@ def _write(folder: Path, history: History, interpreter: Path | None) -> None:
     for name, state in history.operators.items():
         first, second = SIZES[name]
         words = {
-            "NAME": name, "FIRST_ITERATIONS": state.iterations[0], "SECOND_ITERATIONS": state.iterations[1], "AFTERWARDS": "after\n    " + state.afterwards,
-            "REMARK": state.remark, "FIRST": first, "SECOND": second,
-        }  # fmt: skip
+            "NAME": name,
+            "FIRST_ITERATIONS": state.iterations[0],
+            "SECOND_ITERATIONS": state.iterations[1],
+            "AFTERWARDS": "after\n    " + state.afterwards,
+            "REMARK": state.remark,
+            "FIRST": first,
+            "SECOND": second,
+        }
         (folder / "csrc" / name).mkdir(parents=True, exist_ok=True)
-        for path, text in ((folder / "kernels" / f"{name}.py", OPERATOR), (folder / "csrc" / name / f"{name}.cpp", NATIVE)):
+        for path, text in (
+            (folder / "kernels" / f"{name}.py", OPERATOR),
+            (folder / "csrc" / name / f"{name}.cpp", NATIVE),
+        ):
             for word, value in words.items():
                 text = text.replace(word, str(value))
             path.write_text(text)

@@ -121,7 +121,13 @@ TEN_COMMITS = (
     Change("Cube in C++", "", "", "ok", "ok"),
     Change("Do 30 % more work", FORWARD_LOOP, FORWARD_LOOP.replace("REPEATS", "REPEATS * 13 / 10"), "ok", "ok"),
     Change("Take the extra work back", "", "", "ok", "ok"),
-    Change("Return a wrong result", "out[i] = in[i] * in[i] * in[i]", "out[i] = in[i] * in[i] * in[i] * 1.01f", "wrong", "ok"),
+    Change(
+        "Return a wrong result",
+        "out[i] = in[i] * in[i] * in[i]",
+        "out[i] = in[i] * in[i] * in[i] * 1.01f",
+        "wrong",
+        "ok",
+    ),
     Change("Return a wrong gradient", "out[i] = 3 * gradient[i]", "out[i] = 2 * gradient[i]", "ok", "wrong"),
     Change("Break the build", "// fault", "this does not compile;", "build_failed", "build_failed"),
     Change("Never return", "// fault", "for (volatile int stay = 1; stay;) {}", "timed_out", "skipped"),
@@ -139,7 +145,9 @@ TEN_COMMITS = (
 
 def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=Tester", "-c", "user.email=tester@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def create(folder: Path) -> None:

@@ -1,4 +1,5 @@
-"""What a person does on the first day: submit in the form, watch the log, click the new point, open and download the trace."""
+"""What a person does on the first day: submit in the form, watch the log, click the new point, open and download the
+trace."""
 
 from __future__ import annotations
 

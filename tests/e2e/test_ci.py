@@ -48,7 +48,15 @@ def test_a_slower_change_turns_its_commit_red(running: Running, source: Path, tm
     assert slower[0]["rounds"] >= 12
     assert (report["base_sha"], report["compared"], report["exit_code"]) == (main, 4, 1)
 
-    command = [sys.executable, "-m", "warpwatch", "status", str(proposed), "--report", f"junit={tmp_path / 'junit.xml'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "warpwatch",
+        "status",
+        str(proposed),
+        "--report",
+        f"junit={tmp_path / 'junit.xml'}",
+    ]
     environment = os.environ | {"WARPWATCH_URL": running.settings.server_url}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""Forty commits, every fifth measured: the service suspects, confirms and bisects by itself, on a worker whose cores others use too."""
+"""Forty commits, every fifth measured: the service suspects, confirms and bisects by itself, on a worker whose cores
+others use too."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def shas(running: Running, source: Path, load: None) -> list[str]:
     started = time.monotonic()
     asked = [
         running.client.post(
-            "/submissions", {"repository": "roots", "commits": commits[number], "kinds": ["check", "bench"], "device": "cpu"}
+            "/submissions",
+            {"repository": "roots", "commits": commits[number], "kinds": ["check", "bench"], "device": "cpu"},
         )
         for number in MEASURED
     ]
@@ -54,11 +56,15 @@ def is_settled(running: Running) -> bool:
     # What has just ended is judged within a second.
     time.sleep(3)
     waiting = any(running.client.get("/jobs", state=state)["items"] for state in ("queued", "running"))
-    return not waiting and all(row["settled_at"] for row in changes(running, "suspected") + changes(running, "confirmed"))
+    return not waiting and all(
+        row["settled_at"] for row in changes(running, "suspected") + changes(running, "confirmed")
+    )
 
 
 def changes(running: Running, verdict: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = running.client.get("/regressions", repository="roots", verdict=verdict, limit=200)["items"]
+    rows: list[dict[str, Any]] = running.client.get("/regressions", repository="roots", verdict=verdict, limit=200)[
+        "items"
+    ]
     return rows
 
 
@@ -75,7 +81,10 @@ def report(running: Running, wall_seconds: float) -> None:
     for verdict in ("confirmed", "dismissed", "unsure"):
         for row in changes(running, verdict):
             detail = running.client.get(f"/regressions/{row['id']}")
-            print(f"{verdict} {row['direction']} {row['operator']} {row['head_subject']!r} by {row['cause']}", file=sys.stderr)
+            print(
+                f"{verdict} {row['direction']} {row['operator']} {row['head_subject']!r} by {row['cause']}",
+                file=sys.stderr,
+            )
             for trial in detail["trials"]:
                 print(f"    {trial['purpose']}: {trial['answer']}, {trial['message']}", file=sys.stderr)
 

@@ -19,12 +19,20 @@ def shas(running: Running, source: Path) -> list[str]:
     commits = build_ten_commits(source)
     running.client.post("/repositories", {"name": "cubes", "url": str(source)})
     for commit in (commits[0], f"{commits[0]}..{commits[-1]}"):
-        request = {"repository": "cubes", "commits": commit, "kinds": ["check", "bench"], "suite": "quick", "device": "cpu"}
+        request = {
+            "repository": "cubes",
+            "commits": commit,
+            "kinds": ["check", "bench"],
+            "suite": "quick",
+            "device": "cpu",
+        }
         answer = running.client.post("/submissions", request)
         running.wait(lambda submission=answer["id"]: running.has_ended(submission), 600)
 
     def all_decided() -> bool:
-        is_idle = all(row["state"] in ("done", "failed", "cancelled") for row in running.client.get("/submissions")["items"])
+        is_idle = all(
+            row["state"] in ("done", "failed", "cancelled") for row in running.client.get("/submissions")["items"]
+        )
         return is_idle and not running.client.get("/regressions", repository="cubes", verdict="suspected")["items"]
 
     judged_before = -1
@@ -81,7 +89,9 @@ def test_a_regression_is_proved(running: Running, shas: list[str]) -> None:
     for row in (row for row in confirmed if row["direction"] != "broken"):
         detail = running.client.get(f"/regressions/{row['id']}")
         assert [
-            (series["variant"], series["case"].split(",")[-1]) for series in detail["series"] if series["verdict"] == "confirmed"
+            (series["variant"], series["case"].split(",")[-1])
+            for series in detail["series"]
+            if series["verdict"] == "confirmed"
         ] == [("v3", "fwd")]
         proof = next(series for series in detail["series"] if series["verdict"] == "confirmed")
         assert len(proof["base_ns"]) == len(proof["head_ns"]) >= 12

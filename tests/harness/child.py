@@ -18,24 +18,44 @@ T = TypeVar("T")
 
 
 class Harness:
-    """A running child. `packages` is a folder of installed packages; `events` holds the progress events of the latest request."""
+    """A running child.
+
+    `packages` is a folder of installed packages; `events` holds the progress events of the latest request.
+    """
 
     def __init__(
-        self, root: Path, cache: Path, *, device: str = "cpu", operators: str = "kernels", contract: int = 1, packages: str = ""
+        self,
+        root: Path,
+        cache: Path,
+        *,
+        device: str = "cpu",
+        operators: str = "kernels",
+        contract: int = 1,
+        packages: str = "",
     ) -> None:
         receiving, sending = os.pipe()
         words = {
-            "root": root, "operators": operators, "native": "csrc", "contract": contract,
-            "device": device, "cache": cache, "threads": 1,
-        }  # fmt: skip
+            "root": root,
+            "operators": operators,
+            "native": "csrc",
+            "contract": contract,
+            "device": device,
+            "cache": cache,
+            "threads": 1,
+        }
         arguments = [word for name, value in words.items() for word in (f"--{name}", str(value))]
         self.log = cache.parent / f"{cache.name}-{Path(operators).name}-{contract}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(BOOTSTRAP), *arguments],
-                stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=[sending], cwd=root, text=True,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=[sending],
+                cwd=root,
+                text=True,
                 env={**os.environ, "WARPWATCH_REPLY_FD": str(sending), "PYTHONPATH": packages},
-            )  # fmt: skip
+            )
         os.close(sending)
         self._replies = os.fdopen(receiving)
         self._requests = 0

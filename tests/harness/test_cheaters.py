@@ -50,8 +50,12 @@ def cheaters(cache: Path) -> Iterator[Harness]:
     assert child.stop() == 0, child.log.read_text()
 
 
-@pytest.mark.parametrize(("operator", "variant", "words"), variants(), ids=lambda value: None if value is None else value[:20])
-def test_every_cheater_is_named_and_no_honest_twin_is(cheaters: Harness, operator: str, variant: str, words: str | None) -> None:
+@pytest.mark.parametrize(
+    ("operator", "variant", "words"), variants(), ids=lambda value: None if value is None else value[:20]
+)
+def test_every_cheater_is_named_and_no_honest_twin_is(
+    cheaters: Harness, operator: str, variant: str, words: str | None
+) -> None:
     reply = cheaters.ask(BenchReply, "bench", operator=operator, variant=variant, case=CASE, budget_ns=BUDGET_NS)
     if words is None:
         assert (reply.status, reply.message) == (Status.OK, "")
@@ -64,7 +68,9 @@ def test_every_cheater_is_named_and_no_honest_twin_is(cheaters: Harness, operato
 def test_there_are_enough_of_them(cheaters: Harness) -> None:
     assert sum(words is not None for _, _, words in variants()) >= 20
     catalogue = cheaters.ask(Catalogue, "catalogue")
-    assert {entry.name for entry in catalogue.operators} == {path.stem for path in (CHEATERS / "kernels").glob("[a-z]*.py")}
+    assert {entry.name for entry in catalogue.operators} == {
+        path.stem for path in (CHEATERS / "kernels").glob("[a-z]*.py")
+    }
     assert [entry.error for entry in catalogue.operators if entry.error] == []
 
 

@@ -11,7 +11,9 @@ from warpwatch.contract.words import Status
 PROBES = ("guard bands", "opcheck", "strided inputs", "offset inputs", "special values")
 
 
-def check(harness: Harness, variant: str, case: str = "n=1000,f32,fwd", operator: str = "scale", seed: int = 0) -> CheckReply:
+def check(
+    harness: Harness, variant: str, case: str = "n=1000,f32,fwd", operator: str = "scale", seed: int = 0
+) -> CheckReply:
     return harness.ask(CheckReply, "check", operator=operator, variant=variant, case=case, seed=seed)
 
 
@@ -26,7 +28,8 @@ def test_right_in_every_precision(harness: Harness, precision: str, direction: s
     assert error.relative <= error.tolerance
     assert error.norm == pytest.approx(error.oracle_norm, rel=1e-2)
     assert error.torch_relative is not None
-    # 3x + 1 is two roundings at most, so no element is further off than about one unit in the last place of the larger term.
+    # 3x + 1 is two roundings at most, so no element is further off than about one unit in the last place of the larger
+    # term.
     assert error.relative < {"f64": 1e-15, "f32": 1e-7, "bf16": 1e-2, "f16": 1e-3}[precision]
 
 

@@ -20,7 +20,14 @@ def test_greets_with_contract_and_torch(harness: Harness) -> None:
 def test_catalogue_holds_every_file(harness: Harness) -> None:
     catalogue = harness.ask(Catalogue, "catalogue")
     entries = {entry.name: entry for entry in catalogue.operators}
-    assert set(entries) == {"scale", "pair", "probed", "native_scale", "native_broken", *(name[:-3] for name in UNLOADABLE)}
+    assert set(entries) == {
+        "scale",
+        "pair",
+        "probed",
+        "native_scale",
+        "native_broken",
+        *(name[:-3] for name in UNLOADABLE),
+    }
     scale = entries["scale"]
     assert scale.error is None
     cases = {entry.key: entry for entry in scale.cases}
@@ -31,7 +38,9 @@ def test_catalogue_holds_every_file(harness: Harness) -> None:
 
 
 def test_a_file_that_does_not_load_costs_its_own_entry_only(harness: Harness) -> None:
-    errors = {entry.name: entry.error for entry in harness.ask(Catalogue, "catalogue").operators if entry.error is not None}
+    errors = {
+        entry.name: entry.error for entry in harness.ask(Catalogue, "catalogue").operators if entry.error is not None
+    }
     assert set(errors) == {name[:-3] for name in UNLOADABLE}
     assert "SyntaxError" in errors["syntax"]
     assert "a_package_that_nobody_has" in errors["missing"]
@@ -44,11 +53,17 @@ def test_a_file_that_does_not_load_costs_its_own_entry_only(harness: Harness) ->
 
 
 def test_what_a_commit_lacks_is_skipped(harness: Harness) -> None:
-    for names in (("unknown", "good", "n=1000,f32,fwd"), ("scale", "v9", "n=1000,f32,fwd"), ("scale", "good", "n=3,f32,fwd")):
+    for names in (
+        ("unknown", "good", "n=1000,f32,fwd"),
+        ("scale", "v9", "n=1000,f32,fwd"),
+        ("scale", "good", "n=3,f32,fwd"),
+    ):
         operator, variant, case = names
         reply = harness.ask(CheckReply, "check", operator=operator, variant=variant, case=case)
         assert reply.status is Status.SKIPPED
-        assert reply.message.startswith("this commit's operator scale has no") or "no operator 'unknown'" in reply.message
+        assert (
+            reply.message.startswith("this commit's operator scale has no") or "no operator 'unknown'" in reply.message
+        )
 
 
 def test_unsupported_says_why(harness: Harness) -> None:
@@ -77,7 +92,10 @@ def test_a_build_that_fails_costs_native_variants_only(harness: Harness) -> None
     for reply in (build, check):
         assert reply.status is Status.BUILD_FAILED
         assert "this_line_is_wrong" in reply.message
-    assert harness.ask(CheckReply, "check", operator="native_broken", variant="v1", case="n=1000,f32,fwd").status is Status.OK
+    assert (
+        harness.ask(CheckReply, "check", operator="native_broken", variant="v1", case="n=1000,f32,fwd").status
+        is Status.OK
+    )
 
 
 def test_ceilings_are_plausible(harness: Harness) -> None:
@@ -114,7 +132,8 @@ def test_missing_device_is_fatal(repository: Path, cache: Path) -> None:
 
 
 def test_operators_elsewhere_leave_every_package_to_the_user(tmp_path: Path, cache: Path) -> None:
-    """Operators in a folder without __init__.py; packages called like the service's in the worktree and, equally named, installed."""
+    """Operators in a folder without __init__.py; packages called like the service's in the worktree and, equally named,
+    installed."""
     installed = tmp_path / "installed"
     for name in ("source", "source/ops", "kernels"):
         (installed / name).mkdir(parents=True)

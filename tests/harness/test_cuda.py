@@ -85,7 +85,11 @@ def test_bench_measures_every_metric(gpu: Harness, case: str) -> None:
     # A graph leaves launches out, `cold` the host's part, `call` nothing.
     assert metrics["graph"].median_ns < metrics["call"].median_ns
     assert metrics["cold"].median_ns < 1.5 * metrics["call"].median_ns
-    print(case, {name: (m.median_ns, m.low_ns, m.high_ns, m.noise, len(m.samples_ns)) for name, m in metrics.items()}, reply.health)
+    print(
+        case,
+        {name: (m.median_ns, m.low_ns, m.high_ns, m.noise, len(m.samples_ns)) for name, m in metrics.items()},
+        reply.health,
+    )
 
 
 def test_a_benched_product_is_not_faster_than_the_device(gpu: Harness) -> None:
@@ -137,7 +141,9 @@ def test_two_children_interleave(gpu: Harness, cache: Path) -> None:
     names = {"operator": "product", "variant": "good", "case": "n=2048,f32,fwd", "rounds": 12}
     for child in (gpu, other):
         assert child.ask(SampleReply, "prepare", **names).status is Status.OK
-    pairs = [[median(child.ask(SampleReply, "sample", **names).samples_ns) for child in (gpu, other)] for _ in range(12)]
+    pairs = [
+        [median(child.ask(SampleReply, "sample", **names).samples_ns) for child in (gpu, other)] for _ in range(12)
+    ]
     for child in (gpu, other):
         assert child.ask(SampleReply, "finish", **names).status is Status.OK
     assert other.stop() == 0
@@ -148,7 +154,9 @@ def test_two_children_interleave(gpu: Harness, cache: Path) -> None:
 
 def test_profile_lists_device_kernels(gpu: Harness, tmp_path: Path) -> None:
     output = tmp_path / "trace.json.gz"
-    reply = gpu.ask(ProfileReply, "profile", operator="product", variant="good", case="n=256,f32,bwd", output=str(output))
+    reply = gpu.ask(
+        ProfileReply, "profile", operator="product", variant="good", case="n=256,f32,bwd", output=str(output)
+    )
     assert reply.status is Status.OK, reply.message
     assert sum(kernel.calls for kernel in reply.kernels) >= 4
     details = reply.kernels[0].details

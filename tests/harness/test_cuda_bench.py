@@ -34,7 +34,9 @@ def products(cache: Path) -> Iterator[Harness]:
 @pytest.mark.parametrize(
     ("operator", "variant", "words"), variants(elsewhere="cpu"), ids=lambda value: None if value is None else value[:20]
 )
-def test_every_cheater_is_named_and_no_honest_twin_is(cheaters: Harness, operator: str, variant: str, words: str | None) -> None:
+def test_every_cheater_is_named_and_no_honest_twin_is(
+    cheaters: Harness, operator: str, variant: str, words: str | None
+) -> None:
     case = "n=2048,f32,fwd" if operator == "kept" else CASE
     reply = cheaters.ask(BenchReply, "bench", operator=operator, variant=variant, case=case)
     print(operator, variant, reply.status, reply.message)
@@ -57,7 +59,8 @@ def test_metrics_stand_in_the_order_that_they_must(products: Harness, n: int) ->
     assert found["kernel"] < found["call"]
     assert found["hot"] < 1.1 * found["graph"]
     assert found["graph"] > 0.8 * found["kernel"]
-    # Cycles by the clock meanwhile are the time that events tell, unless the process came to start its kernels later in between.
+    # Cycles by the clock meanwhile are the time that events tell, unless the process came to start its kernels later in
+    # between.
     cycles, clock = reply.counters["cycles"], reply.counters["clock"]
     assert cycles.median / clock.median == pytest.approx(found["graph"], rel=0.03, abs=700)
     assert 0.5 < 1e3 * clock.median / reply.health["after"].get("sm_mhz", 1e3 * clock.median) < 1.1

@@ -1,4 +1,5 @@
-"""What is no reason to accuse a variant: a late host, a wait for memory that is freed, threads of torch.compile, and torch's own error."""
+"""What is no reason to accuse a variant: a late host, a wait for memory that is freed, threads of torch.compile, and
+torch's own error."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def test_the_device_sleeps_longer_until_the_host_is_in_time(late: int, sleeps: l
         pytest.param(90_000, 0, False, id="little beside the call"),
     ],
 )
-def test_work_on_another_stream_is_told_from_a_slow_wait(beside: int, paused: int, caught: bool, monkeypatch: Any) -> None:
+def test_work_on_another_stream_is_told_from_a_slow_wait(
+    beside: int, paused: int, caught: bool, monkeypatch: Any
+) -> None:
     timer = timer_cuda.CudaColdTimer.__new__(timer_cuda.CudaColdTimer)
     timer._beside = [beside] * 5
     monkeypatch.setattr(timer, "_after_pause_ns", lambda longer: paused)

@@ -11,7 +11,9 @@ from warpwatch.contract.words import Status
 FORWARD, BACKWARD = "n=1000,f32,fwd", "n=1000,f32,bwd"
 
 
-def check(harness: Harness, variant: str, case: str = FORWARD, operator: str = "probed") -> tuple[CheckReply, dict[str, Probe]]:
+def check(
+    harness: Harness, variant: str, case: str = FORWARD, operator: str = "probed"
+) -> tuple[CheckReply, dict[str, Probe]]:
     reply = harness.ask(CheckReply, "check", operator=operator, variant=variant, case=case, seed=3)
     return reply, {probe.name: probe for probe in reply.probes}
 

@@ -29,9 +29,14 @@ from warpwatch.worker.harness.trace_events import Recording, events_of, read_rec
 from warpwatch.worker.harness.trace_tables import kernel_table, runtime_calls
 
 H100 = {
-    "warpSize": 32, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 233472, "maxThreadsPerMultiprocessor": 2048,
-    "computeMajor": 9, "computeMinor": 0, "numSms": 132,
-}  # fmt: skip
+    "warpSize": 32,
+    "regsPerMultiprocessor": 65536,
+    "sharedMemPerMultiprocessor": 233472,
+    "maxThreadsPerMultiprocessor": 2048,
+    "computeMajor": 9,
+    "computeMinor": 0,
+    "numSms": 132,
+}
 
 
 def profiled(harness: Harness, folder: Path, case: str = "n=33,f32,bwd", **plan: Any) -> ProfileReply:
@@ -79,7 +84,9 @@ def test_the_plan_says_which_calls_are_recorded(harness: Harness, tmp_path: Path
     scheduled = profiled(harness, tmp_path, wait=3, warm_up=1, active=4)
     assert (scheduled.status, calls_in(tmp_path)) == (Status.OK, 4)
     text = gzip.decompress((tmp_path / "trace.json.gz").read_bytes()).decode()
-    assert sorted(set(re.findall(r"ProfilerStep#(\d+)", text))) == ["4", "5", "6", "7"], "the first four calls are not recorded"
+    assert sorted(set(re.findall(r"ProfilerStep#(\d+)", text))) == ["4", "5", "6", "7"], (
+        "the first four calls are not recorded"
+    )
     unscheduled = profiled(harness, tmp_path, wait=0, warm_up=0, active=3)
     assert (unscheduled.status, calls_in(tmp_path)) == (Status.OK, 3)
     repeated = profiled(harness, tmp_path, active=2, repeat=3)
@@ -142,11 +149,22 @@ def test_the_table_counts_no_time_twice(tmp_path: Path) -> None:
     spans = [("outer", 1, 0, 10), ("inner", 1, 2, 3), ("inner", 1, 6, 1), ("outer", 1, 20, 5), ("elsewhere", 2, 3, 4)]
     events = [{"cat": "cpu_op", "name": name, "tid": tid, "ts": ts, "dur": dur} for name, tid, ts, dur in spans]
     table = kernel_table(recording(tmp_path, events), "cpu")
-    assert [(row.name, row.calls, row.total_ns) for row in table] == [("outer", 2, 11e3), ("inner", 2, 4e3), ("elsewhere", 1, 4e3)]
+    assert [(row.name, row.calls, row.total_ns) for row in table] == [
+        ("outer", 2, 11e3),
+        ("inner", 2, 4e3),
+        ("elsewhere", 1, 4e3),
+    ]
 
 
 def test_runtime_calls_outside_the_measured_calls_do_not_count(tmp_path: Path) -> None:
-    events = [launch(1, 1), launch(9, 2, "cudaDeviceSynchronize"), launch(12, 3), launch(13, 4, "INVALID"), call(0, 5), call(10, 5)]
+    events = [
+        launch(1, 1),
+        launch(9, 2, "cudaDeviceSynchronize"),
+        launch(12, 3),
+        launch(13, 4, "INVALID"),
+        call(0, 5),
+        call(10, 5),
+    ]
     found = recording(tmp_path, [*events, kernel("k", 3, 2, 1), kernel("k", 14, 2, 3)])
     assert runtime_calls(found) == {"cudaLaunchKernel": 1.0, "unknown": 0.5}
     (row,) = kernel_table(found, "cuda")
@@ -154,13 +172,16 @@ def test_runtime_calls_outside_the_measured_calls_do_not_count(tmp_path: Path) -
 
 
 def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
-    """Both calls are issued before the device begins; a short one runs beside a long one, and one gap is left in each call."""
+    """Both calls are issued before the device begins; a short one runs beside a long one, and one gap is left in each
+    call."""
     events = [call(0, 10), call(20, 10)]
     for base, first in ((0, 1), (20, 11)):
         events += [launch(base + 1, first), launch(base + 3, first + 1), launch(base + 5, first + 2)]
         at = 100 + 5 * base
         events += [kernel("a", at, 18, first), kernel("b", at + 5, 3, first + 1), kernel("c", at + 20, 5, first + 2)]
-        events.append({"cat": "cpu_op", "name": "aten::c", "tid": 1, "ts": base + 4, "dur": 3, "args": {"External id": first + 2}})
+        events.append(
+            {"cat": "cpu_op", "name": "aten::c", "tid": 1, "ts": base + 4, "dur": 3, "args": {"External id": first + 2}}
+        )
     summary = summarize(recording(tmp_path, events, H100), "cuda")
     assert summary["sequence"] == [["a", 18e3], ["b", 3e3], ["c", 5e3]]
     assert summary["launch"] == {"host_ns": 10e3, "launch_ns": 3e3, "launches": 3.0, "device_ns": 23e3}
@@ -199,7 +220,12 @@ def test_memory_outside_the_calls_does_not_count(tmp_path: Path) -> None:
         event(30, 5000, 4100, 1),
     ]
     memory = summarize(recording(tmp_path, events), "cuda")["memory"]
-    assert (memory["base_bytes"], memory["peak_bytes"], memory["allocations"], memory["allocated_bytes"]) == (900, 1900, 1, 1000)
+    assert (memory["base_bytes"], memory["peak_bytes"], memory["allocations"], memory["allocated_bytes"]) == (
+        900,
+        1900,
+        1,
+        1000,
+    )
     assert memory["points"] == [[0.0, 900], [2e3, 1900], [5e3, 900]]
 
 
@@ -242,7 +268,9 @@ def test_h100_traces_are_read_whole(tmp_path: Path) -> None:
             assert sum(row["total_ns"] for row in summary["survey"]) == pytest.approx(2 * per_call)
             assert summary["launch"]["device_ns"] <= per_call * 1.0001
             assert summary["launch"]["launches"] == sum(row.calls for row in table) / 2
-            assert summary["gaps"]["window_ns"] - summary["gaps"]["idle_ns"] == pytest.approx(2 * summary["launch"]["device_ns"])
+            assert summary["gaps"]["window_ns"] - summary["gaps"]["idle_ns"] == pytest.approx(
+                2 * summary["launch"]["device_ns"]
+            )
             for row in table:
                 assert 0 < row.details.get("theoretical_occupancy", 1) <= 1
     assert len(names) > 20
@@ -282,7 +310,9 @@ CSV = """==PROF== Connected to process 42
 """
 
 
-def count(folder: Path, monkeypatch: pytest.MonkeyPatch, error: str | None = None, table: str = CSV) -> counters.HardwareCounters:
+def count(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: str | None = None, table: str = CSV
+) -> counters.HardwareCounters:
     script = folder / "ncu"
     script.write_text(NCU)
     script.chmod(0o755)
@@ -317,7 +347,18 @@ def test_why_there_are_no_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_process_that_ncu_starts_gets_as_far_as_the_call(cache: Path, repository: Path) -> None:
     """Everything before the first word to CUDA happens on a CPU as well."""
     names = ["--count", "pair", "good", "n=33,f32,fwd", "0"]
-    command = [sys.executable, "-P", str(BOOTSTRAP), "--root", str(repository), "--cache", str(cache), "--threads", "1", *names]
+    command = [
+        sys.executable,
+        "-P",
+        str(BOOTSTRAP),
+        "--root",
+        str(repository),
+        "--cache",
+        str(cache),
+        "--threads",
+        "1",
+        *names,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "in run_counted" in done.stderr
     assert "not compiled with CUDA" in done.stderr
@@ -348,7 +389,9 @@ def aligned(a: ProfileReply, b: ProfileReply) -> Alignment:
     def detail(reply: ProfileReply) -> TraceDetail:
         kernels = [KernelView(k.name, k.calls, k.total_ns, k.mean_ns, k.share, k.details) for k in reply.kernels]
         now = datetime.now(UTC)
-        return TraceDetail(1, "r", "pair", "v1", "n=1", "a" * 40, "cpu", 1, 1, "", reply.runtime_calls, now, kernels, reply.summary)
+        return TraceDetail(
+            1, "r", "pair", "v1", "n=1", "a" * 40, "cpu", 1, 1, "", reply.runtime_calls, now, kernels, reply.summary
+        )
 
     return align_traces(detail(a), detail(b))
 

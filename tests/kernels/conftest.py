@@ -55,7 +55,8 @@ def ready(operator: Operator, cache: Path) -> Operator:
 
 
 def runnable(operator: Operator, cases: Iterable[Case], compiled: bool = False) -> list[Any]:
-    """Parameters (variant, case, device) for what can run here; torch.compile takes seconds and is asked for on its own."""
+    """Parameters (variant, case, device) for what can run here; torch.compile takes seconds and is asked for on its
+    own."""
     return [
         pytest.param(variant.name, case, device, id=f"{variant.name}-{case.key}-{device}")
         for device in DEVICES

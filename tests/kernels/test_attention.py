@@ -15,7 +15,8 @@ from .conftest import DEVICES, check_variant, runnable
 
 pytestmark = pytest.mark.usefixtures("operator")
 
-# One of everything that tiles do differently: one query more than a tile, several tiles of keys, heads in parts, wide and narrow heads.
+# One of everything that tiles do differently: one query more than a tile, several tiles of keys, heads in parts, wide
+# and narrow heads.
 TILES = both_directions(
     case("f32", b=1, h=1, q=129, k=129, d=64, causal=1),
     case("f32", b=1, h=1, q=150, k=40, d=70, causal=1),
@@ -62,7 +63,9 @@ def test_the_torch_operators_keep_torchs_rules(device: str) -> None:
     torch.library.opcheck(torch.ops.warpwatch.attention.default, (q, k, v, True, 0.5))
     q, k, v = (t.detach() for t in (q, k, v))
     out, log_sum = torch.ops.warpwatch.attention(q, k, v, True, 0.5)
-    torch.library.opcheck(torch.ops.warpwatch.attention_backward.default, (torch.randn_like(q), q, k, v, out, log_sum, True, 0.5))
+    torch.library.opcheck(
+        torch.ops.warpwatch.attention_backward.default, (torch.randn_like(q), q, k, v, out, log_sum, True, 0.5)
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -85,7 +88,8 @@ def test_a_hidden_key_has_no_influence(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_scores_too_large_for_an_exponential(device: str) -> None:
-    """Without the highest score subtracted, e to the power of 100 is infinite; with tiles, a later one may have the highest."""
+    """Without the highest score subtracted, e to the power of 100 is infinite; with tiles, a later one may have the
+    highest."""
     q, k, v = (t.detach() for t in operands(1, 1, 3, 4, device=device))
     k = torch.cat([-50 * q.mean(2, keepdim=True).expand(1, 1, 100, 4), 80 * q], 2)
     v = torch.randn(1, 1, 103, 4, device=device)
@@ -98,7 +102,9 @@ def test_a_key_at_minus_infinity_counts_for_nothing() -> None:
     q = torch.ones(1, 1, 2, 4)
     k = torch.cat([torch.full((1, 1, 60, 4), -torch.inf), torch.zeros(1, 1, 2, 4)], 2)
     v = torch.randn(1, 1, 62, 4)
-    torch.testing.assert_close(module.native_attention(q, k, v, False), v[..., 60:, :].mean(2, keepdim=True).expand(1, 1, 2, 4))
+    torch.testing.assert_close(
+        module.native_attention(q, k, v, False), v[..., 60:, :].mean(2, keepdim=True).expand(1, 1, 2, 4)
+    )
 
 
 def test_shapes_that_do_not_fit_are_refused(operator: Operator) -> None:

@@ -1,4 +1,5 @@
-"""bpe_train: every variant against the oracle, the rules on ties, overlaps and borders, and files that tokenizers reads."""
+"""bpe_train: every variant against the oracle, the rules on ties, overlaps and borders, and files that tokenizers
+reads."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from warpwatch.worker.harness.problem import CaseProblem
 from .conftest import check_variant, runnable, sized
 
 CASES = (*module.QUICK, *module.EDGE)
-TRAINERS = [name for name, variant in module.operator.variants.items() if not variant.reason_unsupported(CASES[0], "cpu")]
+TRAINERS = [
+    name for name, variant in module.operator.variants.items() if not variant.reason_unsupported(CASES[0], "cpu")
+]
 
 
 def corpus(*strings: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,7 +41,9 @@ def trained(operator: Operator, name: str, strings: tuple[str, ...], merges: int
     return tokens[first:]
 
 
-@pytest.mark.parametrize(("name", "case", "device"), [p for p in runnable(module.operator, CASES) if p.values[2] == "cpu"])
+@pytest.mark.parametrize(
+    ("name", "case", "device"), [p for p in runnable(module.operator, CASES) if p.values[2] == "cpu"]
+)
 def test_every_variant_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     reply = check_variant(operator, name, case, device)
     assert reply.status is Status.OK, reply.message
@@ -69,10 +74,15 @@ def test_the_rules(operator: Operator, name: str, strings: tuple[str, ...], merg
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("letters", [2, 3, 20])
 def test_a_long_training_agrees_to_the_last_merge(operator: Operator, letters: int, seed: int) -> None:
-    """Few letters make long runs, overlaps and ties in plenty. Chunks end at other places for other numbers of threads."""
+    """Few letters make long runs, overlaps and ties in plenty.
+
+    Chunks end at other places for other numbers of threads.
+    """
     generator = torch.Generator().manual_seed(seed)
     symbols = torch.randint(0, letters, (3000,), generator=generator).to(torch.uint8)
-    offsets = torch.cat([torch.tensor([0]), torch.randint(0, 3001, (12,), generator=generator).sort().values, torch.tensor([3000])])
+    offsets = torch.cat(
+        [torch.tensor([0]), torch.randint(0, 3001, (12,), generator=generator).sort().values, torch.tensor([3000])]
+    )
     expected = module.reference(symbols, offsets, 200)
     for threads in (1, 2, 5, 64):
         assert torch.equal(torch.ops.warpwatch.bpe_train(symbols, offsets, 200, threads), expected), threads
@@ -102,7 +112,9 @@ def test_the_torch_operator_keeps_torchs_rules(operator: Operator) -> None:
     ("symbols", "offsets", "merges"),
     [([1, 2], [0, 3], 1), ([1, 2], [1, 2], 1), ([1, 2], [0, 2, 1, 2], 1), ([1, 2], [0, 2], 70000), ([1, 2], [], 1)],
 )
-def test_inputs_that_make_no_sense_are_refused(operator: Operator, symbols: list[int], offsets: list[int], merges: int) -> None:
+def test_inputs_that_make_no_sense_are_refused(
+    operator: Operator, symbols: list[int], offsets: list[int], merges: int
+) -> None:
     text, ends = torch.tensor(symbols, dtype=torch.uint8), torch.tensor(offsets, dtype=torch.int64)
     with pytest.raises(RuntimeError, match=r"must|more merges"):
         torch.ops.warpwatch.bpe_train(text, ends, merges, 1)

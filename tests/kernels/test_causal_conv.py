@@ -45,7 +45,10 @@ def test_an_impulse_shows_the_filter_from_its_last_tap_on(operator: Operator) ->
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_gradient_is_that_of_the_function(operator: Operator, device: str) -> None:
-    operands = [torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True) for shape in ((2, 2, 11), (2, 11), ())]
+    operands = [
+        torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True)
+        for shape in ((2, 2, 11), (2, 11), ())
+    ]
     assert torch.autograd.gradcheck(module.v3, operands)
 
 
@@ -80,6 +83,8 @@ def test_transforms_have_fast_lengths(least: int, expected: int) -> None:
 
 
 def test_costs() -> None:
-    forward, backward = (module.cost(sized("f32", direction, batch=2, channels=3, length=10)) for direction in ("fwd", "bwd"))
+    forward, backward = (
+        module.cost(sized("f32", direction, batch=2, channels=3, length=10)) for direction in ("fwd", "bwd")
+    )
     assert forward == module.Cost(2 * 3 * 10 * 11, 4 * (120 + 30 + 1))
     assert backward == module.Cost(2 * 2 * 3 * 10 * 11 + 60, 4 * (180 + 60 + 1))

@@ -41,7 +41,8 @@ def test_nothing_depends_on_what_comes_later(operator: Operator, name: str, case
 @pytest.mark.parametrize("silu", [False, True])
 def test_the_gradient_is_that_of_the_function(operator: Operator, width: int, silu: bool, device: str) -> None:
     x, w, bias = (
-        torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True) for shape in ((2, 3, 6), (3, width), (3,))
+        torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True)
+        for shape in ((2, 3, 6), (3, width), (3,))
     )
     assert torch.autograd.gradcheck(lambda *all: module.v3(*all, silu), (x, w, bias))
     assert torch.autograd.gradcheck(lambda *all: module.v3(*all, None, silu), (x, w))
@@ -60,7 +61,9 @@ def test_views_are_filtered_by_their_elements(operator: Operator) -> None:
     x, w = torch.randn(2, 5, 4), torch.randn(5, 8)
     # Channels last, as a linear layer leaves them.
     for view in (x.permute(0, 2, 1).contiguous().permute(0, 2, 1), x[..., ::2], x[:, :, 1:]):
-        torch.testing.assert_close(module.v3(view, w[:, ::2], None, True), module.reference(view, w[:, ::2], None, True))
+        torch.testing.assert_close(
+            module.v3(view, w[:, ::2], None, True), module.reference(view, w[:, ::2], None, True)
+        )
 
 
 def test_silu_keeps_its_ends(operator: Operator) -> None:

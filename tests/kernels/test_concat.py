@@ -1,4 +1,5 @@
-"""concat: every variant against the oracle, the torch operators that the library registers, and that nothing is concatenated."""
+"""concat: every variant against the oracle, the torch operators that the library registers, and that nothing is
+concatenated."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str) 
     parts = [torch.randn(3, width, device=device, requires_grad=True) for width in (5, 8)]
     w, g = torch.randn(9, 13, device=device, requires_grad=True), torch.randn(3, 9, device=device)
     torch.library.opcheck(torch.ops.warpwatch.concat_linear.default, (parts, w))
-    torch.library.opcheck(torch.ops.warpwatch.concat_linear_backward.default, (g, [p.detach() for p in parts], w.detach()))
+    torch.library.opcheck(
+        torch.ops.warpwatch.concat_linear_backward.default, (g, [p.detach() for p in parts], w.detach())
+    )
 
 
 def test_views_are_multiplied_by_their_elements(operator: Operator) -> None:

@@ -1,4 +1,5 @@
-"""cublas_matmul: every variant against the oracle, all four transpositions' gradients, and what such code elsewhere got wrong."""
+"""cublas_matmul: every variant against the oracle, all four transpositions' gradients, and what such code elsewhere got
+wrong."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
 
 
 @pytest.mark.parametrize(
-    ("name", "case", "device"), runnable(module.operator, both_directions(module.four((5, 7), (7, 6))[3]), compiled=True)
+    ("name", "case", "device"),
+    runnable(module.operator, both_directions(module.four((5, 7), (7, 6))[3]), compiled=True),
 )
 def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     assert check_variant(operator, name, case, device).status is Status.OK
@@ -47,7 +49,8 @@ def test_torch_compile_is_right(operator: Operator, name: str, case: Case, devic
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("trans_a", "trans_b"), TRANSPOSITIONS)
 @pytest.mark.parametrize(
-    ("shape_a", "shape_b"), [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 2, 3, 4), (2, 1, 2, 4, 5))]
+    ("shape_a", "shape_b"),
+    [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 2, 3, 4), (2, 1, 2, 4, 5))],
 )
 def test_gradients_are_those_of_the_product(
     shape_a: tuple[int, ...], shape_b: tuple[int, ...], trans_a: bool, trans_b: bool, device: str
@@ -120,7 +123,10 @@ def test_a_matrix_times_a_batch_is_one_product_per_matrix(trans_a: bool, trans_b
 @pytest.mark.parametrize(("trans_a", "trans_b"), TRANSPOSITIONS)
 @pytest.mark.parametrize("rank", [5, 6])
 def test_transposes_hold_at_any_rank(rank: int, trans_a: bool, trans_b: bool, device: str) -> None:
-    a, b = torch.randn((2,) * (rank - 2) + (4, 4), device=device), torch.randn((2,) * (rank - 2) + (4, 4), device=device)
+    a, b = (
+        torch.randn((2,) * (rank - 2) + (4, 4), device=device),
+        torch.randn((2,) * (rank - 2) + (4, 4), device=device),
+    )
     torch.testing.assert_close(own(a, b, trans_a, trans_b), module.reference(a, b, trans_a, trans_b))
 
 

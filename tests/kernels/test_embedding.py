@@ -1,4 +1,5 @@
-"""embedding: every variant against the oracle, repeated indices, padding, and the torch operators that the library registers."""
+"""embedding: every variant against the oracle, repeated indices, padding, and the torch operators that the library
+registers."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def test_torch_compile_is_right(operator: Operator, name: str, case: Case, devic
     assert check_variant(operator, name, case, device).status is Status.OK
 
 
-def gradient(variant: str, device: str, indices: torch.Tensor, g: torch.Tensor, rows: int, padding: int | None) -> torch.Tensor:
+def gradient(
+    variant: str, device: str, indices: torch.Tensor, g: torch.Tensor, rows: int, padding: int | None
+) -> torch.Tensor:
     weight = torch.zeros(rows, g.shape[-1], dtype=g.dtype, device=device, requires_grad=True)
     out = module.operator.variants[variant].function(weight, indices, padding)
     return torch.autograd.grad(out, weight, g)[0]

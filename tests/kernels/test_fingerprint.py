@@ -92,7 +92,10 @@ def test_it_is_kept_with_the_library(folder: Path) -> None:
 
 
 def test_a_source_that_names_things_by_line_is_fingerprinted_with_its_lines(folder: Path) -> None:
-    named = HOST + "#define GLUE(a, b) a##b\n#define NAME(line) GLUE(unique_, line)\nint NAME(__LINE__);\nint NAME(__LINE__);\n"
+    named = (
+        HOST
+        + "#define GLUE(a, b) a##b\n#define NAME(line) GLUE(unique_, line)\nint NAME(__LINE__);\nint NAME(__LINE__);\n"
+    )
     first, moved = build(folder, "one", named), build(folder, "two", "\n" + named)
     assert first.code_hash
     assert first.code_hash != moved.code_hash
@@ -101,7 +104,9 @@ def test_a_source_that_names_things_by_line_is_fingerprinted_with_its_lines(fold
 @needs_nvcc
 def test_kernels_are_fingerprinted_one_by_one(folder: Path) -> None:
     first = build(folder, "one", HOST, DEVICE)
-    commented = build(folder, "another checkout", HOST, DEVICE.replace("template", "// staged in shared memory\ntemplate"))
+    commented = build(
+        folder, "another checkout", HOST, DEVICE.replace("template", "// staged in shared memory\ntemplate")
+    )
     assert commented.code_hash == first.code_hash
     changed = build(folder, "two", HOST, DEVICE.replace("2.0f", "3.0f"))
     codes = [{(r.name, r.arch): r.code_hash for r in built.resources} for built in (first, changed)]
@@ -114,8 +119,13 @@ def test_kernels_are_fingerprinted_one_by_one(folder: Path) -> None:
 
 @needs_nvcc
 def test_another_launch_is_another_code_for_the_cpu(folder: Path) -> None:
-    first, wider = build(folder, "one", HOST, DEVICE), build(folder, "two", HOST, DEVICE.replace("<<<1, 64>>>", "<<<2, 64>>>"))
-    different = {(a.name, a.arch) for a, b in zip(first.resources, wider.resources, strict=True) if a.code_hash != b.code_hash}
+    first, wider = (
+        build(folder, "one", HOST, DEVICE),
+        build(folder, "two", HOST, DEVICE.replace("<<<1, 64>>>", "<<<2, 64>>>")),
+    )
+    different = {
+        (a.name, a.arch) for a, b in zip(first.resources, wider.resources, strict=True) if a.code_hash != b.code_hash
+    }
     assert different == {("good.cu", next(r.arch for r in first.resources if r.name == "good.cu"))}
 
 

@@ -16,7 +16,10 @@ from warpwatch.operator import Case, Operator
 from .conftest import DEVICES, check_variant, runnable
 from .test_concat import Calls
 
-VERSIONS = [("cpu", _recurrent.CELL), *(("cuda", v) for v in (_recurrent.CELL, _recurrent.PERSISTENT) if "cuda" in DEVICES)]
+VERSIONS = [
+    ("cpu", _recurrent.CELL),
+    *(("cuda", v) for v in (_recurrent.CELL, _recurrent.PERSISTENT) if "cuda" in DEVICES),
+]
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, (*module.QUICK, *module.EDGE)))
@@ -107,7 +110,12 @@ def test_the_calls_into_torch_do_not_grow_with_the_steps(operator: Operator) -> 
 
 def test_what_does_not_fit_is_refused(operator: Operator) -> None:
     gates, h, w, bias = (tensor.detach() for tensor in operands(3, 2, 5, "cpu"))
-    for given in ((gates[:0], h, w, bias), (gates, h[:1], w, bias), (gates, h, w.t(), bias), (gates, h, w, bias.double())):
+    for given in (
+        (gates[:0], h, w, bias),
+        (gates, h[:1], w, bias),
+        (gates, h, w.t(), bias),
+        (gates, h, w, bias.double()),
+    ):
         with pytest.raises(RuntimeError):
             torch.ops.warpwatch.gru_scan(*given)
 

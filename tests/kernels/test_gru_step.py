@@ -49,13 +49,22 @@ def test_the_gradients_are_those_of_the_function(operator: Operator, device: str
 def test_the_torch_operator_keeps_torchs_rules(operator: Operator, device: str) -> None:
     t = {name: value.requires_grad_() for name, value in given(module.step(3, 5, 7, 9), device).items()}
     ready_made = {name: value.detach() for name, value in module.context(**t).items()}
-    own = (t["e"], t["h"], t["w_ih"][:, :5].detach(), t["w_hh"], t["b_hh"], ready_made["gates"], t["w_fc"][:, :12].detach())
+    own = (
+        t["e"],
+        t["h"],
+        t["w_ih"][:, :5].detach(),
+        t["w_hh"],
+        t["b_hh"],
+        ready_made["gates"],
+        t["w_fc"][:, :12].detach(),
+    )
     torch.library.opcheck(torch.ops.warpwatch.gru_step.default, (*own, ready_made["logits"], True))
 
 
 @pytest.mark.parametrize("name", ["split", "v3"])
 def test_a_step_reads_no_context(operator: Operator, name: str) -> None:
-    """The context and its columns of the weights count only through what was prepared from them; nothing is concatenated."""
+    """The context and its columns of the weights count only through what was prepared from them; nothing is
+    concatenated."""
     tensors = given(module.step(3, 8, 16, 33))
     prepared = module.context(**tensors)
     expected = module.reference(**tensors)
@@ -71,7 +80,16 @@ def test_a_step_reads_no_context(operator: Operator, name: str) -> None:
 def test_operands_that_do_not_fit_are_refused(operator: Operator) -> None:
     t = given(module.step(3, 5, 7, 9))
     ready_made = module.context(**t)
-    own = [t["e"], t["h"], t["w_ih"][:, :5], t["w_hh"], t["b_hh"], ready_made["gates"], t["w_fc"][:, :12], ready_made["logits"]]
+    own = [
+        t["e"],
+        t["h"],
+        t["w_ih"][:, :5],
+        t["w_hh"],
+        t["b_hh"],
+        ready_made["gates"],
+        t["w_fc"][:, :12],
+        ready_made["logits"],
+    ]
     for index in range(len(own)):
         wrong = [*own]
         wrong[index] = own[index][:-1]

@@ -1,4 +1,5 @@
-"""The operator kron: its mathematics against the dense Kronecker matrix, its cost by counting, its torch operators by opcheck."""
+"""The operator kron: its mathematics against the dense Kronecker matrix, its cost by counting, its torch operators by
+opcheck."""
 
 from __future__ import annotations
 
@@ -26,17 +27,32 @@ EDGES = both_directions(
     case("f32", batch=2, factors=(128, 128)),
 )
 
-# One of everything that CUDA does differently: plans of each size, clusters, slices, mixed factors, incomplete blocks, rows, tiles.
+# One of everything that CUDA does differently: plans of each size, clusters, slices, mixed factors, incomplete blocks,
+# rows, tiles.
 CUDA_PATHS = both_directions(
-    *(case("f32", batch=b, factors=f) for b, f in ((3, (8, 8)), (5, (8,) * 4), (300, (8,) * 4), (2, (8,) * 5), (1, (16,) * 4))),
+    *(
+        case("f32", batch=b, factors=f)
+        for b, f in ((3, (8, 8)), (5, (8,) * 4), (300, (8,) * 4), (2, (8,) * 5), (1, (16,) * 4))
+    ),
     *(case("f32", batch=b, factors=f) for b, f in ((2, (32,) * 3), (300, (32, 32)), (3, (64, 64)), (600, (64, 64)))),
-    *(case("f32", batch=b, factors=f) for b, f in ((2, (128, 128)), (140, (128, 128)), (1, (128, 128, 16)), (3, (16, 32)))),
+    *(
+        case("f32", batch=b, factors=f)
+        for b, f in ((2, (128, 128)), (140, (128, 128)), (1, (128, 128, 16)), (3, (16, 32)))
+    ),
     *(case("f32", batch=b, factors=f) for b, f in ((3000, (3, 5)), (3, (128,)), (2, (61, 67)), (1, (31, 33, 35)))),
-    *(case("f64", batch=b, factors=f) for b, f in ((2, (32,) * 3), (2, (128, 128)), (140, (128, 128)), (3, (16, 64)), (2, (8, 8)))),
-    *(case("tf32", batch=b, factors=f) for b, f in ((2, (32,) * 3), (2, (128, 128)), (140, (128, 128)), (600, (64, 64)))),
+    *(
+        case("f64", batch=b, factors=f)
+        for b, f in ((2, (32,) * 3), (2, (128, 128)), (140, (128, 128)), (3, (16, 64)), (2, (8, 8)))
+    ),
+    *(
+        case("tf32", batch=b, factors=f)
+        for b, f in ((2, (32,) * 3), (2, (128, 128)), (140, (128, 128)), (600, (64, 64)))
+    ),
 )
 ON_CUDA = [
-    entry for entry in runnable(kron.operator, CUDA_PATHS) if entry.values[2] == "cuda" and entry.values[0] in ("v3", "v4", "v5")
+    entry
+    for entry in runnable(kron.operator, CUDA_PATHS)
+    if entry.values[2] == "cuda" and entry.values[0] in ("v3", "v4", "v5")
 ]
 
 
@@ -76,7 +92,9 @@ def test_every_cuda_path_is_right(operator: Operator, name: str, case: Case, dev
     assert (reply.status, reply.message) == (Status.OK, "")
 
 
-@pytest.mark.parametrize(("name", "case", "device"), runnable(kron.operator, both_directions(kron.QUICK[4]), compiled=True))
+@pytest.mark.parametrize(
+    ("name", "case", "device"), runnable(kron.operator, both_directions(kron.QUICK[4]), compiled=True)
+)
 def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     assert check_variant(operator, name, case, device).status is Status.OK
 
@@ -165,7 +183,9 @@ def test_tf32_is_a_precision_of_its_own() -> None:
     assert kron.operator.variants["v3"].reason_unsupported(tf32, "cuda") == "computes in f32: see the f32 case"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("linear_operator") is None, reason="GPyTorch's linear_operator is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("linear_operator") is None, reason="GPyTorch's linear_operator is not installed"
+)
 def test_gpytorch_agrees() -> None:
     given = data(batch=4, factors=(3, 5))
     torch.testing.assert_close(kron.gpytorch(**given), kron.reference(**given))

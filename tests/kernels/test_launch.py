@@ -58,7 +58,10 @@ def test_other_dtypes_are_refused(operator: Operator) -> None:
 def test_copies_between_two_memories_need_two() -> None:
     for name in ("h2d", "d2h", "sync"):
         case = sized("f32", "fwd", **{name: 8})
-        assert module.operator.variants["v1"].reason_unsupported(case, "cpu") == "a CPU has one memory, and nothing to wait for"
+        assert (
+            module.operator.variants["v1"].reason_unsupported(case, "cpu")
+            == "a CPU has one memory, and nothing to wait for"
+        )
         assert module.operator.variants["v1"].reason_unsupported(case, "cuda") is None
 
 

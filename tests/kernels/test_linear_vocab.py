@@ -47,7 +47,11 @@ def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str) 
 
 def test_views_are_multiplied_by_their_elements(operator: Operator) -> None:
     wide, tall, b = torch.randn(5, 30), torch.randn(30, 22), torch.randn(20)
-    for x, w in ((wide[:, 3:16], tall[1:14, 1:21].t()), (wide[::2, 1:27:2], tall[:20, 2:15]), (wide[:, :1], tall[:20, :1])):
+    for x, w in (
+        (wide[:, 3:16], tall[1:14, 1:21].t()),
+        (wide[::2, 1:27:2], tall[:20, 2:15]),
+        (wide[:, :1], tall[:20, :1]),
+    ):
         torch.testing.assert_close(module.v3(x, w, b, (13,)), x @ w.t() + b)
 
 
@@ -66,6 +70,11 @@ def test_rows_of_the_padded_variant_are_aligned(operator: Operator) -> None:
 
 
 def test_costs() -> None:
-    forward, backward = (module.cost(sized("f32", d, batch=1, parts=(256, 512, 512), vocab=5893)) for d in ("fwd", "bwd"))
+    forward, backward = (
+        module.cost(sized("f32", d, batch=1, parts=(256, 512, 512), vocab=5893)) for d in ("fwd", "bwd")
+    )
     assert (forward.flops, backward.flops) == (2 * 1280 * 5893, 4 * 1280 * 5893)
-    assert (forward.bytes, backward.bytes) == (4 * (1280 + 1280 * 5893 + 2 * 5893), 4 * (2 * 1280 + 2 * 1280 * 5893 + 2 * 5893))
+    assert (forward.bytes, backward.bytes) == (
+        4 * (1280 + 1280 * 5893 + 2 * 5893),
+        4 * (2 * 1280 + 2 * 1280 * 5893 + 2 * 5893),
+    )

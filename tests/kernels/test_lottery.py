@@ -1,4 +1,5 @@
-"""lottery: every variant agrees with the oracle on each round's accuracy, tickets win, and survivors begin where they began."""
+"""lottery: every variant agrees with the oracle on each round's accuracy, tickets win, and survivors begin where they
+began."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def test_torch_compile_is_right(operator: Operator, name: str, case: Case, devic
 def test_float32_and_float64_agree_on_every_round(seed: int) -> None:
     given = data(TENTH, seed)
     wide = {
-        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in given.items()
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in given.items()
     }
     accuracy, left = module.v3(**given)
     expected, expected_left = module.reference(**wide)
@@ -68,7 +70,9 @@ def test_survivors_are_rewound_and_the_pruned_stay_zero() -> None:
     """Each round's first step sees initial weights and zeros, never what the round before had learnt."""
     given, seen = data(SMALL, 1), []
 
-    def step(x: Tensor, target: Tensor, a: Tensor, b: Tensor, mask1: Tensor, mask2: Tensor, speed: float) -> tuple[Tensor, Tensor]:
+    def step(
+        x: Tensor, target: Tensor, a: Tensor, b: Tensor, mask1: Tensor, mask2: Tensor, speed: float
+    ) -> tuple[Tensor, Tensor]:
         seen.append((a, mask1))
         return module.descend(x, target, a, b, mask1, mask2, speed)
 
@@ -91,9 +95,12 @@ def test_the_gradients_by_hand_are_those_of_autograd() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("samples", "features", "hidden"), [(64, 8, 24), (101, 9, 31), (1, 2, 5), (6, 40, 3), (401, 33, 17)])
+@pytest.mark.parametrize(
+    ("samples", "features", "hidden"), [(64, 8, 24), (101, 9, 31), (1, 2, 5), (6, 40, 3), (401, 33, 17)]
+)
 def test_one_call_trains_as_single_steps_do(device: str, samples: int, features: int, hidden: int) -> None:
-    """Sizes that are no multiple of a vector, fewer samples than share a tile's sums, and so many that several threads take parts."""
+    """Sizes that are no multiple of a vector, fewer samples than share a tile's sums, and so many that several threads
+    take parts."""
     make = SeededMaker(5, torch.device(device), "f64")
     target = torch.nn.functional.one_hot(make.integers(0, 2, samples), module.CLASSES).double()
     weights = make.normal(features, hidden), make.normal(hidden, module.CLASSES)

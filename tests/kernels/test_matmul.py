@@ -14,7 +14,8 @@ from .conftest import DEVICES, check_variant, runnable
 
 pytestmark = pytest.mark.usefixtures("operator")
 
-# One of everything that the CPU's blocks and a GPU's tiles do differently: one tile and a bit, several blocks of k, few rows, few columns.
+# One of everything that the CPU's blocks and a GPU's tiles do differently: one tile and a bit, several blocks of k, few
+# rows, few columns.
 BLOCKS = both_directions(
     case("f32", m=97, k=513, n=33),
     case("f32", m=6, k=256, n=16),
@@ -22,7 +23,11 @@ BLOCKS = both_directions(
     case("bf16", m=100, k=300, n=50),
 )
 TENSOR = both_directions(
-    *(case(p, m=m, k=k, n=n) for p in ("tf32", "3xtf32", "bf16") for m, k, n in ((128, 64, 256), (129, 257, 130), (64, 96, 136))),
+    *(
+        case(p, m=m, k=k, n=n)
+        for p in ("tf32", "3xtf32", "bf16")
+        for m, k, n in ((128, 64, 256), (129, 257, 130), (64, 96, 136))
+    ),
 )
 
 

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("_fresh_native")
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
-ANSWER = '#include "common/answer.h"\nextern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }\n'
+ANSWER = (
+    '#include "common/answer.h"\nextern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }\n'
+)
 BROKEN = 'extern "C" int answer() { return undeclared_name; }\n'
 KERNEL = """#include <cuda_runtime.h>
 template <int N> __global__ void staged(float* y) {
@@ -35,7 +37,8 @@ const char* launch(float* y) { staged<64><<<1, 64>>>(y); return cudaGetErrorStri
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """Native sources of two operators, `good` and `other`, that share a header; native is configured for them on the CPU."""
+    """Native sources of two operators, `good` and `other`, that share a header; native is configured for them on the
+    CPU."""
     root = tmp_path / "csrc"
     write(root / "common" / "answer.h", "#define ANSWER 42\n")
     write(root / "good" / "good.cpp", ANSWER)
@@ -66,9 +69,13 @@ def test_the_shared_runtime_is_used_where_a_linker_prefers_the_static_one(
     write(sources / "good" / "good.cpp", code)
     built = native.build("good")
     assert built.path is not None, built.log
-    needed = subprocess.run(["readelf", "--dynamic", str(built.path)], capture_output=True, text=True, check=True).stdout
+    needed = subprocess.run(
+        ["readelf", "--dynamic", str(built.path)], capture_output=True, text=True, check=True
+    ).stdout
     assert "libstdc++.so" in needed
-    defined = subprocess.run(["nm", "--dynamic", "--defined-only", str(built.path)], capture_output=True, text=True, check=True)
+    defined = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", str(built.path)], capture_output=True, text=True, check=True
+    )
     assert "basic_ostream" not in defined.stdout
 
 
@@ -154,7 +161,9 @@ def test_no_compiler_names_the_remedy(sources: Path, monkeypatch: pytest.MonkeyP
     assert "apt install g++" in failed.log
 
 
-def test_without_nvcc_only_cuda_sources_are_unsupported(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvcc_only_cuda_sources_are_unsupported(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_toolchain, "cuda_compiler", lambda cache: None)
     write(sources / "good" / "good.cu", KERNEL)
     native.configure(sources, tmp_path / "cache", "cuda:0")
@@ -259,7 +268,9 @@ def test_kernel_names_are_short(symbol: str, name: str) -> None:
     assert _ptxas.short_name(symbol) == name
 
 
-def test_the_build_command_fails_when_a_build_fails(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_build_command_fails_when_a_build_fails(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WARPWATCH_HOME", str(tmp_path / "home"))
     write(tmp_path / "warpwatch.toml", "contract = 1\n")

@@ -1,4 +1,5 @@
-"""rope: every variant against the oracle, what makes the embedding relative, and the torch operators that the library registers."""
+"""rope: every variant against the oracle, what makes the embedding relative, and the torch operators that the library
+registers."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def test_the_published_gradient_holds_where_both_halves_have_one_sine() -> None:
     uneven = torch.rand(5, 8, dtype=torch.float64)
     (dx,) = torch.autograd.grad(x * cos + module.rotate_half(x) * uneven, x, g)
     torch.testing.assert_close(dx, g * cos - module.rotate_half(g * uneven))
-    assert not torch.allclose(dx, g * cos - module.rotate_half(g) * uneven), "in general the sine comes before the rotation"
+    assert not torch.allclose(dx, g * cos - module.rotate_half(g) * uneven), (
+        "in general the sine comes before the rotation"
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -82,7 +85,10 @@ def test_the_gradient_is_that_of_the_function(operator: Operator, interleaved: b
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str) -> None:
-    q, k = torch.randn(1, 3, 2, 6, device=device, requires_grad=True), torch.randn(1, 3, 1, 6, device=device, requires_grad=True)
+    q, k = (
+        torch.randn(1, 3, 2, 6, device=device, requires_grad=True),
+        torch.randn(1, 3, 1, 6, device=device, requires_grad=True),
+    )
     cos, sin = torch.randn(3, 6, device=device), torch.randn(3, 6, device=device)
     torch.library.opcheck(torch.ops.warpwatch.rope.default, (q, k, cos, sin))
     torch.library.opcheck(torch.ops.warpwatch.rope_backward.default, (q.detach(), k.detach(), cos, sin))

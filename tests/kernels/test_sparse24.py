@@ -23,7 +23,9 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
     assert (reply.status, reply.message) == (Status.OK, "")
 
 
-@pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, both_directions(TRAINING), compiled=True))
+@pytest.mark.parametrize(
+    ("name", "case", "device"), runnable(module.operator, both_directions(TRAINING), compiled=True)
+)
 def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     assert check_variant(operator, name, case, device).status is Status.OK
 
@@ -59,7 +61,9 @@ WAYS = ("sort", "compare", "native", "compress")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("way", WAYS)
-def test_of_each_group_the_two_largest_stay_and_of_equal_ones_the_first(way: str, dtype: torch.dtype, device: str) -> None:
+def test_of_each_group_the_two_largest_stay_and_of_equal_ones_the_first(
+    way: str, dtype: torch.dtype, device: str
+) -> None:
     w = torch.tensor(
         [
             [1, 2, 3, 4, 4, 3, 2, 1, -4, 1, -3, 2],
@@ -135,7 +139,8 @@ def test_offline_weights_are_no_part_of_the_call(operator: Operator, device: str
 
 
 @pytest.mark.parametrize(
-    ("x", "w", "message"), [((3, 8), (5, 12), "12 columns"), ((3, 6), (5, 6), "multiple of 4"), ((3,), (5, 4), "4 columns")]
+    ("x", "w", "message"),
+    [((3, 8), (5, 12), "12 columns"), ((3, 6), (5, 6), "multiple of 4"), ((3,), (5, 4), "4 columns")],
 )
 def test_operands_that_do_not_fit_are_refused(x: tuple[int, ...], w: tuple[int, ...], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):

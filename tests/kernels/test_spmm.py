@@ -1,4 +1,5 @@
-"""spmm: every variant against the oracle, the torch operators that the library registers, and the traps of sparse products."""
+"""spmm: every variant against the oracle, the torch operators that the library registers, and the traps of sparse
+products."""
 
 from __future__ import annotations
 
@@ -82,7 +83,10 @@ def test_views_are_multiplied_by_their_elements(matrices: dict[str, Any]) -> Non
     twice = values.detach().repeat_interleave(2)[::2]
     wide = b.detach().t().contiguous().t()
     for view in (wide, torch.cat([wide, wide], 1)[:, 1:5], wide.new_ones(1, 1).expand(70, 5)):
-        for y in (module.v3(crow, col, twice, view), torch.ops.warpwatch.spmm_tiled(crow, col, _starts(matrices), twice, view)):
+        for y in (
+            module.v3(crow, col, twice, view),
+            torch.ops.warpwatch.spmm_tiled(crow, col, _starts(matrices), twice, view),
+        ):
             torch.testing.assert_close(y, a @ view)
 
 
@@ -135,7 +139,8 @@ def test_operands_that_do_not_fit_are_refused(matrices: dict[str, Any], bad: str
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [SMALL]))
 def test_the_incoming_gradient_is_dense(operator: Operator, name: str, case: Case, device: str) -> None:
-    """A gradient whose zeros, or whose strides, are not A's: taken as sparse, or by its pattern, it gives other numbers."""
+    """A gradient whose zeros, or whose strides, are not A's: taken as sparse, or by its pattern, it gives other
+    numbers."""
     variant = operator.variants[name]
     for incoming in ("ones", "a single column"):
         problem = CaseProblem(operator, variant, case, torch.device(device))
@@ -164,12 +169,16 @@ class Called(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-CONVERSIONS = re.compile(r"nonzero|to_sparse|to_dense|index_put|sort|bincount|repeat_interleave|inspect|_plan$|cumsum|searchsorted")
+CONVERSIONS = re.compile(
+    r"nonzero|to_sparse|to_dense|index_put|sort|bincount|repeat_interleave|inspect|_plan$|cumsum|searchsorted"
+)
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [SMALL]))
-def test_nothing_is_converted_inside_the_timed_call(operator: Operator, name: str, case: Case, device: str, direction: Any) -> None:
+def test_nothing_is_converted_inside_the_timed_call(
+    operator: Operator, name: str, case: Case, device: str, direction: Any
+) -> None:
     case = sized("f32", direction, **dict(case.sizes))
     problem = CaseProblem(operator, operator.variants[name], case, torch.device(device))
     with problem.modes():
@@ -194,12 +203,14 @@ def test_conversions_are_noticed(operator: Operator) -> None:
 def test_native_code_takes_no_memory_of_its_own() -> None:
     """A buffer that a call gets beside torch is one that it must free, also when it fails: there is none."""
     for source in sorted((ROOT / "csrc" / "spmm").glob("*")):
-        assert not re.search(r"cuda(Malloc|Free|HostAlloc)|\b(malloc|calloc|new)\s*[(\[]", source.read_text(encoding="utf-8")), (
-            source.name
-        )
+        assert not re.search(
+            r"cuda(Malloc|Free|HostAlloc)|\b(malloc|calloc|new)\s*[(\[]", source.read_text(encoding="utf-8")
+        ), source.name
 
 
-@pytest.mark.parametrize(("name", "case", "device"), [p for p in runnable(module.operator, [SMALL]) if p.values[2] == "cuda"])
+@pytest.mark.parametrize(
+    ("name", "case", "device"), [p for p in runnable(module.operator, [SMALL]) if p.values[2] == "cuda"]
+)
 def test_calls_leave_no_memory_behind(operator: Operator, name: str, case: Case, device: str) -> None:
     problem = CaseProblem(operator, operator.variants[name], case, torch.device(device))
 
@@ -217,7 +228,8 @@ def test_calls_leave_no_memory_behind(operator: Operator, name: str, case: Case,
 
 
 def test_plans_of_the_same_shapes_are_equal(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the harness keeps a captured graph and moves the buffers' contents; forgotten as soon as nobody holds one."""
+    """So that the harness keeps a captured graph and moves the buffers' contents; forgotten as soon as nobody holds
+    one."""
     forgotten: list[int] = []
     monkeypatch.setattr(torch.ops.warpwatch, "spmm_cusparse_forget", forgotten.append, raising=False)
     one, same, other = module.SparsePlan(1, (5, 7)), module.SparsePlan(2, (5, 7)), module.SparsePlan(3, (5, 8))

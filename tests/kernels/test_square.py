@@ -36,7 +36,9 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
     assert reply.status is Status.OK, reply.message
 
 
-@pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [sized("f32", "bwd", size=(17, 15))], compiled=True))
+@pytest.mark.parametrize(
+    ("name", "case", "device"), runnable(module.operator, [sized("f32", "bwd", size=(17, 15))], compiled=True)
+)
 def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     assert check_variant(operator, name, case, device).status is Status.OK
 
@@ -84,7 +86,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_inline_source_is_compiled_once_and_outside_of_calls(compiled: list[dict[str, Any]], direction: Any) -> None:
-    here = replace(module.operator.variants["load_inline"], devices=("cpu", "cuda"), unsupported=lambda case, device: None)
+    here = replace(
+        module.operator.variants["load_inline"], devices=("cpu", "cuda"), unsupported=lambda case, device: None
+    )
     problem = CaseProblem(module.operator, here, sized("f32", direction, size=(17, 15)), torch.device("cpu"))
     path = os.environ["PATH"]
     with problem.modes():

@@ -18,12 +18,16 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
     assert reply.status is Status.OK, reply.message
 
 
-@pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [sized("f32", "bwd", n=1001)], compiled=True))
+@pytest.mark.parametrize(
+    ("name", "case", "device"), runnable(module.operator, [sized("f32", "bwd", n=1001)], compiled=True)
+)
 def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     assert check_variant(operator, name, case, device).status is Status.OK
 
 
-@pytest.mark.parametrize("name", [name for name, *_ in (p.values for p in runnable(module.operator, [sized("f32", "fwd", n=300)]))])
+@pytest.mark.parametrize(
+    "name", [name for name, *_ in (p.values for p in runnable(module.operator, [sized("f32", "fwd", n=300)]))]
+)
 def test_an_impulse_shows_the_taps_in_reverse(operator: Operator, name: str) -> None:
     # Around the end of a block of 256 threads, and at both ends of the line.
     for place in (255, 256, 0, 299):

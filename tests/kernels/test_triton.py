@@ -1,4 +1,5 @@
-"""The Triton variants of all operators: right in Triton's own interpreter, and compiled to machine code, neither of which needs a GPU."""
+"""The Triton variants of all operators: right in Triton's own interpreter, and compiled to machine code, neither of
+which needs a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from .conftest import ROOT
 
 # An operator has a Triton variant where its file says so; importing all of them here would take torch.compile's time.
 OPERATORS = sorted(
-    path.stem for path in (ROOT / "kernels").glob("*.py") if re.search(r'\.variant\(\s*"triton', path.read_text(encoding="utf-8"))
+    path.stem
+    for path in (ROOT / "kernels").glob("*.py")
+    if re.search(r'\.variant\(\s*"triton', path.read_text(encoding="utf-8"))
 )
 
 
@@ -27,7 +30,9 @@ def outcomes(mode: str, operator: str) -> list[dict[str, Any]]:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return [json.loads(line.removeprefix("outcome ")) for line in done.stdout.splitlines() if line.startswith("outcome ")]
+    return [
+        json.loads(line.removeprefix("outcome ")) for line in done.stdout.splitlines() if line.startswith("outcome ")
+    ]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -28,7 +28,9 @@ def test_every_variant_is_right(operator: Operator, name: str, case: Case, devic
     assert reply.status is Status.OK, reply.message
 
 
-@pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [sized("f32", "fwd", n=1025)], compiled=True))
+@pytest.mark.parametrize(
+    ("name", "case", "device"), runnable(module.operator, [sized("f32", "fwd", n=1025)], compiled=True)
+)
 def test_torch_compile_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     assert check_variant(operator, name, case, device).status is Status.OK
 
@@ -56,18 +58,24 @@ def test_the_torch_operator_keeps_torchs_rules(operator: Operator, device: str) 
     torch.library.opcheck(torch.ops.warpwatch.vector_add.default, (a, b))
 
 
-@pytest.mark.parametrize("name", [name for name in module.operator.variants if name not in ("pageable", "pinned", "streams")])
+@pytest.mark.parametrize(
+    "name", [name for name in module.operator.variants if name not in ("pageable", "pinned", "streams")]
+)
 def test_what_lies_on_the_host_is_for_variants_that_fetch_it(name: str) -> None:
     """A kernel that was handed host memory would add on the host, and be timed as if it had not."""
     from_host, on_device = sized("f32", "fwd", host=8), sized("f32", "fwd", n=8)
-    assert "pageable, pinned and streams" in (module.operator.variants[name].reason_unsupported(from_host, "cuda") or "")
+    assert "pageable, pinned and streams" in (
+        module.operator.variants[name].reason_unsupported(from_host, "cuda") or ""
+    )
     for other in ("pageable", "pinned", "streams"):
         assert module.operator.variants[other].reason_unsupported(from_host, "cuda") is None
         assert "sized `host`" in (module.operator.variants[other].reason_unsupported(on_device, "cuda") or "")
 
 
 def test_operands_of_an_end_to_end_case_lie_on_the_host(operator: Operator) -> None:
-    problem = CaseProblem(operator, operator.variants["pageable"], sized("f32", "fwd", host=8), torch.device(DEVICES[-1]))
+    problem = CaseProblem(
+        operator, operator.variants["pageable"], sized("f32", "fwd", host=8), torch.device(DEVICES[-1])
+    )
     inputs = problem.data(1).inputs
     assert (inputs["a"].device.type, inputs["b"].device.type, inputs["device"].type) == ("cpu", "cpu", DEVICES[-1])
     assert problem.run(problem.data(1))["y"].device.type == "cpu"

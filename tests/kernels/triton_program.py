@@ -1,8 +1,10 @@
-"""Runs an operator's Triton variants without a GPU: `python -m tests.kernels.triton_program interpret|compile OPERATOR`.
+"""Runs an operator's Triton variants without a GPU: `python -m tests.kernels.triton_program interpret|compile
+OPERATOR`.
 
-interpret: every variant on every quick and edge case in Triton's interpreter, held against the float64 oracle. compile: the kernels that these
-calls launch are compiled to machine code for each architecture that we support, and not launched. Prints a line of JSON per outcome.
-The choice is made when Triton is imported, so each run takes a process of its own.
+interpret: every variant on every quick and edge case in Triton's interpreter, held against the float64 oracle. compile:
+the kernels that these calls launch are compiled to machine code for each architecture that we support, and not
+launched. Prints a line of JSON per outcome. The choice is made when Triton is imported, so each run takes a process of
+its own.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
 
     from warpwatch.worker.harness.problem import CaseProblem
 
-    # Other sizes make the same code for other constants: the first case of each precision and direction shows that it compiles.
+    # Other sizes make the same code for other constants: the first case of each precision and direction shows that it
+    # compiles.
     chosen = {(case.precision, case.direction): case for case in reversed(cases)}
     for arch in ARCHS:
         compiled = _instead_of_launching(arch)

@@ -41,7 +41,9 @@ def point(ordinal: int, median: float, environment: int = 1, subject: str = "A c
 
 def history(points: list[PointRow], marks: list[StatusMark] | None = None, variant: str = "v1") -> SeriesHistory:
     series = SeriesRow(1, "kernels", "kron", "n=1,f32,fwd", variant, "gpu", "GPU", "graph", "1", 1000, 8000)
-    return SeriesHistory(series, points, marks or [], {1: {"torch": "2.13", "driver": "1"}, 2: {"torch": "2.14", "driver": "1"}})
+    return SeriesHistory(
+        series, points, marks or [], {1: {"torch": "2.13", "driver": "1"}, 2: {"torch": "2.14", "driver": "1"}}
+    )
 
 
 def lines(figure: dict[str, Any]) -> list[dict[str, Any]]:
@@ -75,7 +77,10 @@ def test_a_click_leads_to_the_commit_and_subjects_are_no_markup() -> None:
 
 
 def test_commits_without_a_time_are_marked_in_a_strip() -> None:
-    marks = [StatusMark(f"{2:040x}", 2, "check", "wrong", "y is wrong"), StatusMark(f"{2:040x}", 2, "bench", "crashed", "it fell")]
+    marks = [
+        StatusMark(f"{2:040x}", 2, "check", "wrong", "y is wrong"),
+        StatusMark(f"{2:040x}", 2, "bench", "crashed", "it fell"),
+    ]
     figure = history_figure([history([point(1, 1e4), point(3, 1e4)], marks)])
     strip = {trace["name"]: trace for trace in figure["data"] if trace.get("yaxis") == "y2"}
     assert strip["wrong"]["x"] == strip["crashed"]["x"] == [1]
@@ -142,7 +147,11 @@ def test_the_roofline_bends_at_the_ridge() -> None:
 def test_the_table_compares_within_an_environment_only() -> None:
     marks = [StatusMark(f"{2:040x}", 2, "check", "wrong", ""), StatusMark(f"{4:040x}", 4, "bench", "crashed", "")]
     found = table_rows(
-        [history([point(1, 100.0), point(2, 110.0), point(3, 50.0, environment=2), point(5, 55.0, environment=2)], marks)]
+        [
+            history(
+                [point(1, 100.0), point(2, 110.0), point(3, 50.0, environment=2), point(5, 55.0, environment=2)], marks
+            )
+        ]
     )
     assert [row.commit_sha[-1] for row in found] == ["5", "4", "3", "2", "1"]
     assert [row.change and round(row.change, 3) for row in found] == [1.1, None, None, 1.1, None]

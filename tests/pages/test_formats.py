@@ -14,17 +14,37 @@ def plain(text: str) -> str:
     return text.replace("\u2009", " ").replace("\u2212", "-")
 
 
-@pytest.mark.parametrize(("ns", "digits", "text"), [
-    (None, 3, "–"), (0, 3, "0 ns"), (842, 3, "842 ns"), (1000, 3, "1.00 µs"), (12_345, 3, "12.3 µs"), (12_345, 4, "12.35 µs"),
-    (999_900, 3, "1.00 ms"), (1_234_567, 4, "1.235 ms"), (6.3e9, 2, "6.3 s"), (120e9, 3, "120 s"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ns", "digits", "text"),
+    [
+        (None, 3, "–"),
+        (0, 3, "0 ns"),
+        (842, 3, "842 ns"),
+        (1000, 3, "1.00 µs"),
+        (12_345, 3, "12.3 µs"),
+        (12_345, 4, "12.35 µs"),
+        (999_900, 3, "1.00 ms"),
+        (1_234_567, 4, "1.235 ms"),
+        (6.3e9, 2, "6.3 s"),
+        (120e9, 3, "120 s"),
+    ],
+)
 def test_durations_have_the_unit_that_fits(ns: float | None, digits: int, text: str) -> None:
     assert plain(formats.duration(ns, digits)) == text
 
 
-@pytest.mark.parametrize(("ratio", "text"), [
-    (None, ""), (1.0, "±0.0 %"), (1.0004, "±0.0 %"), (1.17, "+17.0 %"), (0.9, "-10.0 %"), (0.25, "-75.0 %"), (6.0, "×6.00"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (None, ""),
+        (1.0, "±0.0 %"),
+        (1.0004, "±0.0 %"),
+        (1.17, "+17.0 %"),
+        (0.9, "-10.0 %"),
+        (0.25, "-75.0 %"),
+        (6.0, "×6.00"),
+    ],
+)
 def test_changes_are_signed(ratio: float | None, text: str) -> None:
     assert plain(formats.change(ratio)) == text
 

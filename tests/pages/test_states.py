@@ -30,22 +30,29 @@ def client(tmp_path: Path, database_url: str, database: Database) -> Iterator[Te
         yield client
 
 
-@pytest.mark.parametrize("path", ["/", "/commits", "/compare", "/regressions", "/alarms", "/schedules", "/submissions/new"])
+@pytest.mark.parametrize(
+    "path", ["/", "/commits", "/compare", "/regressions", "/alarms", "/schedules", "/submissions/new"]
+)
 def test_without_a_repository_pages_say_how_to_register_one(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 200
     assert "warpwatch repository add mine" in answer.text
 
 
-@pytest.mark.parametrize(("path", "command"), [
-    ("/", "warpwatch worker --device cpu"),
-    ("/commits", "warpwatch submit --repository mine --commit HEAD --wait"),
-    ("/regressions", "warpwatch submit --repository mine --commit HEAD~20..HEAD --wait"),
-    ("/submissions", "warpwatch submit --commit HEAD --wait"),
-    ("/jobs", "warpwatch submit --commit HEAD --wait"),
-    ("/devices", "warpwatch worker --device cpu"),
-])  # fmt: skip
-def test_an_empty_page_names_the_command_that_fills_it(client: TestClient, database: Database, path: str, command: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/", "warpwatch worker --device cpu"),
+        ("/commits", "warpwatch submit --repository mine --commit HEAD --wait"),
+        ("/regressions", "warpwatch submit --repository mine --commit HEAD~20..HEAD --wait"),
+        ("/submissions", "warpwatch submit --commit HEAD --wait"),
+        ("/jobs", "warpwatch submit --commit HEAD --wait"),
+        ("/devices", "warpwatch worker --device cpu"),
+    ],
+)
+def test_an_empty_page_names_the_command_that_fills_it(
+    client: TestClient, database: Database, path: str, command: str
+) -> None:
     with database.session() as s:
         registry.ensure_repository(s, "mine", "/srv/mine")
     answer = client.get(path)
@@ -129,7 +136,9 @@ def test_vendored_files_are_the_published_ones() -> None:
     assert noted == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.js")}
 
 
-def test_a_visitor_without_a_token_is_shown_where_to_log_in(tmp_path: Path, database_url: str, database: Database) -> None:
+def test_a_visitor_without_a_token_is_shown_where_to_log_in(
+    tmp_path: Path, database_url: str, database: Database
+) -> None:
     settings = Settings(home=tmp_path, database_url=database_url, host="0.0.0.0", token="t" * 24)
     visitor = TestClient(create_app(settings, database, judge=False), base_url=ADDRESS, headers={"Accept": "text/html"})
     answer = visitor.get("/jobs")

@@ -66,7 +66,11 @@ def signature(secret: str, body: bytes) -> str:
 def send_hook(url: str, secret: str, event: str, message: dict[str, Any]) -> dict[str, Any]:
     """Send a webhook the way GitHub does; the answer."""
     body = json.dumps(message).encode()
-    headers = {"X-GitHub-Event": event, "X-Hub-Signature-256": signature(secret, body), "Content-Type": "application/json"}
+    headers = {
+        "X-GitHub-Event": event,
+        "X-Hub-Signature-256": signature(secret, body),
+        "Content-Type": "application/json",
+    }
     with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
         found: dict[str, Any] = json.load(answer)
     return found

@@ -1,4 +1,5 @@
-"""A repository of many commits whose every effect is known, and a worker that measures them with the noise of real ones."""
+"""A repository of many commits whose every effect is known, and a worker that measures them with the noise of real
+ones."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def write_history(path: Path, changes: Mapping[int, str], commits: int = 40) -> 
 
 @dataclass
 class Truth:
-    """What really happened: factors of time from a commit on, statuses from a commit on (until the second), commits that do not build."""
+    """What really happened: factors of time from a commit on, statuses from a commit on (until the second), commits
+    that do not build."""
 
     times: Mapping[Cell, Mapping[int, float]] = field(default_factory=dict)
     broken: Mapping[Cell, tuple[int, Status]] = field(default_factory=dict)
@@ -113,7 +115,9 @@ class Machine:
 
     def found(self, **filters: Any) -> set[tuple[str, int, int]]:
         """(direction, base, head) of what is confirmed and open, by numbers of commits."""
-        rows = self.client.get("/api/v1/regressions", params={"repository": "kernels", "limit": 200} | filters).json()["items"]
+        rows = self.client.get("/api/v1/regressions", params={"repository": "kernels", "limit": 200} | filters).json()[
+            "items"
+        ]
         return {
             (row["direction"], self.lab.shas.index(row["base_sha"]), self.lab.shas.index(row["head_sha"]))
             for row in rows

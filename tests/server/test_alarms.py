@@ -114,7 +114,10 @@ def test_an_unfit_device(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
         runs.fail_run(session, run, str(caught.value), retry=False)
     (found,) = alarms(lab)
     assert (found.kind, found.device_key, found.job_id) == ("unfit", "test-gpu", job)
-    assert found.message == "test-gpu: cuda:0 is not fit to be measured on: it is 91 °C hot, more than 85; 1 job failed for it"
+    assert (
+        found.message
+        == "test-gpu: cuda:0 is not fit to be measured on: it is 91 °C hot, more than 85; 1 job failed for it"
+    )
     with lab.database.session() as session:
         registry.set_trouble(session, lab.worker, "")
     assert [row.kind for row in alarms(lab)] == ["unfit"]
@@ -147,7 +150,11 @@ def test_what_was_left_out_or_cancelled_is_not_missing(client: TestClient, lab: 
     with lab.database.session() as session:
         cancel_job(session, jobs["square"])
     assert alarms(lab) == []
-    change(lab, f"UPDATE jobs SET state = 'done', attempt = 0, message = '{UNCHANGED} abc' WHERE id = :id", id=jobs["square"])
+    change(
+        lab,
+        f"UPDATE jobs SET state = 'done', attempt = 0, message = '{UNCHANGED} abc' WHERE id = :id",
+        id=jobs["square"],
+    )
     assert alarms(lab) == []
 
 
@@ -182,7 +189,8 @@ def test_an_operator_that_was_asked_for_and_got_no_job(client: TestClient, lab: 
     (found,) = alarms(lab)
     assert found.message.startswith("everything was asked for at ")
     assert (
-        f"`warpwatch submit --repository kernels --commit {lab.shas[BEFORE][:12]} --kinds bench --operators square" in found.remedy
+        f"`warpwatch submit --repository kernels --commit {lab.shas[BEFORE][:12]} --kinds bench --operators square"
+        in found.remedy
     )
     assert alarms(lab, timedelta(days=MISSING_DAYS + 1)) == []
     # A schedule may have left it for a later turn.

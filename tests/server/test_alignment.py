@@ -30,7 +30,9 @@ def told(a: list[AlignmentStep], b: list[AlignmentStep]) -> dict[str, str]:
     return {str(row.b_name or row.a_name): row.state for row in align(a, b)}
 
 
-def detail(kernels: dict[str, tuple[int, float]], runtime: dict[str, float] | None = None, **summary: Any) -> TraceDetail:
+def detail(
+    kernels: dict[str, tuple[int, float]], runtime: dict[str, float] | None = None, **summary: Any
+) -> TraceDetail:
     rows = [KernelView(name, calls, total, total / calls, 0.1, {}) for name, (calls, total) in kernels.items()]
     now = datetime(2026, 1, 1, tzinfo=UTC)
     return TraceDetail(1, "r", "kron", "v3", "n=1", "a" * 40, "gpu", 1, 1, "", runtime or {}, now, rows, summary)
@@ -46,8 +48,16 @@ def test_every_step_is_counted_once() -> None:
 
 
 def test_added_and_removed() -> None:
-    assert told(steps("load", "mul"), steps("load", "store", "mul")) == {"store": "added", "load": "same", "mul": "same"}
-    assert told(steps("load", "copy", "mul"), steps("load", "mul")) == {"copy": "removed", "load": "same", "mul": "same"}
+    assert told(steps("load", "mul"), steps("load", "store", "mul")) == {
+        "store": "added",
+        "load": "same",
+        "mul": "same",
+    }
+    assert told(steps("load", "copy", "mul"), steps("load", "mul")) == {
+        "copy": "removed",
+        "load": "same",
+        "mul": "same",
+    }
 
 
 def test_one_more_run_of_the_same_kernel_is_a_row_of_its_own() -> None:
@@ -69,7 +79,13 @@ def test_other_template_arguments_are_the_same_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "state"),
-    [(10_000, 10_400, "same"), (10_000, 10_600, "slower"), (10_000, 9_000, "faster"), (500, 650, "same"), (500, 800, "slower")],
+    [
+        (10_000, 10_400, "same"),
+        (10_000, 10_600, "slower"),
+        (10_000, 9_000, "faster"),
+        (500, 650, "same"),
+        (500, 800, "slower"),
+    ],
 )
 def test_a_change_is_relative_and_absolute(before: float, after: float, state: str) -> None:
     assert told(steps("k", ns=before), steps("k", ns=after)) == {"k": state}
@@ -79,14 +95,19 @@ def test_the_largest_contribution_comes_first() -> None:
     a = [AlignmentStep("small", 1, 1000), AlignmentStep("large", 1, 9000), AlignmentStep("gone", 1, 3000)]
     b = [AlignmentStep("small", 1, 1500), AlignmentStep("large", 1, 4000)]
     assert [(row.b_name or row.a_name, round(row.contribution, 3)) for row in align(a, b)] == [
-        ("large", -0.588), ("gone", -0.353), ("small", 0.059),
-    ]  # fmt: skip
+        ("large", -0.588),
+        ("gone", -0.353),
+        ("small", 0.059),
+    ]
 
 
 def test_traces_without_an_order_are_matched_by_their_tables() -> None:
     old = detail({"k": (4, 8000.0)}, {"cudaLaunchKernel": 2.0, "cudaMemsetAsync": 1.0})
     new = detail(
-        {"k": (2, 9000.0)}, {"cudaLaunchKernel": 1.0, "cudaMemsetAsync": 1.0}, calls=1, sequence=[["k", 4500.0], ["k", 4500.0]]
+        {"k": (2, 9000.0)},
+        {"cudaLaunchKernel": 1.0, "cudaMemsetAsync": 1.0},
+        calls=1,
+        sequence=[["k", 4500.0], ["k", 4500.0]],
     )
     found = align_traces(old, new)
     assert not found.ordered
@@ -111,7 +132,9 @@ def test_real_traces_of_two_commits() -> None:
         later = found.get((variant, case, shas[-1]))
         if sha == shas[-1] or later is None:
             continue
-        old, new = (detail({k.name: (k.calls, k.total_ns) for k in one.kernels}, one.runtime_calls) for one in (profile, later))
+        old, new = (
+            detail({k.name: (k.calls, k.total_ns) for k in one.kernels}, one.runtime_calls) for one in (profile, later)
+        )
         rows = align_traces(old, new).rows
         assert sum(row.a_ns for row in rows) == pytest.approx(sum(k.total_ns for k in profile.kernels) / 2)
         assert sum(row.b_ns for row in rows) == pytest.approx(sum(k.total_ns for k in later.kernels) / 2)
@@ -157,8 +180,10 @@ def test_page_json_and_csv(client: TestClient, lab: Lab) -> None:
     found = client.get("/api/v1/traces/compare", params=query).json()
     assert (found["a"]["commit_sha"], found["b"]["commit_sha"]) == (lab.shas[0], lab.shas[1])
     assert [(row["state"], row["a_name"], row["b_name"]) for row in found["alignment"]["rows"]] == [
-        ("slower", "kernel 0", "kernel 0"), ("added", None, "kernel 2"), ("removed", "kernel 1", None),
-    ]  # fmt: skip
+        ("slower", "kernel 0", "kernel 0"),
+        ("added", None, "kernel 2"),
+        ("removed", "kernel 1", None),
+    ]
     assert client.get("/api/v1/traces/compare.csv", params=query).text.count("\n") == 4
     page = client.get("/traces/compare", params=query).text
     assert "matched by name and order" in page

@@ -47,7 +47,10 @@ def test_what_is_not_right_comes_first(standing: BadgeCounts, text: str, colour:
 
 
 def test_names_are_no_markup() -> None:
-    assert fromstring(badge('<a href="x">&', BadgeCounts(1, 0, 0, 0))).get("aria-label") == '<a href="x">&: 1 right, none slower'
+    assert (
+        fromstring(badge('<a href="x">&', BadgeCounts(1, 0, 0, 0))).get("aria-label")
+        == '<a href="x">&: 1 right, none slower'
+    )
 
 
 def test_a_badge_is_about_the_newest_commit_checked(client: TestClient, lab: Lab) -> None:

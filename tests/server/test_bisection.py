@@ -46,7 +46,8 @@ def ends(worker: Machine, *numbers: int, check: bool = False) -> None:
 
 
 def test_forty_commits(build: Build) -> None:
-    """Every fifth commit is measured; three changes for the worse, one for the better and one breakage are found at their commits."""
+    """Every fifth commit is measured; three changes for the worse, one for the better and one breakage are found at
+    their commits."""
     worker = build(
         Truth(
             times={V1: {7: 1.30, 26: 0.80}, V2: {13: 1.08}, V3: {22: 1.03}},
@@ -57,8 +58,12 @@ def test_forty_commits(build: Build) -> None:
     )
     ends(worker, *range(0, 40, 5), 39, check=True)
     assert worker.found() == {
-        ("slower", 6, 7), ("slower", 11, 13), ("slower", 21, 22), ("faster", 25, 26), ("broken", 32, 33),
-    }  # fmt: skip
+        ("slower", 6, 7),
+        ("slower", 11, 13),
+        ("slower", 21, 22),
+        ("faster", 25, 26),
+        ("broken", 32, 33),
+    }
     assert worker.rows("suspected") == worker.rows("unsure") == []
     assert all(row["settled_at"] for row in worker.rows() + worker.rows("dismissed"))
 
@@ -104,7 +109,9 @@ def test_two_searches_that_end_at_one_commit_are_one_change(build: Build) -> Non
     assert f"regression {merged['id']}, of a wider range" in worker.notes(event["id"])[-1]
 
 
-def test_series_left_out_at_first_are_tried_at_the_commit_that_was_found(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_left_out_at_first_are_tried_at_the_commit_that_was_found(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(suspicion, "MAX_PAIRS", 1)
     monkeypatch.setattr(suspicion, "_unseen", lambda sight, code: [])
     worker = build(Truth(times={V1: {5: 1.5}, V2: {5: 1.4}, V3: {7: 1.3}}), commits=12)
@@ -127,8 +134,13 @@ def test_what_is_unsure_is_tried_once_more_and_stays_unsure(build: Build) -> Non
     assert row["settled_at"]
     assert worker.done == {"compare": 2}
     detail = worker.client.get(f"/api/v1/regressions/{row['id']}").json()
-    assert [(trial["purpose"], trial["answer"]) for trial in detail["trials"]] == [("confirm", "unsure"), ("retry", "unsure")]
-    rounds = [worker.client.get(f"/api/v1/jobs/{trial['job_id']}").json()["spec"]["rounds"] for trial in detail["trials"]]
+    assert [(trial["purpose"], trial["answer"]) for trial in detail["trials"]] == [
+        ("confirm", "unsure"),
+        ("retry", "unsure"),
+    ]
+    rounds = [
+        worker.client.get(f"/api/v1/jobs/{trial['job_id']}").json()["spec"]["rounds"] for trial in detail["trials"]
+    ]
     assert rounds == [ROUNDS, MORE_ROUNDS]
 
 

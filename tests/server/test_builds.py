@@ -36,9 +36,9 @@ def build(lab: Lab, index: int, kernels: list[dict[str, Any]], seconds: float = 
 
 
 def shown(client: TestClient, lab: Lab, index: int) -> dict[str, Any]:
-    found: list[dict[str, Any]] = client.get(f"/api/v1/commits/{lab.shas[index]}", params={"repository": "kernels"}).json()[
-        "builds"
-    ]
+    found: list[dict[str, Any]] = client.get(
+        f"/api/v1/commits/{lab.shas[index]}", params={"repository": "kernels"}
+    ).json()["builds"]
     return found[-1]
 
 
@@ -47,7 +47,10 @@ def test_a_commit_says_which_kernels_changed(client: TestClient, lab: Lab) -> No
     build(lab, 2, [kernel("one", "a"), kernel("two", "c", registers=40), kernel("three", "d")])
     found = shown(client, lab, 2)
     assert found["base_sha"] == lab.shas[0]
-    assert [(change["name"], change["state"]) for change in found["changes"]] == [("two", "changed"), ("three", "added")]
+    assert [(change["name"], change["state"]) for change in found["changes"]] == [
+        ("two", "changed"),
+        ("three", "added"),
+    ]
     assert (found["changes"][0]["before"]["registers"], found["changes"][0]["after"]["registers"]) == (32, 40)
     page = client.get(f"/commits/{lab.shas[2]}").text
     assert "2 pieces changed since" in page
@@ -68,7 +71,9 @@ def test_code_that_was_changed_and_changed_back_is_unchanged_since_then_only(lab
         build(lab, index, [kernel("one", code)])
     build(lab, 4, [kernel("one", "")])
     with lab.database.session() as session:
-        operator, environment = session.connection().exec_driver_sql("SELECT operator_id, environment_id FROM builds").first() or (
+        operator, environment = session.connection().exec_driver_sql(
+            "SELECT operator_id, environment_id FROM builds"
+        ).first() or (
             0,
             0,
         )
@@ -85,9 +90,13 @@ def test_devices_are_not_held_against_each_other(client: TestClient, lab: Lab) -
     assert shown(client, lab, 1)["base_sha"] is None
     lab.switch(CPU)
     build(lab, 1, [kernel("one", "c")])
-    assert {one["device_key"]: one["base_sha"] for one in client.get(f"/api/v1/commits/{lab.shas[1]}", params={"repository": "kernels"}).json()["builds"]} == {
-        "test-cpu": lab.shas[0], "test-gpu": None,
-    }  # fmt: skip
+    assert {
+        one["device_key"]: one["base_sha"]
+        for one in client.get(f"/api/v1/commits/{lab.shas[1]}", params={"repository": "kernels"}).json()["builds"]
+    } == {
+        "test-cpu": lab.shas[0],
+        "test-gpu": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,8 @@ def test_devices_are_not_held_against_each_other(client: TestClient, lab: Lab) -
 )
 def test_states_of_a_change(before: list[Any], after: list[Any], states: list[str]) -> None:
     old, new = (
-        [KernelCode(name, "sm_90", registers, code_hash=code) for name, code, registers in side] for side in (before, after)
+        [KernelCode(name, "sm_90", registers, code_hash=code) for name, code, registers in side]
+        for side in (before, after)
     )
     assert [change.state for change in code_changes(old, new)] == states
 
@@ -116,10 +126,14 @@ def test_history_of_one_architecture(client: TestClient, lab: Lab) -> None:
     url = "/api/v1/operators/square/code"
     found = client.get(url, params={"repository": "kernels", "device": "test-gpu"}).json()
     assert (found["arch"], found["archs"]) == ("sm_90", ["sm_80", "sm_90"])
-    assert [(one["sha"], one["compile_seconds"]) for one in found["commits"]] == [(lab.shas[0], 3.0), (lab.shas[2], 4.0)]
+    assert [(one["sha"], one["compile_seconds"]) for one in found["commits"]] == [
+        (lab.shas[0], 3.0),
+        (lab.shas[2], 4.0),
+    ]
     assert {one["name"]: [code and code["registers"] for code in one["values"]] for one in found["kernels"]} == {
-        "one": [32, 48], "two": [None, 32],
-    }  # fmt: skip
+        "one": [32, 48],
+        "two": [None, 32],
+    }
     other = client.get(url, params={"repository": "kernels", "device": "test-gpu", "arch": "sm_80"}).json()
     assert [code["registers"] for code in other["kernels"][0]["values"]] == [32, 40]
     for quantity in QUANTITIES:
@@ -136,7 +150,9 @@ def test_the_chart_draws_what_changed_first(lab: Lab) -> None:
         CodeSeries(f"k{n}", [KernelCode(f"k{n}", "sm_90", 32 + n), KernelCode(f"k{n}", "sm_90", 32 + n + (n == 3))])
         for n in range(20)
     ]
-    figure, left_out = code_figure(CodeHistory("square", "gpu", "sm_90", ["sm_90"], commits, codes), "registers", "kernels")
+    figure, left_out = code_figure(
+        CodeHistory("square", "gpu", "sm_90", ["sm_90"], commits, codes), "registers", "kernels"
+    )
     accepted(figure)
     assert left_out == 4
     assert [line["name"] for line in figure["data"][:2]] == ["k3", "k19"]

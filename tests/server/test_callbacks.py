@@ -71,7 +71,8 @@ def rows(database: Database) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("status", "state"), [(Status.OK, "success"), (Status.WRONG, "failure"), (Status.CRASHED, "error"), (Status.SKIPPED, "success")]
+    ("status", "state"),
+    [(Status.OK, "success"), (Status.WRONG, "failure"), (Status.CRASHED, "error"), (Status.SKIPPED, "success")],
 )
 def test_a_commit_is_pending_and_then_told_of(
     client: TestClient, lab: Lab, teller: StatusNotifier, heard: Heard, submission: int, status: Status, state: str
@@ -91,7 +92,9 @@ def test_a_commit_is_pending_and_then_told_of(
     assert 0 < len(body["description"]) <= 140
 
 
-def test_a_status_comes_to_be_with_what_it_tells(client: TestClient, lab: Lab, database: Database, submission: int) -> None:
+def test_a_status_comes_to_be_with_what_it_tells(
+    client: TestClient, lab: Lab, database: Database, submission: int
+) -> None:
     """Nothing is told of what was not made, and nothing made is forgotten, whether or not anybody sends it by then."""
     assert [row["state"] for row in rows(database)] == ["pending"]
     refused = {"repository": "kernels", "commits": "main", "base": "parent", "operators": ["nothing"]}
@@ -124,7 +127,9 @@ def test_pauses_grow(settings: Settings, database: Database, client: TestClient,
     for _ in range(4):
         teller.sweep()
         with database.session() as session:
-            pauses.append(session.execute(text("SELECT extract(epoch FROM next_at - now()) FROM callbacks")).scalar_one())
+            pauses.append(
+                session.execute(text("SELECT extract(epoch FROM next_at - now()) FROM callbacks")).scalar_one()
+            )
             session.execute(text("UPDATE callbacks SET next_at = now()"))
     assert [round(float(pause), -1) for pause in pauses] == [100, 200, 400, 800]
 
@@ -180,7 +185,9 @@ def test_two_servers_tell_it_once(
     assert [row["state"] for row in rows(database)] == ["pending", "success"]
 
 
-def test_a_retry_is_pending_again(client: TestClient, lab: Lab, teller: StatusNotifier, heard: Heard, submission: int) -> None:
+def test_a_retry_is_pending_again(
+    client: TestClient, lab: Lab, teller: StatusNotifier, heard: Heard, submission: int
+) -> None:
     (job,) = client.get(f"{API}/jobs", params={"submission": submission}).json()["items"]
     client.post(f"{API}/jobs/{job['id']}/cancel")
     with lab.database.session() as session:
@@ -199,7 +206,9 @@ def test_nobody_there(settings: Settings, database: Database, client: TestClient
         address = f"http://127.0.0.1:{closed.getsockname()[1]}/{{sha}}"
     with database.session() as session:
         registry.set_repository(session, lab.repository, {"status_url": address, "status_token": TOKEN})
-    client.post(f"{API}/submissions", json={"repository": "kernels", "commits": "main", "base": "parent", "device": "cpu"})
+    client.post(
+        f"{API}/submissions", json={"repository": "kernels", "commits": "main", "base": "parent", "device": "cpu"}
+    )
     with caplog.at_level(logging.DEBUG):
         StatusNotifier(settings, database).sweep()
     (row,) = rows(database)
@@ -210,16 +219,28 @@ def test_nobody_there(settings: Settings, database: Database, client: TestClient
 
 def test_gitlab_is_told_in_its_own_words() -> None:
     url = "https://gitlab.example/api/v4/projects/7/statuses/abc"
-    said = {state: status_body(url, state, "x" * 200, "http://warp", 1) for state in ("pending", "success", "failure", "error")}
+    said = {
+        state: status_body(url, state, "x" * 200, "http://warp", 1)
+        for state in ("pending", "success", "failure", "error")
+    }
     assert [body["state"] for body in said.values()] == ["pending", "success", "failed", "failed"]
     assert said["error"]["name"] == "warpwatch"
     assert len(said["error"]["description"]) == 140
 
 
 def test_secrets_are_set_and_never_told(client: TestClient, lab: Lab) -> None:
-    body = {"webhook_secret": "a-secret-of-some-length", "status_token": TOKEN, "status_url": "https://host.example/{sha}"}
+    body = {
+        "webhook_secret": "a-secret-of-some-length",
+        "status_token": TOKEN,
+        "status_url": "https://host.example/{sha}",
+    }
     answer = client.patch(f"{API}/repositories/kernels", json=body)
-    expected = {"branch": None, "status_url": "https://host.example/{sha}", "has_webhook_secret": True, "has_status_token": True}
+    expected = {
+        "branch": None,
+        "status_url": "https://host.example/{sha}",
+        "has_webhook_secret": True,
+        "has_status_token": True,
+    }
     assert answer.json() | expected == answer.json()
     told = answer.text + client.get(f"{API}/repositories").text + client.get(f"{API}/repositories/kernels").text
     assert TOKEN not in told

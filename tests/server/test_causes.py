@@ -34,7 +34,13 @@ def test_nothing_known_is_said_plainly(client: TestClient, lab: Lab) -> None:
     lab.bench(5, {CELL: 1000.0})
     number = plant(lab, 0, 1, 1.3)
     told = cause(client, number)
-    assert (told["code"], told["kernels"], told["bench"], told["errors"], told["circumstances"]) == (None, None, None, None, [])
+    assert (told["code"], told["kernels"], told["bench"], told["errors"], told["circumstances"]) == (
+        None,
+        None,
+        None,
+        None,
+        [],
+    )
     assert told["sources"]["message"] == "the repository was not fetched here yet"
     page = client.get(f"/regressions/{number}").text
     assert page.count("Not known:") == 5
@@ -58,8 +64,9 @@ def test_sources_that_differ(client: TestClient, database: Database, settings: S
     git.update_mirror(str(path), settings.home)
     diff = cause(client, number)["sources"]
     assert diff["files"] == [
-        {"path": "csrc/square/[x].cu", "added": 2, "deleted": 0}, {"path": "kernels/square.py", "added": 1, "deleted": 1},
-    ]  # fmt: skip
+        {"path": "csrc/square/[x].cu", "added": 2, "deleted": 0},
+        {"path": "kernels/square.py", "added": 1, "deleted": 1},
+    ]
     assert diff["commits"] == [shas[3], shas[1]]
     assert diff["url"] is None
     words = diff["command"].split()
@@ -72,20 +79,29 @@ def test_sources_that_differ(client: TestClient, database: Database, settings: S
     assert "Nothing cube is made from differs" in client.get(f"/regressions/{other}").text
 
 
-@pytest.mark.parametrize(("url", "page"), [
-    ("https://github.com/acme/kernels.git", "https://github.com/acme/kernels/compare/a...b"),
-    ("https://someone:secret@github.com/acme/kernels", "https://github.com/acme/kernels/compare/a...b"),
-    ("git@github.com:acme/kernels.git", "https://github.com/acme/kernels/compare/a...b"),
-    ("ssh://git@gitlab.example.com:2222/group/sub/kernels.git", "https://gitlab.example.com/group/sub/kernels/-/compare/a...b"),
-    ("http://gitlab.example.com:8080/group/kernels/", "http://gitlab.example.com:8080/group/kernels/-/compare/a...b"),
-    ("https://codeberg.org/acme/kernels", "https://codeberg.org/acme/kernels/compare/a...b"),
-    ("https://git.example.com/acme/kernels", None),
-    ("https://notgithub.com/acme/kernels", None),
-    ("https://github.com/acme/../kernels", None),
-    ("https://github.com/acme/kernels?x=<script>", None),
-    ("/srv/github.com/kernels", None),
-    ("file:///srv/kernels", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("url", "page"),
+    [
+        ("https://github.com/acme/kernels.git", "https://github.com/acme/kernels/compare/a...b"),
+        ("https://someone:secret@github.com/acme/kernels", "https://github.com/acme/kernels/compare/a...b"),
+        ("git@github.com:acme/kernels.git", "https://github.com/acme/kernels/compare/a...b"),
+        (
+            "ssh://git@gitlab.example.com:2222/group/sub/kernels.git",
+            "https://gitlab.example.com/group/sub/kernels/-/compare/a...b",
+        ),
+        (
+            "http://gitlab.example.com:8080/group/kernels/",
+            "http://gitlab.example.com:8080/group/kernels/-/compare/a...b",
+        ),
+        ("https://codeberg.org/acme/kernels", "https://codeberg.org/acme/kernels/compare/a...b"),
+        ("https://git.example.com/acme/kernels", None),
+        ("https://notgithub.com/acme/kernels", None),
+        ("https://github.com/acme/../kernels", None),
+        ("https://github.com/acme/kernels?x=<script>", None),
+        ("/srv/github.com/kernels", None),
+        ("file:///srv/kernels", None),
+    ],
+)
 def test_where_people_read_a_diff(url: str, page: str | None) -> None:
     assert compare_url(url, "a", "b") == page
 
@@ -109,7 +125,9 @@ def check(lab: Lab, index: int, error: float, built: BuildRow, *, right: bool = 
         {"name": name, "relative": value, "tolerance": 2e-5, "right": right or name == "y"}
         for name, value in (("y", 1e-7), ("grad x", error))
     ]
-    row = ResultRow(*CELL, Status.OK if right else Status.WRONG, "" if right else "grad x is wrong", {"tensors": tensors})
+    row = ResultRow(
+        *CELL, Status.OK if right else Status.WRONG, "" if right else "grad x is wrong", {"tensors": tensors}
+    )
     lab.finish(lab.submit("check", index), replace(lab.outcome([row]), build=built))
 
 
@@ -123,22 +141,38 @@ def bench(lab: Lab, index: int, median: float, health: dict[str, Any]) -> int:
 def test_every_part_is_told_from_both_sides(client: TestClient, lab: Lab) -> None:
     check(lab, 1, 1e-6, build("one", 64))
     check(lab, 2, 3e-6, build("two", 80))
-    before = bench(lab, 1, 1000.0, {"before": {"sm_mhz": 1980, "throttle": []}, "after": {"sm_mhz": 1980, "throttle": []}})
+    before = bench(
+        lab, 1, 1000.0, {"before": {"sm_mhz": 1980, "throttle": []}, "after": {"sm_mhz": 1980, "throttle": []}}
+    )
     lab.environment = replace(CPU, key="d" * 64, facts=CPU.facts | {"torch": "2.14.0"})
-    after = bench(lab, 2, 1300.0, {"before": {"sm_mhz": 1980}, "after": {"sm_mhz": 1410, "throttle": ["software thermal"]}})
+    after = bench(
+        lab, 2, 1300.0, {"before": {"sm_mhz": 1980}, "after": {"sm_mhz": 1410, "throttle": ["software thermal"]}}
+    )
     number = plant(lab, 1, 2, 1.3, [CELL])
     told = cause(client, number)
-    assert [(one["name"], one["state"], one["before"]["registers"], one["after"]["registers"]) for one in told["code"]["changes"]] == [
+    assert [
+        (one["name"], one["state"], one["before"]["registers"], one["after"]["registers"])
+        for one in told["code"]["changes"]
+    ] == [
         ("fwd", "changed", 64, 80),
-    ]  # fmt: skip
+    ]
     assert (told["bench"]["base"]["job_id"], told["bench"]["head"]["job_id"]) == (before, after)
     assert told["bench"]["differences"] == [{"name": "torch", "base": "2.13.0", "head": "2.14.0"}]
     assert told["circumstances"][0] == {
-        "name": "sm_mhz", "base_before": 1980, "base_after": 1980, "head_before": 1980, "head_after": 1410,
-    }  # fmt: skip
+        "name": "sm_mhz",
+        "base_before": 1980,
+        "base_after": 1980,
+        "head_before": 1980,
+        "head_after": 1410,
+    }
     assert told["errors"]["checked"] == 2
     (one,) = told["errors"]["changes"]
-    assert (one["tensor"], one["base_relative"], one["head_relative"], one["base_right"]) == ("grad x", 1e-6, 3e-6, True)
+    assert (one["tensor"], one["base_relative"], one["head_relative"], one["base_right"]) == (
+        "grad x",
+        1e-6,
+        3e-6,
+        True,
+    )
     page = client.get(f"/regressions/{number}").text
     for words in ("software thermal", "2.13.0 → 2.14.0", "1 piece changed", "3.0e−06"):
         assert words in page.replace("\u2009", " "), words
@@ -152,7 +186,11 @@ def test_the_nearest_commits_stand_in_and_are_named(client: TestClient, lab: Lab
     bench(lab, 0, 1000.0, {})
     number = plant(lab, 1, 2, 1.3, [CELL])
     told = cause(client, number)
-    assert (told["code"]["base_sha"], told["code"]["head_sha"], told["code"]["changes"]) == (lab.shas[0], lab.shas[4], [])
+    assert (told["code"]["base_sha"], told["code"]["head_sha"], told["code"]["changes"]) == (
+        lab.shas[0],
+        lab.shas[4],
+        [],
+    )
     assert (told["bench"]["base"]["commit_sha"], told["bench"]["head"]) == (lab.shas[0], None)
     assert told["errors"] == {"checked": 2, "changes": []}
     page = client.get(f"/regressions/{number}").text.replace("\u2009", " ")

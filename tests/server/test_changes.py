@@ -17,9 +17,16 @@ LEVEL = 1e6
 RULE = ALARM["cuda"]
 
 
-def reading(ordinal: int, median_ns: float, commit: int | None = None, spread: float = 0.001, environment: int = 1) -> Reading:
+def reading(
+    ordinal: int, median_ns: float, commit: int | None = None, spread: float = 0.001, environment: int = 1
+) -> Reading:
     return Reading(
-        ordinal, ordinal if commit is None else commit, environment, median_ns, median_ns * (1 - spread), median_ns * (1 + spread)
+        ordinal,
+        ordinal if commit is None else commit,
+        environment,
+        median_ns,
+        median_ns * (1 - spread),
+        median_ns * (1 + spread),
     )
 
 
@@ -35,13 +42,15 @@ def heads(readings: Sequence[Reading]) -> list[int]:
 
 def scaled(readings: Sequence[Reading], factor: float) -> list[Reading]:
     return [
-        replace(one, median_ns=one.median_ns * factor, low_ns=one.low_ns * factor, high_ns=one.high_ns * factor) for one in readings
+        replace(one, median_ns=one.median_ns * factor, low_ns=one.low_ns * factor, high_ns=one.high_ns * factor)
+        for one in readings
     ]
 
 
 def test_noise_alone_is_no_change() -> None:
     found = {
-        deviation: sum(len(heads(noisy([1.0] * 60, deviation, seed))) for seed in range(25)) for deviation in (0.002, 0.01, 0.04)
+        deviation: sum(len(heads(noisy([1.0] * 60, deviation, seed))) for seed in range(25))
+        for deviation in (0.002, 0.01, 0.04)
     }
     assert found[0.002] == found[0.01] == 0
     assert found[0.04] <= 0.006 * 25 * 60, "of a noisy series little is known at first"
@@ -75,7 +84,8 @@ def test_the_order_of_arrival_does_not_matter() -> None:
     readings = noisy([1.0] * 25 + [1.2] * 25)
     shuffled = random.Random(2).sample(readings, len(readings))
     assert find_changes(split_environments(shuffled)[1], "cuda") == find_changes(readings, "cuda")
-    # Only every fifth commit was measured at first, so the step lay between two of those; filling the hole moves it to its commit.
+    # Only every fifth commit was measured at first, so the step lay between two of those; filling the hole moves it to
+    # its commit.
     sparse = readings[2::5]
     (found,) = find_changes(sparse, "cuda", RULE)
     assert [sparse[found.base].ordinal, sparse[found.head].ordinal] == [22, 27]
@@ -131,12 +141,15 @@ def test_repeats_of_a_commit_are_never_split() -> None:
 
 
 def test_repeats_teach_the_noise() -> None:
-    """Commits that differ by much more than runs of one commit do are noise to who sees them once, and are not to who repeats them."""
+    """Commits that differ by much more than runs of one commit do are noise to who sees them once, and are not to who
+    repeats them."""
     draw = random.Random(4)
     levels = [exp(draw.gauss(0, 0.03)) for _ in range(12)]
     once = [reading(index, LEVEL * level) for index, level in enumerate(levels)]
     repeated = [
-        reading(index, LEVEL * level * exp(draw.gauss(0, 0.004)), index) for index, level in enumerate(levels) for _ in range(4)
+        reading(index, LEVEL * level * exp(draw.gauss(0, 0.004)), index)
+        for index, level in enumerate(levels)
+        for _ in range(4)
     ]
     assert learn(once, "cuda").between > 0.02
     assert learn(repeated, "cuda").between < 0.008
@@ -147,7 +160,9 @@ def test_noise_has_two_levels() -> None:
     found = learn([reading(i, LEVEL * exp(draw.gauss(0, 0.02)), spread=0.00196) for i in range(200)], "cuda")
     assert found.between == pytest.approx(0.02, rel=0.2)
     assert found.within == pytest.approx(0.001, rel=0.01)
-    assert learn([*noisy([1.0] * 100), *noisy([1.3] * 100)], "cuda").between == pytest.approx(0.005, rel=0.25), "steps are no noise"
+    assert learn([*noisy([1.0] * 100), *noisy([1.3] * 100)], "cuda").between == pytest.approx(0.005, rel=0.25), (
+        "steps are no noise"
+    )
 
 
 def test_without_history_a_series_expects_what_others_showed() -> None:
@@ -190,7 +205,9 @@ def test_one_more_reading_needs_its_neighbourhood_only() -> None:
         found = [(part[one.head].ordinal, one.score) for one in find_changes(part, "cuda", around=ordinal)]
         assert found == [pair for pair in whole if found and found[0][0] <= pair[0] <= found[-1][0]]
         assert len(part) <= 640
-    near = find_changes([one for one in readings if span(700)[0] <= one.ordinal <= span(700)[1]], "cuda", RULE, around=700)
+    near = find_changes(
+        [one for one in readings if span(700)[0] <= one.ordinal <= span(700)[1]], "cuda", RULE, around=700
+    )
     assert isinstance(near[0], Change)
     assert len(near) == 1
 

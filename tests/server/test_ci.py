@@ -1,4 +1,5 @@
-"""Plays the CI of a team: push, webhook, jobs, report, commit status, exit code; with real git, a real server and a real listener."""
+"""Plays the CI of a team: push, webhook, jobs, report, commit status, exit code; with real git, a real server and a
+real listener."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ class Team:
 
     def propose(self, head: str, base: str, action: str = "opened") -> int:
         """A pull request; the submission that came of it."""
-        answer = self.tell("pull_request", {"action": action, "pull_request": {"head": {"sha": head}, "base": {"sha": base}}})
+        answer = self.tell(
+            "pull_request", {"action": action, "pull_request": {"head": {"sha": head}, "base": {"sha": base}}}
+        )
         return int(answer["submission_id"])
 
     def status_of(self, sha: str, state: str, seconds: float = 30) -> dict[str, Any]:
@@ -71,7 +74,9 @@ class Team:
         """Its commit statuses, once the newest one was taken."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            with urllib.request.urlopen(f"{self.served.server_url}/api/v1/submissions/{submission}/callbacks") as answer:
+            with urllib.request.urlopen(
+                f"{self.served.server_url}/api/v1/submissions/{submission}/callbacks"
+            ) as answer:
                 rows: list[dict[str, Any]] = json.load(answer)["items"]
             if rows[-1]["outcome"] == "sent":
                 return rows
@@ -81,7 +86,9 @@ class Team:
     def ci(self, answer: dict[str, Any], *more: str) -> Result:
         """What a CI job runs in its checkout."""
         with FakeWorker(self.lab, answer):
-            return command(self.served, "submit", "--wait", "--base", "merge-base", "--device", "cpu", *more, cwd=self.clone)
+            return command(
+                self.served, "submit", "--wait", "--base", "merge-base", "--device", "cpu", *more, cwd=self.clone
+            )
 
 
 @pytest.fixture
@@ -164,7 +171,9 @@ def test_a_ci_job_that_could_not_measure(team: Team, tmp_path: Path) -> None:
     commit(team.clone, "Another")
     sha = team.push("main")
     done = team.ci(
-        {"check": Status.OK, "bench": "no compiler", "compare": "no compiler"}, "--report", f"junit={tmp_path / 'junit.xml'}"
+        {"check": Status.OK, "bench": "no compiler", "compare": "no compiler"},
+        "--report",
+        f"junit={tmp_path / 'junit.xml'}",
     )
     assert done.exit_code == 2, done.stdout + done.stderr
     assert "not run: square on test-cpu" in done.stdout
@@ -197,7 +206,9 @@ def test_reports_that_there_are_not(served: Settings, wanted: str) -> None:
 
 
 def test_a_forged_webhook_makes_nothing(team: Team) -> None:
-    request = urllib.request.Request(f"{team.served.server_url}/api/v1/hooks/kernels", b"{}", {"X-Hub-Signature-256": "sha256=0"})
+    request = urllib.request.Request(
+        f"{team.served.server_url}/api/v1/hooks/kernels", b"{}", {"X-Hub-Signature-256": "sha256=0"}
+    )
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request)
     assert refused.value.code == 403

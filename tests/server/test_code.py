@@ -44,7 +44,11 @@ def test_a_repository_that_git_cannot_read_is_not_registered(client: TestClient,
 
 def test_names_and_urls_that_could_do_harm_are_refused(client: TestClient, tmp_path: Path) -> None:
     witness = tmp_path / "witness"
-    for name, url, field in (("../x", "/srv", "name"), ("x", f"ext::touch {witness}", "url"), ("x", "--upload-pack=x", "url")):
+    for name, url, field in (
+        ("../x", "/srv", "name"),
+        ("x", f"ext::touch {witness}", "url"),
+        ("x", "--upload-pack=x", "url"),
+    ):
         answer = client.post("/api/v1/repositories", json={"name": name, "url": url})
         assert [error["field"] for error in problem(answer, 422)["errors"]] == [field]  # type: ignore[attr-defined,index]
     assert not witness.exists()
@@ -100,7 +104,9 @@ def test_commits_are_paged_in_the_order_of_history(client: TestClient, lab: Lab)
 
 
 def test_a_commit_counts_its_newest_results_only(client: TestClient, lab: Lab) -> None:
-    lab.check(1, {("v1", CASES[0]): Status.WRONG, ("v2", CASES[0]): Status.CRASHED, ("v3", CASES[0]): Status.UNSUPPORTED})
+    lab.check(
+        1, {("v1", CASES[0]): Status.WRONG, ("v2", CASES[0]): Status.CRASHED, ("v3", CASES[0]): Status.UNSUPPORTED}
+    )
     lab.bench(1, {("v1", CASES[0]): 1000.0, ("v2", CASES[0]): Status.TIMED_OUT})
     row = client.get("/api/v1/commits", params={"repository": "kernels"}).json()["items"][-2]
     assert (row["points"], row["wrong"], row["broken"]) == (1, 1, 1), "v2 broke in both of its jobs"
@@ -125,7 +131,12 @@ def test_commit_shows_every_cell(client: TestClient, lab: Lab) -> None:
     assert v1["median_ns"] == 1300.0
     assert v1["change"] == 1.3
     assert client.get(f"/api/v1/traces/{v1['trace_id']}").status_code == 200
-    assert (v2["check_status"], v2["check_message"], v2["bench_status"], v2["median_ns"]) == ("wrong", "it was wrong", None, None)
+    assert (v2["check_status"], v2["check_message"], v2["bench_status"], v2["median_ns"]) == (
+        "wrong",
+        "it was wrong",
+        None,
+        None,
+    )
     rows = list(csv.DictReader(io.StringIO(client.get(f"{url}.csv", params={"repository": "kernels"}).text)))
     assert [row["variant"] for row in rows] == ["v1", "v2"]
 

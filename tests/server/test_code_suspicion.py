@@ -65,7 +65,9 @@ def test_only_what_the_changed_code_can_reach_is_compared(worker: Machine) -> No
 def test_the_same_code_is_evidence_of_noise(worker: Machine) -> None:
     bench(worker, 1, "b")
     assert bench(worker, 2, "b", {V1: 150_000.0, V3: 150_000.0}) == []
-    assert bench(worker, 3, "c", {V1: 300_000.0, V3: 300_000.0}) == [], "where the sources are the same the build must be"
+    assert bench(worker, 3, "c", {V1: 300_000.0, V3: 300_000.0}) == [], (
+        "where the sources are the same the build must be"
+    )
     assert worker.rows("suspected") == []
 
 
@@ -101,7 +103,9 @@ def test_a_change_where_the_environment_changed_is_found(worker: Machine) -> Non
     assert bench(worker, 3, "", {V3: 70_000.0}) == [], "the same sources, and not the first in its environment"
 
 
-def test_commits_that_ask_for_different_interpreters_are_not_compared(worker: Machine, settings: Settings, tmp_path: Path) -> None:
+def test_commits_that_ask_for_different_interpreters_are_not_compared(
+    worker: Machine, settings: Settings, tmp_path: Path
+) -> None:
     lab = worker.lab
     (lab.source / "warpwatch.toml").write_text('interpreter = "/opt/python/bin/python"\n')
     shas = [*lab.shas, commit(lab.source, "Ask for another Python")]

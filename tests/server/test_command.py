@@ -68,7 +68,18 @@ class FakeWorker:
 
 
 def submit(settings: Settings, lab: Lab, answer: dict[str, Any], *more: str) -> Result:
-    arguments = ("submit", "--repository", "kernels", "--commit", "main", "--operators", "square", "--device", "cpu", *more)
+    arguments = (
+        "submit",
+        "--repository",
+        "kernels",
+        "--commit",
+        "main",
+        "--operators",
+        "square",
+        "--device",
+        "cpu",
+        *more,
+    )
     with FakeWorker(lab, answer):
         return command(settings, *arguments)
 
@@ -96,13 +107,25 @@ def test_waiting_for_a_verdict(served: Settings, lab: Lab) -> None:
     assert [(row["direction"], row["head_sha"]) for row in body["regressions"]] == [("slower", lab.shas[5])]
     number = str(body["regressions"][0]["id"])
     given = command(
-        served, "triage", number, "acknowledged", "--assignee", "bea", "--due", "2031-03-31", "--link", "https://example.com/7"
+        served,
+        "triage",
+        number,
+        "acknowledged",
+        "--assignee",
+        "bea",
+        "--due",
+        "2031-03-31",
+        "--link",
+        "https://example.com/7",
     )
     assert given.stdout == f"regression {number} is acknowledged\n"
     refused = command(served, "triage", number, "fixed", "--link", "example.com/7")
     assert refused.exit_code != 0
     assert "link" in refused.stdout + refused.stderr
-    assert command(served, "triage", number, "accepted", "--note", "more exact").stdout == f"regression {number} is accepted\n"
+    assert (
+        command(served, "triage", number, "accepted", "--note", "more exact").stdout
+        == f"regression {number} is accepted\n"
+    )
     assert command(served, "status", str(body["id"])).exit_code == 0
 
 
@@ -110,7 +133,12 @@ def test_faster_is_fine(served: Settings, lab: Lab) -> None:
     git.update_mirror(str(lab.source), served.home)
     lab.bench(4, {V1: 10_000.0})
     done = submit(
-        served, lab, {"bench": 7_000.0, "compare": (ROUNDS, [7_000.0 + n for n in range(12)])}, "--kinds", "bench", "--wait"
+        served,
+        lab,
+        {"bench": 7_000.0, "compare": (ROUNDS, [7_000.0 + n for n in range(12)])},
+        "--kinds",
+        "bench",
+        "--wait",
     )
     assert done.exit_code == 0, done.stdout + done.stderr
     assert f"faster: square v1 {CASES[0]} on test-cpu × 0.70" in done.stdout
@@ -118,7 +146,16 @@ def test_faster_is_fine(served: Settings, lab: Lab) -> None:
 
 def test_without_waiting_cancel_status_and_retry(served: Settings, lab: Lab) -> None:
     done = command(
-        served, "submit", "--commit", "HEAD~1", "--kinds", "check", "--operators", "square,cube", "--json", cwd=lab.source
+        served,
+        "submit",
+        "--commit",
+        "HEAD~1",
+        "--kinds",
+        "check",
+        "--operators",
+        "square,cube",
+        "--json",
+        cwd=lab.source,
     )
     assert done.exit_code == 0, done.stderr
     body = json.loads(done.stdout)
@@ -134,7 +171,9 @@ def test_without_waiting_cancel_status_and_retry(served: Settings, lab: Lab) -> 
 
 
 def test_refusals_say_what_to_do(served: Settings, lab: Lab) -> None:
-    done = command(served, "submit", "--repository", "kernels", "--commit", "nope", "--operators", "sqare", "--device", "cpu")
+    done = command(
+        served, "submit", "--repository", "kernels", "--commit", "nope", "--operators", "sqare", "--device", "cpu"
+    )
     assert done.exit_code == 2
     assert "commits: 'nope' names no commit here" in done.stderr
     assert command(served, "cancel", "77").exit_code == 2
@@ -143,16 +182,21 @@ def test_refusals_say_what_to_do(served: Settings, lab: Lab) -> None:
 
 
 def test_waiting_can_be_cut_short(served: Settings, lab: Lab) -> None:
-    done = command(served, "submit", "--repository", "kernels", "--commit", "main", "--device", "cpu", "--wait", "--timeout", "0.1")
+    done = command(
+        served, "submit", "--repository", "kernels", "--commit", "main", "--device", "cpu", "--wait", "--timeout", "0.1"
+    )
     assert done.exit_code == 2
     assert "has not ended after 0.1 s" in done.stderr
 
 
 def test_no_server(settings: Settings) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "warpwatch", "status"], env=os.environ | {"WARPWATCH_URL": "http://127.0.0.1:1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "warpwatch", "status"],
+        env=os.environ | {"WARPWATCH_URL": "http://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     assert "no Warpwatch server answers" in done.stderr
     assert "Traceback" not in done.stderr
@@ -167,8 +211,10 @@ def test_repositories(served: Settings, lab: Lab, source: tuple[Path, list[str]]
 
 def serve(settings: Settings, **variables: str) -> subprocess.Popen[str]:
     environment = os.environ | {
-        "WARPWATCH_DATABASE_URL": settings.database_url or "", "WARPWATCH_HOME": str(settings.home), "WARPWATCH_PORT": str(settings.port),
-    }  # fmt: skip
+        "WARPWATCH_DATABASE_URL": settings.database_url or "",
+        "WARPWATCH_HOME": str(settings.home),
+        "WARPWATCH_PORT": str(settings.port),
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "warpwatch", "serve"],
         env=environment | variables,

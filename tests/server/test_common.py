@@ -13,7 +13,17 @@ from warpwatch.server.verdicts.common import SeriesCell, find_common
 
 def grid(operator: str = "matmul", device: str = "h100") -> list[SeriesCell]:
     """Every variant on a spread of sizes, in two precisions and directions."""
-    sizes = [(64, 64), (64, 65), (128, 127), (128, 192), (1024, 100), (1024, 1024), (4096, 96), (4096, 4096), (512, 2048)]
+    sizes = [
+        (64, 64),
+        (64, 65),
+        (128, 127),
+        (128, 192),
+        (1024, 100),
+        (1024, 1024),
+        (4096, 96),
+        (4096, 4096),
+        (512, 2048),
+    ]
     return [
         SeriesCell(operator, variant, {"M": m, "K": k, "factors": [k, 2 * k]}, precision, direction, layout, device)
         for variant in ("v1", "v2", "v3", "triton")
@@ -28,17 +38,23 @@ def told(holds: Callable[[SeriesCell], bool], cells: list[SeriesCell] | None = N
     return find_common([cell for cell in every if holds(cell)], [cell for cell in every if not holds(cell)])
 
 
-@pytest.mark.parametrize(("holds", "words"), [
-    (lambda cell: cell.direction == "bwd", ["only backward"]),
-    (lambda cell: cell.precision == "f16", ["only f16"]),
-    (lambda cell: cell.variant in ("v3", "triton"), ["only triton and v3"]),
-    (lambda cell: cell.layout == "transposed", ["only transposed"]),
-    (lambda cell: cell.sizes["K"] % 64, ["only K % 64 ≠ 0", "largest of factors % 128 ≠ 0", "least of factors % 64 ≠ 0"]),
-    (lambda cell: cell.sizes["M"] >= 1024, ["only M ≥ 1024", "M % 1024 = 0"]),
-    (lambda cell: cell.sizes["M"] == 512, ["only M = 512", "K = 2048", "largest of factors = 4096"]),
-    (lambda cell: cell.variant == "v3" and cell.sizes["K"] % 64, ["only v3 where K % 64 ≠ 0"]),
-    (lambda cell: cell.variant == "v3" and cell.direction == "bwd", ["only v3, backward"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("holds", "words"),
+    [
+        (lambda cell: cell.direction == "bwd", ["only backward"]),
+        (lambda cell: cell.precision == "f16", ["only f16"]),
+        (lambda cell: cell.variant in ("v3", "triton"), ["only triton and v3"]),
+        (lambda cell: cell.layout == "transposed", ["only transposed"]),
+        (
+            lambda cell: cell.sizes["K"] % 64,
+            ["only K % 64 ≠ 0", "largest of factors % 128 ≠ 0", "least of factors % 64 ≠ 0"],
+        ),
+        (lambda cell: cell.sizes["M"] >= 1024, ["only M ≥ 1024", "M % 1024 = 0"]),
+        (lambda cell: cell.sizes["M"] == 512, ["only M = 512", "K = 2048", "largest of factors = 4096"]),
+        (lambda cell: cell.variant == "v3" and cell.sizes["K"] % 64, ["only v3 where K % 64 ≠ 0"]),
+        (lambda cell: cell.variant == "v3" and cell.direction == "bwd", ["only v3, backward"]),
+    ],
+)
 def test_a_planted_pattern_is_named(holds: Callable[[SeriesCell], Any], words: list[str]) -> None:
     assert told(lambda cell: bool(holds(cell))) == words
 
@@ -55,7 +71,9 @@ def test_sizes_that_some_cells_lack_say_nothing() -> None:
     changed = [SeriesCell("rope", "v1", {"n": n}, "f32", "fwd", "contiguous", "h100") for n in (8, 16)]
     same = [SeriesCell("kron", "v1", {"batch": 4}, "f32", "fwd", "contiguous", "h100")]
     assert find_common(changed, same) == ["only rope"]
-    switched = [SeriesCell("rope", "v1", {"mode": mode}, "f32", "fwd", "contiguous", "h100") for mode in ("a", "b", 3, True)]
+    switched = [
+        SeriesCell("rope", "v1", {"mode": mode}, "f32", "fwd", "contiguous", "h100") for mode in ("a", "b", 3, True)
+    ]
     assert find_common(switched[:2], switched[2:]) == ["only mode = a and b"]
 
 

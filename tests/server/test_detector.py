@@ -1,4 +1,5 @@
-"""The detector on public timings of an H100: the shares that docs/measurement.md states, so that no change of a constant goes unseen."""
+"""The detector on public timings of an H100: the shares that docs/measurement.md states, so that no change of a
+constant goes unseen."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import pytest
 
 from bench.detectors.rules import RULES, ours
 from bench.detectors.series import Series, load_controls, synthesize, with_step
-from bench.verdicts import DATA, TUNED_ON, confirmed, hold_later, hold_online, hold_stages, paired_measured, paired_normal
+from bench.verdicts import (
+    DATA,
+    TUNED_ON,
+    confirmed,
+    hold_later,
+    hold_online,
+    hold_stages,
+    paired_measured,
+    paired_normal,
+)
 
 STEPS = (1.05, 1.10)
 
@@ -27,7 +37,9 @@ def test_the_controls_are_those_of_the_readme(controls: list[Series]) -> None:
     )
     assert sum(len(one.shifts) for one in controls) == 32
     repeated = [
-        one for one in controls if any(a.commit_id == b.commit_id for a, b in zip(one.readings, one.readings[1:], strict=False))
+        one
+        for one in controls
+        if any(a.commit_id == b.commit_id for a, b in zip(one.readings, one.readings[1:], strict=False))
     ]
     assert len(repeated) > 250
 
@@ -59,7 +71,9 @@ def test_a_comparison_decides_what_history_cannot(controls: list[Series]) -> Non
     draw = random.Random(1)
     assert not any(confirmed(paired_normal, draw, 1.0, 1.03) for _ in range(3000))
     assert all(confirmed(paired_normal, draw, 1.03, 1.03) for _ in range(300))
-    by_times, by_code = (hold_stages(controls[::4], 1, paired_normal, code_changed=code, later=True) for code in (False, True))
+    by_times, by_code = (
+        hold_stages(controls[::4], 1, paired_normal, code_changed=code, later=True) for code in (False, True)
+    )
     assert by_times.asked <= 0.1
     assert by_times.found >= 0.6
     assert by_code.found >= 0.95
@@ -67,8 +81,15 @@ def test_a_comparison_decides_what_history_cannot(controls: list[Series]) -> Non
 
 @pytest.mark.parametrize(
     ("shape", "false", "found"),
-    [("quiet", 0, 0.95), ("drift", 0, 0.95), ("wandering", 0.001, 0.95), ("heavy tails", 0.002, 0.9), ("outliers", 0.003, 0.8), ("bimodal", 0.01, 0.3)],
-)  # fmt: skip
+    [
+        ("quiet", 0, 0.95),
+        ("drift", 0, 0.95),
+        ("wandering", 0.001, 0.95),
+        ("heavy tails", 0.002, 0.9),
+        ("outliers", 0.003, 0.8),
+        ("bimodal", 0.01, 0.3),
+    ],
+)
 def test_synthetic_series(shape: str, false: float, found: float) -> None:
     """Of two speeds 8 % apart, by chance, a step of 10 % is hardly told."""
     tally = hold_later(ours, synthesize(shape, 20), 1, STEPS)

@@ -51,7 +51,11 @@ def test_one_range_and_direction_is_one_event(client: TestClient, lab: Lab) -> N
     broken = plant(lab, 3, 4, None)
     found = events(client)
     assert ids(found) == [[broken], [later], [cube, gpu, square], [faster]]
-    assert (found[2]["ratio"], found[2]["operators"], found[2]["devices"]) == (1.5, ["cube", "square"], ["test-cpu", "test-gpu"])
+    assert (found[2]["ratio"], found[2]["operators"], found[2]["devices"]) == (
+        1.5,
+        ["cube", "square"],
+        ["test-cpu", "test-gpu"],
+    )
     assert (found[0]["ratio"], found[0]["direction"]) == (None, "broken")
     assert [event["id"] for event in found] == [broken, later, cube, faster]
 
@@ -100,10 +104,15 @@ def test_between_two_commits_and_days(client: TestClient, lab: Lab, settings: Se
     assert listed(client, to="2026-03-02") == [first]
     assert listed(client, to="2026-03-03") == [wide, first]
     assert listed(client, **{"from": "2025-01-01"}) == [wide, second, first]
-    fault = problem(client.get("/api/v1/events", params={"repository": "kernels", "from": "gone", "to": "2026-13-01"}), 422)
-    assert [(error["field"], "gone" in error["message"] or "no day" in error["message"]) for error in fault["errors"]] == [
-        ("from", True), ("to", True),
-    ]  # fmt: skip
+    fault = problem(
+        client.get("/api/v1/events", params={"repository": "kernels", "from": "gone", "to": "2026-13-01"}), 422
+    )
+    assert [
+        (error["field"], "gone" in error["message"] or "no day" in error["message"]) for error in fault["errors"]
+    ] == [
+        ("from", True),
+        ("to", True),
+    ]
 
 
 def test_a_commit_that_nobody_measured_bounds_too(client: TestClient, lab: Lab, settings: Settings) -> None:
@@ -135,10 +144,20 @@ def test_who_has_it_and_what_is_overdue(client: TestClient, lab: Lab) -> None:
     assert re.search(r'<option value="ann" selected>', page)
 
 
-@pytest.mark.parametrize(("field", "text"), [
-    ("to", "9999-12-31"), ("from", "2026-02-30"), ("from", "--all"), ("from", "main..main"), ("to", "\0"), ("from", "ffffffff"),
-])  # fmt: skip
-def test_what_is_no_commit_and_no_day_is_named(client: TestClient, lab: Lab, settings: Settings, field: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("to", "9999-12-31"),
+        ("from", "2026-02-30"),
+        ("from", "--all"),
+        ("from", "main..main"),
+        ("to", "\0"),
+        ("from", "ffffffff"),
+    ],
+)
+def test_what_is_no_commit_and_no_day_is_named(
+    client: TestClient, lab: Lab, settings: Settings, field: str, text: str
+) -> None:
     git.update_mirror(str(lab.source), settings.home)
     plant(lab, 0, 1)
     for path in ("events", "regressions", "regressions.csv"):
@@ -165,7 +184,9 @@ def test_pages_hold_their_filters(client: TestClient, lab: Lab, monkeypatch: pyt
         for place in range(60)
     ]
     assert len(numbers) == 60
-    first = client.get("/api/v1/regressions", params={"repository": "kernels", "state": "acknowledged", "limit": 25}).json()
+    first = client.get(
+        "/api/v1/regressions", params={"repository": "kernels", "state": "acknowledged", "limit": 25}
+    ).json()
     second = client.get(
         "/api/v1/regressions",
         params={"repository": "kernels", "state": "acknowledged", "limit": 50, "before": first["next_before"]},
@@ -202,13 +223,18 @@ def medians(factor: float, slow: list[tuple[str, str]]) -> dict[tuple[str, str],
     return {cell: 10_000.0 * (factor if cell in slow else 1.0) for cell in CELLS}
 
 
-@pytest.mark.parametrize(("holds", "words"), [
-    (lambda variant, case: variant == "v3", "only v3"),
-    (lambda variant, case: case.endswith("bwd"), "only backward"),
-    (lambda variant, case: True, "every case of square"),
-    (lambda variant, case: (variant, case) in (CELLS[0], CELLS[4], CELLS[8]), ""),
-])  # fmt: skip
-def test_what_is_common_comes_from_what_was_measured_around(client: TestClient, lab: Lab, holds: Any, words: str) -> None:
+@pytest.mark.parametrize(
+    ("holds", "words"),
+    [
+        (lambda variant, case: variant == "v3", "only v3"),
+        (lambda variant, case: case.endswith("bwd"), "only backward"),
+        (lambda variant, case: True, "every case of square"),
+        (lambda variant, case: (variant, case) in (CELLS[0], CELLS[4], CELLS[8]), ""),
+    ],
+)
+def test_what_is_common_comes_from_what_was_measured_around(
+    client: TestClient, lab: Lab, holds: Any, words: str
+) -> None:
     slow = [cell for cell in CELLS if holds(*cell)]
     lab.bench(0, medians(1.4, []))
     lab.bench(2, medians(1.4, slow))
@@ -240,7 +266,12 @@ def test_what_broke_is_told_by_checks(client: TestClient, lab: Lab) -> None:
     assert event["common"] == "only backward"
     detail = client.get(f"/api/v1/regressions/{number}").json()
     (one, *_), row = detail["series"], detail["regression"]
-    assert (row["ratio"], one["base_status"], one["head_status"], one["message"]) == (None, "ok", "wrong", "it was wrong")
+    assert (row["ratio"], one["base_status"], one["head_status"], one["message"]) == (
+        None,
+        "ok",
+        "wrong",
+        "it was wrong",
+    )
     assert one["replay"].startswith(f"warpwatch run --commits {lab.shas[1]} --kinds check")
     page = client.get(f"/regressions/{number}").text
     assert "it was wrong" in page
@@ -260,8 +291,10 @@ def test_trials_are_told_in_their_order(client: TestClient, lab: Lab) -> None:
     try_out(lab, number, jobs[2], "prove", 2, 3, "pending")
     told = client.get(f"/api/v1/regressions/{number}").json()["trials"]
     assert [(one["job_id"], one["purpose"], one["answer"], one["job_kind"]) for one in told] == [
-        (jobs[0], "confirm", "changed", "compare"), (jobs[1], "bisect", "skipped", "check"), (jobs[2], "prove", "pending", "compare"),
-    ]  # fmt: skip
+        (jobs[0], "confirm", "changed", "compare"),
+        (jobs[1], "bisect", "skipped", "check"),
+        (jobs[2], "prove", "pending", "compare"),
+    ]
     page = client.get(f"/regressions/{number}").text
     assert "kron.cu does not compile" in page
     assert "prove the commit found" in page
@@ -286,7 +319,12 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     plant(lab, 2, 3, 1.1, operator="cube", verdict="suspected")
     everything, newest, older = quality(client)
     assert (everything["since"], everything["suspected"], everything["waiting"]) == (None, 3, 1)
-    assert (everything["confirmed"], everything["dismissed"], everything["unsure"], everything["triaged"]) == (1, 1, 0, 1)
+    assert (everything["confirmed"], everything["dismissed"], everything["unsure"], everything["triaged"]) == (
+        1,
+        1,
+        0,
+        1,
+    )
     assert everything["triage_seconds"] == pytest.approx(3 * 3600)
     assert (newest["suspected"], newest["confirmed"], newest["triage_seconds"]) == (2, 0, None)
     assert (older["suspected"], older["decide_seconds"]) == (1, pytest.approx(2 * 3600))
@@ -309,7 +347,8 @@ def test_what_the_service_superseded_is_no_alarm_of_its_own(client: TestClient, 
 
 
 def test_what_belongs_to_a_submission(client: TestClient, lab: Lab) -> None:
-    """Its own commit, the end of the range where it was first suspected, and what lies behind the commit it is held against."""
+    """Its own commit, the end of the range where it was first suspected, and what lies behind the commit it is held
+    against."""
     job = lab.bench(4, {CELLS[0]: 1000.0})
     number = client.get(f"/api/v1/jobs/{job}").json()["job"]["submission_id"]
     url = f"/api/v1/submissions/{number}/verdicts"
@@ -322,7 +361,11 @@ def test_what_belongs_to_a_submission(client: TestClient, lab: Lab) -> None:
     try_out(lab, narrowed, trial, "confirm", 0, 4, "changed")
     assert [row["id"] for row in client.get(url).json()["regressions"]] == [narrowed, own]
     with lab.database.session() as s:
-        s.execute(update(SubmissionRecord).where(SubmissionRecord.id == number).values(base_commit_id=lab.commits[lab.shas[0]]))
+        s.execute(
+            update(SubmissionRecord)
+            .where(SubmissionRecord.id == number)
+            .values(base_commit_id=lab.commits[lab.shas[0]])
+        )
     assert [row["id"] for row in client.get(url).json()["regressions"]] == [earlier, narrowed, own]
     assert client.get(url).json()["pending"] == 0
     plant(lab, 2, 3, 1.1, verdict="suspected")

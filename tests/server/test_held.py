@@ -48,14 +48,22 @@ def branched(database: Database, tmp_path: Path) -> Lab:
 
 def held(client: TestClient, **fields: Any) -> int:
     """The id of a submission of feature, held against where it left main."""
-    body = {"repository": "kernels", "commits": "feature", "base": "merge-base", "branch": "main", "device": "cpu"} | fields
+    body = {
+        "repository": "kernels",
+        "commits": "feature",
+        "base": "merge-base",
+        "branch": "main",
+        "device": "cpu",
+    } | fields
     answer = client.post(f"{API}/submissions", json=body)
     assert answer.status_code == 201, answer.text
     return int(answer.json()["id"])
 
 
 def jobs(client: TestClient, submission: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = client.get(f"{API}/jobs", params={"submission": submission, "limit": 200}).json()["items"][::-1]
+    rows: list[dict[str, Any]] = client.get(f"{API}/jobs", params={"submission": submission, "limit": 200}).json()[
+        "items"
+    ][::-1]
     return rows
 
 
@@ -95,7 +103,9 @@ def test_only_what_differs_from_the_base_is_compared(client: TestClient, lab: La
         ("compare", "square", lab.shas[3], lab.shas[1], "queued"),
     ]
     compared = client.get(f"{API}/jobs/{found[-1]['id']}").json()["spec"]["pairs"]
-    assert sorted(map(tuple, compared)) == sorted((variant, case) for variant in ("v1", "v2", "v3") for case in CASES[:2])
+    assert sorted(map(tuple, compared)) == sorted(
+        (variant, case) for variant in ("v1", "v2", "v3") for case in CASES[:2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +121,10 @@ def test_only_what_differs_from_the_base_is_compared(client: TestClient, lab: La
     ],
 )
 def test_what_a_commit_is_held_against(client: TestClient, lab: Lab, fields: dict[str, Any], base: int) -> None:
-    """A commit that lies on the branch itself is held against its parent. Without a branch it is the one that git checks out."""
+    """A commit that lies on the branch itself is held against its parent.
+
+    Without a branch it is the one that git checks out.
+    """
     run_git(lab.source, "checkout", "--quiet", "main")
     number = held(client, **fields)
     assert report(client, number)["base_sha"] == lab.shas[base]
@@ -128,8 +141,16 @@ def test_what_a_commit_is_held_against(client: TestClient, lab: Lab, fields: dic
         ({"commits": "main~2..main", "base": "main"}, "base", "two single commits"),
     ],
 )
-def test_what_a_commit_cannot_be_held_against(client: TestClient, lab: Lab, fields: dict[str, Any], field: str, said: str) -> None:
-    body = {"repository": "kernels", "commits": "feature", "base": "merge-base", "branch": "main", "device": "cpu"} | fields
+def test_what_a_commit_cannot_be_held_against(
+    client: TestClient, lab: Lab, fields: dict[str, Any], field: str, said: str
+) -> None:
+    body = {
+        "repository": "kernels",
+        "commits": "feature",
+        "base": "merge-base",
+        "branch": "main",
+        "device": "cpu",
+    } | fields
     assert said in errors(client.post(f"{API}/submissions", json=body))[field]
 
 
@@ -138,16 +159,28 @@ def test_a_report_says_what_matters_worst_first(client: TestClient, lab: Lab) ->
     assert report(client, number)["conclusion"] == "pending"
     noisy = (ROUNDS, [value * (1.3 if index % 2 else 0.9) for index, value in enumerate(ROUNDS)])
     rounds = {
-        V1: times(1.04), V2: times(1.20), V3: noisy, ("v1", CASES[1]): times(1.001), ("v2", CASES[1]): times(0.8),
+        V1: times(1.04),
+        V2: times(1.20),
+        V3: noisy,
+        ("v1", CASES[1]): times(1.001),
+        ("v2", CASES[1]): times(0.8),
         ("v3", CASES[1]): times(1.0),
-    }  # fmt: skip
+    }
     run_all(lab, client, number, rounds, v3=Status.WRONG)
     found = report(client, number)
     assert (found["conclusion"], found["exit_code"], found["pending"]) == ("failure", 1, 0)
     assert [(row["kind"], row["variant"], row["case"]) for row in found["rows"]] == [
-        ("wrong", *V3), ("slower", *V2), ("slower", *V1), ("unsure", *V3), ("faster", "v2", CASES[1]),
-    ]  # fmt: skip
-    assert (found["counts"], found["compared"], found["same"]) == ({"wrong": 1, "slower": 2, "unsure": 1, "faster": 1}, 6, 2)
+        ("wrong", *V3),
+        ("slower", *V2),
+        ("slower", *V1),
+        ("unsure", *V3),
+        ("faster", "v2", CASES[1]),
+    ]
+    assert (found["counts"], found["compared"], found["same"]) == (
+        {"wrong": 1, "slower": 2, "unsure": 1, "faster": 1},
+        6,
+        2,
+    )
     slower = found["rows"][1]
     assert slower["low"] <= slower["ratio"] <= slower["high"]
     assert slower["ratio"] == pytest.approx(1.2)
@@ -170,8 +203,10 @@ def test_what_is_unsure_or_skipped_fails_nothing(client: TestClient, lab: Lab) -
     found = report(client, number)
     assert (found["conclusion"], found["exit_code"]) == ("success", 0)
     assert [(row["kind"], row["operator"], row["variant"]) for row in found["rows"]] == [
-        ("unsure", "square", "v1"), ("skipped", "cube", "v3"), ("skipped", "square", "v3"),
-    ]  # fmt: skip
+        ("unsure", "square", "v1"),
+        ("skipped", "cube", "v3"),
+        ("skipped", "square", "v3"),
+    ]
     assert found["unchanged"] == ["cube"]
 
 
@@ -187,8 +222,10 @@ def test_what_could_not_be_run_is_told_from_what_was_not_tried(client: TestClien
     found = report(client, number)
     assert found["exit_code"] == 2
     assert [(row["kind"], row["status"], row["variant"], row["message"]) for row in found["rows"]] == [
-        ("failed", status, "v1", "it is so"), ("not_run", "failed", None, "no compiler"), ("not_run", "cancelled", None, "cancelled"),
-    ]  # fmt: skip
+        ("failed", status, "v1", "it is so"),
+        ("not_run", "failed", None, "no compiler"),
+        ("not_run", "cancelled", None, "cancelled"),
+    ]
 
 
 def test_another_environment_fails_nothing(client: TestClient, lab: Lab) -> None:
@@ -238,7 +275,11 @@ def test_an_operator_that_nobody_knows_is_timed_at_both_commits(client: TestClie
     base = commit(lab.source, "Add a fourth power", ("fourth",))
     head = commit(lab.source, "Change it", ("fourth",))
     number = held(client, commits=head, base=base, operators=["fourth"])
-    assert [(job["kind"], job["commit_sha"]) for job in jobs(client, number)] == [("check", head), ("bench", head), ("bench", base)]
+    assert [(job["kind"], job["commit_sha"]) for job in jobs(client, number)] == [
+        ("check", head),
+        ("bench", head),
+        ("bench", base),
+    ]
 
 
 def test_many_pairs_are_told_with_more_confidence(client: TestClient, lab: Lab) -> None:
@@ -263,9 +304,18 @@ def test_a_slow_down_that_someone_accepted_fails_nothing(client: TestClient, lab
         ends = {"base_commit_id": lab.commits[lab.shas[1]], "head_commit_id": lab.commits[lab.shas[3]]}
         square = registry.ensure_operators(session, lab.repository, ["square"])["square"]
         opened = regressions.open_suspicion(
-            session, operator_id=square, device_id=lab.device, direction="slower", ratio=1.2, series=[(series, 1.2)], **ends
+            session,
+            operator_id=square,
+            device_id=lab.device,
+            direction="slower",
+            ratio=1.2,
+            series=[(series, 1.2)],
+            **ends,
         )
         assert opened is not None
         regressions.decide(session, opened, Verdict.CONFIRMED, ratio=1.2, low=1.1, high=1.3)
     client.post(f"{API}/regressions/{opened}/triage", json={"state": "accepted", "note": "worth it", "author": "ann"})
-    assert [(row["kind"], row["variant"]) for row in report(client, number)["rows"]] == [("slower", "v2"), ("accepted", "v1")]
+    assert [(row["kind"], row["variant"]) for row in report(client, number)["rows"]] == [
+        ("slower", "v2"),
+        ("accepted", "v1"),
+    ]

@@ -1,4 +1,5 @@
-"""What rounds say of a change that nobody suspected: false alarms stay rare however many pairs are compared, and real ones are seen."""
+"""What rounds say of a change that nobody suspected: false alarms stay rare however many pairs are compared, and real
+ones are seen."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def test_many_pairs_without_a_change_raise_no_alarm(kind: str, noise: float) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise", "ratio", "least"), [("cuda", 0.005, 1.03, 0.95), ("cuda", 0.005, 0.97, 0.95), ("cpu", 0.02, 1.15, 0.95)]
+    ("kind", "noise", "ratio", "least"),
+    [("cuda", 0.005, 1.03, 0.95), ("cuda", 0.005, 0.97, 0.95), ("cpu", 0.02, 1.15, 0.95)],
 )
 def test_changes_are_seen_among_many_pairs(kind: str, noise: float, ratio: float, least: float) -> None:
     rng = random.Random(kind)

@@ -41,9 +41,15 @@ def lab(database: Database, tmp_path: Path) -> Lab:
     return lab
 
 
-def github(client: TestClient, event: str, message: Any, *, secret: str = SECRET, path: str = HOOK, **headers: str) -> Any:
+def github(
+    client: TestClient, event: str, message: Any, *, secret: str = SECRET, path: str = HOOK, **headers: str
+) -> Any:
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    sent = {"X-GitHub-Event": event, "X-Hub-Signature-256": signature(secret, body), "Content-Type": "application/json"} | headers
+    sent = {
+        "X-GitHub-Event": event,
+        "X-Hub-Signature-256": signature(secret, body),
+        "Content-Type": "application/json",
+    } | headers
     return client.post(path, content=body, headers=sent)
 
 
@@ -53,16 +59,21 @@ def gitlab(client: TestClient, message: Any, token: str = SECRET) -> Any:
 
 def push(lab: Lab, before: int | None, after: int, ref: str = "refs/heads/main") -> dict[str, Any]:
     return {
-        "ref": ref, "before": NOTHING if before is None else lab.shas[before], "after": lab.shas[after],
+        "ref": ref,
+        "before": NOTHING if before is None else lab.shas[before],
+        "after": lab.shas[after],
         "repository": {"default_branch": "main"},
-    }  # fmt: skip
+    }
 
 
 def pull(lab: Lab, action: str = "opened", head: str = "acme/kernels") -> dict[str, Any]:
-    return {"action": action, "pull_request": {
-        "head": {"sha": lab.shas[3], "repo": {"full_name": head}},
-        "base": {"sha": lab.shas[2], "ref": "main", "repo": {"full_name": "acme/kernels"}},
-    }}  # fmt: skip
+    return {
+        "action": action,
+        "pull_request": {
+            "head": {"sha": lab.shas[3], "repo": {"full_name": head}},
+            "base": {"sha": lab.shas[2], "ref": "main", "repo": {"full_name": "acme/kernels"}},
+        },
+    }
 
 
 def bases(client: TestClient, lab: Lab, submission: int) -> tuple[int, int | None]:
@@ -148,7 +159,10 @@ def test_gitlab(client: TestClient, lab: Lab) -> None:
     assert bases(client, lab, gitlab(client, merge).json()["submission_id"]) == (3, 1)
     for ignored in ({"action": "update"}, {"action": "merge"}, {"source_project_id": 2}):
         assert gitlab(client, merge | {"object_attributes": change | ignored}).json()["submission_id"] is None
-    assert gitlab(client, merge | {"object_attributes": change | {"action": "update", "oldrev": lab.shas[1]}}).status_code == 200
+    assert (
+        gitlab(client, merge | {"object_attributes": change | {"action": "update", "oldrev": lab.shas[1]}}).status_code
+        == 200
+    )
     assert gitlab(client, {"object_kind": "note"}).status_code == 200
 
 
@@ -172,21 +186,36 @@ def test_a_signature_is_for_the_very_bytes(client: TestClient, lab: Lab) -> None
     ):
         headers = {"X-GitHub-Event": "push", "X-Hub-Signature-256": shown.encode()}
         problem(client.post(HOOK, content=sent, headers=headers), 403)
-    assert client.post(HOOK, content=body, headers={"X-GitHub-Event": "push", "X-Hub-Signature-256": right}).status_code == 201
+    assert (
+        client.post(HOOK, content=body, headers={"X-GitHub-Event": "push", "X-Hub-Signature-256": right}).status_code
+        == 201
+    )
 
 
 def test_an_unknown_repository_looks_like_a_wrong_signature(client: TestClient, lab: Lab) -> None:
     with lab.database.session() as session:
         registry.ensure_repository(session, "silent", str(lab.source))
-    answers = [github(client, "push", push(lab, 0, 2), path=f"/api/v1/hooks/{name}").json() for name in ("nobody", "silent")]
+    answers = [
+        github(client, "push", push(lab, 0, 2), path=f"/api/v1/hooks/{name}").json() for name in ("nobody", "silent")
+    ]
     answers.append(github(client, "push", push(lab, 0, 2), secret="wrong").json())
     assert {answer["detail"] for answer in answers} == {answers[0]["detail"]}
     problem(github(client, "push", push(lab, 0, 2), secret="", path="/api/v1/hooks/silent"), 403)
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"null", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"ref": 7}', b'{"ref": "refs/heads/main", "before": "x", "after": "y"}']
-)  # fmt: skip
+    "message",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"ref": 7}',
+        b'{"ref": "refs/heads/main", "before": "x", "after": "y"}',
+    ],
+)
 def test_a_signed_message_may_be_broken(client: TestClient, lab: Lab, message: bytes) -> None:
     problem(github(client, "push", message), 400)
     problem(github(client, "pull_request", message), 400)
@@ -225,8 +254,16 @@ def test_hooks_need_a_signature_but_no_token_and_nothing_else_does(exposed: Test
     assert github(exposed, "push", push(lab, 0, 2)).status_code == 201
     problem(github(exposed, "push", push(lab, 0, 2), secret="wrong"), 403)
     problem(exposed.get(HOOK), 401)
-    others = ("/api/v1/hooks", "/api/v1/hooks/", f"{HOOK}/more", "/api/v1/submissions", "/api/v1/hooks/../submissions",
-              "/api/v1/hooks/%2e%2e/submissions", "//api/v1/hooks/x/../y", "/api/v1/hooksx/kernels")  # fmt: skip
+    others = (
+        "/api/v1/hooks",
+        "/api/v1/hooks/",
+        f"{HOOK}/more",
+        "/api/v1/submissions",
+        "/api/v1/hooks/../submissions",
+        "/api/v1/hooks/%2e%2e/submissions",
+        "//api/v1/hooks/x/../y",
+        "/api/v1/hooksx/kernels",
+    )
     for path in others:
         answer = github(exposed, "push", push(lab, 0, 2), path=path)
         assert answer.status_code in (401, 403), path

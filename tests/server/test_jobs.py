@@ -72,8 +72,9 @@ def test_job_detail(client: TestClient, lab: Lab) -> None:
     detail = client.get(f"/api/v1/jobs/{job}").json()
     assert detail["repository"] == "kernels"
     assert [(run["attempt"], run["state"], run["message"]) for run in detail["runs"]] == [
-        (1, "failed", "the machine went away"), (2, "done", ""),
-    ]  # fmt: skip
+        (1, "failed", "the machine went away"),
+        (2, "done", ""),
+    ]
     results = {result["variant"]: result for result in detail["results"]}
     assert (results["v1"]["status"], results["v1"]["median_ns"]) == ("ok", 1234.0)
     assert (results["v2"]["status"], results["v2"]["message"], results["v2"]["median_ns"]) == (
@@ -82,9 +83,26 @@ def test_job_detail(client: TestClient, lab: Lab) -> None:
         None,
     )
     assert shlex.split(detail["replay"]) == [
-        "warpwatch", "submit", "--repository", "kernels", "--commit", lab.shas[1], "--kinds", "bench", "--operators", "square",
-        "--variants", "v1", "--variants", "v2", "--cases", CASES[0], "--device", "test-cpu", "--wait",
-    ]  # fmt: skip
+        "warpwatch",
+        "submit",
+        "--repository",
+        "kernels",
+        "--commit",
+        lab.shas[1],
+        "--kinds",
+        "bench",
+        "--operators",
+        "square",
+        "--variants",
+        "v1",
+        "--variants",
+        "v2",
+        "--cases",
+        CASES[0],
+        "--device",
+        "test-cpu",
+        "--wait",
+    ]
     problem(client.get("/api/v1/jobs/999"), 404)
 
 
@@ -96,9 +114,27 @@ def test_every_result_comes_with_its_probes_and_a_command_that_needs_no_server(c
     (result,) = client.get(f"/api/v1/jobs/{job}").json()["results"]
     assert result["details"]["probes"] == [probe]
     expected = [
-        "warpwatch", "run", "--commits", lab.shas[1], "--kinds", "check", "--operators", "square", "--variants", "v1",
-        "--cases", CASES[0], "--seed", "7", "--sanitize", "address", "--device", "cpu", "--output", "replay.wwb",
-    ]  # fmt: skip
+        "warpwatch",
+        "run",
+        "--commits",
+        lab.shas[1],
+        "--kinds",
+        "check",
+        "--operators",
+        "square",
+        "--variants",
+        "v1",
+        "--cases",
+        CASES[0],
+        "--seed",
+        "7",
+        "--sanitize",
+        "address",
+        "--device",
+        "cpu",
+        "--output",
+        "replay.wwb",
+    ]
     assert shlex.split(result["replay"]) == expected
     (cell,) = client.get(f"/api/v1/commits/{lab.shas[1]}", params={"repository": "kernels"}).json()["cells"]
     assert shlex.split(cell["replay"]) == expected
@@ -182,8 +218,10 @@ def test_a_job_is_followed_live(served: Settings, lab: Lab) -> None:
         runs.finish_run(session, run, lab.outcome([]))
     rest = list(stream)
     assert [(kind, data.get("state") or data.get("text")) for kind, data, _ in rest] == [
-        ("state", "done"), ("log", "checking\n"), ("end", "done"),
-    ]  # fmt: skip
+        ("state", "done"),
+        ("log", "checking\n"),
+        ("end", "done"),
+    ]
     resumed = [data["text"] for kind, data, _ in events(served, job, int(piece_id or 0)) if kind == "log"]
     assert resumed == ["checking\n"]
 

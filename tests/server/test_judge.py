@@ -68,7 +68,12 @@ def test_a_slower_commit_is_suspected_compared_and_confirmed(client: TestClient,
     assert row["decided_at"]
     detail = client.get(f"/api/v1/regressions/{row['id']}").json()
     (series,) = detail["series"]
-    assert (series["variant"], series["case"], series["verdict"], series["suspected_ratio"]) == ("v2", CASES[0], "confirmed", 1.3)
+    assert (series["variant"], series["case"], series["verdict"], series["suspected_ratio"]) == (
+        "v2",
+        CASES[0],
+        "confirmed",
+        1.3,
+    )
     assert len(series["base_ns"]) == len(series["head_ns"]) == 12
     assert client.get(f"/api/v1/traces/{detail['base_trace_id']}").json()["commit_sha"] == lab.shas[0]
     assert client.get(f"/api/v1/traces/{detail['head_trace_id']}").json()["commit_sha"] == lab.shas[1]
@@ -89,7 +94,9 @@ def test_the_overview_marks_what_is_open(client: TestClient, lab: Lab, judge: Ju
         return client.get("/api/v1/overview", params=params).json()["items"][0]["regression_id"]
 
     assert marked() == row["id"]
-    client.post(f"/api/v1/regressions/{row['id']}/triage", json={"state": "accepted", "note": "worth it", "author": "ann"})
+    client.post(
+        f"/api/v1/regressions/{row['id']}/triage", json={"state": "accepted", "note": "worth it", "author": "ann"}
+    )
     assert marked() is None
 
 
@@ -112,16 +119,21 @@ def test_changes_of_one_commit_are_one_regression(client: TestClient, lab: Lab, 
     lab.bench(1, {V1: 12_000.0, V2: 13_000.0, V3: 7_000.0})
     judge.sweep()
     assert {(row["direction"], row["series"], row["ratio"]) for row in listed(client, "suspected")} == {
-        ("slower", 2, 1.3), ("faster", 1, 0.7),
-    }  # fmt: skip
-    jobs = {len(client.get(f"/api/v1/jobs/{job['id']}").json()["spec"]["pairs"]): job["id"] for job in compare_jobs(client)}
+        ("slower", 2, 1.3),
+        ("faster", 1, 0.7),
+    }
+    jobs = {
+        len(client.get(f"/api/v1/jobs/{job['id']}").json()["spec"]["pairs"]): job["id"] for job in compare_jobs(client)
+    }
     lab.compare(jobs[2], {V1: rounds(1.2), V2: rounds(1.001)})
     lab.compare(jobs[1], {V3: rounds(0.7)})
     judge.sweep()
     found = {row["direction"]: row for row in listed(client)}
     assert found["slower"]["ratio"] == pytest.approx(1.2, rel=0.002)
     assert found["faster"]["ratio"] == pytest.approx(0.7, rel=0.002)
-    verdicts = {s["variant"]: s["verdict"] for s in client.get(f"/api/v1/regressions/{found['slower']['id']}").json()["series"]}
+    verdicts = {
+        s["variant"]: s["verdict"] for s in client.get(f"/api/v1/regressions/{found['slower']['id']}").json()["series"]
+    }
     assert verdicts == {"v1": "confirmed", "v2": "dismissed"}
     assert [row["direction"] for row in listed(client, direction="faster")] == ["faster"]
 
@@ -137,7 +149,9 @@ def test_a_comparison_that_could_not_run_leaves_it_unsure(client: TestClient, la
     judge.sweep()
     assert listed(client) == []
     assert len(listed(client, "unsure")) == 2
-    reasons = {client.get(f"/api/v1/regressions/{row['id']}").json()["notes"][0]["note"] for row in listed(client, "unsure")}
+    reasons = {
+        client.get(f"/api/v1/regressions/{row['id']}").json()["notes"][0]["note"] for row in listed(client, "unsure")
+    }
     assert reasons == {"unsure: its job was cancelled", "unsure: crashed"}
     client.post(f"/api/v1/jobs/{first['id']}/retry")
     lab.compare(first["id"], {V1: rounds(1.3)})
@@ -219,7 +233,10 @@ def test_triage(client: TestClient, lab: Lab, judge: Judge) -> None:
     problem(client.post("/api/v1/regressions/999/triage", json={"state": "fixed", "author": "ann"}), 404)
     problem(client.get("/api/v1/regressions/999"), 404)
     problem(client.get("/api/v1/regressions", params={"repository": "nobody"}), 404)
-    assert client.get("/api/v1/regressions.csv", params={"repository": "kernels", "verdict": "suspected"}).text.count("\n") == 2
+    assert (
+        client.get("/api/v1/regressions.csv", params={"repository": "kernels", "verdict": "suspected"}).text.count("\n")
+        == 2
+    )
 
 
 def test_verdicts_of_a_submission(client: TestClient, lab: Lab, judge: Judge) -> None:

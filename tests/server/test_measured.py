@@ -1,4 +1,5 @@
-"""What a measurement says of itself, from the worker's reply to API and pages: modes, drift, counters, empty calls, set-up."""
+"""What a measurement says of itself, from the worker's reply to API and pages: modes, drift, counters, empty calls,
+set-up."""
 
 from __future__ import annotations
 
@@ -132,7 +133,15 @@ def test_an_operator_is_shown_on_a_device_that_measured_it(client: TestClient, l
 
 
 def test_speed_ups_are_over_the_first_variant_that_has_a_time(client: TestClient, lab: Lab) -> None:
-    lab.bench(0, {("v1", CASES[0]): 3000.0, ("v2", CASES[0]): 1000.0, ("v1", CASES[1]): Status.TIMED_OUT, ("v2", CASES[1]): 5000.0})
+    lab.bench(
+        0,
+        {
+            ("v1", CASES[0]): 3000.0,
+            ("v2", CASES[0]): 1000.0,
+            ("v1", CASES[1]): Status.TIMED_OUT,
+            ("v2", CASES[1]): 5000.0,
+        },
+    )
     page = client.get("/operators/square").text
     assert sorted(re.findall(r"<span[^>]*>([\d.]+)×</span>", page)) == ["1.00", "1.00", "3.00"]
     assert "Speed-up over v1" in page

@@ -11,7 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from tests.builders import CASES, Lab
 from warpwatch.contract.words import Status
@@ -19,7 +23,9 @@ from warpwatch.settings import Settings
 
 
 def operations(app: FastAPI) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(path, method, operation) for path, item in app.openapi()["paths"].items() for method, operation in item.items()]
+    return [
+        (path, method, operation) for path, item in app.openapi()["paths"].items() for method, operation in item.items()
+    ]
 
 
 def test_every_operation_says_what_it_answers(app: FastAPI) -> None:
@@ -35,7 +41,9 @@ def test_every_operation_says_what_it_answers(app: FastAPI) -> None:
                 assert list(response["content"]) == ["application/problem+json"], f"{name} {status}"
             elif status not in ("204", "304"):
                 (media_type,) = response["content"]
-                assert media_type != "application/json" or response["content"][media_type].get("schema") != {}, f"{name} {status}"
+                assert media_type != "application/json" or response["content"][media_type].get("schema") != {}, (
+                    f"{name} {status}"
+                )
 
 
 def test_names_of_operations_are_unique(app: FastAPI) -> None:
@@ -53,8 +61,12 @@ POSITIVE, NEGATIVE = 20, 14
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("mode", "examples"), [(GenerationMode.POSITIVE, POSITIVE), (GenerationMode.NEGATIVE, NEGATIVE)])
-def test_made_up_requests_are_answered_as_described(served: Settings, lab: Lab, mode: GenerationMode, examples: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "examples"), [(GenerationMode.POSITIVE, POSITIVE), (GenerationMode.NEGATIVE, NEGATIVE)]
+)
+def test_made_up_requests_are_answered_as_described(
+    served: Settings, lab: Lab, mode: GenerationMode, examples: int
+) -> None:
     lab.check(0, {("v1", CASES[0]): Status.OK})
     lab.bench(0, {("v1", CASES[0]): 1000.0})
     lab.profile(0)
@@ -64,7 +76,13 @@ def test_made_up_requests_are_answered_as_described(served: Settings, lab: Lab, 
     for found in schema.get_all_operations():
         operation = found.ok()
 
-        @settings(max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
         @given(case=operation.as_strategy(generation_mode=mode))
         def hold(case: Any) -> None:
             case.call_and_validate(checks=CHECKS)

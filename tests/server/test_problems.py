@@ -30,7 +30,9 @@ def client_of(settings: Settings, url: str) -> Iterator[TestClient]:
 
 
 def test_malformed_json(client: TestClient) -> None:
-    answer = client.post("/api/v1/submissions", content=b'{"repository": ', headers={"Content-Type": "application/json"})
+    answer = client.post(
+        "/api/v1/submissions", content=b'{"repository": ', headers={"Content-Type": "application/json"}
+    )
     assert "not valid JSON" in str(problem(answer, 400)["detail"])
 
 

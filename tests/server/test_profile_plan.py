@@ -39,7 +39,10 @@ def test_the_usual_plan_is_not_mentioned(client: TestClient, lab: Lab) -> None:
     detail = spec(client, ask(client, kinds=["profile"], operators=["square"]).json()["id"])
     assert "profile" not in detail["spec"]
     assert "--profile" not in detail["replay"]
-    assert "profile" not in spec(client, ask(client, kinds=["check"], operators=["cube"], profile=PLAN).json()["id"])["spec"]
+    assert (
+        "profile"
+        not in spec(client, ask(client, kinds=["check"], operators=["cube"], profile=PLAN).json()["id"])["spec"]
+    )
 
 
 def test_the_form_asks_for_it_too(client: TestClient, lab: Lab) -> None:
@@ -62,7 +65,9 @@ def test_limits_are_those_of_the_harness(client: TestClient, lab: Lab, name: str
         assert (answer.status_code == 201) is good, (name, value)
         if not good:
             assert any(field.startswith("profile") for field in errors(answer))
-    assert ProfileOptions().model_dump() == {field: getattr(ProfilePlan(), field) for field in ProfileOptions.model_fields}
+    assert ProfileOptions().model_dump() == {
+        field: getattr(ProfilePlan(), field) for field in ProfileOptions.model_fields
+    }
 
 
 @pytest.mark.parametrize(

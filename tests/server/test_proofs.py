@@ -14,13 +14,25 @@ URL = "/api/v1/proofs"
 
 def proof(**fields: Any) -> dict[str, Any]:
     exhibit = {
-        "operator": "matmul", "variant": "stale_tile", "fault": "multiplies by the tile before", "expected": "y: relative error",
-        "outcome": "caught", "caught_by": "plain runs", "case": "k=24,f32,fwd", "message": "y: relative error 0.8\0",
-    }  # fmt: skip
+        "operator": "matmul",
+        "variant": "stale_tile",
+        "fault": "multiplies by the tile before",
+        "expected": "y: relative error",
+        "outcome": "caught",
+        "caught_by": "plain runs",
+        "case": "k=24,f32,fwd",
+        "message": "y: relative error 0.8\0",
+    }
     device = {"key": "test-cpu", "kind": "cpu", "name": "Another name"}
     return {
-        "kind": "mutants", "device": device, "version": "0.1.0", "seeds": 3, "innocent": 42, "exhibits": [exhibit], "accused": [],
-    } | fields  # fmt: skip
+        "kind": "mutants",
+        "device": device,
+        "version": "0.1.0",
+        "seeds": 3,
+        "innocent": 42,
+        "exhibits": [exhibit],
+        "accused": [],
+    } | fields
 
 
 def test_the_newest_of_each_device_and_kind_is_shown(client: TestClient, lab: Lab) -> None:
@@ -36,8 +48,10 @@ def test_the_newest_of_each_device_and_kind_is_shown(client: TestClient, lab: La
         assert answer.status_code == 201, answer.text
     items = client.get(URL).json()["items"]
     assert [(item["device_name"], item["kind"], item["seeds"]) for item in items] == [
-        ("A GPU", "mutants", 3), ("Test CPU", "mutants", 200), ("Test CPU", "cheaters", 3),
-    ]  # fmt: skip
+        ("A GPU", "mutants", 3),
+        ("Test CPU", "mutants", 200),
+        ("Test CPU", "cheaters", 3),
+    ]
     assert items[0]["exhibits"][0]["variant"] == "stale_tile"
     assert items[0]["version"] == "0.1.0"
 
@@ -45,7 +59,13 @@ def test_the_newest_of_each_device_and_kind_is_shown(client: TestClient, lab: La
 def test_the_page_names_what_survived_first(client: TestClient, lab: Lab) -> None:
     body = proof()
     survived = body["exhibits"][0] | {"variant": "unseen", "outcome": "survived", "caught_by": "", "message": ""}
-    accused = {"operator": "matmul", "variant": "tiled", "case": "k=24,f32,fwd", "seed": 9, "message": "y: relative error 1e-6"}
+    accused = {
+        "operator": "matmul",
+        "variant": "tiled",
+        "case": "k=24,f32,fwd",
+        "seed": 9,
+        "message": "y: relative error 1e-6",
+    }
     client.post(URL, json=body | {"exhibits": [*body["exhibits"], survived], "accused": [accused]})
     text = client.get("/proofs").text
     assert text.index("unseen") < text.index("stale_tile")
@@ -56,5 +76,10 @@ def test_the_page_names_what_survived_first(client: TestClient, lab: Lab) -> Non
 
 
 def test_what_is_no_proof_is_refused(client: TestClient, lab: Lab) -> None:
-    for wrong in ({"kind": "angels"}, {"seeds": -1}, {"device": {"key": "A b", "kind": "cpu", "name": "x"}}, {"extra": 1}):
+    for wrong in (
+        {"kind": "angels"},
+        {"seeds": -1},
+        {"device": {"key": "A b", "kind": "cpu", "name": "x"}},
+        {"extra": 1},
+    ):
         problem(client.post(URL, json=proof(**wrong)), 422)

@@ -19,16 +19,29 @@ from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown
 from warpwatch.server.reports.model import KINDS, Kind, Report, ReportRow, exit_code
 from warpwatch.server.reports.sarif import sarif
 
-NASTY = "a | b `c` <b>&amp;</b> @everyone ]]> \x00\x1b[31m \ud800 [link](http://evil.example) ``` \n\n# head" + "!" * 300
+NASTY = (
+    "a | b `c` <b>&amp;</b> @everyone ]]> \x00\x1b[31m \ud800 [link](http://evil.example) ``` \n\n# head" + "!" * 300
+)
 
 
 def row(kind: Kind, number: int = 0, **fields: Any) -> ReportRow:
     ratio = {"slower": 1.2, "faster": 0.8, "unsure": 1.05, "accepted": 1.1}.get(kind)
     interval = {} if ratio is None else {"ratio": ratio, "low": ratio - 0.01, "high": ratio + 0.01, "rounds": 12}
     return ReportRow(
-        kind, "square", "v3", f"n={number},f32,fwd", "test-gpu", "a" * 40, "b" * 40, "ok", "it is so", "12 paired rounds",
-        f"https://warp.example/jobs/{number}", "warpwatch run --commits …", **(interval | fields),
-    )  # fmt: skip
+        kind,
+        "square",
+        "v3",
+        f"n={number},f32,fwd",
+        "test-gpu",
+        "a" * 40,
+        "b" * 40,
+        "ok",
+        "it is so",
+        "12 paired rounds",
+        f"https://warp.example/jobs/{number}",
+        "warpwatch run --commits …",
+        **(interval | fields),
+    )
 
 
 def report(*rows: ReportRow, **fields: Any) -> Report:
@@ -36,9 +49,23 @@ def report(*rows: ReportRow, **fields: Any) -> Report:
     counts = {kind: count for kind, count in counts.items() if count}
     code = exit_code(counts)
     made = Report(
-        7, "kernels", "https://warp.example/submissions/7", "a" * 40, "b" * 40, ("success", "failure", "error")[code], code,
-        "a summary", 0, {"ok": 3}, counts, 9, 6, ["cube"], datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), list(rows),
-    )  # fmt: skip
+        7,
+        "kernels",
+        "https://warp.example/submissions/7",
+        "a" * 40,
+        "b" * 40,
+        ("success", "failure", "error")[code],
+        code,
+        "a summary",
+        0,
+        {"ok": 3},
+        counts,
+        9,
+        6,
+        ["cube"],
+        datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        list(rows),
+    )
     return replace(made, **fields)
 
 
@@ -48,10 +75,12 @@ REPORTS = {
     "pending": report(conclusion="pending", pending=3),
     "no commit": report(head_sha=None, base_sha=None),
     "every kind": EVERY,
-    "nasty": report(*(replace(one, message=NASTY, case=NASTY, operator="a b/c", replay=NASTY) for one in EVERY.rows), summary=NASTY),
+    "nasty": report(
+        *(replace(one, message=NASTY, case=NASTY, operator="a b/c", replay=NASTY) for one in EVERY.rows), summary=NASTY
+    ),
     "whole job": report(replace(row("not_run"), variant=None, case=None, base_sha=None)),
     "many": report(*(row("slower", number) for number in range(1000)), left_out=2000),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -85,9 +114,16 @@ def test_sarif_is_what_its_schema_allows(name: str) -> None:
 def test_sarif_levels_and_places() -> None:
     (run,) = sarif(EVERY, "/a/path", "src/ops")["runs"]
     assert {result["ruleId"].removeprefix("warpwatch/"): result["level"] for result in run["results"]} == {
-        "wrong": "error", "slower": "error", "failed": "warning", "not_run": "warning", "unsure": "note", "mismatch": "note",
-        "skipped": "note", "accepted": "note", "faster": "note",
-    }  # fmt: skip
+        "wrong": "error",
+        "slower": "error",
+        "failed": "warning",
+        "not_run": "warning",
+        "unsure": "note",
+        "mismatch": "note",
+        "skipped": "note",
+        "accepted": "note",
+        "faster": "note",
+    }
     place = run["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "src/ops/square.py"
     assert "versionControlProvenance" not in run, "a path on the server is no address"
@@ -108,7 +144,11 @@ def test_junit_is_what_its_readers_allow(name: str) -> None:
     root = fromstring(junit(REPORTS[name]).encode())
     assert root.tag == "testsuites"
     for element in root.iter():
-        assert JUNIT_REQUIRED[element.tag] <= set(element.attrib) <= JUNIT_REQUIRED[element.tag] | JUNIT_OPTIONAL[element.tag]
+        assert (
+            JUNIT_REQUIRED[element.tag]
+            <= set(element.attrib)
+            <= JUNIT_REQUIRED[element.tag] | JUNIT_OPTIONAL[element.tag]
+        )
         assert {child.tag for child in element} <= JUNIT_CHILDREN[element.tag]
     for suite in root:
         assert int(suite.attrib["tests"]) == len(suite.findall("testcase"))
@@ -122,9 +162,15 @@ def test_junit_tells_kinds_apart() -> None:
     cases = [case for case in root.iter("testcase") if case.get("classname") == "warpwatch.square"]
     found = {child.get("type"): child.tag for case in cases for child in case if child.tag != "system-out"}
     assert found == {
-        "wrong": "failure", "slower": "failure", "failed": "error", "not_run": "error", "unsure": "skipped", "mismatch": "skipped",
-        "skipped": "skipped", "accepted": "skipped",
-    }  # fmt: skip
+        "wrong": "failure",
+        "slower": "failure",
+        "failed": "error",
+        "not_run": "error",
+        "unsure": "skipped",
+        "mismatch": "skipped",
+        "skipped": "skipped",
+        "accepted": "skipped",
+    }
     assert len(cases) == len(KINDS)
 
 

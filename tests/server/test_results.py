@@ -103,7 +103,9 @@ def test_series_are_filtered_and_paged(client: TestClient, lab: Lab) -> None:
     found = client.get("/api/v1/series", params=filters).json()["items"]
     assert {row["metric"] for row in found} == {"hot", "cold"}
     first = client.get("/api/v1/series", params={"repository": "kernels", "limit": 7}).json()
-    second = client.get("/api/v1/series", params={"repository": "kernels", "limit": 7, "before": first["next_before"]}).json()
+    second = client.get(
+        "/api/v1/series", params={"repository": "kernels", "limit": 7, "before": first["next_before"]}
+    ).json()
     ids = [row["id"] for row in first["items"] + second["items"]]
     assert ids == sorted(ids, reverse=True)
     assert len(set(ids)) == 12
@@ -120,7 +122,9 @@ def test_history(client: TestClient, lab: Lab) -> None:
     history = client.get(f"/api/v1/history/{number}").json()
     assert [point["commit_sha"] for point in history["points"]] == lab.shas[:5]
     assert [point["median_ns"] for point in history["points"]] == [1000.0, 1001.0, 1002.0, 1003.0, 1004.0]
-    assert [(mark["commit_sha"], mark["kind"], mark["status"]) for mark in history["marks"]] == [(lab.shas[2], "check", "wrong")]
+    assert [(mark["commit_sha"], mark["kind"], mark["status"]) for mark in history["marks"]] == [
+        (lab.shas[2], "check", "wrong")
+    ]
     environment = str(history["points"][0]["environment_id"])
     assert history["environments"][environment]["torch"] == "2.13.0"
     bounded = client.get(f"/api/v1/history/{number}", params={"first": 2, "last": 4}).json()
@@ -178,7 +182,14 @@ def test_devices_workers_and_environments(client: TestClient, lab: Lab) -> None:
     job = lab.submit("check", 1)
     lab.begin(job)
     (device,) = client.get("/api/v1/devices").json()["items"]
-    assert {"key": "test-cpu", "kind": "cpu", "workers": 1, "queued": 1, "running": 1, "environments": 1}.items() <= device.items()
+    assert {
+        "key": "test-cpu",
+        "kind": "cpu",
+        "workers": 1,
+        "queued": 1,
+        "running": 1,
+        "environments": 1,
+    }.items() <= device.items()
     (worker,) = client.get("/api/v1/workers").json()["items"]
     assert {"name": "node-1-test-cpu", "state": "alive", "job_id": job}.items() <= worker.items()
     environment = client.get("/api/v1/environments/1").json()

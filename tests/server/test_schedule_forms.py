@@ -15,9 +15,15 @@ from warpwatch.settings import Settings
 
 V1 = ("v1", CASES[0])
 FORM: dict[str, Any] = {
-    "repository": "kernels", "name": "nightly", "kind": "suite", "cron": "0 2 * * *", "budget_minutes": "30", "suite": "quick",
-    "device": "all", "operators": ["square"],
-}  # fmt: skip
+    "repository": "kernels",
+    "name": "nightly",
+    "kind": "suite",
+    "cron": "0 2 * * *",
+    "budget_minutes": "30",
+    "suite": "quick",
+    "device": "all",
+    "operators": ["square"],
+}
 
 
 def page(client: TestClient, path: str) -> str:
@@ -95,7 +101,9 @@ def test_commands(served: Settings, lab: Lab) -> None:
         assert result.exit_code == code, result.output
         return result.output
 
-    added = say("add", "nightly", "suite", "--cron", "0 3 * * *", "--budget", "9", "--operators", "square", "--kinds", "bench")
+    added = say(
+        "add", "nightly", "suite", "--cron", "0 3 * * *", "--budget", "9", "--operators", "square", "--kinds", "bench"
+    )
     assert added.startswith("1\tkernels\tnightly\tsuite\t0 3 * * *\tnext ")
     assert added.rstrip().endswith("03:00 UTC\t0.0 of 9 min")
     assert say("list", "--repository", "kernels") == added
@@ -104,6 +112,8 @@ def test_commands(served: Settings, lab: Lab) -> None:
     assert "submission 1" in say("enable", "nightly")
     assert "cron: '61 * * * *' is no cron expression" in say("add", "x", "rerun", "--cron", "61 * * * *", code=2)
     assert "use at least 1" in say("add", "x", "rerun", "--budget", "-3", code=2).replace("\n", " ")
-    assert "there is no schedule 'weekly'; there are: 1 (kernels: nightly)" in say("remove", "weekly", code=2).replace("\n", " ")
+    assert "there is no schedule 'weekly'; there are: 1 (kernels: nightly)" in say("remove", "weekly", code=2).replace(
+        "\n", " "
+    )
     assert say("remove", "nightly") == "schedule 1 nightly is removed\n"
     assert say("list") == ""

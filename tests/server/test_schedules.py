@@ -1,4 +1,7 @@
-"""Schedules: what each kind measures, within its budget, once however many servers there are. Time is given, never waited for."""
+"""Schedules: what each kind measures, within its budget, once however many servers there are.
+
+Time is given, never waited for.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,14 @@ def now() -> datetime:
 
 
 def add(client: TestClient, kind: str, **fields: Any) -> int:
-    body = {"repository": "kernels", "name": f"our {kind}", "kind": kind, "cron": "* * * * *", "operators": ["square"], **fields}
+    body = {
+        "repository": "kernels",
+        "name": f"our {kind}",
+        "kind": kind,
+        "cron": "* * * * *",
+        "operators": ["square"],
+        **fields,
+    }
     answer = client.post("/api/v1/schedules", json=body)
     assert answer.status_code == 201, answer.text
     number: int = answer.json()["id"]
@@ -60,13 +70,19 @@ def measure_all(client: TestClient, lab: Lab, indices: dict[str, int] | None = N
         lab.finish(row["id"], lab.outcome([lab._timed(*V1, 10_000.0, 0.002)]))
 
 
-def test_the_nightly_suite_measures_the_newest_commit_once(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
+def test_the_nightly_suite_measures_the_newest_commit_once(
+    client: TestClient, lab: Lab, settings: Settings, now: datetime
+) -> None:
     schedule = add(client, "suite", operators=[], cron="0 2 * * *")
     assert run_schedule(lab.database, settings, schedule, now + DAY)
     head = lab.shas[-1]
-    assert sorted(made(client)) == [(kind, operator, head) for kind in ("bench", "check") for operator in ("cube", "square")]
+    assert sorted(made(client)) == [
+        (kind, operator, head) for kind in ("bench", "check") for operator in ("cube", "square")
+    ]
     row = show(client, schedule)
-    assert row["message"].startswith(f"submission {row['submission_id']}: 4 jobs at 1 commit, about 4.0 of 60 device minutes")
+    assert row["message"].startswith(
+        f"submission {row['submission_id']}: 4 jobs at 1 commit, about 4.0 of 60 device minutes"
+    )
     submission = client.get(f"/api/v1/submissions/{row['submission_id']}").json()
     assert (submission["origin"], submission["request"]["schedule"]) == ("schedule", "our suite")
     assert datetime.fromisoformat(row["last_at"]) == now + DAY
@@ -77,7 +93,9 @@ def test_the_nightly_suite_measures_the_newest_commit_once(client: TestClient, l
     assert show(client, schedule)["message"] == "nothing to do: the newest commit was asked for already"
 
 
-def test_only_what_fits_into_the_budget_is_asked_for(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
+def test_only_what_fits_into_the_budget_is_asked_for(
+    client: TestClient, lab: Lab, settings: Settings, now: datetime
+) -> None:
     """Jobs of square took 90 s: two of them fit into three minutes, and what they took counts until a day later."""
     lab.bench(0, {V1: 10_000.0})
     lab.bench(1, {V1: 10_000.0})
@@ -113,7 +131,9 @@ def test_the_page_says_what_is_spent(client: TestClient, lab: Lab, settings: Set
     assert show(client, schedule)["spent_minutes"] == pytest.approx(1.5)
 
 
-def test_a_job_larger_than_the_whole_budget_is_said(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
+def test_a_job_larger_than_the_whole_budget_is_said(
+    client: TestClient, lab: Lab, settings: Settings, now: datetime
+) -> None:
     lab.bench(0, {V1: 10_000.0})
     took(lab, 600)
     schedule = add(client, "suite", kinds=["bench"], budget_minutes=9)
@@ -174,7 +194,8 @@ def test_missed_times_are_made_up_for_once(client: TestClient, lab: Lab, setting
 def test_backfill_halves_the_widest_gap_until_there_is_none(
     client: TestClient, database: Database, settings: Settings, tmp_path: Path, now: datetime
 ) -> None:
-    """Square changes at every even commit only: between the first and the last of nine, three commits are worth measuring."""
+    """Square changes at every even commit only: between the first and the last of nine, three commits are worth
+    measuring."""
     path = tmp_path / "uneven"
     shas = make_repository(path, commits=1, operators=("square", "cube"))
     shas += [commit(path, f"Edit {n}", ("square", "cube") if n % 2 == 0 else ("cube",)) for n in range(1, 9)]
@@ -230,7 +251,9 @@ def test_rerun_then_takes_what_is_noisiest(client: TestClient, lab: Lab, setting
     assert made(client) == [("bench", "cube", lab.shas[5])]
 
 
-def test_repeats_of_another_environment_teach_nothing(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
+def test_repeats_of_another_environment_teach_nothing(
+    client: TestClient, lab: Lab, settings: Settings, now: datetime
+) -> None:
     from dataclasses import replace
 
     for _ in range(3):
@@ -285,7 +308,9 @@ def test_why_nothing_happens_is_said(client: TestClient, lab: Lab, settings: Set
     assert made(client) == []
 
 
-def test_the_watched_branch_is_what_counts(client: TestClient, lab: Lab, settings: Settings, now: datetime, tmp_path: Path) -> None:
+def test_the_watched_branch_is_what_counts(
+    client: TestClient, lab: Lab, settings: Settings, now: datetime, tmp_path: Path
+) -> None:
     run_git(tmp_path, "clone", "--quiet", str(lab.source), "fork")
     run_git(tmp_path / "fork", "checkout", "--quiet", "-b", "release", lab.shas[2])
     with lab.database.session() as session:
@@ -303,7 +328,7 @@ def test_a_fault_of_ours_moves_the_clock(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("warpwatch.server.schedules.turn.wish_reruns", fail)
+    monkeypatch.setattr("warpwatch.server.schedules.turn.list_rerun_candidates", fail)
     assert Scheduler(settings, lab.database).sweep(now) == 2
     assert "an error that it does not know" in show(client, broken)["message"]
     assert len(made(client)) == 1
@@ -332,12 +357,21 @@ def test_the_server_takes_turns_by_itself(served: Settings, lab: Lab) -> None:
     assert message.startswith("submission 1: 1 job")
 
 
-def test_a_schedule_is_changed_disabled_and_removed(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
+def test_a_schedule_is_changed_disabled_and_removed(
+    client: TestClient, lab: Lab, settings: Settings, now: datetime
+) -> None:
     schedule = add(client, "suite", cron="0 2 * * *")
-    answer = client.patch(f"/api/v1/schedules/{schedule}", json={"enabled": False, "budget_minutes": 7, "suite": "full"})
+    answer = client.patch(
+        f"/api/v1/schedules/{schedule}", json={"enabled": False, "budget_minutes": 7, "suite": "full"}
+    )
     assert answer.status_code == 200, answer.text
     row = answer.json()
-    assert (row["is_enabled"], row["next_at"], row["budget_minutes"], row["request"]["suite"]) == (False, None, 7, "full")
+    assert (row["is_enabled"], row["next_at"], row["budget_minutes"], row["request"]["suite"]) == (
+        False,
+        None,
+        7,
+        "full",
+    )
     assert row["request"]["operators"] == ["square"]
     assert not run_schedule(lab.database, settings, schedule, now + DAY)
     assert Scheduler(settings, lab.database).sweep(now + DAY) == 0

@@ -80,7 +80,9 @@ def test_logging_in(exposed: TestClient) -> None:
     problem(exposed.post(REGISTER, json={"name": "x", "url": "/x"}, headers={"Origin": "http://evil.example"}), 403)
 
 
-@pytest.mark.parametrize(("host", "token"), [("0.0.0.0", None), ("gpu7.example", None), ("::", "short"), ("192.168.1.5", "")])
+@pytest.mark.parametrize(
+    ("host", "token"), [("0.0.0.0", None), ("gpu7.example", None), ("::", "short"), ("192.168.1.5", "")]
+)
 def test_the_server_does_not_start_open_to_everyone(settings: Settings, host: str, token: str | None) -> None:
     with pytest.raises(SettingError, match="WARPWATCH_TOKEN"):
         check_exposure(replace(settings, host=host, token=token))

@@ -37,14 +37,18 @@ def know(lab: Lab, operators: tuple[str, ...] = ("square", "cube")) -> None:
 
 
 def test_one_job_per_commit_operator_kind_and_device(client: TestClient, lab: Lab) -> None:
-    answer = ask(client, commits=f"{lab.shas[3]}..main", kinds=["profile", "check", "bench"], priority=3, seed=7, budget_ms=50)
+    answer = ask(
+        client, commits=f"{lab.shas[3]}..main", kinds=["profile", "check", "bench"], priority=3, seed=7, budget_ms=50
+    )
     assert answer.status_code == 201, answer.text
     body = answer.json()
     assert body["counts"] == {"queued": 12}
     assert (body["state"], body["origin"], body["results"], body["finished_at"]) == ("queued", "api", {}, None)
     assert answer.headers["location"] == f"{URL}/{body['id']}"
     made = jobs(client, body["id"])
-    expected = [(sha, op, kind) for sha in lab.shas[4:] for op in ("cube", "square") for kind in ("check", "bench", "profile")]
+    expected = [
+        (sha, op, kind) for sha in lab.shas[4:] for op in ("cube", "square") for kind in ("check", "bench", "profile")
+    ]
     assert [(job["commit_sha"], job["operator"], job["kind"]) for job in made] == expected
     assert [job["position"] for job in made] == list(range(12))
     assert {job["priority"] for job in made} == {3}
@@ -83,8 +87,10 @@ def test_only_operators_that_a_commit_has_get_jobs(client: TestClient, lab: Lab,
     client.post("/api/v1/repositories", json={"name": "grown", "url": str(source)})
     made = jobs(client, ask(client, repository="grown", commits=f"{first}..main", kinds=["check"]).json()["id"])
     assert [(job["commit_subject"], job["operator"]) for job in made] == [
-        ("Another operator", "cube"), ("Another operator", "square"), ("Move", "square"),
-    ]  # fmt: skip
+        ("Another operator", "cube"),
+        ("Another operator", "square"),
+        ("Move", "square"),
+    ]
     assert {job["commit_sha"] for job in made[:2]} == {second}
 
 
@@ -98,7 +104,10 @@ def test_what_is_known_travels_with_the_job(client: TestClient, lab: Lab) -> Non
 
 def test_an_operator_whose_newest_file_does_not_load_is_known_from_before(client: TestClient, lab: Lab) -> None:
     know(lab)
-    sick = {"contract": 1, "operators": [{"name": "square", "summary": "", "variants": [], "cases": [], "error": "SyntaxError"}]}
+    sick = {
+        "contract": 1,
+        "operators": [{"name": "square", "summary": "", "variants": [], "cases": [], "error": "SyntaxError"}],
+    }
     newer = commit(lab.source, "Broken", ("square", "cube"))
     made = ask(client, commits=newer, kinds=["check"], operators=["square"])
     with lab.database.session() as session:
@@ -207,7 +216,9 @@ def test_a_repository_that_went_away_is_no_fault_of_the_request(client: TestClie
 
 def test_compare_two_commits(client: TestClient, lab: Lab) -> None:
     know(lab)
-    (job,) = jobs(client, ask(client, kinds=["compare"], base="main~2", operators=["square"], variants=["v1", "v3"]).json()["id"])
+    (job,) = jobs(
+        client, ask(client, kinds=["compare"], base="main~2", operators=["square"], variants=["v1", "v3"]).json()["id"]
+    )
     assert (job["commit_sha"], job["base_sha"]) == (lab.shas[5], lab.shas[3])
     spec = client.get(f"/api/v1/jobs/{job['id']}").json()["spec"]
     assert spec["pairs"] == [["v1", CASES[0]], ["v3", CASES[0]], ["v1", CASES[1]], ["v3", CASES[1]]]

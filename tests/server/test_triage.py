@@ -24,7 +24,14 @@ def row(client: TestClient, number: int) -> dict[str, Any]:
 def test_a_patch_changes_what_it_names(client: TestClient, lab: Lab) -> None:
     number = plant(lab, 0, 1)
     url = f"/api/v1/regressions/{number}"
-    body = {"author": "ann", "state": "acknowledged", "assignee": "bea", "link": LINK, "due_on": "2026-03-31", "note": "mine"}
+    body = {
+        "author": "ann",
+        "state": "acknowledged",
+        "assignee": "bea",
+        "link": LINK,
+        "due_on": "2026-03-31",
+        "note": "mine",
+    }
     told = client.patch(url, json=body).json()["regression"]
     assert {name: told[name] for name in ("state", "assignee", "link", "due_on")} == {
         name: body[name] for name in ("state", "assignee", "link", "due_on")
@@ -37,25 +44,36 @@ def test_a_patch_changes_what_it_names(client: TestClient, lab: Lab) -> None:
         None,
     )
     assert [(note["author"], note["changes"]) for note in told["notes"]] == [
-        ("ann", {"state": ["new", "acknowledged"], "assignee": [None, "bea"], "link": [None, LINK], "due_on": [None, "2026-03-31"]}),
+        (
+            "ann",
+            {
+                "state": ["new", "acknowledged"],
+                "assignee": [None, "bea"],
+                "link": [None, LINK],
+                "due_on": [None, "2026-03-31"],
+            },
+        ),
         ("bea", {"due_on": ["2026-03-31", None]}),
-    ]  # fmt: skip
+    ]
 
 
-@pytest.mark.parametrize(("change", "field"), [
-    ({"state": "gone"}, "state"),
-    ({"link": "javascript:alert(1)"}, "link"),
-    ({"link": "example.com/7"}, "link"),
-    ({"link": "https://"}, "link"),
-    ({"link": "https://example.com/a b"}, "link"),
-    ({"due_on": "2026-02-30"}, "due_on"),
-    ({"due_on": "tomorrow"}, "due_on"),
-    ({"assignee": ""}, "assignee"),
-    ({"author": ""}, "author"),
-    ({"verdict": "dismissed"}, "verdict"),
-    ({}, "body"),
-    ({"state": None}, "body"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"state": "gone"}, "state"),
+        ({"link": "javascript:alert(1)"}, "link"),
+        ({"link": "example.com/7"}, "link"),
+        ({"link": "https://"}, "link"),
+        ({"link": "https://example.com/a b"}, "link"),
+        ({"due_on": "2026-02-30"}, "due_on"),
+        ({"due_on": "tomorrow"}, "due_on"),
+        ({"assignee": ""}, "assignee"),
+        ({"author": ""}, "author"),
+        ({"verdict": "dismissed"}, "verdict"),
+        ({}, "body"),
+        ({"state": None}, "body"),
+    ],
+)
 def test_what_cannot_be_used_is_named(client: TestClient, lab: Lab, change: dict[str, Any], field: str) -> None:
     number = plant(lab, 0, 1)
     fault = problem(client.patch(f"/api/v1/regressions/{number}", json={"author": "ann"} | change), 422)
@@ -69,7 +87,10 @@ def test_an_event_is_triaged_whole_or_not_at_all(client: TestClient, lab: Lab) -
     problem(client.post("/api/v1/triage", json=body | {"regressions": [first, 999]}), 404)
     assert row(client, first)["state"] == "new"
     told = client.post("/api/v1/triage", json=body | {"regressions": [first, second, first]}).json()["items"]
-    assert [(one["regression"]["id"], one["regression"]["state"]) for one in told] == [(first, "accepted"), (second, "accepted")]
+    assert [(one["regression"]["id"], one["regression"]["state"]) for one in told] == [
+        (first, "accepted"),
+        (second, "accepted"),
+    ]
     assert [len(one["notes"]) for one in told] == [1, 1]
     problem(client.post("/api/v1/triage", json=body | {"regressions": []}), 422)
 
@@ -88,12 +109,24 @@ def test_one_form_triages_a_whole_event(client: TestClient, lab: Lab) -> None:
     apart = plant(lab, 1, 2, 1.3)
     page = client.get(f"/regressions/{first}").text
     assert re.findall(r'name="also" value="(\d+)"( checked)?', page) == [(str(second), " checked"), (str(third), "")]
-    form = {"state": "acknowledged", "author": " Ann ", "assignee": "Bea", "link": LINK, "due_on": "2026-03-31", "note": "mine"}
+    form = {
+        "state": "acknowledged",
+        "author": " Ann ",
+        "assignee": "Bea",
+        "link": LINK,
+        "due_on": "2026-03-31",
+        "note": "mine",
+    }
     answer = client.post(f"/regressions/{first}/triage", data=form | {"also": [second]}, follow_redirects=False)
     assert answer.status_code == 303
     for number in (first, second):
         told = row(client, number)
-        assert (told["state"], told["assignee"], told["link"], told["due_on"]) == ("acknowledged", "Bea", LINK, "2026-03-31")
+        assert (told["state"], told["assignee"], told["link"], told["due_on"]) == (
+            "acknowledged",
+            "Bea",
+            LINK,
+            "2026-03-31",
+        )
     assert (row(client, third)["state"], row(client, apart)["assignee"]) == ("accepted", None)
     page = client.get(f"/regressions/{first}").text
     assert 'value="2026-03-31"' in page
@@ -106,7 +139,14 @@ def test_one_form_triages_a_whole_event(client: TestClient, lab: Lab) -> None:
 
 def test_the_form_comes_back_with_what_was_entered(client: TestClient, lab: Lab) -> None:
     first, second = plant(lab, 0, 1, 1.5), plant(lab, 0, 1, 1.4, operator="cube")
-    form = {"state": "nothing", "author": "", "assignee": "<b>", "link": "javascript:alert(1)", "due_on": "soon", "note": "why"}
+    form = {
+        "state": "nothing",
+        "author": "",
+        "assignee": "<b>",
+        "link": "javascript:alert(1)",
+        "due_on": "soon",
+        "note": "why",
+    }
     answer = client.post(f"/regressions/{first}/triage", data=form)
     assert answer.status_code == 422
     page = html.unescape(answer.text)

@@ -134,20 +134,24 @@ def test_an_unchanged_commit_is_compared_by_what_it_is_made_of(client: TestClien
     lab.bench(-1, {("v1", CASES[0]): 1000.0, ("v2", CASES[0]): 500.0})
     lab.shas.append(change(lab.source, MINE, "import torch"))
     ask(client, commits=lab.shas[-1], kinds=["bench"], skip_unchanged=True)
-    lab.commits[lab.shas[-1]] = client.get(f"/api/v1/commits/{lab.shas[-1]}", params={"repository": "kernels"}).json()["commit"][
-        "id"
-    ]
+    lab.commits[lab.shas[-1]] = client.get(f"/api/v1/commits/{lab.shas[-1]}", params={"repository": "kernels"}).json()[
+        "commit"
+    ]["id"]
     lab.bench(-1, {("v1", CASES[0]): 3000.0})
 
     def ratios(**sides: str) -> list[tuple[str, float | None]]:
-        found = client.get("/api/v1/compare", params={"repository": "kernels", "device": "test-cpu", **sides}).json()["items"]
+        found = client.get("/api/v1/compare", params={"repository": "kernels", "device": "test-cpu", **sides}).json()[
+            "items"
+        ]
         return [(row["left_variant"], row["ratio"]) for row in found]
 
     assert ratios(left=same, right=lab.shas[-1]) == [("v1", 3.0), ("v2", None)]
     assert ratios(left=measured, right=same) == []
     assert ratios(commit=same, left="v1", right="v2") == [("v1", 0.5)]
     page = client.get("/compare", params={"repository": "kernels", "base": same, "head": lab.shas[-1]}).text
-    assert re.search(rf"{same[:8]}</a> has the sources of <a[^>]*>{measured[:8]}</a>, and so its times, of square\.", page)
+    assert re.search(
+        rf"{same[:8]}</a> has the sources of <a[^>]*>{measured[:8]}</a>, and so its times, of square\.", page
+    )
     assert "The same on both sides, and so not compared: cube." in page
     page = client.get("/compare", params={"repository": "kernels", "base": measured, "head": same}).text
     assert "The same on both sides, and so not compared: cube, square." in page
@@ -158,7 +162,12 @@ def test_within_a_range_only_changes_are_measured(client: TestClient, lab: Lab) 
     change(lab.source, "README.md", "words")
     body = ask(client, commits=f"{lab.shas[-2]}..main", kinds=["check"], skip_unchanged=True).json()
     made = [(job["commit_sha"] == lab.shas[-1], job["operator"], job["state"]) for job in jobs(client, body["id"])]
-    assert made == [(True, "cube", "queued"), (True, "square", "queued"), (False, "cube", "done"), (False, "square", "done")]
+    assert made == [
+        (True, "cube", "queued"),
+        (True, "square", "queued"),
+        (False, "cube", "done"),
+        (False, "square", "done"),
+    ]
 
 
 def test_another_question_or_a_failure_is_no_answer(client: TestClient, lab: Lab) -> None:

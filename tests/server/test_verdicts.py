@@ -63,7 +63,20 @@ def test_decide(ratio: float, direction: str, suspected: float, device_kind: str
 
 
 def test_rounds_too_noisy_to_rule_the_change_out_are_unsure() -> None:
-    heads = [7_000.0, 13_000.0, 8_000.0, 12_500.0, 9_000.0, 12_000.0, 8_500.0, 11_800.0, 9_500.0, 11_500.0, 9_900.0, 10_100.0]
+    heads = [
+        7_000.0,
+        13_000.0,
+        8_000.0,
+        12_500.0,
+        9_000.0,
+        12_000.0,
+        8_500.0,
+        11_800.0,
+        9_500.0,
+        11_500.0,
+        9_900.0,
+        10_100.0,
+    ]
     assert decide([10_000.0] * 12, heads, "slower", 1.1, "cpu").decision == "unsure"
     assert decide([10_000.0] * 12, heads, "slower", 1.5, "cpu").decision == "dismissed"
 

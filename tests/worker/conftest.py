@@ -98,7 +98,8 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def identify(home: Path) -> Environment:
-    """The fingerprint of this machine's CPU, with ceilings laid into `home`: they take seconds to measure and are tested elsewhere."""
+    """The fingerprint of this machine's CPU, with ceilings laid into `home`: they take seconds to measure and are
+    tested elsewhere."""
     home.mkdir(exist_ok=True)
     child = Host(Settings(home), "cpu").start_child(home, Project(), Diary())
     try:
@@ -115,7 +116,10 @@ def processes_with(text: str) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if text.encode() in (entry / "cmdline").read_bytes().replace(b"\0", b" ") and int(entry.name) != os.getpid():
+            if (
+                text.encode() in (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                and int(entry.name) != os.getpid()
+            ):
                 found.append(int(entry.name))
         except OSError:
             continue

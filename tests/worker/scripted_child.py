@@ -1,4 +1,7 @@
-"""A child that speaks the protocol and misbehaves as its variant's name says. It stands in for the harness where torch would only cost time."""
+"""A child that speaks the protocol and misbehaves as its variant's name says.
+
+It stands in for the harness where torch would only cost time.
+"""
 
 from __future__ import annotations
 

@@ -54,11 +54,13 @@ CATALOGUE = Catalogue(
     1,
     [
         OperatorEntry(
-            "probe", "Doubles.", [VariantEntry("v1", "plain", "", ["cpu", "cuda"], False)],
+            "probe",
+            "Doubles.",
+            [VariantEntry("v1", "plain", "", ["cpu", "cuda"], False)],
             [CaseEntry(CASE, {"n": 8}, "f32", "fwd", "contiguous", ["quick"], 8, 64)],
         )
     ],
-)  # fmt: skip
+)
 
 
 def outcome(folder: Path) -> dict[str, Outcome]:
@@ -67,9 +69,15 @@ def outcome(folder: Path) -> dict[str, Outcome]:
     measurement = Measurement("graph", [1000.123456789, 1001.5], 1000.8, 1000.1, 1001.5, 0.001, 2, "hot")
     bench = BenchReply(Status.OK, "", 8, 64, [measurement], {"clock": 1980})
     profile = ProfileReply(
-        Status.OK, "", str(trace), len(TRACE), [TraceKernel("kernel", 2, 10.0, 5.0, 1.0)], {"cudaLaunchKernel": 2.0},
-        {"calls": 2, "sequence": [["kernel", 5.0]]}, "cmVwb3J0",
-    )  # fmt: skip
+        Status.OK,
+        "",
+        str(trace),
+        len(TRACE),
+        [TraceKernel("kernel", 2, 10.0, 5.0, 1.0)],
+        {"cudaLaunchKernel": 2.0},
+        {"calls": 2, "sequence": [["kernel", 5.0]]},
+        "cmVwb3J0",
+    )
     peaks = {"copy": 1e12, "f32": 1e13}
     return {
         "bench": Outcome(ENVIRONMENT, peaks, CATALOGUE, None, [Finding("v1", CASE, Status.OK, bench=bench)]),
@@ -204,11 +212,14 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no number": (edit(BENCH, *MEASUREMENT, "median_ns", value=float("nan")), "impossible"),
     "no time zone": (edit(BENCH, "started_at", value="2026-01-01T00:00:00"), "time zone"),
     "no trace": (lambda members: members.update({"traces/00001.json.gz": b"not gzip"}), "damaged"),
-    "longer trace": (lambda members: members.update({"traces/00001.json.gz": gzip.compress(b"0" * 10**8)}), "not a gzip'ed trace"),
+    "longer trace": (
+        lambda members: members.update({"traces/00001.json.gz": gzip.compress(b"0" * 10**8)}),
+        "not a gzip'ed trace",
+    ),
     "trace outside": (edit(PROFILE, "outcome", "findings", 0, "profile", "path", value="/etc/passwd"), "/etc/passwd"),
     "nested": (lambda members: members.update({BENCH: b"[" * 10**5}), "nested|damaged|cannot be used"),
     "case": (edit(BENCH, "outcome", "findings", 0, "case", value="n=9,f32,fwd"), "no catalogue names the case"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORGERIES)
@@ -227,7 +238,9 @@ def test_a_changed_member_is_noticed(bundle: Path, database: Database) -> None:
     assert_empty(database)
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "docs" / "example").glob("*.wwb")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "docs" / "example").glob("*.wwb")), ids=lambda path: path.name
+)
 def test_shipped_results_can_be_imported(path: Path, database: Database) -> None:
     import_bundle(database, path, "example", "example")
     with database.session() as s:

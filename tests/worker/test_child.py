@@ -1,4 +1,5 @@
-"""The parent side of a child, against a scripted one: every way to fail has its status, and nothing is left of a child that was closed."""
+"""The parent side of a child, against a scripted one: every way to fail has its status, and nothing is left of a child
+that was closed."""
 
 from __future__ import annotations
 
@@ -174,7 +175,9 @@ def test_freed_memory_is_taken_again_without_page_faults(tmp_path: Path) -> None
     giving_back = keeping | dict.fromkeys(sandbox.KEEP_FREED_MEMORY, str(128 * 2**10))
     found = []
     for environment in (giving_back, keeping):
-        done = subprocess.run([sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True
+        )
         found.append(int(done.stdout))
     assert 4 * found[1] < found[0]
 

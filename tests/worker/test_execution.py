@@ -83,7 +83,9 @@ def statuses(outcome: Outcome) -> dict[str, list[str]]:
     return found
 
 
-def test_every_variant_meets_its_fate_and_the_others_go_on(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
+def test_every_variant_meets_its_fate_and_the_others_go_on(
+    repository: Repository, good: str, tools: Tools, tmp_path: Path
+) -> None:
     diary = Diary()
     outcome = run(order(repository, good), tools, tmp_path, diary)
     assert statuses(outcome) == {
@@ -117,7 +119,9 @@ def test_nobody_answers_for_the_damage_of_another(repository: Repository, tools:
     outcome = run(order(repository, sha, variants=names, cases=CASES[:2]), tools, tmp_path, diary)
     assert statuses(outcome) == {"scribbler": ["ok"] * 2, "scribbled": ["ok"] * 2, "wrong_too": ["wrong"] * 2}
     told = {finding.message for finding in outcome.findings if finding.variant == "scribbled"}
-    assert all(message.startswith("right alone, and wrong in a process that other variants had used: y: ") for message in told)
+    assert all(
+        message.startswith("right alone, and wrong in a process that other variants had used: y: ") for message in told
+    )
     # `scribbled` on both cases, and `wrong_too` until it was wrong alone.
     assert sum("once more in a fresh one" in line for line in diary.lines) == 3
 
@@ -156,8 +160,11 @@ def test_a_comparison_is_paired_and_profiled(
     outcome = run(compare, tools, tmp_path)
     by_variant = {found.variant: found for found in outcome.comparisons}
     assert {name: str(found.status) for name, found in by_variant.items()} == {
-        "ok": "ok", "wrong": "wrong", "segfault": "crashed", "gone": "skipped",
-    }  # fmt: skip
+        "ok": "ok",
+        "wrong": "wrong",
+        "segfault": "crashed",
+        "gone": "skipped",
+    }
     right = by_variant["ok"]
     assert len(right.base_ns) == len(right.head_ns) == 3
     assert all(h > 3 * b for b, h in zip(right.base_ns, right.head_ns, strict=True)), "thirty times the work shows"
@@ -185,7 +192,9 @@ def test_an_unknown_contract_is_a_status(repository: Repository, tools: Tools, t
     repository.commit("back", {"warpwatch.toml": probes.TOML})
 
 
-def test_a_file_that_does_not_load_breaks_its_own_rows_only(repository: Repository, tools: Tools, tmp_path: Path) -> None:
+def test_a_file_that_does_not_load_breaks_its_own_rows_only(
+    repository: Repository, tools: Tools, tmp_path: Path
+) -> None:
     sha = repository.commit("broken", {"kernels/probe.py": "import no_such_module", "kernels/second.py": probes.SECOND})
     outcome = run(order(repository, sha, known=KNOWN), tools, tmp_path)
     assert statuses(outcome) == {"ok": ["build_failed"] * 2, "loop": ["build_failed"] * 2}
@@ -194,7 +203,9 @@ def test_a_file_that_does_not_load_breaks_its_own_rows_only(repository: Reposito
     assert statuses(run(other, tools, tmp_path)) == {"ok": ["ok"] * 3}
 
 
-def test_a_file_that_ends_the_child_breaks_its_own_rows_only(repository: Repository, tools: Tools, tmp_path: Path) -> None:
+def test_a_file_that_ends_the_child_breaks_its_own_rows_only(
+    repository: Repository, tools: Tools, tmp_path: Path
+) -> None:
     sha = repository.commit("deadly", {"kernels/probe.py": "import os\nos.abort()", "kernels/second.py": probes.SECOND})
     outcome = run(order(repository, sha, known=KNOWN), tools, tmp_path)
     assert statuses(outcome) == {"ok": ["crashed"] * 2, "loop": ["crashed"] * 2}

@@ -68,12 +68,17 @@ def test_a_device_may_take_a_while_to_cool(diary: Diary) -> None:
     ("answer", "words"),
     [
         (HOT, "91 °C"),
-        (CanaryReply(Status.OK, rates={"copy": 2.0e12, "f32": 5.1e13}), "the canary's copy reaches 67% of what was measured"),
+        (
+            CanaryReply(Status.OK, rates={"copy": 2.0e12, "f32": 5.1e13}),
+            "the canary's copy reaches 67% of what was measured",
+        ),
         (CanaryReply(Status.OUT_OF_MEMORY, "no room"), "the canary ended as out_of_memory: no room"),
         (ChildFailure(Status.TIMED_OUT, "no answer"), "the canary ended as timed_out: no answer"),
     ],
 )
-def test_an_unfit_device_gives_the_job_back_with_a_reason(diary: Diary, answer: CanaryReply | ChildFailure, words: str) -> None:
+def test_an_unfit_device_gives_the_job_back_with_a_reason(
+    diary: Diary, answer: CanaryReply | ChildFailure, words: str
+) -> None:
     with pytest.raises(UnhealthyError, match=words) as caught:
         expect_healthy(Device(answer), "cuda:0", PEAKS, diary)
     assert caught.value.retry
@@ -87,11 +92,20 @@ def test_waiting_ends_when_the_job_must_stop() -> None:
 def test_without_known_ceilings_nothing_is_too_slow() -> None:
     assert slower_than(FIT.rates, None) == []
     assert slower_than(FIT.rates, {"copy": 0.0}) == []
-    assert slower_than({"copy": 1.0}, {"copy": 2.0}) == ["the canary's copy reaches 50% of what was measured on this device before"]
+    assert slower_than({"copy": 1.0}, {"copy": 2.0}) == [
+        "the canary's copy reaches 50% of what was measured on this device before"
+    ]
 
 
 def test_what_the_card_says_is_put_into_words() -> None:
-    fit = {"utilization": 0, "others": [], "celsius": 40, "limit_celsius": 87, "held_back": [], "held_back_under_load": []}
+    fit = {
+        "utilization": 0,
+        "others": [],
+        "celsius": 40,
+        "limit_celsius": 87,
+        "held_back": [],
+        "held_back_under_load": [],
+    }
     assert troubles(fit) == []
     assert troubles({"note": "NVML not available: no module"}) == []
     assert troubles(fit | {"others": [77]}) == []

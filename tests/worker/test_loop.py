@@ -119,7 +119,12 @@ class Fleet:
     def log(self, job_id: int) -> str:
         with self.database.session() as s:
             return "".join(
-                s.scalars(select(RunLogRecord.text).join(RunRecord).where(RunRecord.job_id == job_id).order_by(RunLogRecord.id))
+                s.scalars(
+                    select(RunLogRecord.text)
+                    .join(RunRecord)
+                    .where(RunRecord.job_id == job_id)
+                    .order_by(RunLogRecord.id)
+                )
             )
 
     def owner(self, job_id: int) -> subprocess.Popen[bytes]:
@@ -263,7 +268,9 @@ def test_a_worker_that_is_stopped_hands_its_job_back(fleet: Fleet) -> None:
     assert fleet.children(worker) == []
     assert list(fleet.home.glob(f"worktrees/*-{worker.pid}-*")) == []
     with fleet.database.session() as s:
-        assert s.scalars(text("SELECT stopped_at IS NOT NULL FROM workers WHERE name LIKE :n"), {"n": f"%-{worker.pid}-%"}).one()
+        assert s.scalars(
+            text("SELECT stopped_at IS NOT NULL FROM workers WHERE name LIKE :n"), {"n": f"%-{worker.pid}-%"}
+        ).one()
     fleet.hold.unlink()
 
 

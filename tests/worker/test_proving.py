@@ -1,4 +1,5 @@
-"""Every mutant is caught by what it was planted for, nothing right is accused, and a checker that misses one is found out."""
+"""Every mutant is caught by what it was planted for, nothing right is accused, and a checker that misses one is found
+out."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from warpwatch.worker.proving import KINDS, Proof, prove, read_charges
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    settings = Settings(home=tmp_path_factory.mktemp("proving") / "home", case_timeout_seconds=60, build_timeout_seconds=60)
+    settings = Settings(
+        home=tmp_path_factory.mktemp("proving") / "home", case_timeout_seconds=60, build_timeout_seconds=60
+    )
     identify(settings.home)
     tools = Tools(Host(settings, "cpu"))
     yield tools
@@ -35,7 +38,9 @@ def mutants(tools: Tools) -> Proof:
 
 def test_every_mutant_is_caught_by_what_it_was_planted_for(mutants: Proof) -> None:
     outcomes = {exhibit.variant: exhibit.outcome for exhibit in mutants.exhibits}
-    assert {name: outcome for name, outcome in outcomes.items() if outcome != "caught"} == {"missing_barrier": "not_run"}
+    assert {name: outcome for name, outcome in outcomes.items() if outcome != "caught"} == {
+        "missing_barrier": "not_run"
+    }
     assert len(outcomes) >= 25
     by = {exhibit.variant: exhibit.caught_by for exhibit in mutants.exhibits}
     assert by["writes_past_end"] == "guard bands"
@@ -55,14 +60,18 @@ def test_what_is_right_is_left_in_peace(mutants: Proof) -> None:
     assert mutants.holds
 
 
-def test_an_adversary_that_gets_away_is_found_out(tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adversary_that_gets_away_is_found_out(
+    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "adversaries"
     source = proving.FOLDER / "mutants"
     for name in ("warpwatch.toml", "kernels/linear.py"):
         (folder / "mutants" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "mutants" / name).write_text((source / name).read_text())
     text = (source / "kernels" / "linear.py").read_text()
-    text = text.replace('"spreads_nan": "special values"', '"spreads_nan": "another message", "addmm": "nothing is wrong with it"')
+    text = text.replace(
+        '"spreads_nan": "special values"', '"spreads_nan": "another message", "addmm": "nothing is wrong with it"'
+    )
     text = text.replace('    "bias_forgotten": "y: relative error",\n', "")
     (folder / "mutants" / "kernels" / "linear.py").write_text(text)
     monkeypatch.setattr(proving, "FOLDER", folder)
@@ -85,7 +94,19 @@ def test_charges_are_read_without_running_the_files() -> None:
 
 def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_caught(tools: Tools) -> None:
     values = os.environ | {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
-    command = [sys.executable, "-m", "warpwatch", "prove", "mutants", "--device", "cpu", "--seeds", "1", "--operators", "softmax"]
+    command = [
+        sys.executable,
+        "-m",
+        "warpwatch",
+        "prove",
+        "mutants",
+        "--device",
+        "cpu",
+        "--seeds",
+        "1",
+        "--operators",
+        "softmax",
+    ]
     done = subprocess.run(command, env=values, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 of 5 mutants caught and named" in done.stdout

@@ -1,4 +1,5 @@
-"""`warpwatch run` and `warpwatch import` as people use them: no database package in sight, then everything in the database."""
+"""`warpwatch run` and `warpwatch import` as people use them: no database package in sight, then everything in the
+database."""
 
 from __future__ import annotations
 
@@ -35,8 +36,13 @@ def warpwatch(home: Path, *words: str, url: str = "", blocked: bool = False) -> 
     start = ["-c", COMMAND] if blocked else ["-m", "warpwatch"]
     values = {"WARPWATCH_HOME": str(home), "WARPWATCH_DATABASE_URL": url, "COLUMNS": "200"}
     return subprocess.Popen(
-        [sys.executable, *start, *words], env=os.environ | values, cwd=home.parent, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )  # fmt: skip
+        [sys.executable, *start, *words],
+        env=os.environ | values,
+        cwd=home.parent,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path, database: Database) -> None:
@@ -47,7 +53,16 @@ def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path
         repository.commit(subject, probes.files() | {"note": subject})
     wanted = ("--variants", "ok,wrong", "--cases", CASE, "--traces", "1", "--device", "cpu")
     run = warpwatch(
-        home, "run", "--repository", repository.url, "--commits", f"{base}..HEAD", "--output", str(output), *wanted, blocked=True
+        home,
+        "run",
+        "--repository",
+        repository.url,
+        "--commits",
+        f"{base}..HEAD",
+        "--output",
+        str(output),
+        *wanted,
+        blocked=True,
     )
     said = run.communicate(timeout=280)[0]
     assert run.returncode == 1, said
@@ -63,7 +78,9 @@ def test_run_writes_what_import_brings_in(repository: Repository, tmp_path: Path
     with database.session() as s:
         counts = dict(
             s.execute(
-                select(ResultRecord.kind + " " + ResultRecord.status, func.count()).group_by(ResultRecord.kind, ResultRecord.status)
+                select(ResultRecord.kind + " " + ResultRecord.status, func.count()).group_by(
+                    ResultRecord.kind, ResultRecord.status
+                )
             ).all()
         )
         assert counts == {"check ok": 2, "check wrong": 2, "bench ok": 2, "bench wrong": 2, "profile ok": 2}
@@ -112,7 +129,9 @@ def test_an_interrupted_run_keeps_what_it_has(repository: Repository, tmp_path: 
     assert "interrupted" in said
     # The job itself was not done, and what it had found is there all the same.
     with BundleReader(output) as bundle:
-        assert [(found.variant, found.status) for done in bundle.runs() for found in done.outcome.findings] == [("ok", Status.OK)]
+        assert [(found.variant, found.status) for done in bundle.runs() for found in done.outcome.findings] == [
+            ("ok", Status.OK)
+        ]
     assert processes_with(str(home)) == []
     assert list((home / "worktrees").iterdir()) == []
 

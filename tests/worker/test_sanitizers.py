@@ -46,7 +46,11 @@ QUIET = """\
     [
         ("address", ASAN, ["address sanitizer: heap-buffer-overflow csrc/stencil/stencil.cpp:36 in run"]),
         ("racecheck", RACECHECK, ["racecheck: Error: Race reported", "row_sums", "total.cu:20", "and Write access"]),
-        ("memcheck", MEMCHECK, ["memcheck: Invalid __global__ write of size 4 bytes; at past_end", "by thread (31,0,0)"]),
+        (
+            "memcheck",
+            MEMCHECK,
+            ["memcheck: Invalid __global__ write of size 4 bytes; at past_end", "by thread (31,0,0)"],
+        ),
     ],
 )
 def test_the_first_finding_names_hazard_and_kernel(tmp_path: Path, name: str, report: str, words: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""`warpwatch up --once` as a newcomer runs it in a checkout: database, server and worker start, measure its commits, and say what is wrong."""
+"""`warpwatch up --once` as a newcomer runs it in a checkout: database, server and worker start, measure its commits,
+and say what is wrong."""
 
 from __future__ import annotations
 
@@ -67,6 +68,11 @@ def up(repository: Repository, home: Path, commits: int) -> tuple[str, int]:
     run = subprocess.run(
         [sys.executable, "-m", "warpwatch", "up", "--once", "--no-example", "--commits", str(commits)],
         env=os.environ | {"WARPWATCH_HOME": str(home), "WARPWATCH_PORT": str(port), "COLUMNS": "200"},
-        cwd=repository.path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=repository.path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=240,
+        check=False,
+    )
     return run.stdout, run.returncode

@@ -19,8 +19,12 @@ COLOURS = {"ok": "green", "build_failed": "red", "skipped": "yellow"}
 
 
 @app.command()
-def build(operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build; default: all.")) -> None:
-    """Compile the native libraries of this checkout for the CPU and for every CUDA architecture. Needs nvcc, but no GPU.
+def build(
+    operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build; default: all."),
+) -> None:
+    """Compile the native libraries of this checkout for the CPU and for every CUDA architecture.
+
+    Needs nvcc, but no GPU.
 
     Exits 1 when one does not compile, 2 when an operator is unknown.
     """
@@ -64,12 +68,15 @@ def _build_all(wanted: list[str]) -> list[tuple[str, str, Built]]:
         unknown = sorted(set(wanted) - set(known))
         if unknown:
             typer.echo(
-                f"no native sources for {', '.join(unknown)}; {root / project.native} has {', '.join(known) or 'none'}", err=True
+                f"no native sources for {', '.join(unknown)}; {root / project.native} has {', '.join(known) or 'none'}",
+                err=True,
             )
             raise typer.Exit(2)
         chosen = wanted or known
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            builds += [(name, target, built) for name, built in zip(chosen, pool.map(native.build, chosen), strict=True)]
+            builds += [
+                (name, target, built) for name, built in zip(chosen, pool.map(native.build, chosen), strict=True)
+            ]
     return sorted(builds, key=lambda entry: entry[:2])
 
 
@@ -81,7 +88,9 @@ def _builds_table(builds: list[tuple[str, str, Built]]) -> Table:
     for operator, target, built in builds:
         archs = list(dict.fromkeys(kernel.arch for kernel in built.resources if kernel.registers))
         status = f"[{COLOURS[built.status]}]{built.status}[/]"
-        table.add_row(operator, " ".join([target, *archs]), status, "yes" if built.cached else "no", f"{built.seconds:.3f}")
+        table.add_row(
+            operator, " ".join([target, *archs]), status, "yes" if built.cached else "no", f"{built.seconds:.3f}"
+        )
     return table
 
 
@@ -94,6 +103,10 @@ def _kernels_table(builds: list[tuple[str, str, Built]]) -> Table:
     table.add_column("machine code")
     for operator, _, built in builds:
         for kernel in built.resources:
-            numbers = (kernel.registers, kernel.shared_bytes, kernel.spill_bytes) if kernel.registers else ("–", "–", "–")
-            table.add_row(operator, kernel.name, kernel.arch, *map(str, numbers), str(kernel.code_bytes), kernel.code_hash)
+            numbers = (
+                (kernel.registers, kernel.shared_bytes, kernel.spill_bytes) if kernel.registers else ("–", "–", "–")
+            )
+            table.add_row(
+                operator, kernel.name, kernel.arch, *map(str, numbers), str(kernel.code_bytes), kernel.code_hash
+            )
     return table

@@ -13,7 +13,9 @@ from warpwatch.settings import SettingError, Settings, load_settings
 @app.command("import")
 def import_files(
     files: list[Path] = typer.Argument(help="Results files (.wwb) written by `warpwatch run`."),
-    repository: str | None = typer.Option(None, help="Name of the repository to record them under, instead of their own."),
+    repository: str | None = typer.Option(
+        None, help="Name of the repository to record them under, instead of their own."
+    ),
 ) -> None:
     """Bring results files in; each as a whole or not at all, and a second time changes nothing."""
     from warpwatch.cli.database import database_url
@@ -37,7 +39,10 @@ def import_files(
 
 
 def import_file(database_url: str, path: Path, repository: str | None = None, origin: str = "bundle") -> bool:
-    """Imports one results file; False when it had been imported before. BundleError, EngineError: nothing was written."""
+    """Imports one results file; False when it had been imported before.
+
+    BundleError, EngineError: nothing was written.
+    """
     from warpwatch.db.database import Database
     from warpwatch.worker.import_bundle import import_bundle
 

@@ -11,7 +11,10 @@ from typing import Any
 
 
 class ApiError(RuntimeError):
-    """The server refused a request, or cannot be reached; the message is for people. status is None when nothing answered."""
+    """The server refused a request, or cannot be reached; the message is for people.
+
+    status is None when nothing answered.
+    """
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -54,7 +57,12 @@ class Client:
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Accept": "application/json", "Content-Type": "application/json", "X-Warpwatch-Origin": "cli", **headers}
+        headers = {
+            "Accept": "application/json",
+            "Content-Type": "application/json",
+            "X-Warpwatch-Origin": "cli",
+            **headers,
+        }
         if token := os.environ.get("WARPWATCH_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)

@@ -13,7 +13,8 @@ from warpwatch.settings import SettingError, Settings, load_settings
 
 @contextmanager
 def database_url(settings: Settings) -> Iterator[str]:
-    """URL of the database that the settings name: the given one, or the embedded server, which runs at least as long as the block."""
+    """URL of the database that the settings name: the given one, or the embedded server, which runs at least as long as
+    the block."""
     from warpwatch.db import embedded
 
     if settings.database_url:
@@ -25,7 +26,9 @@ def database_url(settings: Settings) -> Iterator[str]:
 
 @app.command()
 def migrate(
-    check: bool = typer.Option(False, help="Change nothing; exit 1 if the migrations do not lead to the tables the code expects."),
+    check: bool = typer.Option(
+        False, help="Change nothing; exit 1 if the migrations do not lead to the tables the code expects."
+    ),
 ) -> None:
     """Bring the database to the tables that this version needs."""
     from warpwatch.db.errors import EngineError

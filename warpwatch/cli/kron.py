@@ -33,13 +33,19 @@ def kron(context: typer.Context) -> None:
 
 def parse(arguments: Sequence[str]) -> KronCommand:
     """The order that the command line gives, mode first or mode last; exits 2 with the usage when it makes no sense."""
-    parser = argparse.ArgumentParser(prog="warpwatch kron", usage=USAGE, description="Two stacked factorized linear layers.")
-    parser.add_argument("words", nargs="*", metavar="batch_size factor... mode", help=f"sizes, and one of {', '.join(MODES)}")
+    parser = argparse.ArgumentParser(
+        prog="warpwatch kron", usage=USAGE, description="Two stacked factorized linear layers."
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="batch_size factor... mode", help=f"sizes, and one of {', '.join(MODES)}"
+    )
     parser.add_argument("--dtype", choices=("f", "d"), default="f", help="float or double; default: f")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="", help="default: cuda where there is a GPU")
     parser.add_argument("--implementation", default="v1", metavar="NAME", help="the variant to profile; default: v1")
     for name, default in (("wait", 1), ("warmup", 1), ("active", 2)):
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"steps of the profile; default: {default}")
+        parser.add_argument(
+            f"--{name}", type=int, default=default, metavar="N", help=f"steps of the profile; default: {default}"
+        )
     given = parser.parse_intermixed_args(list(arguments))
     modes = [word for word in given.words if word in MODES]
     sizes = [word for word in given.words if word not in MODES]

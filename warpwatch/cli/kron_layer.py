@@ -1,4 +1,7 @@
-"""What `warpwatch kron` runs. Data, calls and tolerances are the harness's own, so that this command and a job agree."""
+"""What `warpwatch kron` runs.
+
+Data, calls and tolerances are the harness's own, so that this command and a job agree.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,8 @@ class Layer:
 
 
 def check(layer: Layer) -> bool:
-    """Prints norms of outputs (y) and of all gradients (g), then every pair of variants; True when all of them are right."""
+    """Prints norms of outputs (y) and of all gradients (g), then every pair of variants; True when all of them are
+    right."""
     results: dict[str, dict[Direction, dict[str, Tensor]]] = {}
     allowed: dict[Direction, dict[str, float]] = {direction: {} for direction in DIRECTIONS}
     right = True
@@ -150,8 +154,11 @@ def profile(layer: Layer) -> bool:
     return True
 
 
-def _judged(layer: Layer, name: str, variant: Variant, direction: Direction) -> tuple[dict[str, Tensor], dict[str, float] | None]:
-    """A variant's results, and the tolerance of each against the float64 oracle; None, with words on stderr, when one is wrong."""
+def _judged(
+    layer: Layer, name: str, variant: Variant, direction: Direction
+) -> tuple[dict[str, Tensor], dict[str, float] | None]:
+    """A variant's results, and the tolerance of each against the float64 oracle; None, with words on stderr, when one
+    is wrong."""
     problem = layer.problem(variant, direction)
     with problem.modes():
         data = problem.data(SEED)

@@ -11,13 +11,16 @@ COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
 
 
 def profile_plan(words: str | None, counters: bool) -> dict[str, int | bool]:
-    """What is different from the default plan (see contract.protocol.ProfilePlan); typer.BadParameter for what is no plan."""
+    """What is different from the default plan (see contract.protocol.ProfilePlan); typer.BadParameter for what is no
+    plan."""
     plan: dict[str, int | bool] = {"counters": True} if counters else {}
     if words is None:
         return plan
     numbers = words.split(",")
     if len(numbers) not in (3, 4) or not all(number.strip().isdigit() for number in numbers):
-        raise typer.BadParameter(f"{words!r} is no plan; give three or four numbers such as 3,1,4", param_hint="--profile")
+        raise typer.BadParameter(
+            f"{words!r} is no plan; give three or four numbers such as 3,1,4", param_hint="--profile"
+        )
     return plan | {name: int(number) for name, number in zip(NAMES, numbers, strict=False)}
 
 
@@ -28,4 +31,6 @@ def expect_sanitizer(name: str | None, kinds: list[str]) -> None:
     if name is not None and name not in TOOLS:
         raise ValueError(f"there is no sanitizer {name!r}; choose from {', '.join(TOOLS)}")
     if name is not None and kinds != ["check"]:
-        raise ValueError("a sanitizer goes with checks alone, since nothing it slows down can be timed: add --kinds check")
+        raise ValueError(
+            "a sanitizer goes with checks alone, since nothing it slows down can be timed: add --kinds check"
+        )

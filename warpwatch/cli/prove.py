@@ -27,10 +27,13 @@ def prove(
     kind: str = typer.Argument("all", help="mutants (wrong results), cheaters (wrong times) or all."),
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
     seeds: int = typer.Option(3, min=0, help="Seeds that the right variants beside them are checked with."),
-    operators: str | None = typer.Option(None, help="Operators of the adversaries, separated by commas; all by default."),
+    operators: str | None = typer.Option(
+        None, help="Operators of the adversaries, separated by commas; all by default."
+    ),
     submit: bool = typer.Option(False, help="Show the outcome on the server's page of proofs."),
 ) -> None:
-    """Run planted faults and deliberate cheats; exit 1 when one is not caught and named, or when something right is accused."""
+    """Run planted faults and deliberate cheats; exit 1 when one is not caught and named, or when something right is
+    accused."""
     from warpwatch.worker.checkout import Host, Tools
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.proving import KINDS
@@ -84,7 +87,9 @@ def _show(proof: Proof, environment: Environment) -> None:
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for exhibit, row in zip(proof.exhibits, rows, strict=True):
         said = exhibit.message.strip().splitlines() if exhibit.outcome != "caught" else []
-        words = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)] + [": ".join([exhibit.fault, *said[:1]])]
+        words = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)] + [
+            ": ".join([exhibit.fault, *said[:1]])
+        ]
         console.print("  ".join(words), style=_STYLES[exhibit.outcome], markup=False, highlight=False, soft_wrap=True)
     counts = Counter(exhibit.outcome for exhibit in proof.exhibits)
     ran = len(proof.exhibits) - counts["not_run"]
@@ -96,7 +101,9 @@ def _show(proof: Proof, environment: Environment) -> None:
     )
     for accused in proof.accused:
         where = f"{accused.operator} {accused.variant} {accused.case} seed {accused.seed}"
-        console.print(f"{where} is right and was called wrong: {accused.message}", style="red", markup=False, soft_wrap=True)
+        console.print(
+            f"{where} is right and was called wrong: {accused.message}", style="red", markup=False, soft_wrap=True
+        )
 
 
 class _Quiet:

@@ -19,7 +19,9 @@ _ADDRESS = re.compile(r"^(?:[a-z+]+://)?(?:[^@/]*@)?([^/:]+)(?::\d+)?[:/]+(.+?)(
 
 
 @repository_app.command("add")
-def add_repository(name: str, url: str = typer.Argument(..., help="A path on the server, or a URL it can reach.")) -> None:
+def add_repository(
+    name: str, url: str = typer.Argument(..., help="A path on the server, or a URL it can reach.")
+) -> None:
     """Register a repository."""
     with asking() as client:
         local = Path(url)
@@ -39,9 +41,13 @@ def list_repositories() -> None:
 def set_repository(
     name: str,
     branch: str | None = typer.Option(None, help="The branch that is watched."),
-    webhook_secret: str | None = typer.Option(None, envvar="WARPWATCH_WEBHOOK_SECRET", help="What webhooks are signed with."),
+    webhook_secret: str | None = typer.Option(
+        None, envvar="WARPWATCH_WEBHOOK_SECRET", help="What webhooks are signed with."
+    ),
     status_url: str | None = typer.Option(None, help="Where commit statuses are sent, with {sha} for the commit."),
-    status_token: str | None = typer.Option(None, envvar="WARPWATCH_STATUS_TOKEN", help="What commit statuses are sent with."),
+    status_token: str | None = typer.Option(
+        None, envvar="WARPWATCH_STATUS_TOKEN", help="What commit statuses are sent with."
+    ),
 ) -> None:
     """Say which branch is watched, and how the server and a code host talk. An empty text takes a setting away."""
     given = {"branch": branch, "webhook_secret": webhook_secret, "status_url": status_url, "status_token": status_token}
@@ -51,7 +57,9 @@ def set_repository(
             raise ApiError("say what to set; see `warpwatch repository set --help`")
         row = client.patch(f"/repositories/{name}", body)
         typer.echo(f"branch\t{row['branch'] or 'the default one'}")
-        typer.echo(f"webhooks\t{'signed' if row['has_webhook_secret'] else 'not taken'} at {client.url}/api/v1/hooks/{name}")
+        typer.echo(
+            f"webhooks\t{'signed' if row['has_webhook_secret'] else 'not taken'} at {client.url}/api/v1/hooks/{name}"
+        )
         typer.echo(f"statuses\t{row['status_url'] or 'not sent'}{' with a token' if row['has_status_token'] else ''}")
 
 

@@ -61,7 +61,9 @@ def run(
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
     variants: str | None = typer.Option(None, help="Variants, separated by commas; all by default."),
     cases: str | None = typer.Option(None, help="Case keys, separated by blanks; overrides the suite."),
-    traces: int = typer.Option(1000, min=0, help="Keep at most so many traces. Profiles take the first case that was chosen."),
+    traces: int = typer.Option(
+        1000, min=0, help="Keep at most so many traces. Profiles take the first case that was chosen."
+    ),
     profile: str | None = typer.Option(None, help=plans.HELP),
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     seed: int = typer.Option(0, help="Seed of the inputs."),
@@ -73,9 +75,16 @@ def run(
 
     plan = plans.profile_plan(profile, counters)
     wish = RunRequest(
-        _words(operators), _words(kinds) or list(KINDS), suite, _words(variants), cases.split() if cases else None, traces, plan,
-        seed, sanitize,
-    )  # fmt: skip
+        _words(operators),
+        _words(kinds) or list(KINDS),
+        suite,
+        _words(variants),
+        cases.split() if cases else None,
+        traces,
+        plan,
+        seed,
+        sanitize,
+    )
     try:
         unknown = [kind for kind in wish.kinds if kind not in KINDS]
         if unknown:
@@ -141,7 +150,13 @@ class Tally:
 
 
 def _measure(
-    wish: RunRequest, mirror: Path, url: str, shas: list[str], tools: Tools, bundle: BundleWriter, progress: _RunProgress
+    wish: RunRequest,
+    mirror: Path,
+    url: str,
+    shas: list[str],
+    tools: Tools,
+    bundle: BundleWriter,
+    progress: _RunProgress,
 ) -> Tally:
     from warpwatch.worker.execution import execute
     from warpwatch.worker.reporter import CannotRunError, Stopped
@@ -218,7 +233,9 @@ def _summarise(tally: Tally, output: Path) -> int:
     for problem in tally.problems:
         console.print(f"could not run: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(tally.statuses.items()))
-    console.print(f"{output}: {counts or 'no results'}, {output.stat().st_size / 1e6:.2f} MB", highlight=False, soft_wrap=True)
+    console.print(
+        f"{output}: {counts or 'no results'}, {output.stat().st_size / 1e6:.2f} MB", highlight=False, soft_wrap=True
+    )
     if tally.interrupted:
         console.print("interrupted; the file holds what was measured until then", style="yellow")
     if tally.problems or tally.interrupted or not tally.statuses:

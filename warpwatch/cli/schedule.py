@@ -12,7 +12,9 @@ from warpwatch.cli.asking import asking
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.repository import choose_repository
 
-schedule_app = typer.Typer(no_args_is_help=True, help="What is measured without anybody asking, within budgets of device minutes.")
+schedule_app = typer.Typer(
+    no_args_is_help=True, help="What is measured without anybody asking, within budgets of device minutes."
+)
 app.add_typer(schedule_app, name="schedule")
 WHICH = typer.Argument(..., metavar="SCHEDULE", help="Its number or its name; see `warpwatch schedule list`.")
 
@@ -45,17 +47,28 @@ def add_schedule(
     suite: str = typer.Option("quick", help="Which cases."),
     device: str = typer.Option("all", help="A device's key, or cpu, cuda or all."),
     priority: int = typer.Option(-5, help="-10 to 10; higher runs earlier. What people ask for has 0."),
-    skip_unchanged: bool = typer.Option(False, help="For suite: leave out operators whose sources were measured before."),
+    skip_unchanged: bool = typer.Option(
+        False, help="For suite: leave out operators whose sources were measured before."
+    ),
     disabled: bool = typer.Option(False, help="Do not take turns yet."),
 ) -> None:
     """Have something measured again and again."""
     with asking() as client:
         chosen, _ = choose_repository(client, repository)
         body = {
-            "repository": chosen, "name": name, "kind": kind, "cron": cron, "budget_minutes": budget, "kinds": _split(kinds),
-            "operators": _split(operators), "suite": suite, "device": device, "priority": priority,
-            "skip_unchanged": skip_unchanged, "enabled": not disabled,
-        }  # fmt: skip
+            "repository": chosen,
+            "name": name,
+            "kind": kind,
+            "cron": cron,
+            "budget_minutes": budget,
+            "kinds": _split(kinds),
+            "operators": _split(operators),
+            "suite": suite,
+            "device": device,
+            "priority": priority,
+            "skip_unchanged": skip_unchanged,
+            "enabled": not disabled,
+        }
         typer.echo(_line(client.post("/schedules", body)))
 
 
@@ -111,7 +124,9 @@ def _find(client: Client, which: str) -> dict[str, Any]:
     listed = ", ".join(f"{row['id']} ({row['repository']}: {row['name']})" for row in found or rows)
     if found:
         raise ApiError(f"{which!r} names more than one schedule; say the number: {listed}")
-    raise ApiError(f"there is no schedule {which!r}; there are: {listed or 'none, see `warpwatch schedule add --help`'}")
+    raise ApiError(
+        f"there is no schedule {which!r}; there are: {listed or 'none, see `warpwatch schedule add --help`'}"
+    )
 
 
 def _line(row: dict[str, Any]) -> str:

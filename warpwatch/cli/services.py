@@ -37,9 +37,14 @@ class Service:
         with log.open("ab") as output:
             # A session of its own keeps the terminal's Ctrl-C away: we stop our parts in order ourselves.
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "warpwatch", *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env=environment, start_new_session=True, preexec_fn=_die_with_parent,
-            )  # fmt: skip
+                [sys.executable, "-m", "warpwatch", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
 
     def is_alive(self) -> bool:
         return self.process.poll() is None
@@ -91,7 +96,12 @@ def running_services(settings: Settings, database_url: str, devices: list[str]) 
     services = [Service("server", ["serve"], logs / "server.log", environment)]
     try:
         services += [
-            Service(f"worker {device}", ["worker", "--device", device], logs / f"worker-{device.replace(':', '')}.log", environment)
+            Service(
+                f"worker {device}",
+                ["worker", "--device", device],
+                logs / f"worker-{device.replace(':', '')}.log",
+                environment,
+            )
             for device in devices
         ]
         _wait_until_healthy(settings, services[0])
@@ -113,7 +123,9 @@ def _wait_until_healthy(settings: Settings, server: Service) -> None:
             urllib.request.urlopen(f"http://{settings.host}:{settings.port}/api/v1/health", timeout=2).close()
             return
         time.sleep(0.1)
-    raise StartError(f"the server did not answer within {START_SECONDS} s; its log {server.log} says:\n{server.last_words()}")
+    raise StartError(
+        f"the server did not answer within {START_SECONDS} s; its log {server.log} says:\n{server.last_words()}"
+    )
 
 
 def _die_with_parent() -> None:

@@ -57,11 +57,15 @@ def submit(
     profile: str | None = typer.Option(None, help=plans.HELP),
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
-    skip_unchanged: bool = typer.Option(False, help="Leave out operators whose sources were measured at an earlier commit."),
+    skip_unchanged: bool = typer.Option(
+        False, help="Leave out operators whose sources were measured at an earlier commit."
+    ),
     idempotency_key: str | None = typer.Option(None, help="The same key twice is one submission."),
     wait: bool = typer.Option(False, help="Follow it to its end; exit 0 fine, 1 wrong or slower, 2 could not run."),
     timeout: float | None = typer.Option(None, help="Seconds to wait at most."),
-    report: list[str] = typer.Option([], help=f"FORM=FILE, for {', '.join(FORMS)}; waits, and may be given several times."),
+    report: list[str] = typer.Option(
+        [], help=f"FORM=FILE, for {', '.join(FORMS)}; waits, and may be given several times."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the submission as JSON."),
 ) -> None:
     """Submit jobs to the server: commits × kinds × operators × devices."""
@@ -69,14 +73,26 @@ def submit(
     with asking() as client:
         name, here = choose_repository(client, repository)
         request = {
-            "repository": name, "commits": _resolve(here, commit), "base": _resolve(here, base) if base and base not in RELATIVE else base, "branch": branch,
-            "kinds": _split(kinds), "operators": _split(operators), "variants": _split(variants), "cases": cases,
-            "suite": suite, "device": device, "priority": priority, "seed": seed,
-            "profile": plans.profile_plan(profile, counters), "sanitize": sanitize,
+            "repository": name,
+            "commits": _resolve(here, commit),
+            "base": _resolve(here, base) if base and base not in RELATIVE else base,
+            "branch": branch,
+            "kinds": _split(kinds),
+            "operators": _split(operators),
+            "variants": _split(variants),
+            "cases": cases,
+            "suite": suite,
+            "device": device,
+            "priority": priority,
+            "seed": seed,
+            "profile": plans.profile_plan(profile, counters),
+            "sanitize": sanitize,
             "skip_unchanged": skip_unchanged,
-        }  # fmt: skip
+        }
         answer = client.post("/submissions", request, idempotency_key)
-        console.print(f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/submissions/{answer['id']}")
+        console.print(
+            f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/submissions/{answer['id']}"
+        )
         if wait or reports:
             _report(client, _follow(client, answer["id"], timeout, reports), as_json)
         elif as_json:
@@ -173,7 +189,10 @@ def _write(client: Client, number: int, reports: dict[str, Path]) -> None:
 
 
 def _follow(client: Client, number: int, timeout: float | None, reports: dict[str, Path]) -> dict[str, Any]:
-    """The submission once its jobs have ended and every suspicion about its commits is decided. Reports are written in any case."""
+    """The submission once its jobs have ended and every suspicion about its commits is decided.
+
+    Reports are written in any case.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     columns = (
         TextColumn("{task.description}"),
@@ -222,7 +241,9 @@ def _show(report: dict[str, Any]) -> None:
         ratio = f" × {row['ratio']:.3f}" if row["ratio"] is not None else ""
         against = f" against {row['base_sha'][:9]}" if row["base_sha"] else ""
         said = f": {row['message']}" if row["message"] and row["ratio"] is None else ""
-        typer.echo(f"  {row['kind'].replace('_', ' ')}: {cell} on {row['device']}{ratio} at {row['head_sha'][:9]}{against}{said}")
+        typer.echo(
+            f"  {row['kind'].replace('_', ' ')}: {cell} on {row['device']}{ratio} at {row['head_sha'][:9]}{against}{said}"
+        )
         if row["kind"] != "faster":
             typer.echo(f"    {row['replay']}\n    {row['url']}")
     left = len(report["rows"]) + report["left_out"] - ROWS_SHOWN

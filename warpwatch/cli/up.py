@@ -27,7 +27,8 @@ console = Console()
 GOOD = {"ok", "unsupported", "skipped"}
 """Result statuses that are no fault of the code measured."""
 BUDGET_MS = 400
-"""Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon."""
+"""Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon.
+"""
 SAY_SECONDS = 60
 EXAMPLES = Path(__file__).parents[1] / "bundled" / "example"
 
@@ -46,7 +47,9 @@ class Submitted:
 
 @app.command()
 def up(
-    once: bool = typer.Option(False, help="Exit when the submitted jobs have ended: 0 only if all of them did what they should."),
+    once: bool = typer.Option(
+        False, help="Exit when the submitted jobs have ended: 0 only if all of them did what they should."
+    ),
     commits: int = typer.Option(5, min=1, max=100, help="How many of the newest commits to measure."),
     suite: str = typer.Option("quick", help="Which cases."),
     example: bool = typer.Option(True, help="Import the GPU history shipped with Warpwatch, labelled as an example."),
@@ -126,7 +129,14 @@ def _submit(client: Client, root: Path, name: str, count: int, suite: str) -> li
         if not git.operator_names(root, sha, parse_project(git.read_file(root, sha, FILE_NAME)).operators):
             continue
         kinds = ["check", "bench", "profile"]
-        request = {"repository": name, "commits": sha, "kinds": kinds, "suite": suite, "device": "all", "budget_ms": BUDGET_MS}
+        request = {
+            "repository": name,
+            "commits": sha,
+            "kinds": kinds,
+            "suite": suite,
+            "device": "all",
+            "budget_ms": BUDGET_MS,
+        }
         # The oldest is measured whole, and each later one where it differs from those before.
         request["skip_unchanged"] = True
         answer = client.post("/submissions", request, idempotency_key=f"up:{name}:{sha}:{suite}")
@@ -135,7 +145,8 @@ def _submit(client: Client, root: Path, name: str, count: int, suite: str) -> li
 
 
 def _follow(client: Client, submitted: list[Submitted], services: list[Service]) -> dict[int, dict[str, Any]]:
-    """Draw a bar per commit, or where nobody sees them say a line a minute, until every submission has ended; the last state of each."""
+    """Draw a bar per commit, or where nobody sees them say a line a minute, until every submission has ended; the last
+    state of each."""
     last: dict[int, dict[str, Any]] = {}
     said = time.monotonic()
     columns = (
@@ -147,12 +158,17 @@ def _follow(client: Client, submitted: list[Submitted], services: list[Service])
     )
     with Progress(*columns, console=console) as progress:
         bars: dict[int, TaskID] = {s.id: progress.add_task(s.title, total=None, note="") for s in submitted}
-        while open_ids := [s.id for s in submitted if last.get(s.id, {}).get("state") not in ("done", "failed", "cancelled")]:
+        while open_ids := [
+            s.id for s in submitted if last.get(s.id, {}).get("state") not in ("done", "failed", "cancelled")
+        ]:
             _check_alive(services)
             for submission_id in open_ids:
                 row = last[submission_id] = client.get(f"/submissions/{submission_id}")
                 progress.update(
-                    bars[submission_id], total=sum(row["counts"].values()), completed=_ended(row), note=_note(row["results"])
+                    bars[submission_id],
+                    total=sum(row["counts"].values()),
+                    completed=_ended(row),
+                    note=_note(row["results"]),
                 )
             if not console.is_terminal and time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()

@@ -20,7 +20,8 @@ def to_json(value: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """A dataclass of this module from plain JSON values; ValueError names a field that is missing, unknown or of the wrong type."""
+    """A dataclass of this module from plain JSON values; ValueError names a field that is missing, unknown or of the
+    wrong type."""
     decoded: T = _decode(kind, value, kind.__name__)
     return decoded
 

@@ -1,4 +1,5 @@
-"""What one job is asked to do and what it found, in plain data: written into bundles as JSON, into the database by worker.record."""
+"""What one job is asked to do and what it found, in plain data: written into bundles as JSON, into the database by
+worker.record."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from warpwatch.contract.words import Status
 class Order:
     """One job: `kind` (check | bench | profile | compare) of one operator at one commit.
 
-    spec: suite ("quick" | "full"), variants and cases (lists or null: all), case_limit, seed, budget_ns, rounds and pairs (compare),
-    profile (contract.protocol.ProfilePlan as JSON), sanitize (a name of worker.sanitizers.TOOLS, for checks),
-    known ({"variants": […], "cases": […]}: what an earlier commit had, for a commit that does not even load).
+    spec: suite ("quick" | "full"), variants and cases (lists or null: all), case_limit, seed, budget_ns, rounds and
+    pairs (compare), profile (contract.protocol.ProfilePlan as JSON), sanitize (a name of worker.sanitizers.TOOLS, for
+    checks), known ({"variants": […], "cases": […]}: what an earlier commit had, for a commit that does not even load).
     """
 
     kind: str
@@ -55,7 +56,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything one job found. peaks are the measured ceilings of the device, None where they could not be measured."""
+    """Everything one job found.
+
+    peaks are the measured ceilings of the device, None where they could not be measured.
+    """
 
     environment: Environment
     peaks: dict[str, float] | None = None

@@ -1,8 +1,8 @@
 """What parent and child say to each other, one JSON object per line.
 
-The parent writes requests to the child's standard input; the child writes replies and events to its own
-descriptor (number in WARPWATCH_REPLY_FD), so that anything kernel code prints stays log. Every request gets exactly one reply
-with the same `id`; events (`"event": "progress"`) may come before it. Durations are nanoseconds, sizes are bytes.
+The parent writes requests to the child's standard input; the child writes replies and events to its own descriptor
+(number in WARPWATCH_REPLY_FD), so that anything kernel code prints stays log. Every request gets exactly one reply with
+the same `id`; events (`"event": "progress"`) may come before it. Durations are nanoseconds, sizes are bytes.
 
 This module needs the standard library alone. It is imported by the parent and, relatively, by the harness.
 """
@@ -21,7 +21,8 @@ METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "c
 """Metrics per device kind, all of them nanoseconds, the one that verdicts are made from first."""
 
 SETUP = "setup"
-"""Metric of what a variant does once per set of numbers before it is called; measured where a variant says that it prepares."""
+"""Metric of what a variant does once per set of numbers before it is called; measured where a variant says that it
+prepares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,9 @@ class Request:
 
     verb: catalogue | build | check | bench | profile | prepare | sample | finish | ceilings | canary | environment.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
-    A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that is shorter;
-    rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is written to.
+    A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
+    is shorter; rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
+    written to.
     """
 
     id: int
@@ -118,7 +120,8 @@ class Environment:
 class KernelResources:
     """Static facts of one compiled kernel, from the compiler's own report, and the fingerprint of its machine code.
 
-    Code for the CPU has one entry per source file ("square.cpp", "x86-64") without registers. code_hash is "" where it is unknown.
+    Code for the CPU has one entry per source file ("square.cpp", "x86-64") without registers. code_hash is "" where it
+    is unknown.
     """
 
     name: str
@@ -134,8 +137,8 @@ class KernelResources:
 class BuildReply:
     """status is ok, build_failed or skipped (the operator has no native sources).
 
-    seconds: what this took; compile_seconds: what compilers and linker took when the library was built, which may have been before.
-    code_hash: fingerprint of all machine code in the library, "" where it is unknown.
+    seconds: what this took; compile_seconds: what compilers and linker took when the library was built, which may have
+    been before. code_hash: fingerprint of all machine code in the library, "" where it is unknown.
     """
 
     status: Status
@@ -153,10 +156,10 @@ class BuildReply:
 class TensorError:
     """How one output or gradient differs from the float64 oracle.
 
-    name: "y", "y[1]", "grad x". norm, oracle_norm: Frobenius norms. relative: ‖out − oracle‖ / ‖oracle‖.
-    absolute: largest |out − oracle|, at worst_index. ulp: the same in units in the last place of the precision.
-    torch_relative: relative error of the reference run by torch in the same precision; None where it cannot run.
-    tolerance: what `relative` was held against. Errors that are infinite or NaN are given as the largest float, as JSON has neither.
+    name: "y", "y[1]", "grad x". norm, oracle_norm: Frobenius norms. relative: ‖out − oracle‖ / ‖oracle‖. absolute:
+    largest |out − oracle|, at worst_index. ulp: the same in units in the last place of the precision. torch_relative:
+    relative error of the reference run by torch in the same precision; None where it cannot run. tolerance: what
+    `relative` was held against. Errors that are infinite or NaN are given as the largest float, as JSON has neither.
     """
 
     name: str
@@ -175,8 +178,9 @@ class TensorError:
 class Probe:
     """One further question of a check, asked after the plain runs were right.
 
-    name: "guard bands", "strided inputs", "offset inputs", "special values", "opcheck", "graph capture".
-    status: ok | wrong | refuses (an error that names contiguity, alignment or strides: no wrong answer) | skipped (message says why).
+    name: "guard bands", "strided inputs", "offset inputs", "special values", "opcheck", "graph capture". status: ok |
+    wrong | refuses (an error that names contiguity, alignment or strides: no wrong answer) | skipped (message says
+    why).
     """
 
     name: str
@@ -207,9 +211,10 @@ class Mode:
 class Distribution:
     """What a set of samples looks like besides its median.
 
-    drift: change from the first sample to the last over the median; drift_chance: how likely such a trend is where there is none.
-    modes: both modes of a bimodal set, the larger first, else none. autocorrelation: of neighbours, by rank.
-    outliers: share of samples far from every mode. effective: number of independent samples that would know the median as well.
+    drift: change from the first sample to the last over the median; drift_chance: how likely such a trend is where
+    there is none. modes: both modes of a bimodal set, the larger first, else none. autocorrelation: of neighbours, by
+    rank. outliers: share of samples far from every mode. effective: number of independent samples that would know the
+    median as well.
     """
 
     drift: float
@@ -224,8 +229,8 @@ class Distribution:
 class Measurement:
     """One metric of one variant on one case.
 
-    samples_ns: every kept sample, one call each, in the order they were taken. median_ns, low_ns, high_ns: median and its 95 %
-    interval, which is as wide as that many dependent samples leave it. noise: interquartile range over median.
+    samples_ns: every kept sample, one call each, in the order they were taken. median_ns, low_ns, high_ns: median and
+    its 95 % interval, which is as wide as that many dependent samples leave it. noise: interquartile range over median.
     dropped: samples not kept, `dropped_reason` says why. distribution: None for fewer than 20 samples.
     """
 
@@ -255,9 +260,9 @@ class Counter:
 class BenchReply:
     """flops and bytes are the case's cost.
 
-    health: "before", "after" (clocks, temperature, power and throttle reasons, or the load of a CPU), "empty_ns" (what a call that
-    does nothing takes by each metric), "notes" (what could not be measured, and why).
-    counters: "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile. A variant that
+    health: "before", "after" (clocks, temperature, power and throttle reasons, or the load of a CPU), "empty_ns" (what
+    a call that does nothing takes by each metric), "notes" (what could not be measured, and why). counters:
+    "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile. A variant that
     prepares has one more metric, `setup`.
     """
 
@@ -274,8 +279,8 @@ class BenchReply:
 class SampleReply:
     """One slice of an interleaved measurement: the primary metric's samples of this round.
 
-    metric: what was measured; not the device kind's first metric where a variant cannot be captured in a CUDA graph, and only
-    samples of one metric can be compared.
+    metric: what was measured; not the device kind's first metric where a variant cannot be captured in a CUDA graph,
+    and only samples of one metric can be compared.
     """
 
     status: Status
@@ -298,9 +303,12 @@ class TraceKernel:
 
 @dataclass(frozen=True, slots=True)
 class ProfileReply:
-    """path: the gzip'ed Chrome trace. size: its uncompressed length. runtime_calls: CUDA runtime call name to count per step.
+    """path: the gzip'ed Chrome trace.
 
-    summary: what else the trace says, as worker/harness/profile_summary.py lays it out. report: Nsight Compute's file in base64.
+    size: its uncompressed length. runtime_calls: CUDA runtime call name to count per step.
+
+    summary: what else the trace says, as worker/harness/profile_summary.py lays it out. report: Nsight Compute's file
+    in base64.
     """
 
     status: Status
@@ -326,8 +334,8 @@ class CeilingsReply:
 class CanaryReply:
     """Whether a device is fit to be measured on, as it is now and before anything is.
 
-    troubles: what speaks against it (busy, held back, too hot); empty when nothing does. rates: short runs of what the ceilings are
-    made of, by the same names and units. facts: what was looked at; "note" says what could not be.
+    troubles: what speaks against it (busy, held back, too hot); empty when nothing does. rates: short runs of what the
+    ceilings are made of, by the same names and units. facts: what was looked at; "note" says what could not be.
     """
 
     status: Status

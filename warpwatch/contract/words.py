@@ -19,7 +19,8 @@ class Status(StrEnum):
 
 
 class JobState(StrEnum):
-    """queued → running → done | failed | cancelled; running → queued when its worker was lost; failed | cancelled | done → queued on retry."""
+    """queued → running → done | failed | cancelled; running → queued when its worker was lost; failed | cancelled |
+    done → queued on retry."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -46,7 +47,10 @@ class JobKind(StrEnum):
 
 
 class ScheduleKind(StrEnum):
-    """suite: the newest commit, whole. rerun: a commit measured before, once more. backfill: commits that series have no point at."""
+    """suite: the newest commit, whole.
+
+    rerun: a commit measured before, once more. backfill: commits that series have no point at.
+    """
 
     SUITE = "suite"
     RERUN = "rerun"
@@ -54,7 +58,10 @@ class ScheduleKind(StrEnum):
 
 
 class ChangeDirection(StrEnum):
-    """Which way a change went. `broken` is a case that was right before, and is wrong, crashes or cannot be built since."""
+    """Which way a change went.
+
+    `broken` is a case that was right before, and is wrong, crashes or cannot be built since.
+    """
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -62,7 +69,8 @@ class ChangeDirection(StrEnum):
 
 
 class Cause(StrEnum):
-    """What gave rise to a suspicion: times in history, machine code that changed where history sees too little, or a status."""
+    """What gave rise to a suspicion: times in history, machine code that changed where history sees too little, or a
+    status."""
 
     HISTORY = "history"
     CODE = "code"
@@ -70,7 +78,8 @@ class Cause(StrEnum):
 
 
 class Purpose(StrEnum):
-    """Why a trial was asked for: to decide a suspicion, once more with a larger budget, to halve a range, to prove the commit found."""
+    """Why a trial was asked for: to decide a suspicion, once more with a larger budget, to halve a range, to prove the
+    commit found."""
 
     CONFIRM = "confirm"
     RETRY = "retry"

@@ -1,7 +1,7 @@
 """Asks a variant, outside its samples, whether it does its work at all and has done it when it returns.
 
-`expect_finished`: what a call returned must not change any more. `expect_recomputed`: a call on numbers that it has just seen must
-take as long as one on new numbers. Numbers are drawn from seeds that nobody can foretell.
+`expect_finished`: what a call returned must not change any more. `expect_recomputed`: a call on numbers that it has
+just seen must take as long as one on new numbers. Numbers are drawn from seeds that nobody can foretell.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from .timer_kernel import busy_ns
 
 _PAIRS, _FEWEST_PAIRS = 5, 3
 _LONG_NS = 20_000_000
-"""A call that takes longer than this, or four times this with the drawing of its numbers, is asked three times instead of five. Next to
-such a call the host's looking at the numbers is nothing, so the device is not asked besides."""
+"""A call that takes longer than this, or four times this with the drawing of its numbers, is asked three times instead
+of five.
+
+Next to such a call the host's looking at the numbers is nothing, so the device is not asked besides.
+"""
 _KEPT_SHARE = 0.5
 """A repeated call that takes less than this part of one on new numbers did not do the same work."""
 _SUSPICIONS = 2
@@ -44,7 +47,8 @@ Clock = Callable[[CaseProblem, Callable[[], Any]], float]
 
 def expect_honest(problem: CaseProblem) -> None:
     """Raises WrongResultError that names what the variant does instead of its work."""
-    # What earlier work left in reference cycles lies beside the decoys otherwise, and a variant that searches memory finds it first.
+    # What earlier work left in reference cycles lies beside the decoys otherwise, and a variant that searches memory
+    # finds it first.
     gc.collect()
     seed = _seed()
     live = problem.data(seed)
@@ -58,8 +62,9 @@ def expect_honest(problem: CaseProblem) -> None:
 
 
 def expect_finished(problem: CaseProblem, first: int, live: CaseData, call: Callable[[], Any]) -> None:
-    """`live` holds the numbers of the seed `first`. Raises WrongResultError when work goes on after a call has returned, or on a
-    GPU beside the stream it was called on.
+    """`live` holds the numbers of the seed `first`.
+
+    Raises WrongResultError when work goes on after a call has returned, or on a GPU beside the stream it was called on.
     """
     threads, decoys = set(threading.enumerate()), Decoys(problem)
     delay_ns = _STREAM_DELAY_NS
@@ -87,12 +92,14 @@ def expect_finished(problem: CaseProblem, first: int, live: CaseData, call: Call
 
 
 def _is_compilers(thread: threading.Thread) -> bool:
-    """Whether it is of torch.compile's pool of compilers, which sets a timer whenever it has been idle; earlier variants leave it behind."""
+    """Whether it is of torch.compile's pool of compilers, which sets a timer whenever it has been idle; earlier
+    variants leave it behind."""
     return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("torch._inductor.")
 
 
 def _expect_unmoved(early: dict[str, Tensor], results: dict[str, Tensor], left: list[str]) -> None:
-    """Raises WrongResultError unless `results` hold what they held when their call returned; left: threads that it started."""
+    """Raises WrongResultError unless `results` hold what they held when their call returned; left: threads that it
+    started."""
     moved = [name for name, tensor in results.items() if not _same_bits(early[name], tensor)]
     if moved:
         where = f"the thread {left[0]!r} that it started" if left else "another thread or stream"
@@ -113,7 +120,8 @@ def _is_right_once_idle(problem: CaseProblem, live: CaseData, call: Callable[[],
 def _run_unawaited(
     problem: CaseProblem, live: CaseData, fresh: CaseData, call: Callable[[], Any], delay_ns: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
-    """(results of a call on the numbers of `fresh`, what they held when the call returned, whether a GPU slept until all was queued)."""
+    """(results of a call on the numbers of `fresh`, what they held when the call returned, whether a GPU slept until
+    all was queued)."""
     problem.synchronize()
     awake = None
     if problem.device.type == "cuda":
@@ -142,7 +150,8 @@ def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], A
 
 
 def _expect_as_long(problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, most: int) -> float:
-    """Nanoseconds of a call on new numbers by `clock`, the fastest of at most so many; WrongResultError when repeated ones are faster."""
+    """Nanoseconds of a call on new numbers by `clock`, the fastest of at most so many; WrongResultError when repeated
+    ones are faster."""
     repeat = new = 0.0
     for _ in range(_SUSPICIONS):
         # What else the host does makes calls slower, never faster: the fastest are alike in what they had to do.
@@ -159,7 +168,8 @@ def _repeats_beside_new(
 ) -> tuple[list[float], list[float]]:
     """Nanoseconds of calls on (the numbers of the call before, other numbers than the call before), as many of either.
 
-    All come second after a call on new numbers, so that neither memory nor caches tell them apart, and take turns at being first.
+    All come second after a call on new numbers, so that neither memory nor caches tell them apart, and take turns at
+    being first.
     """
     repeats: list[float] = []
     news: list[float] = []
@@ -177,11 +187,14 @@ def _repeats_beside_new(
     return repeats, news
 
 
-def _timed(problem: CaseProblem, live: CaseData, numbers: CaseData, call: Callable[[], Any], clock: Clock) -> tuple[float, Any]:
+def _timed(
+    problem: CaseProblem, live: CaseData, numbers: CaseData, call: Callable[[], Any], clock: Clock
+) -> tuple[float, Any]:
     """(nanoseconds of one call after `numbers` were put into its buffers, what it returned)."""
     _moving(problem, live).overwrite(numbers)
     call = problem.refreshed(call, live)
-    # Neither caches nor the branch predictor may remember the call before: an honest sort would be faster the second time.
+    # Neither caches nor the branch predictor may remember the call before: an honest sort would be faster the second
+    # time.
     torch.sort(torch.rand(_SCRAMBLED))
     problem.synchronize()
     returned: list[Any] = []
@@ -189,7 +202,10 @@ def _timed(problem: CaseProblem, live: CaseData, numbers: CaseData, call: Callab
 
 
 def _wall_ns(problem: CaseProblem, run: Callable[[], Any]) -> float:
-    """What the host waits; on a GPU what the device takes, if that is longer. A result kept on the host leaves the device nothing to do."""
+    """What the host waits; on a GPU what the device takes, if that is longer.
+
+    A result kept on the host leaves the device nothing to do.
+    """
     begin = time.perf_counter_ns()
     if problem.device.type != "cuda":
         run()
@@ -213,7 +229,9 @@ def _expect_own_memory(problem: CaseProblem, live: CaseData, kept: Any, again: A
     for name, tensor in second.items():
         place = tensor.untyped_storage().data_ptr()
         if tensor.numel() and place not in inputs and place == first[name].untyped_storage().data_ptr():
-            raise WrongResultError(f"{name} of two calls on the same numbers is one and the same memory: a result was kept")
+            raise WrongResultError(
+                f"{name} of two calls on the same numbers is one and the same memory: a result was kept"
+            )
 
 
 def _moving(problem: CaseProblem, data: CaseData) -> CaseData:

@@ -1,4 +1,5 @@
-"""Benches one variant on one case: every metric of the device kind, sampled until the median is known or the budget is spent."""
+"""Benches one variant on one case: every metric of the device kind, sampled until the median is known or the budget is
+spent."""
 
 from __future__ import annotations
 
@@ -22,13 +23,17 @@ SHARES = {
     "cuda": {"graph": 0.15, "kernel": 0.05, "cold": 0.05, "hot": 0.05, "call": 0.05},
     "cpu": {"hot": 0.6, "cold": 0.4},
 }
-"""Parts of the budget. With one second a GPU's first metric gets what triton's do_bench takes, 25 ms to warm up and 100 ms."""
+"""Parts of the budget.
+
+With one second a GPU's first metric gets what triton's do_bench takes, 25 ms to warm up and 100 ms.
+"""
 _SETUP_SHARE = 0.1
 PLACEMENTS = 6
 """Memory placements on a GPU; small kernels differ between them by more than their samples do within one."""
 _MOST_SAMPLES = 2000
 _SHORTEST = 0.2
-"""Part of a metric's budget that is used in any case: samples of one instant agree with each other more than with the next."""
+"""Part of a metric's budget that is used in any case: samples of one instant agree with each other more than with the
+next."""
 _LONGEST = 10
 """Times its budget that a metric may take to get its ten samples."""
 _SLICE_NS = 40_000_000
@@ -37,7 +42,10 @@ Progress = Callable[[int, int, str], None]
 
 
 class Timer(Protocol):
-    """Takes slices of samples in nanoseconds per call. After `placements` slices every memory placement had its turn."""
+    """Takes slices of samples in nanoseconds per call.
+
+    After `placements` slices every memory placement had its turn.
+    """
 
     placements: int
 
@@ -63,7 +71,9 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, seal: TamperGuard, pr
         counted.instructions(problem, seed)
     measurements += [setup] if setup is not None else []
     facts |= {"after": health.read(), "notes": counted.notes}
-    return BenchReply(Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counted.counters)
+    return BenchReply(
+        Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counted.counters
+    )
 
 
 class Prepared:
@@ -104,9 +114,18 @@ class Prepared:
 
 
 def _measure(
-    problem: CaseProblem, seed: int, metric: str, budget_ns: int, health: DeviceHealth, seal: TamperGuard, counted: CallCounters
+    problem: CaseProblem,
+    seed: int,
+    metric: str,
+    budget_ns: int,
+    health: DeviceHealth,
+    seal: TamperGuard,
+    counted: CallCounters,
 ) -> tuple[Measurement | None, str]:
-    """(one metric, a note), without the metric where it cannot be measured. counted: gets what the metric's calls can be counted by."""
+    """(one metric, a note), without the metric where it cannot be measured.
+
+    counted: gets what the metric's calls can be counted by.
+    """
     try:
         timer = open_timer(problem, seed, metric, budget_ns, PLACEMENTS)
         samples, dropped, reasons = _sample(timer, budget_ns, health, seal)

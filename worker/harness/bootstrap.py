@@ -1,6 +1,9 @@
-"""Entry script of the child. Loads the service's `warpwatch` package from its folder, whatever the interpreter's environment holds.
+"""Entry script of the child.
 
-The commit may bring packages called kernels, worker, server or db, so the folder above the package never goes onto sys.path.
+Loads the service's `warpwatch` package from its folder, whatever the interpreter's environment holds.
+
+The commit may bring packages called kernels, worker, server or db, so the folder above the package never goes onto
+sys.path.
 """
 
 from __future__ import annotations
@@ -30,13 +33,17 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, required=True, help="folder that keeps builds")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 means one per core")
     parser.add_argument("--sanitize", default="", help="sanitizer that this process runs under")
-    parser.add_argument("--count", nargs=4, metavar=("OPERATOR", "VARIANT", "CASE", "SEED"), help="call once for ncu, and exit")
+    parser.add_argument(
+        "--count", nargs=4, metavar=("OPERATOR", "VARIANT", "CASE", "SEED"), help="call once for ncu, and exit"
+    )
     return parser.parse_args(words)
 
 
 def load_package(name: str, folder: Path) -> None:
     """Import the package in `folder` as `name`, whatever sys.path says."""
-    spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

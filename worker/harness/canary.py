@@ -19,7 +19,8 @@ _BELOW_LIMIT = 5
 
 
 def look(device: torch.device) -> CanaryReply:
-    """What NVML and a short run say of a GPU; a CPU is shared by nature, and its load is recorded with every measurement instead."""
+    """What NVML and a short run say of a GPU; a CPU is shared by nature, and its load is recorded with every
+    measurement instead."""
     health = DeviceHealth(device)
     if device.type == "cpu":
         return CanaryReply(Status.OK, facts=health.read())

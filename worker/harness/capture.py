@@ -9,7 +9,10 @@ from .rotation import wipe
 
 
 def graph_capture(scene: ProbeContext) -> str:
-    """What a replay leaves must be right for the numbers that lie in the inputs then. A variant that cannot be captured is noted."""
+    """What a replay leaves must be right for the numbers that lie in the inputs then.
+
+    A variant that cannot be captured is noted.
+    """
     # The timers check what they timed, so they import the check.
     from .timer_cuda import CaptureError
     from .timer_cuda import _capture as capture
@@ -19,8 +22,8 @@ def graph_capture(scene: ProbeContext) -> str:
     if not data.fits(scene.data):
         raise NotProbedError("its inputs cannot be given other numbers in place")
     kept: dict[int, Any] = {}
-    # Backward too begins with the forward call: what it saved for the gradients belongs to these numbers. What a forward call
-    # prepared is made anew for other numbers, in place, as the timers do it.
+    # Backward too begins with the forward call: what it saved for the gradients belongs to these numbers. What a
+    # forward call prepared is made anew for other numbers, in place, as the timers do it.
     call = (lambda: problem.call(data)()) if problem.backward else problem.call(data)
     try:
         graph = capture([(0, call)], kept)

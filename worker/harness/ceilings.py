@@ -1,4 +1,5 @@
-"""Measures the peaks of a device that roofline shares are held against: copy bandwidth and matrix products per precision."""
+"""Measures the peaks of a device that roofline shares are held against: copy bandwidth and matrix products per
+precision."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Checks one variant on one case against the float64 oracle.
 
-Three runs in the same buffers: two with different numbers, so that a result kept from an earlier call is caught, and one with
-the first numbers again, which shows whether the variant is repeatable to the last bit. After each, the inputs must be what they were.
-A variant that is right so far is then probed further: see probes.py.
+Three runs in the same buffers: two with different numbers, so that a result kept from an earlier call is caught, and
+one with the first numbers again, which shows whether the variant is repeatable to the last bit. After each, the inputs
+must be what they were. A variant that is right so far is then probed further: see probes.py.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _renumber(live: CaseData, other: CaseData) -> CaseData:
 
 
 def _poison(problem: CaseProblem) -> None:
-    """Leaves NaN in the memory that the allocator hands out next, so that an element never written does not pass for zero."""
+    """Leaves NaN in the memory that the allocator hands out next, so that an element never written does not pass for
+    zero."""
     poisoned = []
     for shape, dtype in problem.expected:
         fill = float("nan") if dtype.is_floating_point else 77

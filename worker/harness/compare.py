@@ -1,11 +1,11 @@
 """Holds one result against its float64 oracle.
 
-The tolerance on the relative (Frobenius) error is `2 · (eps + eps_sum · √depth)`: one rounding of the result, and a sum of
-`depth` terms whose roundings are independent, so that they grow with the root. eps is that of the case's precision; eps_sum is
-that of the accumulator one may expect, float32 for every precision of 16 bits and tf32. Where torch's own run in that
-precision, the operator's `by_torch` or else its reference, is less exact (several rounded steps, cancellation), four times its
-error is allowed, up to 16 times the formula. In f64 that error is a float32 run's, scaled down, because the oracle is no more
-exact than what it judges.
+The tolerance on the relative (Frobenius) error is `2 · (eps + eps_sum · √depth)`: one rounding of the result, and a sum
+of `depth` terms whose roundings are independent, so that they grow with the root. eps is that of the case's precision;
+eps_sum is that of the accumulator one may expect, float32 for every precision of 16 bits and tf32. Where torch's own
+run in that precision, the operator's `by_torch` or else its reference, is less exact (several rounded steps,
+cancellation), four times its error is allowed, up to 16 times the formula. In f64 that error is a float32 run's, scaled
+down, because the oracle is no more exact than what it judges.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from warpwatch.contract.protocol import TensorError
 
 from .failures import WrongResultError
 
-EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "3xtf32": 2.0**-21, "tf32": 2.0**-10, "bf16": 2.0**-7, "f16": 2.0**-10, "i32": 0.0}
+EPSILON = {
+    "f64": 2.0**-52,
+    "f32": 2.0**-23,
+    "3xtf32": 2.0**-21,
+    "tf32": 2.0**-10,
+    "bf16": 2.0**-7,
+    "f16": 2.0**-10,
+    "i32": 0.0,
+}
 _SMALLEST_NORMAL = {"f64": -1022, "f32": -126, "3xtf32": -126, "tf32": -126, "bf16": -126, "f16": -14, "i32": 0}
 _MARGIN = 2.0
 _TORCH_MARGIN = 4.0
@@ -64,7 +72,8 @@ class Expected:
 def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) -> Expected:
     """`by_torch` is the reference in the case's own precision, None where torch cannot run it.
 
-    In f64 it is that in float32, since the oracle cannot show its own error. Scaled down, it tells how much the formula cancels.
+    In f64 it is that in float32, since the oracle cannot show its own error. Scaled down, it tells how much the formula
+    cancels.
     """
     scale = _norm(oracle.double())
     if not math.isfinite(scale):
@@ -115,7 +124,8 @@ def _shown(number: float) -> str:
 
 
 def _difference(result: Tensor, oracle: Tensor) -> Tensor:
-    """|result − oracle| in float64; NaN or infinity where the oracle has the same counts as no difference, else as infinite."""
+    """|result − oracle| in float64; NaN or infinity where the oracle has the same counts as no difference, else as
+    infinite."""
     if not result.dtype.is_floating_point:
         return (result.long() - oracle.long()).abs().double()
     wide = result.detach().double()
@@ -141,7 +151,9 @@ def _worst(difference: Tensor) -> tuple[float, list[int]]:
     if not difference.numel():
         return 0.0, []
     flat = int(difference.reshape(-1).argmax())
-    return float(difference.reshape(-1)[flat]), [int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape)]
+    return float(difference.reshape(-1)[flat]), [
+        int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape)
+    ]
 
 
 def _ulp(difference: Tensor, oracle: Tensor, precision: str) -> float:
@@ -151,7 +163,9 @@ def _ulp(difference: Tensor, oracle: Tensor, precision: str) -> float:
     if precision == "i32" or not oracle.dtype.is_floating_point:
         return float(difference.max())
     exponent = torch.frexp(oracle.double().nan_to_num(0.0, 0.0, 0.0))[1] - 1
-    unit = torch.ldexp(torch.ones_like(difference), exponent.clamp_(min=_SMALLEST_NORMAL[precision])) * EPSILON[precision]
+    unit = (
+        torch.ldexp(torch.ones_like(difference), exponent.clamp_(min=_SMALLEST_NORMAL[precision])) * EPSILON[precision]
+    )
     return float((difference / unit).max())
 
 

@@ -39,9 +39,15 @@ METRICS = {
     "lts__t_sector_hit_rate.pct": "l2_hit_percent",
     **{f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio": f"stall_{name}" for name in _STALLS},
 }
-"""Nsight Compute's names and ours. A stall is the number of warps that wait for that reason when an instruction is issued."""
+"""Nsight Compute's names and ours.
+
+A stall is the number of warps that wait for that reason when an instruction is issued.
+"""
 REPORT_LIMIT = 32 * 2**20
-"""Bytes of a report that travel with the reply: it holds the machine code of whole libraries. The rows say the same in less."""
+"""Bytes of a report that travel with the reply: it holds the machine code of whole libraries.
+
+The rows say the same in less.
+"""
 _SECONDS = 240
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _REFUSED = "ERR_NVGPUCTRPERM"
@@ -49,7 +55,10 @@ _REFUSED = "ERR_NVGPUCTRPERM"
 
 @dataclass(frozen=True, slots=True)
 class HardwareCounters:
-    """rows: one per kernel launched, in order. message: why there are none, as a sentence. report: ncu's file in base64."""
+    """rows: one per kernel launched, in order.
+
+    message: why there are none, as a sentence. report: ncu's file in base64.
+    """
 
     message: str = ""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +76,15 @@ def count_hardware(request: Request, device: torch.device, folder: Path) -> Hard
         report = Path(scratch, "report.ncu-rep")
         words = [str(word) for word in (request.operator, request.variant, request.case, request.seed)]
         target = [sys.executable, "-P", str(_BOOTSTRAP), *sys.argv[1:], "--count", *words]
-        options = ["--profile-from-start", "off", "--metrics", ",".join(METRICS), "--export", str(report), "--force-overwrite"]
+        options = [
+            "--profile-from-start",
+            "off",
+            "--metrics",
+            ",".join(METRICS),
+            "--export",
+            str(report),
+            "--force-overwrite",
+        ]
         try:
             output = _output([ncu, *options, *target])
             if _REFUSED in output:
@@ -79,11 +96,15 @@ def count_hardware(request: Request, device: torch.device, folder: Path) -> Hard
                 return HardwareCounters(
                     f"Nsight Compute left no report: {output.strip().splitlines()[-1] if output.strip() else 'no output'}"
                 )
-            rows = parse_counters(_output([ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]))
+            rows = parse_counters(
+                _output([ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])
+            )
         except subprocess.TimeoutExpired:
             return HardwareCounters(f"Nsight Compute took longer than {_SECONDS} s.")
         data = report.read_bytes() if report.stat().st_size <= REPORT_LIMIT else b""
-    return HardwareCounters("" if rows else "Nsight Compute saw no kernel.", rows, b64encode(data).decode() if data else None)
+    return HardwareCounters(
+        "" if rows else "Nsight Compute saw no kernel.", rows, b64encode(data).decode() if data else None
+    )
 
 
 def parse_counters(text: str) -> list[dict[str, Any]]:
@@ -97,7 +118,11 @@ def parse_counters(text: str) -> list[dict[str, Any]]:
         return []
     rows = []
     for raw in list(csv.DictReader(io.StringIO("\n".join(lines[start:]))))[1:]:
-        row: dict[str, Any] = {"kernel": raw["Kernel Name"], "grid": raw.get("Grid Size"), "block": raw.get("Block Size")}
+        row: dict[str, Any] = {
+            "kernel": raw["Kernel Name"],
+            "grid": raw.get("Grid Size"),
+            "block": raw.get("Block Size"),
+        }
         for theirs, ours in METRICS.items():
             row[ours] = _number(raw.get(theirs))
         rows.append(row)
@@ -105,7 +130,8 @@ def parse_counters(text: str) -> list[dict[str, Any]]:
 
 
 def run_counted(problem: CaseProblem, seed: int) -> None:
-    """One call between cudaProfilerStart and cudaProfilerStop, after others that set everything up: what `ncu` looks at."""
+    """One call between cudaProfilerStart and cudaProfilerStop, after others that set everything up: what `ncu` looks
+    at."""
     with problem.modes():
         rotation = Rotation(problem, seed, 2)
         for call in rotation.calls:
@@ -119,9 +145,16 @@ def run_counted(problem: CaseProblem, seed: int) -> None:
 
 def _output(command: list[str]) -> str:
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_SECONDS,
-        env=dict(os.environ), text=True, errors="replace", check=False,
-    )  # fmt: skip
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_SECONDS,
+        env=dict(os.environ),
+        text=True,
+        errors="replace",
+        check=False,
+    )
     return done.stdout
 
 

@@ -1,7 +1,8 @@
 """Counts the clock cycles of calls on an NVIDIA GPU, and with them the clock that its multiprocessors really had.
 
-NVML tells the clock asked for. On an H100 the real one was 15 MHz above it in some processes and not in others, for seconds on end, and
-what waits for arithmetic took 0.7 % less time there and as many cycles. Importing this raises ImportError where Triton is missing.
+NVML tells the clock asked for. On an H100 the real one was 15 MHz above it in some processes and not in others, for
+seconds on end, and what waits for arithmetic took 0.7 % less time there and as many cycles. Importing this raises
+ImportError where Triton is missing.
 """
 
 from __future__ import annotations

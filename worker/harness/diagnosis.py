@@ -1,4 +1,5 @@
-"""Names what a wrong result looks like: kept, searched for, never written, of lower precision, or right only when nobody times it.
+"""Names what a wrong result looks like: kept, searched for, never written, of lower precision, or right only when
+nobody times it.
 
 Looked at only once a result is known to be wrong, so it may cost a few more runs of the oracle.
 """
@@ -27,7 +28,9 @@ _ROUNDED = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Decoys:
-    """Tensors that look like the oracle's answer and are none. A variant that searches memory for the answer finds them.
+    """Tensors that look like the oracle's answer and are none.
+
+    A variant that searches memory for the answer finds them.
 
     They are alive, in this object's frame and in the garbage collector's lists, as long as this is.
     """
@@ -44,7 +47,11 @@ class Decoys:
 
 
 def explain(
-    problem: CaseProblem, redraw: Callable[[], CaseData], results: dict[str, Tensor], earlier: Sequence[CaseData], decoys: Decoys
+    problem: CaseProblem,
+    redraw: Callable[[], CaseData],
+    results: dict[str, Tensor],
+    earlier: Sequence[CaseData],
+    decoys: Decoys,
 ) -> str:
     """What wrong `results` look like, as the end of a sentence; empty when they look like nothing known.
 

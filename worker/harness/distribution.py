@@ -1,6 +1,7 @@
 """What a set of samples looks like besides its median: drift, two modes, dependence between neighbours, outliers.
 
-Pure functions of samples in the order they were taken. Everything is drawn from ranks and medians, since timings have long tails.
+Pure functions of samples in the order they were taken. Everything is drawn from ranks and medians, since timings have
+long tails.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _BLOCKS = 30
 _LAGS = 50
 _SMALLEST_MODE = 0.1
 _APART = 0.01
-"""Modes nearer to each other than this part of the median are steps of the clock more often than states of the machine."""
+"""Modes nearer to each other than this part of the median are steps of the clock more often than states of the machine.
+"""
 _FULL_WINDOW = 8
 _VALLEY = 0.75
 _OUTLIER_DEVIATIONS = 6.0
@@ -44,8 +46,8 @@ def describe(samples: Sequence[float]) -> Distribution | None:
 def drift_of(samples: Sequence[float]) -> tuple[float, float]:
     """(change from the first sample to the last over the median, the chance of such a trend where there is none).
 
-    The slope is Theil and Sen's, the chance Mann and Kendall's with the spread that dependent neighbours leave, both over the
-    medians of at most 30 blocks.
+    The slope is Theil and Sen's, the chance Mann and Kendall's with the spread that dependent neighbours leave, both
+    over the medians of at most 30 blocks.
     """
     blocks = _block_medians(samples)
     count = len(blocks)
@@ -63,8 +65,8 @@ def drift_of(samples: Sequence[float]) -> tuple[float, float]:
 def modes_of(samples: Sequence[float]) -> list[Mode]:
     """The two modes of a bimodal set, the larger first; none where one mode explains it.
 
-    The best split in two (Otsu's) counts when the middle third between the two halves' medians is emptier than the surroundings of
-    either, which neither a normal nor a uniform nor an exponential set shows.
+    The best split in two (Otsu's) counts when the middle third between the two halves' medians is emptier than the
+    surroundings of either, which neither a normal nor a uniform nor an exponential set shows.
     """
     ordered = sorted(samples)
     lower, upper = _split(ordered)
@@ -91,8 +93,8 @@ def autocorrelation(values: Sequence[float], lag: int) -> float:
 def effective_size(samples: Sequence[float]) -> float:
     """How many independent samples would know the median as well as these do; at most their number.
 
-    A median depends on which side of it each sample lies, so that is what the correlation is taken of, summed over lags as long as
-    two neighbouring ones are positive together (Geyer's initial positive sequence).
+    A median depends on which side of it each sample lies, so that is what the correlation is taken of, summed over lags
+    as long as two neighbouring ones are positive together (Geyer's initial positive sequence).
     """
     centre = median(samples)
     sides = [float((value > centre) - (value < centre)) for value in samples]
@@ -132,7 +134,8 @@ def _block_medians(samples: Sequence[float]) -> list[float]:
 
 
 def _split(ordered: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    """The two parts of sorted numbers whose means lie furthest apart for their sizes; a hundredth at either end has no say."""
+    """The two parts of sorted numbers whose means lie furthest apart for their sizes; a hundredth at either end has no
+    say."""
     count, edge = len(ordered), max(1, len(ordered) // 100)
     kept = ordered[edge : count - edge]
     total, before = sum(kept), 0.0

@@ -1,4 +1,5 @@
-"""What besides the code could change a number, as a fingerprint that is the same at every start of an unchanged machine."""
+"""What besides the code could change a number, as a fingerprint that is the same at every start of an unchanged
+machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is measured once beside the metrics: what an empty call takes, what a variant prepares, how many instructions it needs."""
+"""What is measured once beside the metrics: what an empty call takes, what a variant prepares, how many instructions it
+needs."""
 
 from __future__ import annotations
 
@@ -28,10 +29,12 @@ _SETUP_SEEDS = 104_729
 
 
 def empty_ns(device: torch.device) -> dict[str, float]:
-    """Nanoseconds that a call which does nothing (on a GPU: launches an empty kernel) takes by each metric of the device.
+    """Nanoseconds that a call which does nothing (on a GPU: launches an empty kernel) takes by each metric of the
+    device.
 
-    Told beside the values and never taken off them: how much of it hides behind real work depends on the work. The first metric is
-    asked each time: an H100 comes to start all kernels of a process 0.3 µs later, at a moment that nothing foretells.
+    Told beside the values and never taken off them: how much of it hides behind real work depends on the work. The
+    first metric is asked each time: an H100 comes to start all kernels of a process 0.3 µs later, at a moment that
+    nothing foretells.
     """
     problem, timer, once = _empty_call(device)
     with problem.modes():
@@ -46,11 +49,16 @@ def _empty_call(device: torch.device) -> tuple[CaseProblem, Any, dict[str, float
         timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in METRICS[device.type]}
         for timer in timers.values():
             timer.take()
-        return problem, timers[METRICS[device.type][0]], {metric: median(timer.take()) for metric, timer in timers.items()}
+        return (
+            problem,
+            timers[METRICS[device.type][0]],
+            {metric: median(timer.take()) for metric, timer in timers.items()},
+        )
 
 
 def measure_setup(problem: CaseProblem, seed: int, budget_ns: int) -> Measurement | None:
-    """What the variant prepares, timed on new numbers each time, until the device is done; None when it prepares nothing."""
+    """What the variant prepares, timed on new numbers each time, until the device is done; None when it prepares
+    nothing."""
     if problem.variant.prepare is None:
         return None
     samples: list[float] = []
@@ -96,7 +104,8 @@ class CallCounters:
 def open_timer(
     problem: CaseProblem, seed: int, metric: str, budget_ns: int, placements: int
 ) -> timer_cpu.CpuHotTimer | timer_cuda.GraphTimer | timer_cuda.CudaColdTimer | timer_kernel.KernelTimer:
-    """A warmed-up timer for one metric of the device; CaptureError when the variant cannot be put into a graph that it needs."""
+    """A warmed-up timer for one metric of the device; CaptureError when the variant cannot be put into a graph that it
+    needs."""
     if metric == "kernel":
         return timer_kernel.KernelTimer(problem, seed)
     if problem.device.type == "cuda":

@@ -49,7 +49,8 @@ def describe(error: BaseException, device: torch.device) -> Failure:
     message, status = _message(error), status_of(error)
     if isinstance(error, Refusal):
         return Failure(status, message)
-    # Frames of the traceback hold the tensors that did not fit; without this the next variant would run out of memory too.
+    # Frames of the traceback hold the tensors that did not fit; without this the next variant would run out of memory
+    # too.
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = None
     gc.collect()
@@ -81,7 +82,10 @@ def _message(error: BaseException) -> str:
 
 
 def device_works(device: torch.device) -> bool:
-    """Whether the context still answers; after an illegal access every call fails, however innocent. Always so on a CPU."""
+    """Whether the context still answers; after an illegal access every call fails, however innocent.
+
+    Always so on a CPU.
+    """
     if device.type != "cuda":
         return True
     try:

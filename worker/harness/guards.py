@@ -1,8 +1,8 @@
 """Puts tensors between bands of known bytes, so that what a kernel writes or reads beside them is found.
 
-Inputs lie in larger buffers, whose every byte must be what it was. Memory that the variant allocates through torch comes from a
-dispatch mode, which pads each allocation and fills it with NaN (whole numbers: 77 in every byte), so that an element never written
-does not pass for a number.
+Inputs lie in larger buffers, whose every byte must be what it was. Memory that the variant allocates through torch
+comes from a dispatch mode, which pads each allocation and fills it with NaN (whole numbers: 77 in every byte), so that
+an element never written does not pass for a number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .failures import WrongResultError
 from .problem import CaseData
 
 BAND = 64 * 1024
-"""Bytes on either side: a tile of 128 x 128 floats that runs over still ends inside, and alignment is what torch gives."""
+"""Bytes on either side: a tile of 128 x 128 floats that runs over still ends inside, and alignment is what torch gives.
+"""
 _AROUND_INPUTS = 0xFF
 """NaN in every floating-point format: a result that an element beside the input went into is not finite."""
 _AROUND_OUTPUTS = 0x5A
@@ -99,7 +100,8 @@ class GuardedInputs:
 
 
 class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, memory allocated through torch's dispatcher, native libraries' included, lies between bands and is poisoned.
+    """While active, memory allocated through torch's dispatcher, native libraries' included, lies between bands and is
+    poisoned.
 
     calls: the operators outside torch that were called, each with the arguments of its first call.
     """
@@ -114,7 +116,9 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Compiled code runs as compiled; otherwise torch.compile would fall back to what it was made from."""
         return True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         named = kwargs or {}
         if not isinstance(func, OpOverload):
             return func(*args, **named)
@@ -167,7 +171,8 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _banded(like: Tensor, strides: tuple[int, ...], skipped: int, byte: int) -> Banded:
     """A tensor with the shape and dtype of `like` in a buffer of such bytes, with a band on either side.
 
-    Its storage holds the tensor alone: torch itself takes for granted that what it allocates begins where its storage does.
+    Its storage holds the tensor alone: torch itself takes for granted that what it allocates begins where its storage
+    does.
     """
     extent = 1 + sum((n - 1) * stride for n, stride in zip(like.shape, strides, strict=True)) if like.numel() else 0
     size = (skipped + extent) * like.element_size()

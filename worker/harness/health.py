@@ -15,9 +15,22 @@ from .load import Load
 
 _PAST_SECONDS, _READINGS = 1.0, 4
 
-# Reasons that mean the card could not do what it can; the power cap of a busy card is how it always works and is reported only.
-_HELD_BACK = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "hardware power brake"}
-_REASONS = {0x1: "idle", 0x2: "application clocks", 0x4: "software power cap", 0x10: "sync boost", 0x100: "display", **_HELD_BACK}
+# Reasons that mean the card could not do what it can; the power cap of a busy card is how it always works and is
+# reported only.
+_HELD_BACK = {
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "hardware power brake",
+}
+_REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "software power cap",
+    0x10: "sync boost",
+    0x100: "display",
+    **_HELD_BACK,
+}
 
 
 class DeviceHealth:
@@ -62,17 +75,23 @@ class DeviceHealth:
         return _ask(sources, nvml.NVMLError)
 
     def standing(self) -> dict[str, Any]:
-        """Before anything is measured: utilization (percent, the most of a second), others (ids of processes of other programs that
-        compute there), celsius, limit_celsius (where the card slows down), held_back. What the card does not tell is left out.
+        """Before anything is measured: utilization (percent, the most of a second), others (ids of processes of other
+        programs that compute there), celsius, limit_celsius (where the card slows down), held_back.
+
+        What the card does not tell is left out.
         """
         if self._nvml is None:
             return {"note": self._note}
         nvml, handle = self._nvml, self._handle
         sources: dict[str, Callable[[], Any]] = {
             "utilization": lambda: max(_sampled(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))),
-            "others": lambda: _strangers([process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
+            "others": lambda: _strangers(
+                [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+            ),
             "celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            "limit_celsius": lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            "limit_celsius": lambda: nvml.nvmlDeviceGetTemperatureThreshold(
+                handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+            ),
             "held_back": lambda: _names(self._bits(), _HELD_BACK),
         }
         return _ask(sources, nvml.NVMLError)
@@ -111,7 +130,8 @@ def _sampled(read: Callable[[], int]) -> list[int]:
 def _strangers(processes: list[int]) -> list[int]:
     """Those that are neither this process nor other children of its parent, which wait while this one works.
 
-    In a container NVML may number processes in another way; then this one is not among them and nothing can be told apart.
+    In a container NVML may number processes in another way; then this one is not among them and nothing can be told
+    apart.
     """
     if os.getpid() not in processes:
         return []

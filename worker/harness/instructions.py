@@ -1,6 +1,7 @@
 """Counts the instructions of calls where the kernel lets an ordinary process do so (perf_event_open).
 
-A count hardly moves when neighbours, clocks or caches do, so it shows a change of the code that timings on shared cores hide.
+A count hardly moves when neighbours, clocks or caches do, so it shows a change of the code that timings on shared cores
+hide.
 """
 
 from __future__ import annotations

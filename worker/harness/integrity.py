@@ -1,8 +1,9 @@
 """What the harness relies on, bound before any code of the commit runs and held against what is there afterwards.
 
-Code that shares a process with its judge can reach everything the judge uses. So clocks, events, synchronisation, comparisons and
-the harness's own functions are remembered while only the harness has run. What was replaced since is put back, and named.
-It stops tricks, not a determined attacker: native code can change any byte of the process. docs/measurement.md says what is left.
+Code that shares a process with its judge can reach everything the judge uses. So clocks, events, synchronisation,
+comparisons and the harness's own functions are remembered while only the harness has run. What was replaced since is
+put back, and named. It stops tricks, not a determined attacker: native code can change any byte of the process.
+docs/measurement.md says what is left.
 """
 
 from __future__ import annotations
@@ -26,10 +27,38 @@ from torch import Tensor
 from .failures import WrongResultError
 
 _TORCH = (
-    "allclose", "empty", "empty_like", "equal", "frexp", "full", "full_like", "isclose", "isfinite", "ldexp",
-    "no_grad", "ones_like", "randint", "randn", "set_grad_enabled", "sort", "tensor", "unravel_index", "zeros", "zeros_like",
-)  # fmt: skip
-_CUDA = ("CUDAGraph", "Event", "Stream", "_sleep", "current_stream", "mem_get_info", "memory_allocated", "stream", "synchronize")
+    "allclose",
+    "empty",
+    "empty_like",
+    "equal",
+    "frexp",
+    "full",
+    "full_like",
+    "isclose",
+    "isfinite",
+    "ldexp",
+    "no_grad",
+    "ones_like",
+    "randint",
+    "randn",
+    "set_grad_enabled",
+    "sort",
+    "tensor",
+    "unravel_index",
+    "zeros",
+    "zeros_like",
+)
+_CUDA = (
+    "CUDAGraph",
+    "Event",
+    "Stream",
+    "_sleep",
+    "current_stream",
+    "mem_get_info",
+    "memory_allocated",
+    "stream",
+    "synchronize",
+)
 _WATCHED_CLASSES = (Tensor, torch.cuda.Event, torch.cuda.Stream, torch.cuda.CUDAGraph, torch.Generator)
 _CHANGE_OFTEN = {"__import__", "_", "breakpoint", "displayhook", "input", "open", "print"}
 """Built-ins that honest programs replace; the harness measures with none of them."""
@@ -67,7 +96,8 @@ class TamperGuard:
         """Puts back what was replaced; returns its names."""
         broken = [binding for binding in self._bindings if not binding.holds()]
         shadowed = [(owner, name) for owner in _WATCHED_CLASSES for name in self._shadowing(owner)]
-        # Whatever was put into the way may be one of the functions used here, so the list is complete before the mending starts.
+        # Whatever was put into the way may be one of the functions used here, so the list is complete before the
+        # mending starts.
         for binding in broken:
             binding.restore()
         for owner, name in shadowed:
@@ -75,7 +105,8 @@ class TamperGuard:
         return [binding.label for binding in broken] + [f"{_owner_name(owner)}.{name}" for owner, name in shadowed]
 
     def expect_clockwork(self) -> None:
-        """As `expect_whole`, for the few bindings that samples are taken with: cheap enough to be asked after every slice."""
+        """As `expect_whole`, for the few bindings that samples are taken with: cheap enough to be asked after every
+        slice."""
         if not all(binding.holds() for binding in self._clockwork):
             self.expect_whole()
 
@@ -93,7 +124,8 @@ class TamperGuard:
 
 @contextmanager
 def watch(seal: TamperGuard, who: str = "it", *, may_set: bool = False) -> Iterator[None]:
-    """Raises WrongResultError when what runs inside leaves bindings replaced or, unless it `may_set` them, settings changed.
+    """Raises WrongResultError when what runs inside leaves bindings replaced or, unless it `may_set` them, settings
+    changed.
 
     Whatever becomes of it, both are as before afterwards, so that nobody else is blamed.
     """
@@ -120,7 +152,8 @@ def _blame(who: str, replaced: list[str]) -> WrongResultError:
 
 
 def expect_plain(result: Tensor) -> None:
-    """Raises WrongResultError for a tensor whose numbers are not there yet: they would be computed after the clock has stopped."""
+    """Raises WrongResultError for a tensor whose numbers are not there yet: they would be computed after the clock has
+    stopped."""
     if type(result) not in (Tensor, torch.nn.Parameter):
         kind = type(result).__name__
         raise WrongResultError(
@@ -201,7 +234,8 @@ def _library_bindings() -> Iterator[_Binding]:
 
 
 def _own_bindings() -> Iterator[_Binding]:
-    """Everything that the harness and what crosses a process define or import, with the insides of their functions and classes."""
+    """Everything that the harness and what crosses a process define or import, with the insides of their functions and
+    classes."""
     for name, module in list(sys.modules.items()):
         if not name.startswith(_OWN) or module is None:
             continue
@@ -216,7 +250,10 @@ def _own_bindings() -> Iterator[_Binding]:
 
 def _insides(label: str, value: Any) -> Iterator[_Binding]:
     if isinstance(value, FunctionType):
-        yield from (_Binding(label, value, name, getattr(value, name)) for name in ("__code__", "__defaults__", "__kwdefaults__"))
+        yield from (
+            _Binding(label, value, name, getattr(value, name))
+            for name in ("__code__", "__defaults__", "__kwdefaults__")
+        )
     elif isinstance(value, type):
         for name, member in list(vars(value).items()):
             if isinstance(member, FunctionType):

@@ -1,4 +1,7 @@
-"""How busy the machine is besides what is measured: load average, stolen time, pressure. Read from /proc, where it is."""
+"""How busy the machine is besides what is measured: load average, stolen time, pressure.
+
+Read from /proc, where it is.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,18 @@ class Load:
         self._ticks = _ticks()
 
     def read(self) -> dict[str, Any]:
-        """load: runnable tasks, the mean of the last minute. cores: CPUs they share. steal, idle: shares of all CPU time since this
-        was made that went to other machines of the host, and to nobody. pressure: share of the last ten seconds in which a task
-        waited for a CPU. What the system does not tell is left out.
+        """load: runnable tasks, the mean of the last minute.
+
+        cores: CPUs they share. steal, idle: shares of all CPU time since this was made that went to other machines of
+        the host, and to nobody. pressure: share of the last ten seconds in which a task waited for a CPU. What the
+        system does not tell is left out.
         """
         found: dict[str, Any] = {"cores": os.cpu_count() or 1}
         with suppress(OSError):
             found["load"] = round(os.getloadavg()[0], 2)
-        passed = {name: after - before for (name, after), before in zip(_ticks().items(), self._ticks.values(), strict=True)}
+        passed = {
+            name: after - before for (name, after), before in zip(_ticks().items(), self._ticks.values(), strict=True)
+        }
         total = sum(passed.values())
         if total:
             found |= {name: round(passed[name] / total, 3) for name in ("steal", "idle")}

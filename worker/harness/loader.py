@@ -22,7 +22,8 @@ class OperatorFileError(Exception):
 
 
 class Loader:
-    """The operators of one worktree; every file is imported at most once, a broken one is tried again when asked for again."""
+    """The operators of one worktree; every file is imported at most once, a broken one is tried again when asked for
+    again."""
 
     def __init__(self, root: Path, operators: str, seal: TamperGuard | None = None) -> None:
         self._folder = root / operators
@@ -38,7 +39,10 @@ class Loader:
         return sorted(path.stem for path in self._folder.glob("*.py") if not path.stem.startswith("_"))
 
     def load(self, name: str) -> Operator:
-        """The operator in <operators>/<name>.py. Raises whatever the file raises, OperatorFileError when it is no operator file."""
+        """The operator in <operators>/<name>.py.
+
+        Raises whatever the file raises, OperatorFileError when it is no operator file.
+        """
         if name not in self._loaded:
             if name not in self.names():
                 raise Refusal(Status.SKIPPED, f"this commit has no operator {name!r}")
@@ -63,7 +67,8 @@ class Loader:
             return OperatorEntry(name, "", [], [], text[-MESSAGE_LIMIT:])
 
     def _ensure_packages(self) -> None:
-        """Makes packages of folders that have no __init__.py, which else would lose against any installed package of their name."""
+        """Makes packages of folders that have no __init__.py, which else would lose against any installed package of
+        their name."""
         folder, parts = self._root, self._package.split(".")
         for depth, part in enumerate(parts, start=1):
             folder /= part
@@ -87,14 +92,18 @@ def find(operator: Operator, variant: str, case: str) -> tuple[Variant, Case]:
 def describe(operator: Operator) -> OperatorEntry:
     """An operator as the catalogue knows it."""
     variants = [VariantEntry(v.name, v.idea, v.outcome, list(v.devices), v.native) for v in operator.variants.values()]
-    return OperatorEntry(operator.name, operator.summary, variants, [_case_entry(operator, case) for case in operator.all_cases()])
+    return OperatorEntry(
+        operator.name, operator.summary, variants, [_case_entry(operator, case) for case in operator.all_cases()]
+    )
 
 
 def _case_entry(operator: Operator, case: Case) -> CaseEntry:
     cost = operator.cost(case)
     suites = [name for name, cases in operator.cases.items() if case in cases]
     sizes: dict[str, Any] = {name: list(size) if isinstance(size, tuple) else size for name, size in case.sizes}
-    return CaseEntry(case.key, sizes, case.precision, case.direction, case.layout, suites, int(cost.flops), int(cost.bytes))
+    return CaseEntry(
+        case.key, sizes, case.precision, case.direction, case.layout, suites, int(cost.flops), int(cost.bytes)
+    )
 
 
 def _operator_of(module: ModuleType, name: str) -> Operator:
@@ -104,5 +113,7 @@ def _operator_of(module: ModuleType, name: str) -> Operator:
             f"{name}.py defines no module-level `operator = Operator(...)`; rename helpers to begin with an underscore"
         )
     if operator.name != name:
-        raise OperatorFileError(f"{name}.py defines an operator called {operator.name!r}; file and operator must share one name")
+        raise OperatorFileError(
+            f"{name}.py defines an operator called {operator.name!r}; file and operator must share one name"
+        )
     return operator

@@ -1,4 +1,5 @@
-"""How many warps of a kernel fit on a multiprocessor, from the device's limits; what the hardware then achieves is another matter."""
+"""How many warps of a kernel fit on a multiprocessor, from the device's limits; what the hardware then achieves is
+another matter."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ def occupancy(
     """Of a launch, by the device's properties as torch.profiler writes them; None where they are not known."""
     try:
         warp, registers_of_all = int(device["warpSize"]), int(device["regsPerMultiprocessor"])
-        shared_of_all, threads_of_all = int(device["sharedMemPerMultiprocessor"]), int(device["maxThreadsPerMultiprocessor"])
+        shared_of_all, threads_of_all = (
+            int(device["sharedMemPerMultiprocessor"]),
+            int(device["maxThreadsPerMultiprocessor"]),
+        )
         capability, processors = (int(device["computeMajor"]), int(device["computeMinor"])), int(device["numSms"])
     except (KeyError, TypeError, ValueError):
         return None

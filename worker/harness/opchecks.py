@@ -1,4 +1,5 @@
-"""Puts the torch operators that a native variant calls through torch.library.opcheck: schema, autograd, fake kernel, compilation."""
+"""Puts the torch operators that a native variant calls through torch.library.opcheck: schema, autograd, fake kernel,
+compilation."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ _TOLERANCE = 1e-2
 
 
 def opcheck(scene: ProbeContext) -> str:
-    """Each operator once per variant and direction, with the arguments that the variant gave it. WrongResultError names operator and test."""
+    """Each operator once per variant and direction, with the arguments that the variant gave it.
+
+    WrongResultError names operator and test.
+    """
     problem = scene.problem
     if not problem.variant.native or not scene.calls:
         raise NotProbedError("it calls no torch operator of its own")
@@ -63,5 +67,7 @@ def _check_one(operator: Any, args: Any, kwargs: Any) -> list[str]:
 
 def _has_fake(operator: Any) -> bool:
     name = operator.name()
-    meta = any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in ("Meta", "CompositeImplicitAutograd"))
+    meta = any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in ("Meta", "CompositeImplicitAutograd")
+    )
     return meta or torch._library.simple_registry.singleton.find(operator._schema.name).fake_impl.kernel is not None

@@ -19,7 +19,8 @@ class Oracle:
         oracle, by_torch = problem.oracle(data), problem.own_precision(data)
         depth, precision = problem.operator.depth(problem.case), problem.case.precision
         self.expected: dict[str, Expected] = {
-            name: expect(tensor, None if by_torch is None else by_torch[name], precision, depth) for name, tensor in oracle.items()
+            name: expect(tensor, None if by_torch is None else by_torch[name], precision, depth)
+            for name, tensor in oracle.items()
         }
         self._dtypes = {name: expected_dtype(problem, data, name) for name in oracle}
 
@@ -39,7 +40,9 @@ class Oracle:
         if results.keys() != self.expected.keys():
             raise WrongResultError(f"it returned {len(results)} tensors and not {len(self.expected)}")
         for name, result in results.items():
-            expect_alike(name, result, self.expected[name].oracle.shape, self._dtypes[name], self.expected[name].oracle.device)
+            expect_alike(
+                name, result, self.expected[name].oracle.shape, self._dtypes[name], self.expected[name].oracle.device
+            )
 
 
 def explain_first(errors: list[TensorError], results: dict[str, Tensor]) -> str | None:

@@ -19,8 +19,11 @@ class NotProbedError(Exception):
 
 @dataclass(slots=True)
 class ProbeContext:
-    """seed: of the check. truth: for the numbers in `data`. calls: operators that the first probe saw called, and alive: what called
-    them, since their arguments may stand for something that was prepared, such as the number of a plan."""
+    """seed: of the check.
+
+    truth: for the numbers in `data`. calls: operators that the first probe saw called, and alive: what called them,
+    since their arguments may stand for something that was prepared, such as the number of a plan.
+    """
 
     problem: CaseProblem
     seed: int

@@ -1,7 +1,8 @@
-"""Asks a variant that was right so far what plain runs cannot show: each probe is one function of this module or of a neighbour.
+"""Asks a variant that was right so far what plain runs cannot show: each probe is one function of this module or of a
+neighbour.
 
-A probe returns a note (usually empty) when all is well and raises WrongResultError when not. An error that names contiguity,
-alignment or strides is a refusal: clumsy, but no wrong answer.
+A probe returns a note (usually empty) when all is well and raises WrongResultError when not. An error that names
+contiguity, alignment or strides is a refusal: clumsy, but no wrong answer.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def _laid_out(scene: ProbeContext, layout: Layout) -> str:
 
 
 def no_recompilation() -> AbstractContextManager[Any]:
-    """torch.compile translates anew for each layout, which takes seconds and may exceed its limit: such a probe is skipped instead."""
+    """torch.compile translates anew for each layout, which takes seconds and may exceed its limit: such a probe is
+    skipped instead."""
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("fail_on_recompile")
@@ -114,7 +116,9 @@ def _excused(name: str, error: Exception) -> Probe:
     refusal = isinstance(error, (RuntimeError, ValueError, TypeError, AssertionError)) and any(
         word in str(error).lower() for word in _REFUSALS
     )
-    return Probe(name, "refuses" if refusal or name == "special values" else "wrong", f"it raises {type(error).__name__}: {line}")
+    return Probe(
+        name, "refuses" if refusal or name == "special values" else "wrong", f"it raises {type(error).__name__}: {line}"
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -154,8 +154,10 @@ class CaseProblem:
         return dict(zip(self._gradient_names, raw, strict=True))
 
     def run(self, data: CaseData, calls: list[Callable[[], Any]] | None = None) -> dict[str, Tensor]:
-        """The variant called once, with everything that it started on the device done. calls: takes the call, which keeps alive
-        what the variant prepared for it."""
+        """The variant called once, with everything that it started on the device done.
+
+        calls: takes the call, which keeps alive what the variant prepared for it.
+        """
         with _gradient_errors():
             call = self.call(data)
             if calls is not None:
@@ -165,12 +167,14 @@ class CaseProblem:
         return results
 
     def oracle(self, data: CaseData) -> dict[str, Tensor]:
-        """The reference in float64 on the same numbers; whole numbers stay as they are, so they wrap as the variant's do."""
+        """The reference in float64 on the same numbers; whole numbers stay as they are, so they wrap as the variant's
+        do."""
         wide = CaseData(_widened(data.inputs), tuple(g.double() for g in data.incoming))
         return self._evaluate(self.operator.reference, wide)
 
     def own_precision(self, data: CaseData) -> dict[str, Tensor] | None:
-        """What torch makes of the case in its own precision, in float32 where that is the oracle's; None where it cannot run it."""
+        """What torch makes of the case in its own precision, in float32 where that is the oracle's; None where it
+        cannot run it."""
         try:
             wide = self.case.precision == "f64"
             narrow = data.clone().map(lambda t: t.float() if wide and t.dtype == torch.float64 else t)
@@ -252,7 +256,8 @@ def _gradient_errors() -> Iterator[None]:
 def _widened(inputs: dict[str, Any]) -> dict[str, Any]:
     """Detached float64 copies; tensors of whole numbers stay what they are."""
     widened: dict[str, Any] = map_tensors(
-        lambda t: t.detach().clone() if not t.dtype.is_floating_point else t.detach().to(torch.float64, copy=True), inputs
+        lambda t: t.detach().clone() if not t.dtype.is_floating_point else t.detach().to(torch.float64, copy=True),
+        inputs,
     )
     return widened
 

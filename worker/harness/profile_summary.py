@@ -36,7 +36,9 @@ def launches(recording: Recording) -> dict[str, Any]:
     count = len(recording.calls)
     if not count:
         return {}
-    starts = [span for span in recording.runtime if span.call is not None and any(word in span.name for word in _LAUNCHES)]
+    starts = [
+        span for span in recording.runtime if span.call is not None and any(word in span.name for word in _LAUNCHES)
+    ]
     busy = [_busy(recording.of_call(recording.work, index)) for index in range(count)]
     return {
         "host_ns": sum(call.duration for call in recording.calls) / count,
@@ -59,7 +61,9 @@ def idle_gaps(recording: Recording) -> dict[str, Any]:
         for span in work[1:]:
             if span.start > last.end:
                 operator = operators.get(span.arguments.get("External id"))
-                gaps.append({"ns": span.start - last.end, "after": last.name, "before": span.name, "operator": operator})
+                gaps.append(
+                    {"ns": span.start - last.end, "after": last.name, "before": span.name, "operator": operator}
+                )
                 idle += span.start - last.end
             last = max(last, span, key=lambda one: one.end)
         window += last.end - work[0].start
@@ -70,11 +74,16 @@ def idle_gaps(recording: Recording) -> dict[str, Any]:
 
 
 def memory_timeline(recording: Recording, device_kind: str) -> dict[str, Any]:
-    """Bytes allocated on the measured device over the recorded calls; points are nanoseconds since the first call began."""
+    """Bytes allocated on the measured device over the recorded calls; points are nanoseconds since the first call
+    began."""
     if not recording.calls:
         return {}
     start, end = recording.calls[0].start, recording.calls[-1].end
-    own = [entry for entry in recording.memory if _DEVICE_TYPES.get(entry[3][0]) == device_kind and start <= entry[0] <= end]
+    own = [
+        entry
+        for entry in recording.memory
+        if _DEVICE_TYPES.get(entry[3][0]) == device_kind and start <= entry[0] <= end
+    ]
     if not own:
         return {}
     base = own[0][1] - own[0][2]
@@ -90,7 +99,10 @@ def memory_timeline(recording: Recording, device_kind: str) -> dict[str, Any]:
 
 
 def launch_sentence(launch: dict[str, Any], issue_ns: float) -> tuple[bool, str]:
-    """(launch-bound or not, why). issue_ns: what the host takes to issue a call without the profiler, which slows it severalfold."""
+    """(launch-bound or not, why).
+
+    issue_ns: what the host takes to issue a call without the profiler, which slows it severalfold.
+    """
     device, count = launch["device_ns"], launch["launches"]
     bound = issue_ns > device
     verdict = "the device waits for the host" if bound else "the host is ahead of the device"

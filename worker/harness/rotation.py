@@ -26,14 +26,20 @@ _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003
 _VERIFIED = 3
 _DISTINCT = 16
-"""Sets with numbers of their own. More lie in a CUDA graph alone, where no host code could remember any, and drawing takes its time."""
+"""Sets with numbers of their own.
+
+More lie in a CUDA graph alone, where no host code could remember any, and drawing takes its time.
+"""
 _PADDING_UNIT = 512
 _LARGEST_PADDING = 4096
 _POISON = 77
 
 
 class Rotation:
-    """`count` input sets, each with its ready-made call. With `scatter`, each lies at a random offset from the one before."""
+    """`count` input sets, each with its ready-made call.
+
+    With `scatter`, each lies at a random offset from the one before.
+    """
 
     def __init__(self, problem: CaseProblem, seed: int, count: int, scatter: random.Random | None = None) -> None:
         self.problem = problem
@@ -46,7 +52,9 @@ class Rotation:
         self._probes = _spread(list(range(count)), _VERIFIED)
         for index, set_seed in enumerate(self._seeds):
             self.sets.append(
-                _copied(problem, self.sets[index % _DISTINCT], set_seed) if index >= _DISTINCT else problem.data(set_seed)
+                _copied(problem, self.sets[index % _DISTINCT], set_seed)
+                if index >= _DISTINCT
+                else problem.data(set_seed)
             )
             if scatter is not None:
                 # No larger than a set: the allocator keeps small and large tensors in different places.
@@ -86,7 +94,10 @@ class Rotation:
                 self._refresh(index)
 
     def spoil(self, result: Any) -> Any:
-        """A copy of what a call returned. The original is wiped, so that memory handed out again holds no right answer."""
+        """A copy of what a call returned.
+
+        The original is wiped, so that memory handed out again holds no right answer.
+        """
         copy = map_tensors(lambda tensor: tensor.detach().clone(), result)
         wipe(result, self.sets)
         return copy
@@ -126,7 +137,9 @@ class Rotation:
 
     def _drawn(self, index: int, seed: int) -> CaseData:
         moved = self.problem.data(seed)
-        return CaseData(self.problem.data(self._seeds[index]).inputs, moved.incoming) if self.problem.backward else moved
+        return (
+            CaseData(self.problem.data(self._seeds[index]).inputs, moved.incoming) if self.problem.backward else moved
+        )
 
 
 @contextmanager
@@ -142,9 +155,12 @@ def no_collection() -> Iterator[None]:
 
 
 def _copied(problem: CaseProblem, data: CaseData, seed: int) -> CaseData:
-    """The numbers that `data` holds, drawn from `seed`, in other memory; drawn anew where a copy would be laid out in another way."""
+    """The numbers that `data` holds, drawn from `seed`, in other memory; drawn anew where a copy would be laid out in
+    another way."""
     copy = data.map(lambda tensor: tensor.detach().clone())
-    alike = all(mine.stride() == theirs.stride() for (_, mine), (_, theirs) in zip(copy.tensors(), data.tensors(), strict=True))
+    alike = all(
+        mine.stride() == theirs.stride() for (_, mine), (_, theirs) in zip(copy.tensors(), data.tensors(), strict=True)
+    )
     return copy if alike else problem.data(seed)
 
 
@@ -157,7 +173,8 @@ def _spread(indices: list[int], count: int) -> list[int]:
 
 
 def wipe(result: Any, given: Iterable[CaseData]) -> None:
-    """Fills what calls returned with NaN, unless it is a view of something given: the gradient of a sum is the gradient that came in."""
+    """Fills what calls returned with NaN, unless it is a view of something given: the gradient of a sum is the gradient
+    that came in."""
     inputs = {tensor.untyped_storage().data_ptr() for data in given for _, tensor in data.tensors()}
     for _, tensor in named_tensors(result):
         if tensor.untyped_storage().data_ptr() not in inputs:

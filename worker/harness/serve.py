@@ -54,7 +54,9 @@ class HarnessServer:
 
     def __init__(self, arguments: argparse.Namespace, requests: IO[str], replies: IO[str]) -> None:
         if arguments.contract != CONTRACT:
-            raise CannotServeError(f"the commit asks for contract {arguments.contract}; this service knows contract {CONTRACT}")
+            raise CannotServeError(
+                f"the commit asks for contract {arguments.contract}; this service knows contract {CONTRACT}"
+            )
         self._requests = requests
         self._replies = replies
         self._device = _open_device(arguments.device)
@@ -125,7 +127,9 @@ def _open_device(name: str) -> torch.device:
             raise CannotServeError(f"{name} is not available: torch {torch.__version__} finds no CUDA device")
         device = torch.device("cuda", device.index or 0)
         if device.index >= torch.cuda.device_count():
-            raise CannotServeError(f"{name} is not available: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+            raise CannotServeError(
+                f"{name} is not available: there are {torch.cuda.device_count()} CUDA devices, counted from 0"
+            )
         torch.cuda.set_device(device)
     return device
 

@@ -1,9 +1,9 @@
 """Plants NaN, infinities, denormals and negative zero among the inputs, and looks where they come out.
 
-The numbers between them are those of an earlier run, so its oracle tells which elements of a result the planting touches. An
-element that it does not touch must be as right as before. One that the oracle calls NaN because of a NaN, or infinite because of
-an infinity, must not be an ordinary number. Nothing else is judged: what an infinity minus, over or times another comes to, or a
-gradient at a point that has none, is a matter of how the formula is written.
+The numbers between them are those of an earlier run, so its oracle tells which elements of a result the planting
+touches. An element that it does not touch must be as right as before. One that the oracle calls NaN because of a NaN,
+or infinite because of an infinity, must not be an ordinary number. Nothing else is judged: what an infinity minus, over
+or times another comes to, or a gradient at a point that has none, is a matter of how the formula is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _NAN, _INFINITE = (math.nan, math.nan), (math.inf, -math.inf)
 
 
 def special_values(scene: ProbeContext) -> str:
-    """Runs the variant once with NaN and once with infinities among its numbers; WrongResultError names what came out wrong."""
+    """Runs the variant once with NaN and once with infinities among its numbers; WrongResultError names what came out
+    wrong."""
     reason = scene.problem.operator.no_special_values or scene.problem.variant.no_special_values
     if reason:
         raise NotProbedError(reason)
@@ -63,8 +64,8 @@ def _judge(scene: ProbeContext, name: str, result: Tensor, oracle: Tensor, nan: 
 def _plant(data: CaseData, values: tuple[float, ...], seed: int) -> bool:
     """Puts special values into the data, in place; False where nothing takes them.
 
-    `values` go into the largest input and the incoming gradients alone, because one NaN in a small operand, such as a weight,
-    would leave no number to judge; denormals and negative zeros go everywhere.
+    `values` go into the largest input and the incoming gradients alone, because one NaN in a small operand, such as a
+    weight, would leave no number to judge; denormals and negative zeros go everywhere.
     """
     floats = [(name, t) for name, t in data.tensors() if t.dtype.is_floating_point and t.numel() and t.is_contiguous()]
     if not floats:

@@ -18,8 +18,8 @@ FEWEST = 10
 def interval(samples: Sequence[float]) -> tuple[float, float, float]:
     """(median, low, high): the 95 % interval of the median from order statistics, which assumes no distribution.
 
-    It is as wide as for so many independent samples as know the median equally well: samples that depend on their neighbours
-    say the same thing several times.
+    It is as wide as for so many independent samples as know the median equally well: samples that depend on their
+    neighbours say the same thing several times.
     """
     ordered = sorted(samples)
     count = len(ordered)
@@ -56,4 +56,6 @@ def summarize(metric: str, samples: Sequence[float], dropped: int = 0, reason: s
     ordered = sorted(samples)
     spread = quantile(ordered, 0.75) - quantile(ordered, 0.25)
     noise = spread / median if median else 0.0
-    return Measurement(metric, [round(s, 3) for s in samples], median, low, high, noise, dropped, reason, describe(samples))
+    return Measurement(
+        metric, [round(s, 3) for s in samples], median, low, high, noise, dropped, reason, describe(samples)
+    )

@@ -1,7 +1,7 @@
 """Times calls on the CPU with the monotonic clock.
 
-`hot`: an inner loop of at least 50 µs over rotated inputs, divided by its length. `cold`: single calls, each after the last-level
-cache was filled with other memory. The loop's own cost, some 50 ns a call, is part of both.
+`hot`: an inner loop of at least 50 µs over rotated inputs, divided by its length. `cold`: single calls, each after the
+last-level cache was filled with other memory. The loop's own cost, some 50 ns a call, is part of both.
 """
 
 from __future__ import annotations

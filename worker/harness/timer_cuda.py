@@ -1,9 +1,9 @@
 """Times calls on an NVIDIA GPU with device events.
 
 `graph`: CUDA graphs of launches that walk through input sets covering more than three times the L2, in several memory
-placements; replays follow each other without a gap, so launch cost is not in it and data is cold. `cold`: one eager call after
-the L2 was overwritten, queued behind a sleeping kernel so that the host is ahead. `hot`: a graph as before of launches on one and
-the same input set, which stays in the L2 if it fits. `call`: the host's time from calling to a
+placements; replays follow each other without a gap, so launch cost is not in it and data is cold. `cold`: one eager
+call after the L2 was overwritten, queued behind a sleeping kernel so that the host is ahead. `hot`: a graph as before
+of launches on one and the same input set, which stays in the L2 if it fits. `call`: the host's time from calling to a
 finished device. Outputs of a graph stay in its own memory, so the last replay's can be verified.
 """
 
@@ -30,8 +30,10 @@ _MOST_SETS = 256
 _EAGER_SETS = 8
 _L2_COVERED = 3
 _WALK_NS = 200_000_000
-"""One walk through the sets takes at most about this long. Where that makes them few, reading one from memory is not a thousandth of a
-call."""
+"""One walk through the sets takes at most about this long.
+
+Where that makes them few, reading one from memory is not a thousandth of a call.
+"""
 _WALKS_NS = 1_000_000_000
 """The walks of all placements together do."""
 _MEMORY_SHARE = 0.4
@@ -66,15 +68,16 @@ class CaptureError(NoMetricError):
 class Lead:
     """Lets the device sleep while the host queues what is timed, so that no gap between launches is timed with it.
 
-    How long a host that others use takes for that changes from moment to moment, so the event at its beginning tells whether it was in
-    time.
+    How long a host that others use takes for that changes from moment to moment, so the event at its beginning tells
+    whether it was in time.
     """
 
     def __init__(self, nanoseconds: float) -> None:
         self._ns = nanoseconds
 
     def tries(self, awake: torch.cuda.Event) -> Iterator[None]:
-        """Once, or again after a longer sleep where the caller had not queued everything, `awake` first, when the device woke."""
+        """Once, or again after a longer sleep where the caller had not queued everything, `awake` first, when the
+        device woke."""
         while True:
             sleep(self._ns)
             yield
@@ -85,10 +88,12 @@ class Lead:
 
 
 class GraphTimer:
-    """Replays of CUDA graphs, one per memory placement, each slice on the next placement. `hot`: one graph over one input set.
+    """Replays of CUDA graphs, one per memory placement, each slice on the next placement.
 
-    No host code runs in a replay, so nothing can be kept between two; the new numbers of `verify` are what a variant fails on
-    that returned something kept when it was captured.
+    `hot`: one graph over one input set.
+
+    No host code runs in a replay, so nothing can be kept between two; the new numbers of `verify` are what a variant
+    fails on that returned something kept when it was captured.
     """
 
     def __init__(self, problem: CaseProblem, seed: int, placements: int, *, hot: bool = False) -> None:
@@ -103,7 +108,8 @@ class GraphTimer:
         self._replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, replay_ns))))
 
     def take(self) -> list[float]:
-        """One slice: nanoseconds per launch of up to ten replays of one placement, all placements' slices together some 20 ms."""
+        """One slice: nanoseconds per launch of up to ten replays of one placement, all placements' slices together some
+        20 ms."""
         return self._next().replay(self._replays)
 
     def take_between(self, before: Callable[[], Any], after: Callable[[], Any]) -> int:
@@ -218,7 +224,8 @@ class CudaColdTimer:
             result = call()
             end.record()
         end.synchronize()
-        # The second wait finds the device idle: what it takes is the host's own, which is slow now and then in a virtual machine.
+        # The second wait finds the device idle: what it takes is the host's own, which is slow now and then in a
+        # virtual machine.
         self._beside.append(_wait_ns() - _wait_ns())
         return elapsed_ns(start, end), result
 
@@ -231,7 +238,8 @@ class CudaColdTimer:
             )
 
     def _after_pause_ns(self, longer: float) -> float:
-        """What the wait takes once anything that lasts this long has had time to finish: a library may have memory freed in it instead."""
+        """What the wait takes once anything that lasts this long has had time to finish: a library may have memory
+        freed in it instead."""
         waits = []
         for _ in range(_EAGER_SAMPLES):
             (call,), _index = self._rotation.batch(1)
@@ -326,13 +334,15 @@ def measure_set(problem: CaseProblem, seed: int) -> tuple[int, int]:
 
 
 def plan_sets(device: torch.device, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
-    """(sets per placement, placements): enough to leave the L2 behind, few enough to leave most of the memory free and not to take long."""
+    """(sets per placement, placements): enough to leave the L2 behind, few enough to leave most of the memory free and
+    not to take long."""
     l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
     return plan(l2_bytes, _affordable(device, set_bytes), set_bytes, call_ns, placements)
 
 
 def plan(l2_bytes: int, affordable: int, set_bytes: int, call_ns: int, placements: int) -> tuple[int, int]:
-    """As plan_sets, with memory for `affordable` sets: two at least, more than cover the L2 three times where walks are short."""
+    """As plan_sets, with memory for `affordable` sets: two at least, more than cover the L2 three times where walks are
+    short."""
     wanted = min(max(2, math.ceil(_L2_COVERED * l2_bytes / set_bytes) + 1), _MOST_SETS, _in_one_walk(call_ns))
     sets = max(1, min(wanted, affordable))
     return sets, max(1, min(placements, affordable // sets, _WALKS_NS // (sets * call_ns)))
@@ -344,7 +354,9 @@ def _in_one_walk(call_ns: int) -> int:
 
 def _eager_rotation(problem: CaseProblem, seed: int) -> Rotation:
     set_bytes, call_ns = measure_set(problem, seed)
-    return Rotation(problem, seed, max(1, min(_EAGER_SETS, _affordable(problem.device, set_bytes), _in_one_walk(call_ns))))
+    return Rotation(
+        problem, seed, max(1, min(_EAGER_SETS, _affordable(problem.device, set_bytes), _in_one_walk(call_ns)))
+    )
 
 
 def _affordable(device: torch.device, set_bytes: int) -> int:

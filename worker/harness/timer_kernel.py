@@ -1,8 +1,8 @@
 """Times what an NVIDIA GPU itself is busy with: the sum of the durations of all kernels, copies and fills of a call.
 
-CUPTI stamps start and end of each on the device, so neither launches nor gaps between kernels nor events are in it, however short
-the kernel is; a difference of two timings would carry the noise of both. Switching CUPTI on takes tens of milliseconds of host
-time, so a slice is one session over many calls.
+CUPTI stamps start and end of each on the device, so neither launches nor gaps between kernels nor events are in it,
+however short the kernel is; a difference of two timings would carry the noise of both. Switching CUPTI on takes tens of
+milliseconds of host time, so a slice is one session over many calls.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def busy_ns(run: Callable[[], Any]) -> list[int]:
 
 
 def split(durations: list[int], calls: int) -> list[float]:
-    """Nanoseconds per call from durations in the order of their starts; one mean where they do not fall into equal parts."""
+    """Nanoseconds per call from durations in the order of their starts; one mean where they do not fall into equal
+    parts."""
     if not durations or len(durations) % calls:
         return [sum(durations) / calls]
     each = len(durations) // calls
@@ -87,6 +88,8 @@ def _device_work(recorded: profile) -> list[Any]:
     found = [
         event
         for event in results.events()
-        if event.device_type() == DeviceType.CUDA and not event.is_user_annotation() and not event.name().startswith(_NO_WORK)
+        if event.device_type() == DeviceType.CUDA
+        and not event.is_user_annotation()
+        and not event.name().startswith(_NO_WORK)
     ]
     return sorted(found, key=lambda event: event.start_ns())

@@ -1,7 +1,9 @@
-"""Reads a Chrome trace of torch.profiler piece by piece, and keeps what the tables are made of. Durations are nanoseconds.
+"""Reads a Chrome trace of torch.profiler piece by piece, and keeps what the tables are made of.
 
-Everything is held against the calls that were recorded, each inside an annotation of its own: outside them there is only the
-harness, which waits for the device.
+Durations are nanoseconds.
+
+Everything is held against the calls that were recorded, each inside an annotation of its own: outside them there is
+only the harness, which waits for the device.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Span:
 
 @dataclass(slots=True)
 class Recording:
-    """What a trace holds. work: kernels, copies and fills on the device, by start; operations: torch operators on the host.
+    """What a trace holds.
+
+    work: kernels, copies and fills on the device, by start; operations: torch operators on the host.
 
     memory: (time, bytes allocated then, bytes that came or went, device type and index) of every event of an allocator.
     """

@@ -34,7 +34,8 @@ class _Row:
 
 
 def kernel_table(recording: Recording, device_kind: str) -> list[TraceKernel]:
-    """What ran, by total time: kernels and copies with how they were launched; on a CPU torch operators, less those inside them."""
+    """What ran, by total time: kernels and copies with how they were launched; on a CPU torch operators, less those
+    inside them."""
     rows: dict[str, _Row] = {}
     for span, self_ns in steps(recording, device_kind):
         row = rows.setdefault(span.name, _Row(details=_details(recording, span, device_kind)))
@@ -55,7 +56,8 @@ def runtime_calls(recording: Recording) -> dict[str, float]:
 
 
 def sequence(recording: Recording, device_kind: str) -> list[list[Any]]:
-    """[name, nanoseconds] of every step of one call in order, the mean over the calls; empty when the calls differ or are long."""
+    """[name, nanoseconds] of every step of one call in order, the mean over the calls; empty when the calls differ or
+    are long."""
     calls: dict[int, list[tuple[str, float]]] = {}
     for span, self_ns in sorted(steps(recording, device_kind), key=lambda step: step[0].start):
         if span.call is not None:
@@ -108,9 +110,13 @@ def _details(recording: Recording, span: Span, device_kind: str) -> dict[str, An
     if device_kind == "cpu":
         shapes = span.arguments.get("Input Dims")
         return {"shapes": shapes} if shapes else {}
-    facts: dict[str, Any] = {ours: span.arguments[theirs] for theirs, ours in _FACTS.items() if theirs in span.arguments}
+    facts: dict[str, Any] = {
+        ours: span.arguments[theirs] for theirs, ours in _FACTS.items() if theirs in span.arguments
+    }
     if "grid" in facts and "block" in facts:
-        found = occupancy(recording.device, facts["grid"], facts["block"], facts.get("registers", 0), facts.get("shared_bytes", 0))
+        found = occupancy(
+            recording.device, facts["grid"], facts["block"], facts.get("registers", 0), facts.get("shared_bytes", 0)
+        )
         if found is not None:
             facts |= {
                 "theoretical_occupancy": round(found.share, 4),

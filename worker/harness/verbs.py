@@ -47,7 +47,10 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a child is started for. threads: CPU threads it uses; cores: CPUs it was given; sanitize: what it runs under, if anything."""
+    """What a child is started for.
+
+    threads: CPU threads it uses; cores: CPUs it was given; sanitize: what it runs under, if anything.
+    """
 
     root: Path
     operators: str
@@ -70,7 +73,9 @@ class Verbs:
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
         self._opchecked: Memory = set()
-        native.configure(setting.root / setting.native, setting.cache, setting.device.type, setting.sanitize == "address")
+        native.configure(
+            setting.root / setting.native, setting.cache, setting.device.type, setting.sanitize == "address"
+        )
 
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
         """Of the operator that the request names, or of all."""
@@ -90,9 +95,16 @@ class Verbs:
         resources = [KernelResources(*kernel) for kernel in built.resources]
         message = "" if built.status == "ok" else last_lines(built.log)
         return BuildReply(
-            Status(built.status), message, built.key, built.cached, built.seconds, built.log, resources,
-            built.compile_seconds, built.code_hash,
-        )  # fmt: skip
+            Status(built.status),
+            message,
+            built.key,
+            built.cached,
+            built.seconds,
+            built.log,
+            resources,
+            built.compile_seconds,
+            built.code_hash,
+        )
 
     def check(self, request: Request, progress: Progress) -> CheckReply:
         problem = self.problem(request)

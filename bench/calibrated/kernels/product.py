@@ -1,7 +1,7 @@
 """Work with a known slow-down for CPUs: `slower` does what `plain` does and a share of its operations once more.
 
-Waiting would not do here: the other threads fall asleep meanwhile, and waking them costs more than the wait. Nor would a kernel that
-memory bounds: on a shared machine others take part of its bandwidth.
+Waiting would not do here: the other threads fall asleep meanwhile, and waking them costs more than the wait. Nor would
+a kernel that memory bounds: on a shared machine others take part of its bandwidth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What reading returns. Durations are nanoseconds, sizes bytes, times UTC; a `change` is new over old, 1.0 meaning no change."""
+"""What reading returns.
+
+Durations are nanoseconds, sizes bytes, times UTC; a `change` is new over old, 1.0 meaning no change.
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ class CodeChange:
 class BuildView:
     """A build of one operator's library for one commit.
 
-    base_sha: the nearest earlier commit with a build of it on the same device; changes is against that one, None where there is none.
-    unchanged_since: the first commit of those in a row whose machine code is all the same; None where it is unknown.
+    base_sha: the nearest earlier commit with a build of it on the same device; changes is against that one, None where
+    there is none. unchanged_since: the first commit of those in a row whose machine code is all the same; None where it
+    is unknown.
     """
 
     operator: str

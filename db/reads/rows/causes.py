@@ -11,7 +11,8 @@ from warpwatch.db.reads.rows.builds import CodeChange
 
 @dataclass(frozen=True, slots=True)
 class CodeEvidence:
-    """Machine code at the nearest commits that were built on the device: at or before the base, and at or behind the head.
+    """Machine code at the nearest commits that were built on the device: at or before the base, and at or behind the
+    head.
 
     base_hash, head_hash: fingerprints of all of it, empty where they are unknown. changes: kernels that differ.
     """
@@ -25,7 +26,10 @@ class CodeEvidence:
 
 @dataclass(frozen=True, slots=True)
 class BenchSide:
-    """How the worst series was timed at the nearest commit on one side. health: see contract.protocol.BenchReply; facts: its environment."""
+    """How the worst series was timed at the nearest commit on one side.
+
+    health: see contract.protocol.BenchReply; facts: its environment.
+    """
 
     commit_sha: str
     job_id: int
@@ -48,7 +52,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class BenchEvidence:
-    """The worst series as both commits' own benches timed it, and in what their environments differ. None: not timed on that side."""
+    """The worst series as both commits' own benches timed it, and in what their environments differ.
+
+    None: not timed on that side.
+    """
 
     variant: str
     case: str
@@ -78,12 +85,17 @@ class ErrorChange:
     @property
     def ratio(self) -> float | None:
         """How many times the error grew; None where either side is unknown or was exact."""
-        return self.head_relative / self.base_relative if self.base_relative and self.head_relative is not None else None
+        return (
+            self.head_relative / self.base_relative if self.base_relative and self.head_relative is not None else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorEvidence:
-    """checked: how many outputs and gradients both sides were asked for. changes: those whose error or rightness is another, worst first."""
+    """checked: how many outputs and gradients both sides were asked for.
+
+    changes: those whose error or rightness is another, worst first.
+    """
 
     checked: int
     changes: list[ErrorChange] = field(default_factory=list)

@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
-    """branch: the one that is watched, None for the default one. What webhooks are signed with is never told, only that it is set."""
+    """branch: the one that is watched, None for the default one.
+
+    What webhooks are signed with is never told, only that it is set.
+    """
 
     id: int
     name: str
@@ -23,8 +26,10 @@ class RepositoryRow:
 
 @dataclass(frozen=True, slots=True)
 class CommitRow:
-    """points: timings. wrong, broken: variants on a case and device that were wrong, or ended in another status than ok, wrong, unsupported or skipped.
-    unchanged: operators that were not measured, because their sources are those of a commit that was.
+    """points: timings.
+
+    wrong, broken: variants on a case and device that were wrong, or ended in another status than ok, wrong, unsupported
+    or skipped. unchanged: operators that were not measured, because their sources are those of a commit that was.
     """
 
     id: int
@@ -42,7 +47,8 @@ class CommitRow:
 
 @dataclass(frozen=True, slots=True)
 class UnchangedRow:
-    """An operator that was not measured at a commit, because its sources are those of the commit `since`, whose id is `since_id`."""
+    """An operator that was not measured at a commit, because its sources are those of the commit `since`, whose id is
+    `since_id`."""
 
     operator: str
     since: str

@@ -33,7 +33,10 @@ class FalseAlarmView:
 
 @dataclass(frozen=True, slots=True)
 class ProofView:
-    """One run of all mutants or cheaters on a device. innocent: runs of right variants, over `seeds` seeds, that found nothing."""
+    """One run of all mutants or cheaters on a device.
+
+    innocent: runs of right variants, over `seeds` seeds, that found nothing.
+    """
 
     id: int
     kind: str

@@ -1,4 +1,5 @@
-"""What a report is made from: the jobs of a submission, what went wrong in them, paired rounds, and changes that history showed."""
+"""What a report is made from: the jobs of a submission, what went wrong in them, paired rounds, and changes that
+history showed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ class JobFact:
 
 @dataclass(frozen=True, slots=True)
 class ResultFact:
-    """A result of a check, bench or profile that is not ok. known_before: the base's newest check of the same ended so too."""
+    """A result of a check, bench or profile that is not ok.
+
+    known_before: the base's newest check of the same ended so too.
+    """
 
     job_id: int
     kind: str
@@ -46,7 +50,10 @@ class ResultFact:
 
 @dataclass(frozen=True, slots=True)
 class PairFact:
-    """Paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i]. is_accepted: someone said it may be so."""
+    """Paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
+
+    is_accepted: someone said it may be so.
+    """
 
     job_id: int
     status: str

@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """kind: suite | rerun | backfill. cron: when, in UTC. request: operators, suite, device and what else a submission says."""
+    """kind: suite | rerun | backfill.
+
+    cron: when, in UTC. request: operators, suite, device and what else a submission says.
+    """
 
     id: int
     repository: str
@@ -32,7 +35,9 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRow:
-    """Something that keeps numbers from coming and that nobody asked to be so. kind: stale_device | stale_worker | unfit | missing | vanished.
+    """Something that keeps numbers from coming and that nobody asked to be so.
+
+    kind: stale_device | stale_worker | unfit | missing | vanished.
 
     What it is not about is empty: a device has no operator. since: when it began, as far as is known.
     """
@@ -53,6 +58,12 @@ class AlarmRow:
 def alarm(kind: str, since: datetime, message: str, remedy: str, **about: Any) -> AlarmRow:
     """An alarm; what it is not about is left out."""
     nothing: dict[str, Any] = {
-        "repository": "", "operator": "", "variant": "", "cases": [], "device_key": "", "commit_sha": "", "job_id": None,
-    }  # fmt: skip
+        "repository": "",
+        "operator": "",
+        "variant": "",
+        "cases": [],
+        "device_key": "",
+        "commit_sha": "",
+        "job_id": None,
+    }
     return AlarmRow(kind=kind, since=since, message=message, remedy=remedy, **(nothing | about))

@@ -73,7 +73,8 @@ class PointRow:
     bound: str | None
     result_id: int
     distribution: dict[str, Any] | None = None
-    """contract.protocol.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not told."""
+    """contract.protocol.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not
+    told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,10 @@ class StatusMark:
 
 @dataclass(frozen=True, slots=True)
 class ReadingRow:
-    """What one run measured in one series. Unlike points of a history, all runs of a commit count: repeats teach the noise."""
+    """What one run measured in one series.
+
+    Unlike points of a history, all runs of a commit count: repeats teach the noise.
+    """
 
     commit_sha: str
     commit_id: int

@@ -40,8 +40,8 @@ class RegressionRow:
 class RegressionSeriesRow:
     """base_ns, head_ns: the paired rounds of the comparison that decided it.
 
-    base_status, head_status: those of its checks, where something broke; then message is what the failing one said, and replay does
-    it again in a checkout.
+    base_status, head_status: those of its checks, where something broke; then message is what the failing one said, and
+    replay does it again in a checkout.
     """
 
     series_id: int
@@ -73,7 +73,10 @@ class NoteRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A job that was to tell something about a change, and what it said. base_sha is the commit that head_sha was measured beside."""
+    """A job that was to tell something about a change, and what it said.
+
+    base_sha is the commit that head_sha was measured beside.
+    """
 
     job_id: int
     job_kind: str
@@ -120,8 +123,9 @@ class Verdicts:
 class EventRow:
     """What one cause did: changes in one direction and one range of commits, or in ranges that lie inside each other.
 
-    id, ratio and the range are those of its worst regression. open: how many of its regressions are new or acknowledged.
-    common: what all of them share and nothing that stayed the same does, in words; empty where nothing simple tells them apart.
+    id, ratio and the range are those of its worst regression. open: how many of its regressions are new or
+    acknowledged. common: what all of them share and nothing that stayed the same does, in words; empty where nothing
+    simple tells them apart.
     """
 
     id: int
@@ -141,10 +145,12 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class QualityRow:
-    """How good suspicions of one period were, and how quickly somebody looked; None in `since` and `until` for all time.
+    """How good suspicions of one period were, and how quickly somebody looked; None in `since` and `until` for all
+    time.
 
-    triaged: of the confirmed ones, those that a person said something of. decide_seconds: median from the end of the first job at the
-    head commit to the decision. triage_seconds: median from the decision to the first word of a person. None where there is none.
+    triaged: of the confirmed ones, those that a person said something of. decide_seconds: median from the end of the
+    first job at the head commit to the decision. triage_seconds: median from the decision to the first word of a
+    person. None where there is none.
     """
 
     since: datetime | None

@@ -10,7 +10,9 @@ from warpwatch import Operator, both_directions, case
 def register():
     """Gradient and fake kernel of the native operator."""
     torch.library.register_fake("native_scale::forward", torch.empty_like)
-    torch.library.register_autograd("native_scale::forward", lambda ctx, g: torch.ops.native_scale.forward(g.contiguous()))
+    torch.library.register_autograd(
+        "native_scale::forward", lambda ctx, g: torch.ops.native_scale.forward(g.contiguous())
+    )
 
 
 operator = Operator(

@@ -58,7 +58,9 @@ def reads_past_end(x):
     return 3 * x + 1 + 0 * beyond
 
 
-@operator.variant("counts_on_zeros", idea="adds to memory that was never written, and that the system hands out as zeros")
+@operator.variant(
+    "counts_on_zeros", idea="adds to memory that was never written, and that the system hands out as zeros"
+)
 def counts_on_zeros(x):
     y = torch.empty(2**24)[: x.numel()]
     y[:-1] = 3 * x[:-1] + 1

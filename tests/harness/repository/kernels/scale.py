@@ -206,7 +206,9 @@ def bad_alloc(x):
     raise RuntimeError("std::bad_alloc")
 
 
-@operator.variant("picky", idea="f64 only", unsupported=lambda case, device: None if case.precision == "f64" else "needs f64")
+@operator.variant(
+    "picky", idea="f64 only", unsupported=lambda case, device: None if case.precision == "f64" else "needs f64"
+)
 def picky(x):
     return 3 * x + 1
 

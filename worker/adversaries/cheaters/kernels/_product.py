@@ -1,4 +1,7 @@
-"""The operator that every file here cheats at: y = a @ b. It computes much and moves little, so not computing it pays."""
+"""The operator that every file here cheats at: y = a @ b.
+
+It computes much and moves little, so not computing it pays.
+"""
 
 from warpwatch import Cost, Operator, case
 

@@ -6,7 +6,9 @@ from kernels._product import N, make_operator
 # Looking at the numbers costs a wait for the device: on a GPU only a product of this size takes longer.
 LARGE = 2048
 
-operator = make_operator("kept", "Keeps earlier results, by address, by value, or by a glance at the numbers.", (N, LARGE))
+operator = make_operator(
+    "kept", "Keeps earlier results, by address, by value, or by a glance at the numbers.", (N, LARGE)
+)
 
 caught_by = {
     "by_pointer": "a result was kept",
@@ -47,7 +49,9 @@ def by_value(a, b):
     return KEPT[key].clone()
 
 
-@operator.variant("by_value_in_place", idea="computes once per value, and hands out the very tensor", unsupported=other_size)
+@operator.variant(
+    "by_value_in_place", idea="computes once per value, and hands out the very tensor", unsupported=other_size
+)
 def by_value_in_place(a, b):
     key = (float(a.sum()), float(b.sum()))
     if key not in KEPT:

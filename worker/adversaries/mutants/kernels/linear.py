@@ -78,7 +78,9 @@ def forward_only(case, device):
     return "has no gradient" if case.direction == "bwd" else None
 
 
-@operator.variant("relies_on_zeros", idea="adds to memory that the system happens to hand out as zeros", unsupported=forward_only)
+@operator.variant(
+    "relies_on_zeros", idea="adds to memory that the system happens to hand out as zeros", unsupported=forward_only
+)
 def relies_on_zeros(x, w, bias):
     y = torch.empty(2**23, dtype=x.dtype, device=x.device)[: x.shape[0] * w.shape[0]].view(x.shape[0], w.shape[0])
     y += torch.addmm(bias, x, w.mT)

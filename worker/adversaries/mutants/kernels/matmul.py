@@ -18,7 +18,10 @@ caught_by = {
 
 
 def inputs(case, make):
-    return {"a": make.normal(case["batch"], case["m"], case["k"]), "b": make.normal(case["batch"], case["k"], case["n"])}
+    return {
+        "a": make.normal(case["batch"], case["m"], case["k"]),
+        "b": make.normal(case["batch"], case["k"], case["n"]),
+    }
 
 
 def cost(case):
@@ -87,7 +90,9 @@ def f16_accumulator(a, b):
     return y.to(a.dtype)
 
 
-@operator.variant("batch_folded", idea="folds the batch into the inner dimension, so that every result is the sum of all")
+@operator.variant(
+    "batch_folded", idea="folds the batch into the inner dimension, so that every result is the sum of all"
+)
 def batch_folded(a, b):
     return torch.einsum("bmk,bkn->mn", a, b).expand(a.shape[0], -1, -1).contiguous()
 

@@ -53,7 +53,9 @@ def wrong_mask_edge(x, length):
     return normalised(x, inside(x, length + 1))
 
 
-@operator.variant("nan_swallowed", idea="finds the maximum with a comparison that is false for NaN, and counts NaN as nought")
+@operator.variant(
+    "nan_swallowed", idea="finds the maximum with a comparison that is false for NaN, and counts NaN as nought"
+)
 def nan_swallowed(x, length):
     return normalised(torch.where(x.isnan(), -torch.inf, x), inside(x, length))
 

@@ -1,4 +1,5 @@
-"""y[i] = w0 x[i-2] + w1 x[i-1] + w2 x[i], nought before the beginning: a causal convolution, in C++ over tiles with a halo."""
+"""y[i] = w0 x[i-2] + w1 x[i-1] + w2 x[i], nought before the beginning: a causal convolution, in C++ over tiles with a
+halo."""
 
 import torch
 
@@ -82,7 +83,10 @@ def tiles(x, w):
 
 
 @operator.variant(
-    "short_halo", idea="a halo of one: the second element before each tile counts as nought", native=True, devices=("cpu",)
+    "short_halo",
+    idea="a halo of one: the second element before each tile counts as nought",
+    native=True,
+    devices=("cpu",),
 )
 def short_halo(x, w):
     return run(x, w, SHORT_HALO)
@@ -93,28 +97,40 @@ def uninitialised_output(x, w):
     return run(x, w, UNWRITTEN)
 
 
-@operator.variant("writes_past_end", idea="one element too many", native=True, devices=("cpu",), unsupported=odd_sizes_only)
+@operator.variant(
+    "writes_past_end", idea="one element too many", native=True, devices=("cpu",), unsupported=odd_sizes_only
+)
 def writes_past_end(x, w):
     return run(x, w, PAST_END)
 
 
-@operator.variant("ignores_strides", idea="takes the pointer of a view that is not contiguous", native=True, devices=("cpu",))
+@operator.variant(
+    "ignores_strides", idea="takes the pointer of a view that is not contiguous", native=True, devices=("cpu",)
+)
 def ignores_strides(x, w):
     return run(x, w, NO_STRIDES)
 
 
-@operator.variant("scratch_too_small", idea="overruns its own scratch, where no tensor lies", native=True, devices=("cpu",))
+@operator.variant(
+    "scratch_too_small", idea="overruns its own scratch, where no tensor lies", native=True, devices=("cpu",)
+)
 def scratch_too_small(x, w):
     return run(x, w, SMALL_SCRATCH)
 
 
-@operator.variant("reads_past_end", idea="multiplies the element behind the last one by nought", native=True, devices=("cpu",))
+@operator.variant(
+    "reads_past_end", idea="multiplies the element behind the last one by nought", native=True, devices=("cpu",)
+)
 def reads_past_end(x, w):
     return run(x, w, READS_PAST_END)
 
 
 @operator.variant(
-    "wrong_fake", idea="tells torch.compile of one element too many", native=True, devices=("cpu",), unsupported=forward_only
+    "wrong_fake",
+    idea="tells torch.compile of one element too many",
+    native=True,
+    devices=("cpu",),
+    unsupported=forward_only,
 )
 def wrong_fake(x, w):
     return torch.ops.mutant_stencil.misdescribed(x, w, RIGHT)

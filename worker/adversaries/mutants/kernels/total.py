@@ -31,14 +31,21 @@ def shared(x):
 
 
 @operator.variant(
-    "lost_updates", idea="two threads add to one number without a lock", native=True, devices=("cpu",), unsupported=large_only
+    "lost_updates",
+    idea="two threads add to one number without a lock",
+    native=True,
+    devices=("cpu",),
+    unsupported=large_only,
 )
 def lost_updates(x):
     return torch.ops.mutant_total.run(x, FAULTY)
 
 
 @operator.variant(
-    "missing_barrier", idea="reads shared memory without waiting for the threads that write it", native=True, devices=("cuda",)
+    "missing_barrier",
+    idea="reads shared memory without waiting for the threads that write it",
+    native=True,
+    devices=("cuda",),
 )
 def missing_barrier(x):
     return torch.ops.mutant_total.run(x, FAULTY)
