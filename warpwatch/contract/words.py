@@ -18,6 +18,20 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
+class Reason(StrEnum):
+    """Why a job, a run, a result or a comparison has no number. A message beside it is for people; nothing is decided by it.
+
+    unchanged: the sources are those of a commit that was measured. base_failed: the base of a comparison could not be
+    measured, which says nothing about its head. interpreter_mismatch: two commits ask for different interpreters, so
+    they cannot be compared. unfit_device: the device was busy, throttled or too hot to be measured on.
+    """
+
+    UNCHANGED = "unchanged"
+    BASE_FAILED = "base_failed"
+    INTERPRETER_MISMATCH = "interpreter_mismatch"
+    UNFIT_DEVICE = "unfit_device"
+
+
 class JobState(StrEnum):
     """queued → running → done | failed | cancelled; running → queued when its worker was lost; failed | cancelled |
     done → queued on retry."""
