@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from warpwatch.contract.words import ChangeDirection, Status, Verdict
+
 ROOT = Path(__file__).parent.parent
 GLOSSARY = ROOT / "docs" / "glossary.md"
 GENERATED = ROOT / "docs" / "reference"
@@ -96,6 +98,19 @@ def test_every_decision_is_listed() -> None:
 def test_documents_stay_short(document: Path) -> None:
     limit = LINES_OF.get(name_of(document), LINES)
     assert len(document.read_text(encoding="utf-8").splitlines()) <= limit
+
+
+def test_the_guide_to_measurement_explains_every_closed_list() -> None:
+    text = (ROOT / "docs" / "measurement.md").read_text(encoding="utf-8")
+    words = [f"`{status}`" for status in Status] + [*Verdict, *ChangeDirection]
+    assert [word for word in words if word not in text] == []
+
+
+def test_the_architecture_names_every_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [path.parent.name for path in (ROOT / "server").glob("*/__init__.py")]
+    assert rooms
+    assert [room for room in rooms if f"`{room}/`" not in text] == []
 
 
 def public_classes() -> dict[str, list[str]]:
