@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
+from warpwatch.cli import app
 from warpwatch.contract.words import ChangeDirection, Status, Verdict
 
 ROOT = Path(__file__).parent.parent
@@ -82,6 +86,26 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
         if not file.exists() or (anchor and anchor not in heading_anchors(file)):
             broken.append(target)
     assert broken == []
+
+
+def console_commands(document: Path) -> list[list[str]]:
+    """Words of every `warpwatch …` line of the document's console blocks, without the program's name."""
+    blocks = re.findall(r"```console\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("warpwatch ")]
+
+
+@pytest.mark.parametrize("document", documents(), ids=name_of)
+def test_commands_and_options_exist(document: Path) -> None:
+    for words in console_commands(document):
+        command: Any = typer.main.get_command(app)
+        while hasattr(command, "commands"):
+            assert words, "a command line names no command"
+            assert words[0] in command.commands, words
+            command = command.commands[words.pop(0)]
+        if command.name != "kron":  # It parses its own options.
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert [word for word in words if word.startswith("--") and word not in options] == []
 
 
 def test_every_decision_is_listed() -> None:
