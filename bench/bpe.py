@@ -78,9 +78,9 @@ def train(trainer: str, megabytes: int, merges: int) -> dict[str, object]:
         prepared = variant.prepare(**inputs) if variant.prepare is not None else {}
         before = reset_peak()
         began = time.perf_counter()
-        merges = variant.function(**inputs, **prepared)
+        result = variant.function(**inputs, **prepared)
         seconds = time.perf_counter() - began
-    return {"seconds": seconds, "peak_bytes": peak() - before, "merges": merges.tolist()}
+    return {"seconds": seconds, "peak_bytes": peak() - before, "merges": result.tolist()}
 
 
 def reset_peak() -> int:

@@ -225,7 +225,8 @@ def main() -> None:
     if arguments.child:
         child(torch.device(arguments.device))
         return
-    runs, broken, end = [], dict[str, str](), time.perf_counter() + arguments.seconds
+    runs: list[dict[str, dict[str, Reading]]] = []
+    broken, end = dict[str, str](), time.perf_counter() + arguments.seconds
     processes = fresh_processes(Path(__file__), arguments.device, len(SIDES) * arguments.processes)
     while len(runs) < arguments.processes and time.perf_counter() < end:
         merged: dict[str, dict[str, Reading]] = {}

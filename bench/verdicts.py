@@ -27,6 +27,7 @@ from functools import cache, partial
 from math import exp
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -142,7 +143,7 @@ Paired = Callable[[random.Random, float], list[tuple[float, float]]]
 
 def confirmed(paired: Paired, draw: random.Random, factor: float, suspected: float) -> bool:
     rounds = paired(draw, factor)
-    direction = "slower" if suspected > 1 else "faster"
+    direction: Literal["slower", "faster"] = "slower" if suspected > 1 else "faster"
     base_ns, head_ns = [base for base, _ in rounds], [head for _, head in rounds]
     return decide(base_ns, head_ns, direction, suspected, "cuda").decision == "confirmed"
 

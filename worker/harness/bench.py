@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from .anticheat import expect_honest
 from .extras import CallCounters, empty_ns, measure_setup, open_timer
 from .health import DeviceHealth
 from .integrity import TamperGuard, watch
-from .problem import CaseProblem
+from .problem import CaseProblem, Progress
 from .rotation import no_collection
 from .summary import FEWEST, is_narrow, summarize
 from .timer_cuda import CaptureError, GraphTimer, NoMetricError
@@ -36,8 +35,6 @@ _SHORTEST = 0.2
 _LONGEST = 10
 """A metric may take this many times its budget to collect its ten samples."""
 _SLICE_NS = 40_000_000
-
-Progress = Callable[[int, int, str], None]
 
 
 class Timer(Protocol):

@@ -7,8 +7,6 @@ inputs. A variant that passes is then probed: see probes.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -19,12 +17,10 @@ from .failures import WrongResultError
 from .inputs import bits
 from .oracle import Oracle, explain_first
 from .probes import OpcheckMemory, ProbeContext, run_probes
-from .problem import CaseData, CaseProblem
+from .problem import CaseData, CaseProblem, Progress
 
 _SECOND_SEED = 1_000_003
 """Added to the seed for the second set of inputs."""
-
-Progress = Callable[[int, int, str], None]
 
 
 def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: Progress) -> CheckReply:

@@ -26,7 +26,7 @@ from .compare import compare, explain, is_right
 from .failures import WrongResultError, device_works, status_of
 from .guards import GuardedAllocations, GuardedInputs, Layout, aligned, offset, strided
 from .oracle import Oracle
-from .problem import CaseData, CaseProblem
+from .problem import CaseData, CaseProblem, Progress
 from .rotation import wipe
 from .timer_cuda import CaptureError, capture
 
@@ -40,7 +40,6 @@ _NO_FAKE = "There was no fake impl registered"
 _OPCHECK_TOLERANCE = 1e-2
 """The compiled and the plain call run the same kernel, and the rest of the check judges the numbers."""
 
-Progress = Callable[[int, int, str], None]
 OpcheckMemory = set[tuple[str, str, str]]
 """(operator, variant, torch operator and direction) that this process has put through opcheck; once is enough."""
 Calls = dict[Any, tuple[tuple[Any, ...], dict[str, Any]]]

@@ -21,6 +21,9 @@ from .integrity import expect_plain
 _INCOMING_SEED = 0x5EED
 """Combined with the seed of the inputs, so that an incoming gradient never equals an input."""
 
+Progress = Callable[[int, int, str], None]
+"""Reports (steps done, all steps, text) to the parent."""
+
 
 @dataclass(frozen=True, slots=True)
 class CaseData:

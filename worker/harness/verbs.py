@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,13 +34,11 @@ from .failures import Refusal
 from .integrity import TamperGuard, watch
 from .loader import Loader, find
 from .probes import OpcheckMemory
-from .problem import CaseProblem
+from .problem import CaseProblem, Progress
 from .profiling import profile_problem
 
 LOG_LINES = 30
 """Lines of a compiler's output that a message quotes; the whole log is in the build reply."""
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)

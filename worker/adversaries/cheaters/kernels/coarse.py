@@ -3,7 +3,7 @@
 import torch
 from kernels._product import make_operator
 
-operator = make_operator("coarse", "Computes in a lower precision than it is asked for.")
+operator = make_operator("coarse", "Computes in a lower precision than that of the case.")
 
 caught_by = {
     "bf16": "computes in bf16",
