@@ -1,11 +1,10 @@
-"""Byte-pair training of our C++ and of Hugging Face's tokenizers on the same corpora: MB/s, peak memory, whether merges
-are identical.
+"""Compares byte-pair training of our C++ and of Hugging Face's tokenizers: MB/s, peak memory and the merges.
 
 python bench/bpe.py [--megabytes 2 18] [--merges 1000] [--trainers v3 v4 hf_tokenizers]
 
-Corpora are synthetic proteins (kernels/bpe_train.py). Each training runs in a process of its own, which is given the
-corpus as it wants it, so that conversion is no part of the seconds. The memory is the process's peak above what it held
-before training, interpreter and corpus. Exits 1 when merges differ. hf_tokenizers needs `pip install tokenizers`.
+Corpora are synthetic proteins (kernels/bpe_train.py). Each training runs in a process of its own on a corpus in its own
+format, so the seconds exclude conversion. Memory is the peak of the process minus its memory before training. Exits 1
+when merges differ. hf_tokenizers needs `pip install tokenizers`.
 """
 
 from __future__ import annotations
@@ -49,27 +48,25 @@ def main() -> int:
 
 
 def compare(megabytes: int, merges: int, trainers: list[str]) -> bool:
-    """Prints a line per trainer; whether all of them found the same merges."""
+    """Prints a line per trainer; returns whether all trainers found the same merges."""
     expected = None
     same = True
     for trainer in trainers:
         command = [sys.executable, __file__, "--train", trainer, "--megabytes", str(megabytes), "--merges", str(merges)]
-        found = json.loads(
-            subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()[-1]
-        )
-        expected = expected or found["merges"]
-        alike = found["merges"] == expected
-        same = same and alike
-        print(
-            f"{megabytes:>3} MB  {trainer:<14} {found['seconds']:8.2f} s  {megabytes / found['seconds']:8.2f} MB/s  "
-            f"{found['peak_bytes'] / 1e6:8.0f} MB  {'identical' if alike else 'DIFFERENT'} merges, load {os.getloadavg()[0]:.1f}",
-            flush=True,
-        )
+        output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+        training = json.loads(output.splitlines()[-1])
+        expected = expected or training["merges"]
+        is_identical = training["merges"] == expected
+        same = same and is_identical
+        speed = f"{training['seconds']:8.2f} s  {megabytes / training['seconds']:8.2f} MB/s"
+        memory = f"{training['peak_bytes'] / 1e6:8.0f} MB"
+        verdict = f"{'identical' if is_identical else 'DIFFERENT'} merges, load {os.getloadavg()[0]:.1f}"
+        print(f"{megabytes:>3} MB  {trainer:<14} {speed}  {memory}  {verdict}", flush=True)
     return same
 
 
 def train(trainer: str, megabytes: int, merges: int) -> dict[str, object]:
-    """One training in this process."""
+    """Runs one training in this process; returns its seconds, peak bytes and merges."""
     torch.set_grad_enabled(False)
     maker = SeededMaker(SEED, torch.device("cpu"), "i32")
     inputs = bpe_train.inputs(case("i32", symbols=megabytes * 1_000_000, merges=merges), maker)
@@ -81,19 +78,19 @@ def train(trainer: str, megabytes: int, merges: int) -> dict[str, object]:
         prepared = variant.prepare(**inputs) if variant.prepare is not None else {}
         before = reset_peak()
         began = time.perf_counter()
-        found = variant.function(**inputs, **prepared)
+        result = variant.function(**inputs, **prepared)
         seconds = time.perf_counter() - began
-    return {"seconds": seconds, "peak_bytes": peak() - before, "merges": found.tolist()}
+    return {"seconds": seconds, "peak_bytes": peak() - before, "merges": result.tolist()}
 
 
 def reset_peak() -> int:
-    """Bytes that the process holds now. From here on `peak` counts anew, where Linux allows it."""
+    """Resets `peak` where Linux allows it; returns the bytes that the process holds now."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return peak()
 
 
 def peak() -> int:
-    """The most bytes of memory that the process has held."""
+    """The peak memory of the process in bytes."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

@@ -1,11 +1,11 @@
-"""Cold and no-change build times of csrc, per operator.
+"""Times cold and unchanged builds of csrc, per operator.
 
 CCACHE_DISABLE=1 python bench/builds.py [--repeats 5]
 
-Builds every operator into an empty cache, once as for a CPU (C++ alone) and once as for a GPU (CUDA for every
-architecture too, when nvcc is found), then again with nothing changed. A compiler cache would make a second run of this
-command look better than it is. Prints seconds for the cold build and the median and range of the no-change builds in
-milliseconds; the aims are 20 s and 50 ms on two cores.
+Builds every operator into an empty cache, once for a CPU (C++ only) and once for a GPU (also CUDA for every
+architecture, if nvcc is installed), then again without changes. Disable compiler caches, which would make a second run
+faster. Prints seconds of the cold build, and the median and range of the unchanged builds in milliseconds. The goals
+are 20 s and 50 ms on two cores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Fresh processes for benchmarks that ask how much identical code differs from process to process.
+"""Fresh processes for benchmarks of how much identical code differs between processes.
 
-A process answers the harness's own requests (contract.protocol.Request) about a repository, as a worker's child does;
-only the confinement is missing.
+A process serves requests of the harness (contract.protocol.Request) for a repository, as a worker's child does, but
+without the sandbox.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 
 import torch
 
-from warpwatch.worker.harness.verbs import Setting, Verbs
+from warpwatch.worker.harness.verbs import ChildSettings, Verbs
 from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
 ROOT = Path(__file__).parents[1]
-Answer = Callable[[dict[str, Any]], dict[str, Any]]
+Handler = Callable[[dict[str, Any]], dict[str, Any]]
+_REPLY = "reply "
 
 
-class Fresh:
-    """A child that runs `script --child …`: it imports and warms up at once, and then answers one JSON line per
-    request."""
+class FreshProcess:
+    """A child that runs `script --child …`: it imports and warms up, and then serves requests as JSON lines."""
 
     def __init__(self, script: Path, arguments: list[str], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -34,22 +34,22 @@ class Fresh:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            # As in a worker's children.
+            # The same environment as in a worker's children.
             env={**os.environ, **SHORT_SPIN, **KEEP_FREED_MEMORY, **environment},
         )
 
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """The child's answer; SystemExit when it died instead."""
+    def request(self, **request: Any) -> dict[str, Any]:
+        """Sends one request and returns the reply; raises SystemExit when the child has died."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        # Libraries print as they like, so an answer is marked.
+        # Libraries print to the same stream, so replies have a prefix.
         for line in self._process.stdout:
-            if line.startswith("answer "):
-                answer: dict[str, Any] = json.loads(line.removeprefix("answer "))
-                return answer
-        raise SystemExit(f"a child ended with status {self._process.wait()} before it had answered {request}")
+            if line.startswith(_REPLY):
+                reply: dict[str, Any] = json.loads(line.removeprefix(_REPLY))
+                return reply
+        raise SystemExit(f"a child exited with status {self._process.wait()} without a reply to {request}")
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -57,30 +57,30 @@ class Fresh:
         self._process.wait()
 
 
-def fresh_ones(
+def fresh_processes(
     script: Path, device: str, count: int, *arguments: str, ahead: int = 1, **environment: str
-) -> Iterator[Fresh]:
-    """`count` children for `device` one after another, each the caller's to close.
+) -> Iterator[FreshProcess]:
+    """Yields `count` children for `device` one after another; the caller closes each.
 
-    On a GPU the next `ahead` import while the last one works; on a CPU they would be in the way of what is timed.
+    On a GPU the next `ahead` children import meanwhile; on a CPU they would disturb the timings.
     """
-    beyond = ahead if device.startswith("cuda") else 0
-    waiting: list[Fresh] = []
+    started_early = ahead if device.startswith("cuda") else 0
+    waiting: list[FreshProcess] = []
     for index in range(count):
-        while len(waiting) < min(1 + beyond, count - index):
-            waiting.append(Fresh(script, ["--device", device, *arguments], environment))
+        while len(waiting) < min(1 + started_early, count - index):
+            waiting.append(FreshProcess(script, ["--device", device, *arguments], environment))
         yield waiting.pop(0)
 
 
-def serve(answer: Answer) -> None:
-    """Answers requests until there are no more."""
+def serve(handle: Handler) -> None:
+    """Serves requests from standard input until it ends."""
     for line in sys.stdin:
-        print("answer " + json.dumps(answer(json.loads(line))), flush=True)
+        print(_REPLY + json.dumps(handle(json.loads(line))), flush=True)
 
 
 def open_verbs(repository: Path, device: torch.device) -> Verbs:
-    """The harness for the repository at `repository`, with as many threads as cores, and the device awake."""
+    """The harness for `repository` on an initialised device, with as many threads as cores."""
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)
     torch.zeros(1, device=device)
-    return Verbs(Setting(repository, "kernels", "csrc", device, ROOT / ".warpwatch" / "builds", cores, cores))
+    return Verbs(ChildSettings(repository, "kernels", "csrc", device, ROOT / ".warpwatch" / "builds", cores, cores))

@@ -1,11 +1,11 @@
-"""Latency of histories, the overview and regressions with millions of points loaded.
+"""Measures the latency of histories, the overview and regressions on a database with millions of points.
 
 python bench/million_points.py [--points 1000000] [--regressions 5000] [--requests 200]
 
-Loads a year of synthetic rows into a fresh database of an embedded server, starts the server on it and times whole HTTP
-requests over loopback, one at a time. Prints p50 and p95 in milliseconds; the aims are p95 <= 50 ms for a history and
-<= 150 ms for the overview with a million points, and <= 100 ms for "what regressed in the past year and is still open?"
-with two million, on two cores.
+Loads a year of synthetic rows into a new embedded database, starts the server and times whole HTTP requests over
+loopback, one at a time. Prints p50 and p95 in milliseconds. The goals on two cores are p95 <= 50 ms for a history and
+<= 150 ms for the overview with a million points, and <= 100 ms with two million for the open regressions of the past
+year.
 """
 
 from __future__ import annotations
@@ -39,63 +39,76 @@ INSERT INTO repositories (name, url) VALUES ('load', '/nowhere');
 INSERT INTO devices (key, kind, name) VALUES ('cpu-load', 'cpu', 'load');
 INSERT INTO environments (device_id, key, facts) SELECT id, 'load', '{}' FROM devices WHERE key = 'cpu-load';
 INSERT INTO commits (repository_id, sha, parent_sha, ordinal, author, authored_at, subject)
-  SELECT r.id, lpad(to_hex(n), 40, '0'), lpad(to_hex(n - 1), 40, '0'), n, 'load', now() - (%(commits)s - n) * (interval '1 day' * %(days)s / %(commits)s), 'commit ' || n
+  SELECT r.id, lpad(to_hex(n), 40, '0'), lpad(to_hex(n - 1), 40, '0'), n, 'load',
+         now() - (%(commits)s - n) * (interval '1 day' * %(days)s / %(commits)s), 'commit ' || n
   FROM repositories r, generate_series(1, %(commits)s) n;
 INSERT INTO operators (repository_id, name) SELECT id, 'op' || n FROM repositories, generate_series(1, %(operators)s) n;
 INSERT INTO variants (operator_id, name) SELECT id, 'v' || n FROM operators, generate_series(1, %(variants)s) n;
 INSERT INTO cases (operator_id, key, sizes, precision, direction, layout, suites, flops, bytes)
-  SELECT id, 'n=' || n || ',f32,fwd', jsonb_build_object('n', n), 'f32', 'fwd', 'contiguous', '["quick"]', 1000 * n, 100 * n
+  SELECT id, 'n=' || n || ',f32,fwd', jsonb_build_object('n', n), 'f32', 'fwd', 'contiguous', '["quick"]', 1000 * n,
+         100 * n
   FROM operators, generate_series(1, %(cases)s) n;
 INSERT INTO submissions (repository_id, request, origin) SELECT id, '{}', 'api' FROM repositories;
 INSERT INTO jobs (submission_id, kind, commit_id, operator_id, device_id, spec, state, attempt, judged_at, finished_at)
   SELECT s.id, k.kind, c.id, o.id, d.id, '{}', 'done', 1, now(), now()
   FROM submissions s, commits c, operators o, devices d, (VALUES ('check'), ('bench')) k(kind);
-INSERT INTO runs (job_id, attempt, environment_id, state, finished_at) SELECT j.id, 1, e.id, 'done', now() FROM jobs j, environments e;
-INSERT INTO results (run_id, kind, commit_id, ordinal, operator_id, variant_id, case_id, device_id, environment_id, status)
+INSERT INTO runs (job_id, attempt, environment_id, state, finished_at)
+  SELECT j.id, 1, e.id, 'done', now() FROM jobs j, environments e;
+INSERT INTO results (run_id, kind, commit_id, ordinal, operator_id, variant_id, case_id, device_id, environment_id,
+                     status)
   SELECT r.id, j.kind, j.commit_id, c.ordinal, j.operator_id, v.id, k.id, j.device_id, r.environment_id, 'ok'
   FROM runs r JOIN jobs j ON j.id = r.job_id JOIN commits c ON c.id = j.commit_id
   JOIN variants v ON v.operator_id = j.operator_id JOIN cases k ON k.operator_id = j.operator_id;
 INSERT INTO series (operator_id, case_id, variant_id, device_id, protocol, metric)
   SELECT o.id, k.id, v.id, d.id, '1', m.metric
-  FROM operators o JOIN cases k ON k.operator_id = o.id JOIN variants v ON v.operator_id = o.id, devices d, unnest(%(metrics)s::text[]) m(metric);
-INSERT INTO points (series_id, commit_id, ordinal, environment_id, result_id, median_ns, low_ns, high_ns, noise, count, roofline_share, bound)
+  FROM operators o JOIN cases k ON k.operator_id = o.id JOIN variants v ON v.operator_id = o.id, devices d,
+  unnest(%(metrics)s::text[]) m(metric);
+INSERT INTO points (series_id, commit_id, ordinal, environment_id, result_id, median_ns, low_ns, high_ns, noise, count,
+                    roofline_share, bound)
   SELECT s.id, r.commit_id, r.ordinal, r.environment_id, r.id, t.ns, t.ns * 0.99, t.ns * 1.01, 0.01, 100, 0.5, 'copy'
   FROM results r JOIN series s ON s.case_id = r.case_id AND s.variant_id = r.variant_id AND s.device_id = r.device_id,
   LATERAL (SELECT 10000 * (1 + s.id %% 17) * (1 + 0.01 * random()) AS ns) t WHERE r.kind = 'bench';
 """
 
-# A few suspicions for every commit. Most become regressions, half of which are open; a fifth is still a range of
-# several commits.
+# A few suspicions for every commit. Most become regressions, and half of these are open; a fifth still spans several
+# commits.
 REGRESSIONS = """
 SELECT setseed(0.5);
 CREATE TEMPORARY TABLE dice AS
-  SELECT h.id AS head, h.ordinal, o.id AS operator, h.authored_at, random() AS a, random() AS b, random() AS c, random() AS e,
-         CASE WHEN random() < 0.8 THEN 1 ELSE 2 + floor(10 * random()) END AS width
-  FROM commits h, operators o, generate_series(1, ceil(%(regressions)s / (%(commits)s * %(operators)s::float))::int) WHERE h.ordinal > 20;
-INSERT INTO regressions (operator_id, device_id, base_commit_id, head_commit_id, direction, verdict, state, ratio, low, high, assignee,
-                         due_on, created_at, decided_at, settled_at, triaged_at)
-  SELECT operator, d.id, base.id, head, w.direction, v.verdict, CASE WHEN c < 0.5 THEN 'new' WHEN c < 0.6 THEN 'acknowledged' ELSE 'fixed' END,
+  SELECT h.id AS head, h.ordinal, o.id AS operator, h.authored_at, random() AS a, random() AS b, random() AS c,
+         random() AS e, CASE WHEN random() < 0.8 THEN 1 ELSE 2 + floor(10 * random()) END AS width
+  FROM commits h, operators o, generate_series(1, ceil(%(regressions)s / (%(commits)s * %(operators)s::float))::int)
+  WHERE h.ordinal > 20;
+INSERT INTO regressions (operator_id, device_id, base_commit_id, head_commit_id, direction, verdict, state, ratio, low,
+                         high, assignee, due_on, created_at, decided_at, settled_at, triaged_at)
+  SELECT operator, d.id, base.id, head, w.direction, v.verdict,
+         CASE WHEN c < 0.5 THEN 'new' WHEN c < 0.6 THEN 'acknowledged' ELSE 'fixed' END,
          r.ratio, r.ratio * 0.99, r.ratio * 1.01, CASE WHEN c > 0.3 THEN 'person ' || (10 * c)::int END,
-         CASE WHEN c > 0.8 THEN current_date + (100 * a - 50)::int END, t.at, CASE WHEN v.verdict <> 'suspected' THEN t.at + interval '5 minutes' END,
-         CASE WHEN v.verdict <> 'suspected' THEN t.at + interval '1 hour' END, CASE WHEN c > 0.2 THEN t.at + interval '1 day' * c END
+         CASE WHEN c > 0.8 THEN current_date + (100 * a - 50)::int END, t.at,
+         CASE WHEN v.verdict <> 'suspected' THEN t.at + interval '5 minutes' END,
+         CASE WHEN v.verdict <> 'suspected' THEN t.at + interval '1 hour' END,
+         CASE WHEN c > 0.2 THEN t.at + interval '1 day' * c END
   FROM dice JOIN commits base ON base.ordinal = dice.ordinal - width, devices d,
   LATERAL (SELECT CASE WHEN a < 0.6 THEN 'slower' WHEN a < 0.9 THEN 'faster' ELSE 'broken' END AS direction) w,
-  LATERAL (SELECT CASE WHEN b < 0.6 THEN 'confirmed' WHEN b < 0.9 THEN 'dismissed' WHEN b < 0.98 THEN 'unsure' ELSE 'suspected' END AS verdict) v,
+  LATERAL (SELECT CASE WHEN b < 0.6 THEN 'confirmed' WHEN b < 0.9 THEN 'dismissed' WHEN b < 0.98 THEN 'unsure'
+                       ELSE 'suspected' END AS verdict) v,
   LATERAL (SELECT CASE w.direction WHEN 'slower' THEN 1.03 + e WHEN 'faster' THEN 0.97 - e / 2 END AS ratio) r,
   LATERAL (SELECT dice.authored_at + interval '2 hours' AS at) t
   ON CONFLICT DO NOTHING;
 INSERT INTO regression_series (regression_id, series_id, suspected_ratio, verdict, ratio, low, high)
   SELECT r.id, s.id, r.ratio, r.verdict, r.ratio, r.low, r.high FROM regressions r
-  CROSS JOIN LATERAL (SELECT id FROM series WHERE operator_id = r.operator_id AND metric = 'hot' ORDER BY (id * 7919 + r.id) %% 1009 LIMIT 1 + r.id %% 6) s;
+  CROSS JOIN LATERAL (SELECT id FROM series WHERE operator_id = r.operator_id AND metric = 'hot'
+                      ORDER BY (id * 7919 + r.id) %% 1009 LIMIT 1 + r.id %% 6) s;
 INSERT INTO trials (regression_id, job_id, purpose, base_commit_id, head_commit_id, answer, ratio, answered_at)
-  SELECT r.id, (SELECT j.id FROM jobs j WHERE j.commit_id = r.head_commit_id AND j.operator_id = r.operator_id AND j.kind = 'bench'), 'confirm',
+  SELECT r.id, (SELECT j.id FROM jobs j
+                WHERE j.commit_id = r.head_commit_id AND j.operator_id = r.operator_id AND j.kind = 'bench'), 'confirm',
          r.base_commit_id, r.head_commit_id, 'changed', r.ratio, r.decided_at FROM regressions r ON CONFLICT DO NOTHING;
 """
 
 
 @contextmanager
 def loaded_server(points: int, regressions: int) -> Iterator[tuple[str, str]]:
-    """Address of a server on a loaded database, and the database's URL."""
+    """(address of a server on a loaded database, URL of the database)."""
     with tempfile.TemporaryDirectory(prefix="ww") as folder:
         home = Path(folder)
         url = embedded.start(home)
@@ -126,7 +139,7 @@ def loaded_server(points: int, regressions: int) -> Iterator[tuple[str, str]]:
 
 
 def commits_for(points: int) -> int:
-    """How many commits make so many points."""
+    """The number of commits that give so many points."""
     return max(points // SERIES, 30)
 
 
@@ -163,16 +176,16 @@ def wait_for(address: str) -> None:
             time.sleep(0.1)
         else:
             return
-    raise SystemExit(f"nothing answers at {address}")
+    raise SystemExit(f"no server responds at {address}")
 
 
 def time_requests(addresses: list[str]) -> list[float]:
-    """Milliseconds of each request, body read to its end; the first ten are warm-up and not counted."""
+    """Milliseconds of each request with its whole body; the first ten are warm-up and left out."""
     taken = []
     for address in addresses:
         began = time.perf_counter()
-        with urllib.request.urlopen(address) as answer:
-            answer.read()
+        with urllib.request.urlopen(address) as response:
+            response.read()
         taken.append((time.perf_counter() - began) * 1e3)
     return taken[10:]
 
@@ -207,16 +220,15 @@ def time_histories(address: str, count: int, commits: int) -> None:
 
 
 def time_regressions(address: str, count: int, url: str) -> None:
-    """What regressed in the past year and is still open, as people and scripts ask it."""
-    year = f"from={date.today() - timedelta(days=DAYS)}"
-    asked = f"repository=load&state=open&{year}"
+    """Times requests for the open regressions of the past year, in every format."""
+    query = f"repository=load&state=open&from={date.today() - timedelta(days=DAYS)}"
     for name, path in (
-        ("open of the past year, events JSON", f"/api/v1/events?{asked}"),
-        ("the same, rows JSON", f"/api/v1/regressions?{asked}"),
-        ("the same, CSV", f"/api/v1/regressions.csv?{asked}"),
-        ("the same, page", f"/regressions?{asked}"),
-        ("the same, page 10", f"/regressions?{asked}&before=180"),
-        ("of one operator and person, page", f"/regressions?{asked}&operator=op1&assignee=person%205"),
+        ("open of the past year, events JSON", f"/api/v1/events?{query}"),
+        ("the same, rows JSON", f"/api/v1/regressions?{query}"),
+        ("the same, CSV", f"/api/v1/regressions.csv?{query}"),
+        ("the same, page", f"/regressions?{query}"),
+        ("the same, page 10", f"/regressions?{query}&before=180"),
+        ("of one operator and person, page", f"/regressions?{query}&operator=op1&assignee=person%205"),
         ("quality of alarms, JSON", "/api/v1/quality?repository=load"),
     ):
         report(name, time_requests([address + path] * count))

@@ -1,11 +1,11 @@
-"""Latency of the queue and of a warm worker.
+"""Measures the latency of the queue and of a warm worker.
 
 python bench/queue_latency.py [--jobs 200] [--repeats 10]
 
-Pick-up: from committing a submission to the worker's handler starting, one job at a time on an idle worker; p50 and
-p99. First result: from POST /api/v1/submissions to the job being done, for one check of one variant on one case of this
-checkout's HEAD, on a worker that has just measured the same commit; median and range. Both on an embedded server over
-its socket.
+Pick-up: from the commit of a submission until the worker's handler starts, one job at a time on an idle worker; p50 and
+p99. First result: from POST /api/v1/submissions until the job is done, for one check of one variant on one case of this
+checkout's HEAD, on a worker that has just measured the same commit; median and range. Both use an embedded database
+over its socket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 
 
 async def pick_ups(url: str, count: int) -> list[float]:
-    """Milliseconds from commit to handler, per job."""
+    """Milliseconds from commit to handler of each job."""
     database = Database(url)
     with database.session() as s:
         repository = registry.ensure_repository(s, "queue", "/nowhere")
@@ -61,7 +61,7 @@ async def pick_ups(url: str, count: int) -> list[float]:
 
 
 def first_results(client: Client, count: int) -> list[float]:
-    """Seconds from asking to done, on a worker that is warm for the commit."""
+    """Seconds from request to result, on a worker that is warm for the commit."""
     client.post("/repositories", {"name": "first", "url": str(ROOT)})
     sha = git.resolve(ROOT, "HEAD")
     request = {
@@ -105,9 +105,8 @@ def main() -> None:
                 while not any(worker["state"] == "alive" for worker in client.get("/workers")["items"]):
                     time.sleep(0.2)
                 seconds = first_results(client, arguments.repeats)
-        print(
-            f"submission to result, warm, {len(seconds)} times: median {statistics.median(seconds):.2f} s ({min(seconds):.2f} … {max(seconds):.2f})"
-        )
+        spread = f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} … {max(seconds):.2f})"
+        print(f"submission to result, warm, {len(seconds)} times: median {spread}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""How far apart are measurements of identical code in fresh processes: ours beside the timers that people use.
+"""Measures how much timings of identical code differ between fresh processes, with our metrics and with other timers.
 
 python bench/spread.py [--device cuda:0] [--processes 20] [--output FILE.md]
 
-Each of so many times a fresh process measures every case with our metrics and another with the peers, whose order
-rotates, in turn first and alone on the device. Two, because what one timer leaves behind in a process moves the next
-one's times: after eight streams had work an H100 starts each kernel 0.3 µs later. Printed per case and method: the
-median over the processes, the spread (max - min over that median), the 95th percentile of |difference from that
-median|, and the seconds one measurement took, warm-up and capture included. Peers that are not installed are left out
-and named.
+In each round, one fresh process measures every case with our metrics and another one with the peers, in rotating order.
+Both are alone on the device, and they take turns at being first. Separate processes are needed because one timer can
+change the times of the next: after eight streams have been used, every kernel launch in a process on an H100 becomes
+0.3 µs slower. Prints per case and method the median over the processes, the spread (max - min over the median), the
+95th percentile of |difference from the median|, and the seconds of one measurement with warm-up and capture. Peers that
+are not installed are left out and named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.fresh import ROOT, fresh_ones, open_verbs, serve
+from bench.fresh import ROOT, fresh_processes, open_verbs, serve
 from warpwatch.contract.protocol import Request
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.summary import quantile
@@ -52,7 +52,7 @@ CASES = {
 }
 SIDES = ("warpwatch", "peers")
 BUDGET_NS = 250_000_000
-"""Half of it goes to the first metric, which then takes about as long as do_bench."""
+"""Half of it goes to the first metric, which then runs about as long as do_bench."""
 PEER_SECONDS = 0.125
 NVBENCH_SECONDS = 0.3
 
@@ -61,11 +61,11 @@ COUNTED = {
     "warpwatch clock": "{:.4f} GHz",
     "warpwatch instructions": "{:.0f} instructions",
 }
-"""What is no time, and how it is written."""
+"""Formats of the readings that are not times."""
 
 Call = Callable[[], Any]
 Reading = tuple[float, float]
-"""(nanoseconds per call or what is counted, seconds it took to find out; a count is part of the metric before it)."""
+"""(nanoseconds or count per call, seconds of the measurement; 0 for a count, which belongs to another metric)."""
 
 
 def ours(verbs: Verbs, request: Request) -> dict[str, Reading]:
@@ -78,10 +78,8 @@ def ours(verbs: Verbs, request: Request) -> dict[str, Reading]:
     reply = verbs.bench(request, progress)
     times = [*began.values(), time.perf_counter()]
     seconds = {metric: times[index + 1] - times[index] for index, metric in enumerate(began)}
-    counted = {f"warpwatch {name}": (counter.median, 0.0) for name, counter in reply.counters.items()}
-    return counted | {
-        f"warpwatch {found.metric}": (found.median_ns, seconds.get(found.metric, 0.0)) for found in reply.measurements
-    }
+    counts = {f"warpwatch {name}": (counter.median, 0.0) for name, counter in reply.counters.items()}
+    return counts | {f"warpwatch {m.metric}": (m.median_ns, seconds.get(m.metric, 0.0)) for m in reply.measurements}
 
 
 def torch_timer(call: Call) -> float:
@@ -104,10 +102,7 @@ def do_bench_cudagraph(call: Call) -> float:
 
 
 def nvbench(calls: dict[str, Call]) -> dict[str, Reading]:
-    """The medians of nvbench's isolated ("cold") device times.
-
-    It runs once per process, so it takes all cases together.
-    """
+    """The medians of nvbench's isolated ("cold") device times; it runs once per process, so it takes all cases."""
     from cuda import bench
     from cuda.bench.results import BenchmarkResult
 
@@ -144,7 +139,7 @@ PEERS: dict[str, dict[str, Callable[[Call], float]]] = {
 
 
 def theirs(peer: str, problem: CaseProblem) -> dict[str, Reading]:
-    """A peer's reading of the same call."""
+    """The reading of a peer for the same call."""
     with problem.modes():
         call = problem.call(problem.data(1))
         call()
@@ -156,10 +151,12 @@ def theirs(peer: str, problem: CaseProblem) -> dict[str, Reading]:
 def measure(
     verbs: Verbs, device: torch.device, number: int, side: str, broken: dict[str, str]
 ) -> dict[str, dict[str, Reading]]:
-    """Every case by every method of one of SIDES, the `number`-th time; a method that fails is named in `broken`, and
-    the others go on."""
+    """The readings of every case by every method of one of SIDES.
+
+    number: of this round, which rotates the order. broken: gets the methods that fail, each with its error.
+    """
     problems = {}
-    found: dict[str, dict[str, Reading]] = {}
+    readings: dict[str, dict[str, Reading]] = {}
     for operator, variant, case in CASES[device.type]:
         request = Request(0, "bench", operator, variant, case, seed=1, budget_ns=BUDGET_NS)
         label = f"{operator} {variant} {case}"
@@ -170,24 +167,24 @@ def measure(
             else [("warpwatch", partial(ours, verbs, request))]
         )
         turn = number % len(steps)
-        found[label] = {}
+        readings[label] = {}
         for name, step in (*steps[turn:], *steps[:turn]):
-            with named(name, broken):
-                found[label] |= step()
+            with record_failure(name, broken):
+                readings[label] |= step()
     if device.type == "cuda" and side == "peers":
-        with named("nvbench", broken), torch.no_grad():
-            for label, reading in nvbench(
-                {label: problem.call(problem.data(1)) for label, problem in problems.items()}
-            ).items():
-                found[label]["nvbench cold"] = reading
-    return found
+        with record_failure("nvbench", broken), torch.no_grad():
+            calls = {label: problem.call(problem.data(1)) for label, problem in problems.items()}
+            for label, reading in nvbench(calls).items():
+                readings[label]["nvbench cold"] = reading
+    return readings
 
 
 @contextmanager
-def named(method: str, broken: dict[str, str]) -> Iterator[None]:
+def record_failure(method: str, broken: dict[str, str]) -> Iterator[None]:
+    """Records an exception under the method's name in `broken`."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - one method that fails must not cost the others their readings.
+    except Exception as error:  # noqa: BLE001 - the other methods must still give their readings.
         broken[method] = f"{type(error).__name__}: {error}"[:300]
 
 
@@ -196,11 +193,11 @@ def child(device: torch.device) -> None:
     for operator in sorted({operator for operator, *_ in CASES[device.type]}):
         verbs.build(Request(0, "build", operator), lambda *_: None)
 
-    def answer(request: dict[str, Any]) -> dict[str, Any]:
+    def handle(request: dict[str, Any]) -> dict[str, Any]:
         broken: dict[str, str] = {}
-        return {"found": measure(verbs, device, request["number"], request["side"], broken), "broken": broken}
+        return {"readings": measure(verbs, device, request["number"], request["side"], broken), "broken": broken}
 
-    serve(answer)
+    serve(handle)
 
 
 def table(runs: list[dict[str, dict[str, Reading]]]) -> list[str]:
@@ -220,33 +217,33 @@ def table(runs: list[dict[str, dict[str, Reading]]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--processes", type=int, default=20, help="of ours, and as many of the peers'")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further process after so long")
-    parser.add_argument(
-        "--output", type=Path, help="where the table goes as well; every reading goes beside it as JSON"
-    )
+    parser.add_argument("--processes", type=int, default=20, help="rounds of one process of ours and one of the peers")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no round after so many seconds")
+    parser.add_argument("--output", type=Path, help="write the table to this file, and every reading beside it as JSON")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        child(torch.device(given.device))
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(torch.device(arguments.device))
         return
-    runs, broken, end = [], dict[str, str](), time.perf_counter() + given.seconds
-    processes = fresh_ones(Path(__file__), given.device, len(SIDES) * given.processes)
-    while len(runs) < given.processes and time.perf_counter() < end:
-        found: dict[str, dict[str, Reading]] = {}
+    runs: list[dict[str, dict[str, Reading]]] = []
+    broken, end = dict[str, str](), time.perf_counter() + arguments.seconds
+    processes = fresh_processes(Path(__file__), arguments.device, len(SIDES) * arguments.processes)
+    while len(runs) < arguments.processes and time.perf_counter() < end:
+        merged: dict[str, dict[str, Reading]] = {}
         for side in SIDES[:: 1 if len(runs) % 2 else -1]:
             process = next(processes)
-            reply = process.ask(number=len(runs), side=side)
+            reply = process.request(number=len(runs), side=side)
             process.close()
-            found = {case: found.get(case, {}) | readings for case, readings in reply["found"].items()}
+            merged = {case: merged.get(case, {}) | readings for case, readings in reply["readings"].items()}
             broken |= reply["broken"]
-        runs.append(found)
-    lines = [f"{len(runs)} times two fresh processes on {given.device}, torch {torch.__version__}.", "", *table(runs)]
-    lines += [f"{method} did not run everywhere: {why}" for method, why in broken.items()]
+        runs.append(merged)
+    title = f"{len(runs)} times two fresh processes on {arguments.device}, torch {torch.__version__}."
+    lines = [title, "", *table(runs)]
+    lines += [f"{method} failed on some cases: {reason}" for method, reason in broken.items()]
     print("\n".join(lines))
-    if given.output:
-        given.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        given.output.with_suffix(".json").write_text(json.dumps(runs), encoding="utf-8")
+    if arguments.output:
+        arguments.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        arguments.output.with_suffix(".json").write_text(json.dumps(runs), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""How often a comparison sees a real change, and how often it sees one in identical code.
+"""Measures how often a comparison confirms a real change, and how often it confirms one in identical code.
 
 python bench/trials.py [--device cuda:0] [--rounds 24] [--change 2] [--output FILE.json]
 
-Every round takes two fresh processes that are alive at once, as a comparison of two commits does, and measures in
-slices A B B A (B A A B in every other round; eight times over on a CPU): identical code against itself, and against the
-same code with a known slow-down, which is a wait on a GPU and a share of the work done again on a CPU. A comparison is
-drawn from twelve of the rounds, without replacement, and one that is unsure once more from 36 where there are as many
-(`--rounds 48`), as the service does; in the identical pair the roles of the two processes are drawn too, since nothing
-tells them apart. So the comparisons printed share rounds: their rates are estimates from this many rounds, not from as
-many independent trials.
+Like a comparison of two commits, every round uses two fresh processes that are alive at once and measures in slices
+A B B A (B A A B in every other round; eight times over on a CPU). It measures identical code, and the same code with a
+known slow-down: a wait on a GPU, and a repeated share of the work on a CPU.
+
+A comparison is drawn from twelve of the rounds without replacement. As in the service, an unsure one is drawn again
+from 36 rounds if there are so many (`--rounds 48`). For identical code the roles of the two processes are drawn too.
+The printed comparisons share rounds, so their rates are estimates from this many rounds and not from independent
+trials.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
+from bench.fresh import ROOT, FreshProcess, fresh_processes, open_verbs, serve
 from warpwatch.contract.protocol import Request
 from warpwatch.server.verdicts.paired import MORE_ROUNDS, ROUNDS, decide
 from warpwatch.worker.comparison import middle, turns_of, typical
@@ -37,7 +38,7 @@ CASES = {"cuda": ("n=256,f32,fwd", "n=2048,f32,fwd", "n=6144,f32,fwd"), "cpu": (
 BUDGET_NS = 1_000_000_000
 IDENTICAL, CHANGED = 1000, 1000
 _TRIES, _TRIED = 2, 8
-"""Of the slow-down, and rounds of each."""
+"""Attempts to calibrate the slow-down, and the rounds of each."""
 
 Pairs = list[tuple[float, float]]
 
@@ -45,58 +46,56 @@ Pairs = list[tuple[float, float]]
 def child(device: torch.device) -> None:
     verbs = open_verbs(ROOT / "bench" / "calibrated", device)
 
-    def answer(request: dict[str, Any]) -> dict[str, Any]:
-        reply = getattr(verbs, request["verb"])(
-            Request(0, operator=OPERATORS[device.type], budget_ns=BUDGET_NS, rounds=ROUNDS, **request), _silent
-        )
+    def handle(fields: dict[str, Any]) -> dict[str, Any]:
+        request = Request(0, operator=OPERATORS[device.type], budget_ns=BUDGET_NS, rounds=ROUNDS, **fields)
+        reply = getattr(verbs, request.verb)(request, lambda *_: None)
         return {"samples": reply.samples_ns, "metric": reply.metric, "message": reply.message}
 
-    serve(answer)
+    serve(handle)
 
 
-def _silent(_done: int, _total: int, _text: str) -> None:
-    pass
-
-
-def one_round(base: Fresh, head: Fresh, kind: str, variant: str, case: str, index: int) -> tuple[float, float]:
+def measure_round(
+    base: FreshProcess, head: FreshProcess, kind: str, variant: str, case: str, index: int
+) -> tuple[float, float]:
     """(ns of `plain` in the process `base`, ns of `variant` in the process `head`)."""
     sides = {"base": (base, "plain"), "head": (head, variant)}
     turns = turns_of(index, kind)
     for side in turns[:2]:
         process, name = sides[side]
-        process.ask(verb="prepare", variant=name, case=case)
+        process.request(verb="prepare", variant=name, case=case)
     samples: dict[str, list[float]] = {"base": [], "head": []}
     for side in turns:
         process, name = sides[side]
-        samples[side].append(typical(process.ask(verb="sample", variant=name, case=case)["samples"], kind))
+        samples[side].append(typical(process.request(verb="sample", variant=name, case=case)["samples"], kind))
     for process, name in sides.values():
-        process.ask(verb="finish", variant=name, case=case)
+        process.request(verb="finish", variant=name, case=case)
     return middle(samples["base"], samples["head"])
 
 
 def measure(device: str, case: str, rounds: int, **slow_down: str) -> tuple[Pairs, Pairs]:
     """(rounds of identical code, rounds of changed code)."""
     same, changed, kind = [], [], torch.device(device).type
-    children = fresh_ones(Path(__file__), device, 2 * rounds, ahead=2, **slow_down)
+    children = fresh_processes(Path(__file__), device, 2 * rounds, ahead=2, **slow_down)
     for index in range(rounds):
         base, head = next(children), next(children)
-        same.append(one_round(base, head, kind, "plain", case, index))
-        changed.append(one_round(base, head, kind, "slower", case, index))
+        same.append(measure_round(base, head, kind, "plain", case, index))
+        changed.append(measure_round(base, head, kind, "slower", case, index))
         base.close()
         head.close()
     return same, changed
 
 
 def calibrate(device: str, case: str, change: float) -> dict[str, str]:
-    """What makes `slower` take `change` percent longer.
+    """The environment that makes `slower` take `change` percent longer.
 
-    A launch hides part of a wait, and a small product is no bargain, so it is tried.
+    It is found by trial, because a launch hides part of a wait, and a small product is relatively slow.
     """
     plain = median(base for base, _ in measure(device, case, 1)[0])
     share = change / 100
     for _ in range(_TRIES):
-        found = median(head / base - 1 for base, head in measure(device, case, _TRIED, **_slow_down(share, plain))[1])
-        share *= min(2.0, max(0.5, change / 100 / found)) if found > 0 else 2.0
+        changed = measure(device, case, _TRIED, **_slow_down(share, plain))[1]
+        reached = median(head / base - 1 for base, head in changed)
+        share *= min(2.0, max(0.5, change / 100 / reached)) if reached > 0 else 2.0
     return _slow_down(share, plain)
 
 
@@ -105,24 +104,23 @@ def _slow_down(share: float, plain: float) -> dict[str, str]:
 
 
 def verdicts(pairs: Pairs, count: int, suspected: float, device_kind: str, may_swap: bool) -> Counter[str]:
-    """What `count` comparisons drawn from the rounds say, each suspected to be `suspected` times as slow.
+    """The decisions of `count` comparisons drawn from the rounds.
 
-    What is unsure is asked once more with more rounds, where there are as many.
+    suspected: the ratio that each comparison tests. An unsure one is drawn again with more rounds if there are so many.
     """
-    draw, said = random.Random(0), Counter[str]()
+    draw, decisions = random.Random(0), Counter[str]()
 
     def decision(rounds: int) -> str:
         drawn = draw.sample(pairs, rounds)
         if may_swap:
             drawn = [pair if draw.random() < 0.5 else pair[::-1] for pair in drawn]
-        return decide(
-            [base for base, _ in drawn], [head for _, head in drawn], "slower", suspected, device_kind
-        ).decision
+        base_ns, head_ns = [base for base, _ in drawn], [head for _, head in drawn]
+        return decide(base_ns, head_ns, "slower", suspected, device_kind).decision
 
     for _ in range(count):
         first = decision(ROUNDS)
-        said[decision(MORE_ROUNDS) if first == "unsure" and len(pairs) >= MORE_ROUNDS else first] += 1
-    return said
+        decisions[decision(MORE_ROUNDS) if first == "unsure" and len(pairs) >= MORE_ROUNDS else first] += 1
+    return decisions
 
 
 def describe(case: str, device_kind: str, change: float, same: Pairs, changed: Pairs) -> str:
@@ -130,11 +128,12 @@ def describe(case: str, device_kind: str, change: float, same: Pairs, changed: P
     ratios = {
         name: sorted(head / base for base, head in pairs) for name, pairs in (("same", same), ("changed", changed))
     }
-    spread = {name: f"{median(found):.4f} ({found[0]:.4f} … {found[-1]:.4f})" for name, found in ratios.items()}
+    spread = {name: f"{median(rows):.4f} ({rows[0]:.4f} … {rows[-1]:.4f})" for name, rows in ratios.items()}
     false = verdicts(same, IDENTICAL, factor, device_kind, may_swap=True)
     true = verdicts(changed, CHANGED, factor, device_kind, may_swap=False)
     return (
-        f"{case}: {median(base for base, _ in same) / 1e3:.2f} µs; ratio of identical code {spread['same']}, of +{change:g} % {spread['changed']}\n"
+        f"{case}: {median(base for base, _ in same) / 1e3:.2f} µs; "
+        f"ratio of identical code {spread['same']}, of +{change:g} % {spread['changed']}\n"
         f"  identical: {dict(false)} of {IDENTICAL}; changed: {dict(true)} of {CHANGED}"
     )
 
@@ -143,27 +142,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--change", type=float, default=2.0, help="percent that the slower variant takes longer")
+    parser.add_argument("--change", type=float, default=2.0, help="percent by which the slower variant is slower")
     parser.add_argument("--cases", nargs="*", help="default: all")
-    parser.add_argument("--output", type=Path, help="where every round's two times go, as JSON")
+    parser.add_argument("--output", type=Path, help="write both times of every round to this file, as JSON")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        child(torch.device(given.device))
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(torch.device(arguments.device))
         return
-    found, kind = {}, torch.device(given.device).type
-    for case in given.cases or CASES[kind]:
-        same, changed = measure(given.device, case, given.rounds, **calibrate(given.device, case, given.change))
-        found[case] = {"identical": same, "changed": changed}
-        print(describe(case, kind, given.change, same, changed), flush=True)
-    print(
-        f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; {given.rounds} rounds of fresh processes on {given.device}"
-    )
-    if given.output:
-        name = torch.cuda.get_device_name(given.device) if kind == "cuda" else f"{os.cpu_count()} CPU cores"
-        given.output.write_text(
-            json.dumps({"device": name, "protocol": " ".join(sys.argv), "rounds": found}), encoding="utf-8"
-        )
+    rounds, kind = {}, torch.device(arguments.device).type
+    for case in arguments.cases or CASES[kind]:
+        slow_down = calibrate(arguments.device, case, arguments.change)
+        same, changed = measure(arguments.device, case, arguments.rounds, **slow_down)
+        rounds[case] = {"identical": same, "changed": changed}
+        print(describe(case, kind, arguments.change, same, changed), flush=True)
+    load = f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores"
+    print(f"{load}; {arguments.rounds} rounds of fresh processes on {arguments.device}")
+    if arguments.output:
+        name = torch.cuda.get_device_name(arguments.device) if kind == "cuda" else f"{os.cpu_count()} CPU cores"
+        content = {"device": name, "protocol": " ".join(sys.argv), "rounds": rounds}
+        arguments.output.write_text(json.dumps(content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""How often detectors of changes see a step that is there, and one that is not: ours beside the rules of other
-services.
+"""Measures how often change detectors find real steps and false ones: our rule and those of other services.
 
 python bench/verdicts.py [FILE] [--gpu NAME] [--positions 3] [--fast] [--paired FILE.json]
 
-FILE holds public timings in the form of bench/data/h100-kernel-series.csv.gz (see the README there), which is the
-default. Its control series are code that was not under test: any change found there is a false alarm, save where a
-whole family of series shifted at once. Steps are put in at random positions with at least eight readings before them.
-*Online* is the decision at the newest reading, without waiting; *later* is what is said once the whole series is there,
-within one reading of the step. The constants of our rule were chosen on this file; how they do on the kernels that they
-were not tuned on is printed, too.
+FILE holds public timings in the format of bench/data/h100-kernel-series.csv.gz (see the README there), the default. Its
+control series measure code that was not under test, so every change found there is a false alarm, except where a whole
+family of series shifted at once. Steps are inserted at random positions after at least eight readings. *Online* is the
+decision at the newest reading. *Later* is the decision on the whole series, within one reading of the step. The
+constants of our rule were chosen on this file; the results on kernels that were not used for tuning are printed
+separately.
 
-The second table adds the comparison: what history suspects is measured in pairs, whose noise is drawn from what a GPU
-showed, and decided by server/verdicts/paired.py. *Changed code* is what is measured besides: series whose times may
-hide a change, at every commit where their code changed, which is taken to be so at each.
+The second table adds comparisons: paired rounds measure every suspicion, with noise as measured on a GPU, and
+server/verdicts/paired.py decides. *Changed code* also measures series whose noise may hide a change, at every commit,
+as if the code had changed at each.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from functools import cache, partial
 from math import exp
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -41,16 +41,16 @@ DATA = Path(__file__).parent / "data" / "h100-kernel-series.csv.gz"
 STEPS = (1.05, 1.10, 1.20)
 CONFIRMED_STEP = 1.03
 LEAST_BEFORE = 8
-"""Readings that a point must have before it to be judged here."""
+"""Readings before a point that is judged here."""
 NEAR = 1
-"""Readings by which a step found later may miss its place."""
+"""Readings by which a detected step may miss its place."""
 LATER = 8
-"""Readings after a step within which a suspicion may still come."""
+"""Readings after a step in which a suspicion still counts."""
 PAIRED_DEVIATION = 0.0025
-"""Of the ratio of one paired round of identical code on an H100: 14 fresh pairs of a 13.5 µs kernel lay in 0.9965 …
-1.0041."""
+"""Standard deviation of the log ratio of one paired round of identical code on an H100: 14 fresh pairs of a 13.5 µs
+kernel lay in 0.9965 … 1.0041."""
 PAIRED_OUTLIERS = 0.05, 4.0
-"""One round in twenty is drawn so much wider: pessimistic, none was seen."""
+"""This share of rounds gets this many times the deviation. It is pessimistic, since no outlier was measured."""
 IDENTICAL = 100_000
 TUNED_ON = ("dyt_beta=False", "embedding", "llama4_rope", "softmax", "kl_div", "fused_linear_jsd")
 SYNTHETIC = 40
@@ -58,11 +58,11 @@ SYNTHETIC = 40
 
 @dataclass(slots=True)
 class Tally:
-    """False alarms among points, and steps found by size: (found, of so many)."""
+    """False alarms among points, and detected steps by size, of `steps` each."""
 
     points: int = 0
     false: int = 0
-    found: dict[float, int] = field(default_factory=dict)
+    detected: dict[float, int] = field(default_factory=dict)
     steps: int = 0
 
     @property
@@ -70,14 +70,14 @@ class Tally:
         return self.false / self.points
 
     def share(self, factor: float) -> float:
-        return self.found[factor] / self.steps
+        return self.detected[factor] / self.steps
 
     def __str__(self) -> str:
-        return f"{self.false_share:7.2%} " + "/".join(f"{100 * self.share(factor):3.0f}" for factor in self.found)
+        return f"{self.false_share:7.2%} " + "/".join(f"{100 * self.share(factor):3.0f}" for factor in self.detected)
 
 
 def positions(series: Series, count: int) -> list[int]:
-    """Random places for a step: first readings of a commit, with enough before them, none where the framework shifted."""
+    """Random positions for a step: first readings of a commit with enough readings before, outside framework shifts."""
     readings = series.readings
     possible = [
         index
@@ -88,32 +88,33 @@ def positions(series: Series, count: int) -> list[int]:
     return sorted(draw.sample(possible, min(count, len(possible))))
 
 
-def hold_online(detect: Detector, series: Sequence[Series], count: int, steps: Sequence[float] = STEPS) -> Tally:
-    """Decisions at every newest reading, by all before it and itself."""
-    tally = Tally(found=dict.fromkeys(steps, 0))
-    for one in series:
-        for index in range(LEAST_BEFORE, len(one.readings)):
-            if index not in one.shifts:
+def tally_online(detect: Detector, dataset: Sequence[Series], count: int, steps: Sequence[float] = STEPS) -> Tally:
+    """Decisions at every newest reading, from it and all readings before."""
+    tally = Tally(detected=dict.fromkeys(steps, 0))
+    for series in dataset:
+        for index in range(LEAST_BEFORE, len(series.readings)):
+            if index not in series.shifts:
                 tally.points += 1
-                tally.false += index in detect(one.readings[: index + 1])
-        for index in positions(one, count):
+                tally.false += index in detect(series.readings[: index + 1])
+        for index in positions(series, count):
             tally.steps += 1
             for factor in steps:
-                tally.found[factor] += detect(with_step(one.readings, index, factor)[: index + 1]).get(index) == 1
+                stepped = with_step(series.readings, index, factor)[: index + 1]
+                tally.detected[factor] += detect(stepped).get(index) == 1
     return tally
 
 
-def hold_later(detect: Detector, series: Sequence[Series], count: int, steps: Sequence[float] = STEPS) -> Tally:
-    """What is said of whole series."""
-    tally = Tally(found=dict.fromkeys(steps, 0))
-    for one in series:
-        tally.points += len(one.readings) - LEAST_BEFORE - sum(index >= LEAST_BEFORE for index in one.shifts)
-        tally.false += sum(index >= LEAST_BEFORE and index not in one.shifts for index in detect(one.readings))
-        for index in positions(one, count):
+def tally_later(detect: Detector, dataset: Sequence[Series], count: int, steps: Sequence[float] = STEPS) -> Tally:
+    """Decisions on whole series."""
+    tally = Tally(detected=dict.fromkeys(steps, 0))
+    for series in dataset:
+        tally.points += len(series.readings) - LEAST_BEFORE - sum(index >= LEAST_BEFORE for index in series.shifts)
+        tally.false += sum(i >= LEAST_BEFORE and i not in series.shifts for i in detect(series.readings))
+        for index in positions(series, count):
             tally.steps += 1
             for factor in steps:
-                said = detect(with_step(one.readings, index, factor))
-                tally.found[factor] += any(said.get(index + off) == 1 for off in range(-NEAR, NEAR + 1))
+                changes = detect(with_step(series.readings, index, factor))
+                tally.detected[factor] += any(changes.get(index + off) == 1 for off in range(-NEAR, NEAR + 1))
     return tally
 
 
@@ -121,7 +122,7 @@ def hold_later(detect: Detector, series: Sequence[Series], count: int, steps: Se
 
 
 def paired_normal(draw: random.Random, factor: float) -> list[tuple[float, float]]:
-    """The rounds of one comparison, as times of base and head."""
+    """The rounds of one comparison as (base, head) times."""
     share, wider = PAIRED_OUTLIERS
     return [
         (1.0, factor * exp(draw.gauss(0, PAIRED_DEVIATION * (wider if draw.random() < share else 1))))
@@ -132,8 +133,7 @@ def paired_normal(draw: random.Random, factor: float) -> list[tuple[float, float
 def paired_measured(
     rounds: Sequence[Sequence[tuple[float, float]]], draw: random.Random, factor: float
 ) -> list[tuple[float, float]]:
-    """Rounds of identical code as bench/trials.py measured them, of one of its cases; which side is which is drawn,
-    too."""
+    """Rounds of identical code from bench/trials.py, of one of its cases; the roles of both sides are drawn too."""
     drawn = draw.choices(draw.choice(rounds), k=ROUNDS)
     return [(base, head * factor) for base, head in ((pair if draw.random() < 0.5 else pair[::-1]) for pair in drawn)]
 
@@ -143,83 +143,78 @@ Paired = Callable[[random.Random, float], list[tuple[float, float]]]
 
 def confirmed(paired: Paired, draw: random.Random, factor: float, suspected: float) -> bool:
     rounds = paired(draw, factor)
-    direction = "slower" if suspected > 1 else "faster"
-    return (
-        decide([base for base, _ in rounds], [head for _, head in rounds], direction, suspected, "cuda").decision
-        == "confirmed"
-    )
+    direction: Literal["slower", "faster"] = "slower" if suspected > 1 else "faster"
+    base_ns, head_ns = [base for base, _ in rounds], [head for _, head in rounds]
+    return decide(base_ns, head_ns, direction, suspected, "cuda").decision == "confirmed"
 
 
 def is_suspected(readings: Sequence[Reading], *, code_changed: bool) -> bool:
-    """Whether a comparison of the newest commit with the one before is asked for."""
+    """Whether the service would compare the newest commit with the one before."""
     changes, newest = find_changes(readings, "cuda"), readings[-1].commit_id
     if changes and readings[changes[-1].head].commit_id == newest:
         return True
-    return code_changed and is_blind(learn([one for one in readings if one.commit_id != newest], "cuda"), "cuda")
+    return code_changed and is_blind(learn([r for r in readings if r.commit_id != newest], "cuda"), "cuda")
 
 
 def suspicions_after(readings: Sequence[Reading], first: int) -> Iterator[set[int]]:
-    """Heads of all suspicions as each reading from `first` on arrives."""
+    """Heads of all suspicions after each reading from `first` on."""
     for end in range(first + 1, min(first + LATER, len(readings)) + 1):
         yield set(suspicions(readings[:end]))
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Two-stage detection.
+    """Rates of two-stage detection.
 
-    asked: comparisons per point; false: at most so many confirmed per point; found: share of steps confirmed.
+    compared: comparisons per point. false: upper bound of false confirmations per point. confirmed: share of steps.
     """
 
-    asked: float
+    compared: float
     false: float
-    found: float
+    confirmed: float
 
 
 @cache
 def false_confirmations(paired: Paired) -> float:
-    """At most this share of comparisons of identical code, suspected to be 3 % slower, is confirmed (95 %, rule of
-    three)."""
+    """Upper bound (95 %, rule of three) of the share of identical code that is confirmed when suspected 3 % slower."""
     draw = random.Random(1)
     return (3 + sum(confirmed(paired, draw, 1.0, CONFIRMED_STEP) for _ in range(IDENTICAL))) / IDENTICAL
 
 
-def hold_stages(series: Sequence[Series], count: int, paired: Paired, *, code_changed: bool, later: bool) -> Stages:
-    """Suspicions at the newest reading, and with `later` as up to eight more arrive, each decided by a comparison."""
-    draw, asked, points, found, steps = random.Random(2), 0, 0, 0, 0
+def tally_stages(dataset: Sequence[Series], count: int, paired: Paired, *, code_changed: bool, later: bool) -> Stages:
+    """Suspicions at the newest reading, and with `later` after up to eight more, each decided by a comparison."""
+    draw, compared, points, confirmations, steps = random.Random(2), 0, 0, 0, 0
     newest = partial(is_suspected, code_changed=code_changed)
-    for one in series:
+    for series in dataset:
         heads: set[int] = set()
-        for index in range(LEAST_BEFORE, len(one.readings)):
-            heads |= {index} if newest(one.readings[: index + 1]) else set()
-            heads |= set(suspicions(one.readings[: index + 1])) if later else set()
+        for index in range(LEAST_BEFORE, len(series.readings)):
+            heads |= {index} if newest(series.readings[: index + 1]) else set()
+            heads |= set(suspicions(series.readings[: index + 1])) if later else set()
             points += 1
-        asked += len(heads)
-        for index in positions(one, count):
-            stepped = with_step(one.readings, index, CONFIRMED_STEP)
-            seen = newest(stepped[: index + 1])
-            seen = seen or (later and any(index in heads for heads in suspicions_after(stepped, index)))
+        compared += len(heads)
+        for index in positions(series, count):
+            stepped = with_step(series.readings, index, CONFIRMED_STEP)
+            suspected = newest(stepped[: index + 1])
+            suspected = suspected or (later and any(index in heads for heads in suspicions_after(stepped, index)))
             steps += 1
-            found += seen and confirmed(paired, draw, CONFIRMED_STEP, CONFIRMED_STEP)
-    return Stages(asked / points, asked / points * false_confirmations(paired), found / steps)
+            confirmations += suspected and confirmed(paired, draw, CONFIRMED_STEP, CONFIRMED_STEP)
+    return Stages(compared / points, compared / points * false_confirmations(paired), confirmations / steps)
 
 
 # --- printing -------------------------------------------------------------------------------------------------
 
 
-def print_rules(title: str, series: Sequence[Series], count: int) -> None:
-    print(f"\n{title}: {len(series)} series, {sum(len(one.readings) for one in series)} readings")
+def print_rules(title: str, dataset: Sequence[Series], count: int) -> None:
+    print(f"\n{title}: {len(dataset)} series, {sum(len(series.readings) for series in dataset)} readings")
     print(f"{'false alarms per point, % found at +5/+10/+20 %':50} {'online':>20} {'later':>20}")
     for name, detect in RULES.items():
-        later = str(hold_later(detect, series, count)) if name in LOOK_AHEAD else ""
-        print(f"{name:50} {hold_online(detect, series, count)!s:>20} {later:>20}", flush=True)
+        later = str(tally_later(detect, dataset, count)) if name in LOOK_AHEAD else ""
+        print(f"{name:50} {tally_online(detect, dataset, count)!s:>20} {later:>20}", flush=True)
 
 
-def print_stages(series: Sequence[Series], count: int, paired: Paired) -> None:
-    most = f"{false_confirmations(paired):.3%}"
-    print(
-        f"\nwith comparisons, +{CONFIRMED_STEP - 1:.0%}; of {IDENTICAL:,} pairs of identical code at most {most} are confirmed"
-    )
+def print_stages(dataset: Sequence[Series], count: int, paired: Paired) -> None:
+    bound = f"of {IDENTICAL:,} pairs of identical code at most {false_confirmations(paired):.3%} are confirmed"
+    print(f"\nwith comparisons, +{CONFIRMED_STEP - 1:.0%}; {bound}")
     print(f"{'':50} {'compared / 1000':>16} {'false / 10,000 ≤':>18} {'found':>8}")
     for name, code_changed, later in (
         ("suspicions, at once", False, False),
@@ -227,25 +222,27 @@ def print_stages(series: Sequence[Series], count: int, paired: Paired) -> None:
         ("and changed code, at once", True, False),
         ("and changed code, and as 8 more arrive", True, True),
     ):
-        stages = hold_stages(series, count, paired, code_changed=code_changed, later=later)
-        print(f"{name:50} {1000 * stages.asked:16.0f} {10_000 * stages.false:18.2f} {stages.found:8.1%}", flush=True)
+        stages = tally_stages(dataset, count, paired, code_changed=code_changed, later=later)
+        rates = f"{1000 * stages.compared:16.0f} {10_000 * stages.false:18.2f} {stages.confirmed:8.1%}"
+        print(f"{name:50} {rates}", flush=True)
 
 
-def print_detectable(series: Sequence[Series], count: int) -> None:
-    """How often a step that a series is said to show is suspected at once."""
-    said, found = [], 0
-    for one in series:
-        for index in positions(one, count):
-            past = one.readings[:index]
+def print_detectable(dataset: Sequence[Series], count: int) -> None:
+    """Prints how often a step as large as the detectable change of its series is suspected at once."""
+    least_changes, suspected = [], 0
+    for series in dataset:
+        for index in positions(series, count):
+            past = series.readings[:index]
             least = detectable(learn(past, "cuda"), "cuda", past[-1].median_ns)
-            said.append(least)
-            found += suspicions(with_step(one.readings, index, 1 + least)[: index + 1]).get(index) == 1
-    quartiles = ", ".join(f"{value:.1%}" for value in quantiles(said, n=4))
-    print(f"\ndetectable, as shown: quartiles {quartiles}; such a step is suspected at once in {found / len(said):.0%}")
+            least_changes.append(least)
+            suspected += suspicions(with_step(series.readings, index, 1 + least)[: index + 1]).get(index) == 1
+    quartiles = ", ".join(f"{value:.1%}" for value in quantiles(least_changes, n=4))
+    share = f"such a step is suspected at once in {suspected / len(least_changes):.0%}"
+    print(f"\ndetectable, as shown: quartiles {quartiles}; {share}")
 
 
 def print_speed(count: int = 10_000) -> None:
-    """What one more reading costs with so many before it."""
+    """Prints the time to judge one more reading after `count` others."""
     draw = random.Random(3)
     readings = [
         Reading(i, i, 1, middle, middle * 0.999, middle * 1.001)
@@ -261,40 +258,37 @@ def print_speed(count: int = 10_000) -> None:
     start = time.perf_counter()
     find_changes(readings, "cuda")
     whole = time.perf_counter() - start
-    print(
-        f"\none more reading beside {count:,}: {1e3 * times[0]:.1f} ms at the end, {1e3 * median(times):.1f} ms anywhere; all anew {whole:.2f} s"
-    )
+    one_more = f"{1e3 * times[0]:.1f} ms at the end, {1e3 * median(times):.1f} ms anywhere"
+    print(f"\none more reading after {count:,}: {one_more}; the whole series {whole:.2f} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=DATA)
     parser.add_argument("--gpu", default=GPU)
-    parser.add_argument("--positions", type=int, default=3, help="steps put into each series, per size")
-    parser.add_argument("--fast", action="store_true", help="our rule on the controls alone")
-    parser.add_argument("--paired", type=Path, help="rounds as bench/trials.py --output writes them")
-    given = parser.parse_args()
-    controls = load_controls(given.file, given.gpu)
+    parser.add_argument("--positions", type=int, default=3, help="steps inserted into each series, per size")
+    parser.add_argument("--fast", action="store_true", help="only our rule on the control series")
+    parser.add_argument("--paired", type=Path, help="rounds written by bench/trials.py --output")
+    arguments = parser.parse_args()
+    controls = load_controls(arguments.file, arguments.gpu)
     if not controls:
-        parser.error(f"{given.file} has no control series of {given.gpu!r} with enough points")
-    shifts = sum(len(one.shifts) for one in controls)
-    print(f"{given.file.name}: {shifts} readings left out, at which a whole family of series shifted")
-    own, other = ([one for one in controls if (one.kernel in TUNED_ON) is tuned] for tuned in (True, False))
-    for name, series in (("all kernels", controls), ("kernels tuned on", own), ("other kernels", other)):
-        if series:
-            print(
-                f"ours, {name:20} online {hold_online(ours, series, given.positions)}   later {hold_later(ours, series, given.positions)}"
-            )
-    if given.fast:
+        parser.error(f"{arguments.file} has no control series of {arguments.gpu!r} with enough points")
+    shifts = sum(len(series.shifts) for series in controls)
+    print(f"{arguments.file.name}: {shifts} readings left out, at which a whole family of series shifted")
+    tuned, untuned = ([series for series in controls if (series.kernel in TUNED_ON) is on] for on in (True, False))
+    for name, dataset in (("all kernels", controls), ("kernels tuned on", tuned), ("other kernels", untuned)):
+        if dataset:
+            online = tally_online(ours, dataset, arguments.positions)
+            print(f"ours, {name:20} online {online}   later {tally_later(ours, dataset, arguments.positions)}")
+    if arguments.fast:
         return
-    print_rules("H100 controls", controls, given.positions)
+    print_rules("H100 controls", controls, arguments.positions)
     paired: Paired = paired_normal
-    if given.paired:
-        paired = partial(
-            paired_measured, [case["identical"] for case in json.loads(given.paired.read_text())["rounds"].values()]
-        )
-    print_stages(controls, given.positions, paired)
-    print_detectable(controls, given.positions)
+    if arguments.paired:
+        rounds = json.loads(arguments.paired.read_text())["rounds"]
+        paired = partial(paired_measured, [case["identical"] for case in rounds.values()])
+    print_stages(controls, arguments.positions, paired)
+    print_detectable(controls, arguments.positions)
     for shape in SHAPES:
         print_rules(f"synthetic, {shape}", synthesize(shape, SYNTHETIC), 1)
     print_speed()

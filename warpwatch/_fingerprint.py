@@ -1,7 +1,7 @@
-"""Fingerprints machine code: what the processor is told to do, without names of folders, line tables and messages.
+"""Fingerprints machine code: the instructions and constants, without paths, line tables and messages.
 
-Reads object files (ELF, 64 bit, little endian) itself, because neither cuobjdump nor nvdisasm is on every machine. A
-CUDA object carries one cubin per architecture in its section `.nv_fatbin`; a cubin has one `.text.<kernel>` section per
+It parses object files (ELF, 64 bit, little endian) itself, because cuobjdump and nvdisasm are not on every machine. A
+CUDA object holds one cubin per architecture in its section `.nv_fatbin`; a cubin has one `.text.<kernel>` section per
 kernel.
 """
 
@@ -20,21 +20,21 @@ _PROGBITS, _SYMTAB, _RELA, _REL = 1, 2, 4, 9
 _MACHINES = {62: "x86-64", 183: "aarch64"}
 _FAT_MAGIC = struct.pack("<I", 0xBA55ED50)
 _FAT_CUBIN = 2
-# nvcc puts a hash of the source's path into the names of what is local to a file.
+# nvcc puts a hash of the source's path into the names of file-local symbols.
 _PATH_HASH = re.compile(rb"(_GLOBAL__N__|_INTERNAL_)[0-9a-f]{8}_(\d+)_(\w+?)_[0-9a-f]{8}")
-# Registration of operators and kernels, which runs once when the library is loaded.
+# Code that registers operators and kernels once when the library is loaded.
 _START_UP = (".text.startup", ".text.exit")
 
 
 class MachineCode(NamedTuple):
-    """Machine code of one object or kernel: its length, and the first 16 digits of the SHA-256 of what it does."""
+    """Machine code of one object or kernel: its length in bytes, and the first 16 hex digits of its SHA-256."""
 
     bytes: int
     hash: str
 
 
 class KernelFingerprint(NamedTuple):
-    """Where the machine code of a kernel belongs: its symbol as the compiler wrote it, and "sm_90"."""
+    """The key of a kernel's machine code: its mangled symbol and its architecture, such as "sm_90"."""
 
     symbol: str
     arch: str
@@ -52,7 +52,7 @@ class _Section:
 
 
 def host_code(path: Path) -> tuple[str, MachineCode]:
-    """(architecture, code that runs on the CPU) of an object file; ValueError when it is none."""
+    """(architecture, CPU code) of an object file; ValueError for any other file."""
     elf = _Elf(path.read_bytes())
     chosen = [
         section
@@ -66,18 +66,19 @@ def host_code(path: Path) -> tuple[str, MachineCode]:
 
 
 def device_code(path: Path) -> Mapping[KernelFingerprint, MachineCode]:
-    """The machine code of every kernel in an object file of nvcc's; ValueError when it is no object file."""
+    """The machine code of every kernel in an object file of nvcc; ValueError for any other file."""
     data = path.read_bytes()
-    found: dict[KernelFingerprint, MachineCode] = {}
+    codes: dict[KernelFingerprint, MachineCode] = {}
     for fat in (section for section in _Elf(data).sections if section.name == ".nv_fatbin"):
         for arch, cubin in _cubins(data[fat.offset : fat.offset + fat.size]):
             elf = _Elf(cubin)
             for section in elf.sections:
                 if section.kind == _PROGBITS and section.name.startswith(".text."):
                     symbol = section.name.removeprefix(".text.")
-                    own = [section, *(other for other in elf.sections if other.name == f".nv.constant2.{symbol}")]
-                    found[KernelFingerprint(symbol, f"sm_{arch}")] = MachineCode(section.size, elf.digest(own))
-    return found
+                    constants = [other for other in elf.sections if other.name == f".nv.constant2.{symbol}"]
+                    code = MachineCode(section.size, elf.digest([section, *constants]))
+                    codes[KernelFingerprint(symbol, f"sm_{arch}")] = code
+    return codes
 
 
 def digest(parts: Iterable[object]) -> str:
@@ -86,7 +87,7 @@ def digest(parts: Iterable[object]) -> str:
 
 
 def _cubins(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(architecture, cubin) of everything in a `.nv_fatbin` section; what is compressed, or is PTX, is left out."""
+    """(architecture, cubin) of every entry of a `.nv_fatbin` section that is neither compressed nor PTX."""
     start = data.find(_FAT_MAGIC)
     while start >= 0:
         _, _, header, length = struct.unpack_from("<IHHQ", data, start)
@@ -108,7 +109,7 @@ class _Elf:
 
     def __init__(self, data: bytes) -> None:
         if data[:6] != b"\x7fELF\x02\x01":
-            raise ValueError("it is no 64-bit little-endian object file")
+            raise ValueError("not a 64-bit little-endian object file")
         self._data = data
         try:
             (self.machine,) = struct.unpack_from("<H", data, 18)
@@ -121,16 +122,14 @@ class _Elf:
                 for name, kind, flags, _, offset, length, link, info, _, _ in raw
             ]
         except (struct.error, IndexError) as error:
-            raise ValueError(f"it is a damaged object file: {error}") from error
+            raise ValueError(f"damaged object file: {error}") from error
 
     def digest(self, chosen: list[_Section]) -> str:
-        """Over the contents of the sections, and over what their relocations point at: a call's target is not in the
-        code."""
+        """Hash of the sections' contents and relocations, since the code does not hold the target of a call."""
         sha = hashlib.sha256()
-        for section in sorted(chosen, key=lambda one: one.name):
-            sha.update(
-                _plain(section.name.encode()) + b"\0" + self._data[section.offset : section.offset + section.size]
-            )
+        for section in sorted(chosen, key=lambda section: section.name):
+            content = self._data[section.offset : section.offset + section.size]
+            sha.update(_without_path_hash(section.name.encode()) + b"\0" + content)
             for text in self._relocations(section):
                 sha.update(text + b"\0")
         return sha.hexdigest()[:16]
@@ -147,18 +146,18 @@ class _Elf:
                 yield b"%d %d %s" % (offset, info & 0xFFFFFFFF, self._target(table.link, info >> 32, addend))
 
     def _target(self, symbols: int, index: int, addend: int) -> bytes:
-        """Name and place of what a relocation points at. Of strings it is only said that they are strings."""
+        """Name and addend of the target of a relocation; just "string" for a target among strings."""
         table = self.sections[symbols]
         name, _, _, home, _, _ = struct.unpack_from("<IBBHQQ", self._data, table.offset + index * 24)
         section = self.sections[home] if home < len(self.sections) else None
         if section is not None and section.flags & _STRINGS:
             return b"string"
         text = self._text(self.sections[table.link].offset + name)
-        return b"%s%+d" % (_plain(text or (section.name.encode() if section else b"")), addend)
+        return b"%s%+d" % (_without_path_hash(text or (section.name.encode() if section else b"")), addend)
 
     def _text(self, offset: int) -> bytes:
         return self._data[offset : self._data.index(b"\0", offset)]
 
 
-def _plain(symbol: bytes) -> bytes:
+def _without_path_hash(symbol: bytes) -> bytes:
     return _PATH_HASH.sub(rb"\1\2_\3", symbol)

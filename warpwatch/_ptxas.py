@@ -1,4 +1,4 @@
-"""Reads what nvcc's assembler reports (`-Xptxas -v`): registers, shared memory and spills of every kernel."""
+"""Parses the report of nvcc's assembler (`-Xptxas -v`): registers, shared memory and spills of every kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NOISE = re.compile(r"^(ptxas info\s*:|\s+\d+ bytes stack frame)")
 class Resources(NamedTuple):
     """Static facts of one kernel on one architecture ("sm_90"); spill_bytes are spill stores plus loads.
 
-    code_bytes and code_hash: length and fingerprint of its machine code; 0 and "" where that could not be read. Code
-    for the CPU has one entry per source file ("square.cpp", "x86-64"), whose registers and shared memory nobody counts.
+    code_bytes and code_hash: length and fingerprint of its machine code, 0 and "" when unknown. CPU code has one entry
+    per source file ("square.cpp", "x86-64"), without registers and shared memory.
     """
 
     name: str
@@ -34,8 +34,8 @@ class Resources(NamedTuple):
 
 
 def parse(log: str, codes: Mapping[KernelFingerprint, MachineCode] | None = None) -> list[Resources]:
-    """The kernels that `log` reports on, in its order, with what is known of their machine code."""
-    found: list[Resources] = []
+    """The kernels in `log`, in its order, with their machine code from `codes`."""
+    kernels: list[Resources] = []
     codes = codes or {}
     symbol = arch = ""
     spills = 0
@@ -46,17 +46,16 @@ def parse(log: str, codes: Mapping[KernelFingerprint, MachineCode] | None = None
             spills = int(match[1]) + int(match[2])
         elif symbol and (used := _USED.search(line)):
             shared = _SHARED.search(line)
-            # Code that uses what only one architecture has is built for "sm_90a"; the fat binary says 90.
+            shared_bytes = int(shared[1]) if shared else 0
+            # Code for one architecture only is built for "sm_90a", and the fat binary says 90.
             code = codes.get(KernelFingerprint(symbol, arch.rstrip("af")), MachineCode(0, ""))
-            found.append(
-                Resources(short_name(symbol), arch, int(used[1]), int(shared[1]) if shared else 0, spills, *code)
-            )
+            kernels.append(Resources(short_name(symbol), arch, int(used[1]), shared_bytes, spills, *code))
             symbol = ""
-    return found
+    return kernels
 
 
 def without_report(log: str) -> str:
-    """`log` less the assembler's report, which is kept as Resources."""
+    """`log` without the assembler's report, which is stored as Resources."""
     return "\n".join(line for line in log.splitlines() if not _NOISE.match(line)).strip()
 
 
@@ -100,7 +99,7 @@ def _demangle(symbol: str) -> str:
 
 @functools.cache
 def _libstdcxx() -> ctypes.CDLL | None:
-    """The C++ runtime that g++ and torch bring: demangling by it needs no binutils on the machine."""
+    """The C++ runtime of g++ and torch, which demangles names without binutils."""
     try:
         library = ctypes.CDLL("libstdc++.so.6")
     except OSError:

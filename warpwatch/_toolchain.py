@@ -1,4 +1,4 @@
-"""Finds what native builds need: compilers and their versions, ninja, torch's headers, this machine's CPU."""
+"""Finds the tools of native builds: compilers and their versions, ninja, torch's headers, and the CPU model."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CUDA_ARCHS = (80, 90, 100)
-"""Compute capabilities times ten that every CUDA library carries machine code for, as far as the compiler knows them.
-"""
+"""Compute capabilities times ten of the machine code in every CUDA library, as far as the compiler supports them."""
 
 
 class ToolMissingError(Exception):
-    """A tool that the build needs is not here; the message names it and the remedy."""
+    """A tool that the build needs is missing; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """path, the version it reports, (nvcc alone) the architectures it can write code for, and (C++ alone) where its
-    shared runtime library lies, or nothing where it has none of GNU's."""
+    """A compiler. version: its own report. archs: supported CUDA_ARCHS (nvcc only). runtime: path of the shared GNU C++
+    runtime (C++ only, "" when it has none)."""
 
     path: str
     version: str
@@ -37,7 +36,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """The torch that libraries are built for, found without importing it."""
+    """The torch that libraries are built for, located without importing it."""
 
     version: str
     include: Path
@@ -49,11 +48,10 @@ def cxx_compiler(cache: Path) -> Compiler:
     for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
         path = shutil.which(name) if name else None
         if path:
-            runtime = _ask(cache, path, "-print-file-name=libstdc++.so.6").strip()
-            # A compiler that does not find it answers with the bare name.
-            return Compiler(
-                path, _ask(cache, path, "--version"), runtime=runtime if Path(runtime).is_absolute() else ""
-            )
+            runtime = _cached_output(cache, path, "-print-file-name=libstdc++.so.6").strip()
+            # A compiler that does not find the library prints the bare name.
+            runtime = runtime if Path(runtime).is_absolute() else ""
+            return Compiler(path, _cached_output(cache, path, "--version"), runtime=runtime)
     raise ToolMissingError(
         "no C++ compiler: install g++ 11 or newer (Debian, Ubuntu: apt install g++), or set CXX to one"
     )
@@ -61,34 +59,31 @@ def cxx_compiler(cache: Path) -> Compiler:
 
 def cuda_compiler(cache: Path) -> Compiler | None:
     """nvcc from PATH, $CUDA_HOME, /usr/local/cuda or the wheels of the extra `nvcc`; None where there is none."""
-    folders = [
-        Path(folder, "bin") for folder in (os.environ.get("CUDA_HOME"), "/usr/local/cuda", *_cuda_wheels()) if folder
-    ]
-    path = shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(map(str, folders)))
+    # NVIDIA's wheels put a toolkit into `nvidia/cu13` in site-packages.
+    spec = importlib.util.find_spec("nvidia")
+    wheels = [Path(folder, "cu13") for folder in (spec.submodule_search_locations or ())] if spec else []
+    toolkits = [folder for folder in (os.environ.get("CUDA_HOME"), "/usr/local/cuda", *wheels) if folder]
+    folders = os.pathsep.join(str(Path(folder, "bin")) for folder in toolkits)
+    path = shutil.which("nvcc") or shutil.which("nvcc", path=folders)
     if path is None:
         return None
-    known = _ask(cache, path, "--list-gpu-code").split()
-    return Compiler(path, _ask(cache, path, "--version"), tuple(arch for arch in CUDA_ARCHS if f"sm_{arch}" in known))
-
-
-def _cuda_wheels() -> list[Path]:
-    """Where NVIDIA's wheels put a toolkit: `nvidia/cu13` beside other packages."""
-    spec = importlib.util.find_spec("nvidia")
-    return [Path(folder, "cu13") for folder in (spec.submodule_search_locations or ())] if spec else []
+    supported = _cached_output(cache, path, "--list-gpu-code").split()
+    archs = tuple(arch for arch in CUDA_ARCHS if f"sm_{arch}" in supported)
+    return Compiler(path, _cached_output(cache, path, "--version"), archs)
 
 
 def ninja() -> str:
-    """ninja's binary, from the PyPI package or from PATH."""
+    """The path of ninja, from the PyPI package or from PATH."""
     if importlib.util.find_spec("ninja"):
         import ninja as package
 
-        path = Path(package.BIN_DIR, "ninja")
-        if path.exists():
-            return str(path)
-    found = shutil.which("ninja")
-    if found is None:
+        binary = Path(package.BIN_DIR, "ninja")
+        if binary.exists():
+            return str(binary)
+    path = shutil.which("ninja")
+    if path is None:
         raise ToolMissingError("no ninja: pip install ninja")
-    return found
+    return path
 
 
 @functools.cache
@@ -102,7 +97,7 @@ def torch() -> Torch:
 
 @functools.cache
 def cpu_model() -> str:
-    """What -march=native depends on: the CPU's name and feature flags, so that machines can share one cache."""
+    """The CPU's name and feature flags, which -march=native depends on; machines that share a cache differ in them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -111,24 +106,26 @@ def cpu_model() -> str:
     return "\n".join([platform.machine(), *sorted(set(facts))])
 
 
-def _ask(cache: Path, path: str, question: str) -> str:
-    """What the tool at `path` answers; remembered until the file changes, because nvcc takes a tenth of a second to say
-    its version."""
+def _cached_output(cache: Path, path: str, option: str) -> str:
+    """The output of the tool at `path` with `option`, cached until the tool's file changes.
+
+    The cache pays because nvcc takes 0.1 s to print its version.
+    """
     stat = Path(path).resolve().stat()
-    entry = f"{path} {question} {stat.st_mtime_ns} {stat.st_size}"
-    memory = cache / "compilers.json"
-    known: dict[str, str] = {}
+    key = f"{path} {option} {stat.st_mtime_ns} {stat.st_size}"
+    file = cache / "compilers.json"
+    outputs: dict[str, str] = {}
     try:
-        known = json.loads(memory.read_text(encoding="utf-8"))
-        return known[entry]
+        outputs = json.loads(file.read_text(encoding="utf-8"))
+        return outputs[key]
     except (OSError, ValueError, KeyError):
         pass
-    known[entry] = _run([path, question])
-    # Several threads may ask at once.
-    unfinished = memory.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
-    unfinished.write_text(json.dumps(known), encoding="utf-8")
-    unfinished.replace(memory)
-    return known[entry]
+    outputs[key] = _run([path, option])
+    # Several threads may write at once, so each writes its own file and renames it.
+    unfinished = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
+    unfinished.write_text(json.dumps(outputs), encoding="utf-8")
+    unfinished.replace(file)
+    return outputs[key]
 
 
 def _run(command: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """Reads repositories through the git command: mirrors, refs, history, files, worktrees.
 
-Refs come from people. They never reach a shell, never become an option (`--end-of-options`), and only names that git
-itself resolves to a commit are used any further. Standard library alone: `warpwatch run` needs it without a server.
+Refs come from users. They never reach a shell and never become an option (`--end-of-options`), and only names that git
+resolves to a commit are used. The module needs only the standard library, because `warpwatch run` works without a
+server.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ from datetime import datetime
 from pathlib import Path
 
 MAX_RANGE = 1000
-"""Commits that one range may name."""
+"""The largest number of commits in one range."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 _HEAD = "+HEAD:refs/warpwatch/HEAD"
-"""HEAD belongs to no refspec of a mirror, yet people say HEAD; where it is detached, as in CI, no branch has its
-commit."""
+"""A refspec for HEAD, which a mirror does not fetch. Users name it, and a detached HEAD, as in CI, is on no branch."""
 _FORMAT = "%H%x00%P%x00%an%x00%aI%x00%s"
 
 
 class GitError(RuntimeError):
-    """git could not do what was asked; the message is for people."""
+    """A git command failed; the message is for people."""
 
 
 class UnknownRefError(GitError):
@@ -37,7 +37,7 @@ class UnknownRefError(GitError):
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file that differs between two commits; added and deleted lines are None where it is not text."""
+    """A file that differs between two commits. added, deleted: numbers of lines, None for a binary file."""
 
     path: str
     added: int | None
@@ -46,7 +46,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """What history says of one commit. ordinal is the number of its ancestors, itself included."""
+    """One commit of the history. ordinal: the number of its ancestors, itself included."""
 
     sha: str
     parent_sha: str | None
@@ -57,14 +57,17 @@ class CommitInfo:
 
 
 def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: str | None = None) -> str:
-    """Output of one git command, given `text` on its standard input; GitError carries git's own last words."""
+    """The output of one git command with `text` on its standard input; raises GitError with the end of git's message.
+
+    timeout: seconds.
+    """
     executable = shutil.which("git")
     if executable is None:
         raise GitError("git is not installed; install it (Debian: apt install git) and try again")
-    # Prompts would hang a service, and a user's own configuration must not change what is measured.
+    # A prompt would block a service, and the system's configuration must not change what is measured.
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [executable, "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", *arguments],
             cwd=cwd,
             env=environment,
@@ -76,13 +79,13 @@ def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: st
             check=False,
         )
     except FileNotFoundError:
-        # A repository's mirror is made when it is first asked for, which another process may not have come to.
-        raise GitError(f"git {arguments[0]} has no folder {cwd} to work in") from None
+        # Another process may not have made the mirror of the repository yet.
+        raise GitError(f"git {arguments[0]} needs the folder {cwd}, which does not exist") from None
     except subprocess.TimeoutExpired:
         raise GitError(f"git {arguments[0]} took longer than {timeout:g} s") from None
-    if done.returncode != 0:
-        raise GitError(f"git {arguments[0]} failed: {done.stderr.strip()[-500:] or done.returncode}")
-    return done.stdout
+    if result.returncode != 0:
+        raise GitError(f"git {arguments[0]} failed: {result.stderr.strip()[-500:] or result.returncode}")
+    return result.stdout
 
 
 def mirror_path(url: str, home: Path) -> Path:
@@ -90,7 +93,7 @@ def mirror_path(url: str, home: Path) -> Path:
 
 
 def update_mirror(url: str, home: Path) -> Path:
-    """A bare mirror of `url` below `home`, fetched just now; safe to call from several processes."""
+    """Clones or fetches the bare mirror of `url` below `home`; safe to call from several processes."""
     path = mirror_path(url, home)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
@@ -118,8 +121,10 @@ def resolve(mirror: Path, ref: str) -> str:
 
 
 def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
-    """Commits of `ref` (one) or `A..B` (first parents, oldest first, A left out); GitError when there are more than
-    `limit`."""
+    """The commit of a ref, or the commits of `A..B`: first parents, oldest first, without A.
+
+    Raises UnknownRefError for an empty range and GitError for more than `limit` commits.
+    """
     if ".." not in text:
         return [resolve(mirror, text)]
     low, _, high = text.partition("..")
@@ -134,35 +139,32 @@ def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
 
 def last_commits(mirror: Path, ref: str, count: int) -> list[str]:
     """The newest `count` first-parent commits up to `ref`, oldest first."""
-    return git(
-        "rev-list", "--first-parent", "--reverse", f"--max-count={count}", resolve(mirror, ref), cwd=mirror
-    ).split()
+    sha = resolve(mirror, ref)
+    return git("rev-list", "--first-parent", "--reverse", f"--max-count={count}", sha, cwd=mirror).split()
 
 
 def describe(mirror: Path, sha: str) -> CommitInfo:
-    """What history says of the commit `sha` (a full id)."""
+    """The commit `sha` (a full id)."""
     line = git("log", "-1", f"--format={_FORMAT}", "--end-of-options", sha, cwd=mirror).rstrip("\n")
-    found, parents, author, authored_at, subject = line.split("\0")
+    full_sha, parents, author, authored_at, subject = line.split("\0")
     ordinal = int(git("rev-list", "--count", sha, cwd=mirror))
     parent = parents.split()[0] if parents else None
-    return CommitInfo(found, parent, ordinal, author, datetime.fromisoformat(authored_at), subject)
+    return CommitInfo(full_sha, parent, ordinal, author, datetime.fromisoformat(authored_at), subject)
 
 
 def describe_many(mirror: Path, shas: Sequence[str]) -> list[CommitInfo]:
-    """What history says of each commit (full ids, parents before children); a few git calls however many there are."""
-    lines = git(
-        "log", "--no-walk=unsorted", "--stdin", f"--format={_FORMAT}", cwd=mirror, text="\n".join(shas)
-    ).splitlines()
+    """The commits `shas` (full ids, parents before children), with a few git calls for any number of commits."""
+    command = ("log", "--no-walk=unsorted", "--stdin", f"--format={_FORMAT}")
+    lines = git(*command, cwd=mirror, text="\n".join(shas)).splitlines()
     ordinals: dict[str, int] = {}
-    found = []
+    commits = []
     for sha, parents, author, authored_at, subject in (line.split("\0") for line in lines):
         first, _, others = parents.partition(" ")
         is_next = first in ordinals and not others
         ordinals[sha] = ordinals[first] + 1 if is_next else int(git("rev-list", "--count", sha, cwd=mirror))
-        found.append(
-            CommitInfo(sha, first or None, ordinals[sha], author, datetime.fromisoformat(authored_at), subject)
-        )
-    return found
+        time = datetime.fromisoformat(authored_at)
+        commits.append(CommitInfo(sha, first or None, ordinals[sha], author, time, subject))
+    return commits
 
 
 def is_ancestor(mirror: Path, older: str, newer: str) -> bool:
@@ -170,31 +172,29 @@ def is_ancestor(mirror: Path, older: str, newer: str) -> bool:
     return git("merge-base", "--all", older, newer, cwd=mirror).split() == [older]
 
 
-def merge_base(mirror: Path, one: str, other: str) -> str:
-    """The newest commit that both commits (full ids) descend from; UnknownRefError where they share no history."""
+def merge_base(mirror: Path, sha: str, other: str) -> str:
+    """The newest common ancestor of two commits (full ids); UnknownRefError when they share no history."""
     try:
-        return git("merge-base", one, other, cwd=mirror).split()[0]
+        return git("merge-base", sha, other, cwd=mirror).split()[0]
     except (GitError, IndexError):
-        raise UnknownRefError(f"{one[:9]} and {other[:9]} have no commit in common") from None
+        raise UnknownRefError(f"{sha[:9]} and {other[:9]} have no commit in common") from None
 
 
 def ancestors(mirror: Path, sha: str, oldest: str) -> set[str]:
-    """`sha` and those of its ancestors that are not older than `oldest`, which is among them if it is an ancestor (full
-    ids)."""
-    found = set(git("rev-list", sha, f"^{oldest}", cwd=mirror).split()) | {sha}
-    return found | {oldest} if is_ancestor(mirror, oldest, sha) else found
+    """`sha` and its ancestors without those of `oldest` (full ids); includes `oldest` when it is an ancestor."""
+    shas = set(git("rev-list", sha, f"^{oldest}", cwd=mirror).split()) | {sha}
+    return shas | {oldest} if is_ancestor(mirror, oldest, sha) else shas
 
 
 def descendants(mirror: Path, sha: str, newest: str) -> set[str]:
-    """Every commit that descends from `sha` and that `newest` is or descends from (full ids); empty when `newest` does
-    not."""
+    """Every descendant of `sha` up to `newest` (full ids); empty when `newest` does not descend from `sha`."""
     return set(git("rev-list", "--ancestry-path", f"{sha}..{newest}", cwd=mirror).split())
 
 
 def path(mirror: Path, base: str, head: str) -> list[str]:
-    """One line of commits (full ids) from `base` to `head`, both included, each the parent of the next.
+    """The commits (full ids) from `base` to `head`, both included, each the parent of the next.
 
-    Of a merge's parents that descend from `base` the first one is followed. GitError when `head` does not descend from
+    At a merge it follows the first parent that descends from `base`. Raises GitError when `head` does not descend from
     `base`.
     """
     lines = git("rev-list", "--ancestry-path", "--parents", f"{base}..{head}", cwd=mirror).splitlines()
@@ -209,38 +209,33 @@ def path(mirror: Path, base: str, head: str) -> list[str]:
 
 
 def object_ids(mirror: Path, names: Sequence[str]) -> list[str | None]:
-    """Ids of the files or folders called `<full commit id>:<path>`; None for what is not there.
-
-    One git call for all.
-    """
-    lines = (
-        git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n").splitlines()
-        if names
-        else []
-    )
-    return [line if _SHA.fullmatch(line) else None for line in lines]
+    """Object ids of files or folders named `<full commit id>:<path>`, by one git call; None for a missing one."""
+    if not names:
+        return []
+    output = git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n")
+    return [line if _SHA.fullmatch(line) else None for line in output.splitlines()]
 
 
 def changed_files(mirror: Path, base: str, head: str, paths: Sequence[str] = ()) -> list[FileChange]:
-    """Files below `paths` (everywhere, without any) that differ between two commits (full ids), by path."""
-    # Stats of quoted names would need unquoting; with -z they come as they are.
-    told = git("diff", "--numstat", "--no-renames", "-z", base, head, "--", *_literal(paths), cwd=mirror)
-    lines = [line.split("\t", 2) for line in told.split("\0") if line]
+    """Files that differ between two commits (full ids), by path; only those below `paths` when given."""
+    # With -z git does not quote names.
+    output = git("diff", "--numstat", "--no-renames", "-z", base, head, "--", *_literal(paths), cwd=mirror)
+    lines = [line.split("\t", 2) for line in output.split("\0") if line]
     return [FileChange(path, *(int(count) if count.isdigit() else None for count in counts)) for *counts, path in lines]
 
 
 def commits_touching(mirror: Path, base: str, head: str, paths: Sequence[str] = (), limit: int = 50) -> list[str]:
-    """Commits behind `base` up to `head` (full ids) that change something below `paths`, newest first."""
+    """Commits after `base` up to `head` (full ids) that change a file below `paths`, newest first."""
     return git("rev-list", f"--max-count={limit}", f"{base}..{head}", "--", *_literal(paths), cwd=mirror).split()
 
 
 def _literal(paths: Sequence[str]) -> list[str]:
-    """Paths in which git sees no patterns."""
+    """Paths that git does not read as patterns."""
     return [f":(literal){path}" for path in paths]
 
 
 def read_file(mirror: Path, sha: str, path: str) -> str | None:
-    """Text of `path` at commit `sha`; None when it is not there."""
+    """The text of `path` at commit `sha`; None when it does not exist."""
     try:
         return git("show", "--end-of-options", f"{sha}:{path}", cwd=mirror)
     except GitError:
@@ -248,7 +243,7 @@ def read_file(mirror: Path, sha: str, path: str) -> str | None:
 
 
 def list_folder(mirror: Path, sha: str, folder: str) -> list[str]:
-    """Names directly inside `folder` at commit `sha`; empty when it is not there."""
+    """Names directly inside `folder` at commit `sha`; empty when it does not exist."""
     try:
         return git("ls-tree", "--name-only", sha, f"{folder.strip('/')}/", cwd=mirror).split("\n")[:-1]
     except GitError:
@@ -256,8 +251,7 @@ def list_folder(mirror: Path, sha: str, folder: str) -> list[str]:
 
 
 def entries(mirror: Path, sha: str, folder: str) -> dict[str, str]:
-    """Names and object ids of what lies directly in `folder` at commit `sha`, "" being the root; empty where there is
-    no such folder."""
+    """Object ids by name of the entries of `folder` ("" for the root) at commit `sha`; empty without the folder."""
     try:
         tree = git("ls-tree", f"{sha}:{folder.strip('/')}", cwd=mirror)
     except GitError:
@@ -266,12 +260,12 @@ def entries(mirror: Path, sha: str, folder: str) -> dict[str, str]:
 
 
 def operator_names(mirror: Path, sha: str, folder: str) -> list[str]:
-    """Operators of a commit: one per Python file in its operator folder that does not begin with an underscore."""
+    """Names of the operators of a commit: Python files in its operator folder whose names begin with no underscore."""
     return _operators(list_folder(mirror, sha, folder))
 
 
 def operators_in(mirror: Path, tree: str) -> list[str]:
-    """Operators in an operator folder, given by the id of its tree."""
+    """Names of the operators in an operator folder, by the object id of its tree."""
     return _operators(git("ls-tree", "--name-only", tree, cwd=mirror).splitlines())
 
 
@@ -282,7 +276,7 @@ def _operators(paths: list[str]) -> list[str]:
 
 @contextmanager
 def worktree(mirror: Path, sha: str, path: Path) -> Iterator[Path]:
-    """A checkout of `sha` at `path`, gone afterwards; what a killed process left there before is cleared first."""
+    """A checkout of `sha` at `path` that is removed afterwards; leftovers of a killed process are removed first."""
     remove_worktree(mirror, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     git("worktree", "add", "--quiet", "--detach", "--force", str(path), sha, cwd=mirror, timeout=600)

@@ -1,7 +1,4 @@
-"""Whether the compilers that operators are compared with can run here.
-
-Each answer is a reason, or None, as Variant.unsupported wants it.
-"""
+"""Tests whether Triton and torch.compile can run here. Each test returns a reason or None, as Variant.unsupported."""
 
 from __future__ import annotations
 
@@ -16,22 +13,21 @@ from warpwatch.operator import Case, DeviceKind
 
 
 def triton_unsupported(_case: Case, device: DeviceKind) -> str | None:
-    """Why a Triton kernel cannot run: its own interpreter on the CPU would measure nothing anybody runs."""
+    """Why a Triton kernel cannot run; None when it can. Timings of its CPU interpreter would be meaningless."""
     if device != "cuda":
-        return "triton compiles for GPUs only"
+        return "triton compiles only for GPUs"
     return None if _installed("triton") else "triton is not installed: pip install triton"
 
 
 def triton_interpreted() -> bool:
-    """Whether Triton kernels run in its interpreter, which cannot multiply matrices of 16-bit numbers: a kernel widens
-    them for it."""
+    """Whether Triton kernels run in its interpreter. It cannot multiply 16-bit matrices, so kernels widen them."""
     import triton
 
     return bool(triton.knobs.runtime.interpret)
 
 
 def compile_unsupported(_case: Case, device: DeviceKind) -> str | None:
-    """Why torch.compile cannot run: it writes Triton on a GPU and C++ that includes Python.h on a CPU."""
+    """Why torch.compile cannot run; None when it can. It needs Triton on a GPU, and C++ with Python.h on a CPU."""
     if device == "cuda":
         return None if _installed("triton") else "torch.compile needs triton on a GPU: pip install triton"
     if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++")):

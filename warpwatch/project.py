@@ -1,4 +1,4 @@
-"""Reads `warpwatch.toml`: where a repository keeps its operators and native sources, and which interpreter runs them."""
+"""Reads `warpwatch.toml`: the folders of operators and native sources, and the interpreter that runs them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class ProjectError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """One repository's own description of itself.
+    """The settings of one repository.
 
-    contract: version of the SDK contract that its operator files were written for.
+    contract: version of the SDK contract that its operator files are written for.
     operators: folder of operator files, relative to the repository's root.
     native: folder with one sub-folder of native sources per operator.
-    interpreter: Python to run them with; None means the worker's own.
+    interpreter: the Python that runs them; None means the worker's own.
     """
 
     contract: int = 1
@@ -31,7 +31,7 @@ class Project:
 
 
 def parse_project(text: str | None) -> Project:
-    """The project described by the text of a warpwatch.toml; without a file, the defaults."""
+    """The project in the text of a warpwatch.toml; the defaults for None. Raises ProjectError for a wrong value."""
     if text is None:
         return Project()
     try:

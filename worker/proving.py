@@ -1,9 +1,8 @@
-"""Runs the adversaries, repositories whose variants have known faults beside what is right: what judges is itself
-judged.
+"""Runs the self-tests: repositories of operators whose variants have planted faults, beside right variants.
 
-An operator file of theirs says `caught_by = {variant: words}`: what the message must hold that names the fault.
-Variants that are not in it are right and must never be called wrong. `sanitize = {variant: sanitizer}` names those that
-only a sanitizer sees.
+Each operator file defines `caught_by = {variant: text}`: the text that the message about the fault must contain.
+Variants that are not in it are right and must never fail. `sanitize = {variant: sanitizer}` names the variants whose
+fault only a sanitizer detects.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +26,20 @@ from warpwatch.worker.reporter import CannotRunError, Reporter
 
 FOLDER = Path(__file__).with_name("adversaries")
 KINDS = {"mutants": ("check",), "cheaters": ("check", "bench")}
-"""Every folder of adversaries and what its variants are put through."""
+"""Every folder of adversaries, and the kinds of jobs that its variants go through."""
 BENCH_BUDGET_NS = 40_000_000
-_FOUND = (Status.WRONG, Status.CRASHED)
+_DETECTED = (Status.WRONG, Status.CRASHED)
 _NOT_RUN = (Status.UNSUPPORTED, Status.SKIPPED)
-_SAID_LIMIT = 500
+_MESSAGE_LIMIT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedFault:
-    """What became of one adversary.
+    """The outcome of one variant with a planted fault.
 
-    outcome: caught (with the words expected) | otherwise (found, but not named) | survived | not_run (message says
-    why). caught_by: what found it: plain runs, the names of probes, a sanitizer, or bench. fault and case: in words,
-    and where it showed.
+    fault: a description of it. expected: the text that the message must contain. outcome: caught (the message contains
+    it) | otherwise (detected with another message) | survived | not_run (message says why). caught_by: what detected
+    it: plain runs, the names of probes, a sanitizer, or bench. case: where it was detected.
     """
 
     operator: str
@@ -55,7 +54,7 @@ class PlantedFault:
 
 @dataclass(frozen=True, slots=True)
 class FalseAlarm:
-    """A variant that is right, and was called wrong."""
+    """A right variant that failed."""
 
     operator: str
     variant: str
@@ -66,71 +65,82 @@ class FalseAlarm:
 
 @dataclass(slots=True)
 class Proof:
-    """What one run of all adversaries came to.
+    """The result of one self-test.
 
-    innocent: checks of right variants, over `seeds` seeds, that found nothing.
+    clean_runs: runs of right variants, over `seeds` seeds, that passed.
     """
 
     kind: str
     seeds: int
-    innocent: int = 0
-    exhibits: list[PlantedFault] = field(default_factory=list)
-    accused: list[FalseAlarm] = field(default_factory=list)
+    clean_runs: int = 0
+    faults: list[PlantedFault] = field(default_factory=list)
+    false_alarms: list[FalseAlarm] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
-        """Whether every adversary that ran was caught and named, and nothing that is right was accused."""
-        return not self.accused and {exhibit.outcome for exhibit in self.exhibits} <= {"caught", "not_run"}
+        """Whether every fault that ran was caught, and no right variant failed."""
+        return not self.false_alarms and {fault.outcome for fault in self.faults} <= {"caught", "not_run"}
+
+    def to_json(self) -> dict[str, Any]:
+        """The proof under the keys that the server's API and database use."""
+        return {
+            "kind": self.kind,
+            "seeds": self.seeds,
+            "innocent": self.clean_runs,
+            "exhibits": [asdict(fault) for fault in self.faults],
+            "accused": [asdict(alarm) for alarm in self.false_alarms],
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What an operator file says of its variants."""
+    """What an operator file expects of its variants: see the top of this module."""
 
     operator: str
     caught_by: dict[str, str]
     sanitize: dict[str, str]
 
 
-def read_charges(kind: str) -> list[Expectations]:
-    """Of every operator of the folder; the files are read and not run, as their code is no more to be trusted than any
-    other."""
-    found = []
+def read_expectations(kind: str) -> list[Expectations]:
+    """The expectations of every operator in the folder. Files are parsed and not run: their code is untrusted."""
+    expectations = []
     for path in sorted((FOLDER / kind / "kernels").glob("[a-z]*.py")):
-        said: dict[str, dict[str, str]] = {"caught_by": {}, "sanitize": {}}
+        values: dict[str, dict[str, str]] = {"caught_by": {}, "sanitize": {}}
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in said:
-                said[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
-        found.append(Expectations(path.stem, said["caught_by"], said["sanitize"]))
-    return found
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in values:
+                values[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
+        expectations.append(Expectations(path.stem, values["caught_by"], values["sanitize"]))
+    return expectations
 
 
 def prove(kind: str, tools: Tools, reporter: Reporter, seeds: int, operators: list[str] | None = None) -> Proof:
-    """Puts all adversaries of `kind`, and what is right beside them, through what users' variants go through.
+    """Runs all planted faults of `kind` and the right variants beside them exactly as users' variants run.
 
-    Raises CannotRunError when the device cannot be used, Stopped when the reporter says so.
+    operators: only these, None for all. Raises CannotRunError when the device cannot be used, Stopped when the reporter
+    asks to stop.
     """
     proof = Proof(kind, seeds)
-    with _laid_out(kind, tools) as (url, sha):
-        for charges in read_charges(kind):
-            if operators is None or charges.operator in operators:
-                _Trial(charges, KINDS[kind], Order("check", url, sha, charges.operator), tools, reporter, proof).run()
+    with _as_repository(kind, tools) as (url, sha):
+        for expectations in read_expectations(kind):
+            if operators is None or expectations.operator in operators:
+                order = Order("check", url, sha, expectations.operator)
+                _OperatorSelfTest(expectations, KINDS[kind], order, tools, reporter, proof).run()
     return proof
 
 
-class _Trial:
-    """One operator's adversaries and right variants."""
+class _OperatorSelfTest:
+    """Runs the planted faults and the right variants of one operator."""
 
     def __init__(
         self,
-        charges: Expectations,
+        expectations: Expectations,
         kinds: tuple[str, ...],
         order: Order,
         tools: Tools,
         reporter: Reporter,
         proof: Proof,
     ) -> None:
-        self._charges = charges
+        self._expectations = expectations
         self._kinds = kinds
         self._base = order
         self._tools = tools
@@ -147,85 +157,77 @@ class _Trial:
         if entry is None or entry.error is not None:
             raise CannotRunError(f"{self._base.operator}.py does not load: {entry.error if entry else 'it is missing'}")
         self._ideas = {variant.name: variant.idea for variant in entry.variants}
-        self._try_adversaries()
-        right = [name for name in self._ideas if name not in self._charges.caught_by]
+        self._run_faults()
+        right = [name for name in self._ideas if name not in self._expectations.caught_by]
         for seed in range(self._proof.seeds if right else 0):
-            self._try_right(right, seed)
+            self._run_right_variants(right, seed)
 
-    def _try_adversaries(self) -> None:
-        left = list(self._charges.caught_by)
-        found: dict[str, list[tuple[str, Finding]]] = {name: [] for name in left}
+    def _run_faults(self) -> None:
+        caught_by, sanitize = self._expectations.caught_by, self._expectations.sanitize
+        uncaught = list(caught_by)
+        findings: dict[str, list[tuple[str, Finding]]] = {name: [] for name in uncaught}
         for kind in self._kinds:
-            plain = [name for name in left if name not in self._charges.sanitize]
-            for name, finding in self._find(kind, plain):
-                found[name].append((kind, finding))
-            # What a check has named needs no timing.
-            left = [name for name in left if not _named(found[name], self._charges.caught_by[name])]
-        for name, sanitizer in self._charges.sanitize.items():
-            found[name] = [(sanitizer, finding) for _, finding in self._find("check", [name], sanitize=sanitizer)]
-        self._proof.exhibits.extend(self._judge(name, findings) for name, findings in found.items())
+            plain = [name for name in uncaught if name not in sanitize]
+            for finding in self._measure(kind, plain):
+                findings[finding.variant].append((kind, finding))
+            # A fault that the check has caught needs no bench.
+            uncaught = [name for name in uncaught if not _first_match(findings[name], caught_by[name])]
+        for name, sanitizer in sanitize.items():
+            findings[name] = [(sanitizer, finding) for finding in self._measure("check", [name], sanitize=sanitizer)]
+        self._proof.faults.extend(self._judge(name, pairs) for name, pairs in findings.items())
 
-    def _try_right(self, variants: list[str], seed: int) -> None:
-        # Timing does not depend on the numbers, so one seed of it says all.
+    def _run_right_variants(self, variants: list[str], seed: int) -> None:
+        # Timing does not depend on the inputs, so one seed is enough for a bench.
         for kind in self._kinds if seed == 0 else self._kinds[:1]:
-            for name, finding in self._find(kind, variants, seed=seed):
+            for finding in self._measure(kind, variants, seed=seed):
                 if finding.status is Status.OK:
-                    self._proof.innocent += 1
+                    self._proof.clean_runs += 1
                 elif finding.status not in _NOT_RUN:
-                    self._proof.accused.append(
-                        FalseAlarm(self._base.operator, name, finding.case, seed, finding.message[:_SAID_LIMIT])
-                    )
+                    message = finding.message[:_MESSAGE_LIMIT]
+                    alarm = FalseAlarm(self._base.operator, finding.variant, finding.case, seed, message)
+                    self._proof.false_alarms.append(alarm)
 
-    def _find(self, kind: str, variants: list[str], **spec: Any) -> list[tuple[str, Finding]]:
+    def _measure(self, kind: str, variants: list[str], **spec: Any) -> list[Finding]:
+        """The findings of one job of `kind` over the variants; further job options in `spec`."""
         if not variants:
             return []
-        order = Order(
-            kind,
-            self._base.url,
-            self._base.sha,
-            self._base.operator,
-            {"variants": variants, "budget_ns": BENCH_BUDGET_NS, **spec},
-        )
-        outcome = execute(order, self._tools, self._reporter, self._tools.host.home)
-        return [(finding.variant, finding) for finding in outcome.findings]
+        options = {"variants": variants, "budget_ns": BENCH_BUDGET_NS, **spec}
+        order = replace(self._base, kind=kind, spec=options)
+        return execute(order, self._tools, self._reporter, self._tools.host.home).findings
 
     def _judge(self, name: str, findings: list[tuple[str, Finding]]) -> PlantedFault:
-        words = self._charges.caught_by[name]
-        guilty = [(kind, finding) for kind, finding in findings if finding.status in _FOUND]
-        named = _named(findings, words)
-        chosen = named or next(iter([*guilty, *findings]), None)
-        outcome = "caught" if named else "otherwise" if guilty else "survived"
+        expected = self._expectations.caught_by[name]
+        detected = [(kind, finding) for kind, finding in findings if finding.status in _DETECTED]
+        match = _first_match(findings, expected)
+        chosen = match or next(iter([*detected, *findings]), None)
+        outcome = "caught" if match else "otherwise" if detected else "survived"
         if chosen is None or all(finding.status in _NOT_RUN for _, finding in findings):
             outcome = "not_run"
-        kind, finding = chosen or ("", Finding(name, "", Status.SKIPPED, "it has no case"))
-        by = _found_by(kind, finding) if guilty else ""
+        kind, finding = chosen or ("", Finding(name, "", Status.SKIPPED, "The operator has no case"))
+        caught_by = kind if detected else ""
+        if caught_by == "check":
+            probes = finding.check.probes if finding.check else []
+            caught_by = ", ".join(probe.name for probe in probes if probe.status == "wrong") or "plain runs"
         return PlantedFault(
-            self._base.operator,
-            name,
-            self._ideas.get(name, ""),
-            words,
-            outcome,
-            by,
-            finding.case,
-            finding.message[:_SAID_LIMIT],
+            operator=self._base.operator,
+            variant=name,
+            fault=self._ideas.get(name, ""),
+            expected=expected,
+            outcome=outcome,
+            caught_by=caught_by,
+            case=finding.case,
+            message=finding.message[:_MESSAGE_LIMIT],
         )
 
 
-def _named(findings: list[tuple[str, Finding]], words: str) -> tuple[str, Finding] | None:
-    """The first finding that says what is wrong in the words expected."""
-    return next((pair for pair in findings if pair[1].status in _FOUND and words in pair[1].message), None)
-
-
-def _found_by(kind: str, finding: Finding) -> str:
-    wrong = [probe.name for probe in finding.check.probes if probe.status == "wrong"] if finding.check else []
-    if kind == "check":
-        return ", ".join(wrong) or "plain runs"
-    return kind
+def _first_match(findings: list[tuple[str, Finding]], expected: str) -> tuple[str, Finding] | None:
+    """The first finding of a fault whose message contains the expected text."""
+    return next((pair for pair in findings if pair[1].status in _DETECTED and expected in pair[1].message), None)
 
 
 @contextmanager
-def _laid_out(kind: str, tools: Tools) -> Iterator[tuple[str, str]]:
-    """The folder as a git repository of its own, since only commits are measured: its address and its one commit."""
+def _as_repository(kind: str, tools: Tools) -> Iterator[tuple[str, str]]:
+    """A git repository made from the folder, since only commits can be measured: (its path, its only commit)."""
     with tempfile.TemporaryDirectory(prefix="warpwatch-proof-") as temp:
         root = Path(temp) / kind
         shutil.copytree(FOLDER / kind, root, ignore=shutil.ignore_patterns("__pycache__"))
@@ -236,6 +238,6 @@ def _laid_out(kind: str, tools: Tools) -> Iterator[tuple[str, str]]:
         try:
             yield str(root), git.resolve(root, "HEAD")
         finally:
-            # The worktree goes before the mirror that it belongs to.
+            # Worktrees must be closed before the mirror that they belong to is removed.
             tools.close()
             shutil.rmtree(git.mirror_path(str(root), tools.host.home), ignore_errors=True)

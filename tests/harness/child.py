@@ -1,4 +1,4 @@
-"""Starts the real child as the worker does, and asks it."""
+"""Starts the real child as the worker does, and sends it requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Harness:
     """A running child.
 
-    `packages` is a folder of installed packages; `events` holds the progress events of the latest request.
+    packages: a folder of installed packages. events: the progress events of the latest request.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Harness:
         self.greeting = self._receive()
 
     def ask(self, kind: type[T], verb: str, **fields: Any) -> T:
-        """The reply to one request, decoded as strictly as the worker decodes it."""
+        """Sends one request and returns the reply, decoded as the worker decodes it."""
         self._requests += 1
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(to_json(Request(self._requests, verb, **fields))) + "\n")
@@ -77,7 +77,7 @@ class Harness:
             self.events.append(message)
 
     def stop(self) -> int:
-        """Ends the requests, as a parent that goes away does, and returns the exit status."""
+        """Closes the requests, as a parent that exits does, and returns the exit status."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         code = self.process.wait(timeout=60)

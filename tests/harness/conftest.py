@@ -1,4 +1,4 @@
-"""One repository and one child for most tests: starting torch is what takes long."""
+"""One repository and one child for most tests, because importing torch takes long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's worktree: good and bad operators, files that do not load, and packages called like the service's."""
+    """A user's worktree: right and wrong operators, files that do not load, and packages named like the service's."""
     root = tmp_path_factory.mktemp("repository") / "worktree"
     shutil.copytree(SOURCE, root, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in UNLOADABLE.items():
@@ -37,7 +37,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def harness(repository: Path, cache: Path) -> Iterator[Harness]:
-    """A child on the CPU that all tests share; none of them may end it."""
+    """A child on the CPU that all tests share; no test may end it."""
     child = Harness(repository, cache)
     yield child
     assert child.stop() == 0, child.log.read_text()

@@ -1,4 +1,4 @@
-"""Samples, their statistics, and the proof that what was timed is right."""
+"""Samples, their statistics, and the check of timed results."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_a_check_alone_would_not_see_it(harness: Harness) -> None:
 
 @pytest.mark.parametrize("slices", [1, 2, 3])
 def test_numbers_that_come_round_again_hide_nothing(slices: int) -> None:
-    """Three sets roll back to where they were in three slices, which is when a result kept by address is right again."""
-    kept: dict[int, torch.Tensor] = {}
+    """Three sets return to their first place after three slices; a result cached by address is then right again."""
+    cached: dict[int, torch.Tensor] = {}
     operator = Operator(
         "twice",
         "Twice.",
@@ -70,13 +70,13 @@ def test_numbers_that_come_round_again_hide_nothing(slices: int) -> None:
         cost=lambda case: Cost(1, 1),
         cases={"quick": (case(n=100),)},
     )
-    operator.variant("keeps", idea="by address")(lambda x: kept.setdefault(x.data_ptr(), 2 * x))
+    operator.variant("keeps", idea="by address")(lambda x: cached.setdefault(x.data_ptr(), 2 * x))
     problem = CaseProblem(operator, operator.variants["keeps"], case(n=100), torch.device("cpu"))
     with problem.modes():
         timer = CpuHotTimer(problem, 0, 1_000_000)
         for _ in range(slices):
             timer.take()
-        with pytest.raises(WrongResultError, match="wrong inside the timed loop"):
+        with pytest.raises(WrongResultError, match="Wrong in timed calls"):
             timer.verify()
 
 
@@ -114,7 +114,7 @@ def test_a_wrong_result_comes_out_at_the_finish(harness: Harness) -> None:
     assert harness.ask(SampleReply, "sample", **names).status is Status.OK
     reply = harness.ask(SampleReply, "finish", **names)
     assert reply.status is Status.WRONG
-    assert "wrong inside the timed loop" in reply.message
+    assert "Wrong in timed calls" in reply.message
 
 
 def test_median_interval_covers_as_often_as_it_says() -> None:

@@ -1,4 +1,4 @@
-"""Every deliberate way to look fast is caught and named, and their honest twins are left in peace."""
+"""The harness catches and names every deliberate cheat, and passes the honest variants beside them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ BUDGET_NS = 40_000_000
 
 
 def caught_by(path: Path) -> dict[str, str]:
-    """The cheaters of one operator file, with the words that must name each."""
+    """The cheaters of one operator file, each with the text that its message must contain."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "caught_by":
-            found: dict[str, str] = ast.literal_eval(node.value)
-            return found
-    raise AssertionError(f"{path.name} does not say what its variants are caught by")
+            texts: dict[str, str] = ast.literal_eval(node.value)
+            return texts
+    raise AssertionError(f"{path.name} defines no caught_by")
 
 
 def variants(elsewhere: str = "cuda") -> list[tuple[str, str, str | None]]:
-    """(operator, variant, words) of every variant that does not only run `elsewhere`; no words for honest ones."""
-    found = []
+    """(operator, variant, text of its message) of all variants that run not only `elsewhere`; None for honest ones."""
+    rows = []
     for path in sorted((CHEATERS / "kernels").glob("[a-z]*.py")):
-        guilty = caught_by(path)
+        cheaters = caught_by(path)
         for node in ast.parse(path.read_text()).body:
             for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
                 text = ast.unparse(decorator)
                 if text.startswith("operator.variant(") and f"'{elsewhere}'" not in text:
                     name = text.split("'")[1]
-                    found.append((path.stem, name, guilty.get(name)))
-    return found
+                    rows.append((path.stem, name, cheaters.get(name)))
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_check_and_a_comparison_notice_replaced_functions_too(cheaters: Harnes
     assert (checked.status, "torch.Tensor.double" in checked.message) == (Status.WRONG, True)
     prepared = cheaters.ask(SampleReply, "prepare", variant="harness_code", **names)
     assert (prepared.status, "harness.timer_cpu._time" in prepared.message) == (Status.WRONG, True)
-    # What was replaced is back in its place: the next variant is innocent.
+    # The functions are restored, so the next variant passes.
     assert cheaters.ask(BenchReply, "bench", variant="honest", budget_ns=BUDGET_NS, **names).status is Status.OK
 
 
@@ -91,32 +91,32 @@ def test_a_file_that_patches_when_it_is_loaded_is_refused(tmp_path: Path, cache:
     (tmp_path / "kernels" / "_product.py").write_text((CHEATERS / "kernels" / "_product.py").read_text())
     child = Harness(tmp_path, cache.parent / "early")
     (entry,) = child.ask(Catalogue, "catalogue").operators
-    assert entry.error == "its file replaces what it is judged with: time.perf_counter_ns"
+    assert entry.error == "The operator file replaces functions that measure or check it: time.perf_counter_ns"
     assert child.stop() == 0
 
 
 def test_what_was_replaced_is_put_back() -> None:
-    seal, double, equal = integrity.TamperGuard(), torch.Tensor.double, torch.equal
+    guard, double, equal = integrity.TamperGuard(), torch.Tensor.double, torch.equal
     torch.Tensor.double = lambda self: self  # type: ignore[method-assign,assignment,return-value]
     torch.equal = lambda a, b: True
-    assert sorted(seal.mend()) == ["torch.Tensor.double", "torch.equal"]
-    assert (torch.Tensor.double, torch.equal, seal.mend()) == (double, equal, [])
+    assert sorted(guard.restore()) == ["torch.Tensor.double", "torch.equal"]
+    assert (torch.Tensor.double, torch.equal, guard.restore()) == (double, equal, [])
 
 
 def test_settings_are_put_back_also_after_an_error() -> None:
-    seal, threads = integrity.TamperGuard(), torch.get_num_threads()
-    with pytest.raises(KeyError), integrity.watch(seal):  # noqa: PT012 - both belong into the watch.
+    guard, threads = integrity.TamperGuard(), torch.get_num_threads()
+    with pytest.raises(KeyError), integrity.watch(guard):  # noqa: PT012 - both statements must run inside the watch.
         torch.set_num_threads(threads + 1)
         raise KeyError
     assert torch.get_num_threads() == threads
-    with pytest.raises(WrongResultError, match=f"from {threads} to {threads + 1}"), integrity.watch(seal):
+    with pytest.raises(WrongResultError, match=f"from {threads} to {threads + 1}"), integrity.watch(guard):
         torch.set_num_threads(threads + 1)
     assert torch.get_num_threads() == threads
 
 
 def test_what_was_replaced_is_to_blame_for_any_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    seal = integrity.TamperGuard()
-    with pytest.raises(WrongResultError, match="replaces what it is judged with"), integrity.watch(seal):  # noqa: PT012 - as above.
+    guard = integrity.TamperGuard()
+    with pytest.raises(WrongResultError, match="replaces functions"), integrity.watch(guard):  # noqa: PT012 - as above.
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
         raise RuntimeError("both events must be completed")
 

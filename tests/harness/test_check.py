@@ -1,4 +1,4 @@
-"""Every way of being wrong ends in the right status, with a message that says what is wrong."""
+"""Every kind of fault gives the right status, and a message that names it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def test_right_in_every_precision(harness: Harness, precision: str, direction: s
     assert error.relative <= error.tolerance
     assert error.norm == pytest.approx(error.oracle_norm, rel=1e-2)
     assert error.torch_relative is not None
-    # 3x + 1 is two roundings at most, so no element is further off than about one unit in the last place of the larger
-    # term.
+    # 3x + 1 is rounded at most twice, so no element is off by more than about one ULP of the larger term.
     assert error.relative < {"f64": 1e-15, "f32": 1e-7, "bf16": 1e-2, "f16": 1e-3}[precision]
 
 
@@ -57,17 +56,17 @@ def test_every_output_and_gradient_is_reported(harness: Harness) -> None:
 @pytest.mark.parametrize(
     ("variant", "case", "words"),
     [
-        ("last_missing", "n=1000,f32,fwd", "y: relative error"),
+        ("last_missing", "n=1000,f32,fwd", "y off by"),
         ("last_wrong", "n=1000,f32,fwd", "at [999]"),
-        ("nan", "n=1000,f32,fwd", "at [7]; 1 of 1000 numbers are NaN or infinite"),
-        ("wrong_shape", "n=1000,f32,fwd", "y has shape (1, 1000) and not (1000,)"),
-        ("wrong_dtype", "n=1000,f32,fwd", "y is float64 and not float32"),
-        ("no_tensor", "n=1000,f32,fwd", "it returned float where a tensor belongs"),
-        ("mutates", "n=1000,f32,fwd", "it modifies its input: x"),
-        ("keeps_by_shape", "n=1000,f64,fwd", "does it keep earlier results?"),
-        ("keeps_by_address", "n=1000,f64,fwd", "does it keep earlier results?"),
-        ("one_buffer", "n=1000,f32,fwd", "y of one call is overwritten by the next"),
-        ("gradient_is_incoming", "n=1000,f32,bwd", "grad x: relative error 0.667"),
+        ("nan", "n=1000,f32,fwd", "at [7], 1 of 1000 elements NaN or infinite"),
+        ("wrong_shape", "n=1000,f32,fwd", "y has shape (1, 1000), expected (1000,)"),
+        ("wrong_dtype", "n=1000,f32,fwd", "y is float64, expected float32"),
+        ("no_tensor", "n=1000,f32,fwd", "returns float, expected a tensor"),
+        ("mutates", "n=1000,f32,fwd", "modifies its input x"),
+        ("keeps_by_shape", "n=1000,f64,fwd", "the variant may cache results"),
+        ("keeps_by_address", "n=1000,f64,fwd", "the variant may cache results"),
+        ("one_buffer", "n=1000,f32,fwd", "The next call overwrites y"),
+        ("gradient_is_incoming", "n=1000,f32,bwd", "grad x off by 0.667"),
         ("gradient_is_none", "n=1000,f32,bwd", "grad x is None"),
         ("gradient_too_short", "n=1000,f32,bwd", "returned an invalid gradient"),
         ("detached", "n=1000,f32,bwd", "y carries no gradient"),
@@ -82,8 +81,8 @@ def test_wrong_results(harness: Harness, variant: str, case: str, words: str) ->
 
 def test_wrong_pairs(harness: Harness) -> None:
     assert "grad weights[1] is None" in check(harness, "second_weight_lost", "n=33,f32,bwd", "pair").message
-    assert "1 tensors and not 2" in check(harness, "one_output", "n=33,f32,fwd", "pair").message
-    assert "1 floating-point outputs and not 2" in check(harness, "one_output", "n=33,f32,bwd", "pair").message
+    assert "1 tensors, expected 2" in check(harness, "one_output", "n=33,f32,fwd", "pair").message
+    assert "1 floating-point outputs, expected 2" in check(harness, "one_output", "n=33,f32,bwd", "pair").message
 
 
 @pytest.mark.parametrize(
@@ -100,14 +99,14 @@ def test_exceptions_become_statuses(harness: Harness, variant: str, status: Stat
     reply = check(harness, variant)
     assert reply.status is status
     assert words in reply.message
-    # The child goes on as if nothing had been.
+    # The child serves the next request.
     assert check(harness, "good").status is Status.OK
 
 
 def test_nondeterminism_is_noted_and_no_failure(harness: Harness) -> None:
     reply = check(harness, "unsteady", "n=1000,f32,fwd")
     assert reply.status is Status.OK
-    assert reply.message == "nondeterministic: y differ between two calls on the same inputs"
+    assert reply.message == "Nondeterministic: y differ between two calls on the same inputs"
 
 
 def test_kernel_code_that_prints_and_reads_disturbs_nothing(harness: Harness) -> None:
@@ -119,4 +118,4 @@ def test_progress_comes_before_the_reply(harness: Harness) -> None:
     check(harness, "good")
     assert {event["event"] for event in harness.events} == {"progress"}
     texts = [event["text"] for event in harness.events]
-    assert texts == ["first numbers right", "other numbers right", *(f"probing {name}" for name in PROBES)]
+    assert texts == ["first inputs right", "second inputs right", *(f"probing {name}" for name in PROBES)]

@@ -1,4 +1,4 @@
-"""How the child starts, what it loads, and that nothing kernel code does short of dying stops it."""
+"""How the child starts, what it loads, and that it survives kernel code that fails."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_a_commit_lacks_is_skipped(harness: Harness) -> None:
         reply = harness.ask(CheckReply, "check", operator=operator, variant=variant, case=case)
         assert reply.status is Status.SKIPPED
         assert (
-            reply.message.startswith("this commit's operator scale has no") or "no operator 'unknown'" in reply.message
+            reply.message.startswith("This commit's operator scale has no") or "no operator 'unknown'" in reply.message
         )
 
 
@@ -132,8 +132,7 @@ def test_missing_device_is_fatal(repository: Path, cache: Path) -> None:
 
 
 def test_operators_elsewhere_leave_every_package_to_the_user(tmp_path: Path, cache: Path) -> None:
-    """Operators in a folder without __init__.py; packages called like the service's in the worktree and, equally named,
-    installed."""
+    """The operator folder has no __init__.py; packages named like the service's are in the worktree and installed."""
     installed = tmp_path / "installed"
     for name in ("source", "source/ops", "kernels"):
         (installed / name).mkdir(parents=True)
@@ -147,8 +146,8 @@ def test_operators_elsewhere_leave_every_package_to_the_user(tmp_path: Path, cac
         "import kernels\n"
         "from warpwatch import Cost, Operator, case\n"
         "assert kernels.OWNER == 'user'\n"
-        "operator = Operator('twice', 'Twice.', inputs=lambda c, make: {'x': make.normal(c['n'])}, reference=lambda x: 2 * x,\n"
-        "    cost=lambda c: Cost(1, 1), cases={'quick': (case(n=5),)})\n"
+        "operator = Operator('twice', 'Twice.', inputs=lambda c, make: {'x': make.normal(c['n'])},\n"
+        "    reference=lambda x: 2 * x, cost=lambda c: Cost(1, 1), cases={'quick': (case(n=5),)})\n"
         "operator.variant('v1', idea='sum')(lambda x: x + x)\n"
     )
     child = Harness(tmp_path, cache, operators="source/ops", packages=str(installed))

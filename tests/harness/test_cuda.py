@@ -1,4 +1,4 @@
-"""The same verbs on a GPU: graphs, events, traces, and failures that cost the whole context."""
+"""The same verbs on a GPU: graphs, events, traces, and failures that destroy the CUDA context."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_right_in_every_precision(gpu: Harness, precision: str, direction: str) 
 def test_wrong_results(gpu: Harness) -> None:
     assert "at [255," in check(gpu, "last_missing").message
     assert check(gpu, "with_tf32").status is Status.WRONG
-    assert "earlier results" in check(gpu, "keeps").message
+    assert "may cache results" in check(gpu, "keeps").message
     assert bench(gpu, "last_missing").status is Status.WRONG
     kept = bench(gpu, "keeps", "n=333,f32,fwd")
     assert (kept.status, kept.measurements) == (Status.WRONG, [])
@@ -82,7 +82,7 @@ def test_bench_measures_every_metric(gpu: Harness, case: str) -> None:
     metrics = by_metric(reply)
     assert list(metrics) == ["graph", "kernel", "cold", "hot", "call"]
     assert all(len(m.samples_ns) >= 10 for m in metrics.values())
-    # A graph leaves launches out, `cold` the host's part, `call` nothing.
+    # `graph` excludes launches, `cold` excludes host time, `call` includes both.
     assert metrics["graph"].median_ns < metrics["call"].median_ns
     assert metrics["cold"].median_ns < 1.5 * metrics["call"].median_ns
     print(
@@ -107,7 +107,7 @@ def test_what_cannot_be_captured_has_no_graph_metric(gpu: Harness) -> None:
     assert list(by_metric(reply)) == ["kernel", "cold", "call"]
     assert "cannot be captured in a CUDA graph" in reply.message
     print(reply.message)
-    # A failed capture leaves nothing behind that the next one stumbles over.
+    # A failed capture does not disturb the next one.
     assert list(by_metric(bench(gpu, "good"))) == ["graph", "kernel", "cold", "hot", "call"]
 
 
@@ -122,7 +122,7 @@ def test_out_of_memory_frees_what_it_took(gpu: Harness) -> None:
 def test_interleaved_slices(gpu: Harness, variant: str, metric: str, direction: str) -> None:
     names = {"operator": "product", "variant": variant, "case": f"n=256,f32,{direction}", "rounds": 12}
     if (variant, direction) == ("waits", "bwd"):
-        # The number is read back in the forward pass, which is not part of what is timed.
+        # The number is read back in the forward pass, which is not timed.
         metric = "graph"
     assert gpu.ask(SampleReply, "prepare", **names).metric == metric
     medians = []
@@ -131,7 +131,7 @@ def test_interleaved_slices(gpu: Harness, variant: str, metric: str, direction: 
         assert reply.status is Status.OK, reply.message
         medians.append(median(reply.samples_ns))
     print(variant, direction, medians)
-    # A call that waits for the device takes the host's time too, and a host is less steady.
+    # A call that waits for the device includes host time, which varies more.
     assert max(medians) < (1.5 if metric == "graph" else 3) * min(medians)
     assert gpu.ask(SampleReply, "finish", **names).status is Status.OK
 
@@ -163,7 +163,7 @@ def test_profile_lists_device_kernels(gpu: Harness, tmp_path: Path) -> None:
     assert len(details["grid"]) == len(details["block"]) == 3
     assert details["registers"] > 0
     assert sum(count for name, count in reply.runtime_calls.items() if "Launch" in name) >= 2
-    # The harness waits for the device after each call; that is no part of the call.
+    # The harness waits for the device after each call; the call does not include this.
     assert "cudaDeviceSynchronize" not in reply.runtime_calls
     print(reply)
 

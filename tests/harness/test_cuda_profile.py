@@ -1,4 +1,4 @@
-"""What a profile on a GPU tells beyond its trace."""
+"""The summary of a profile on a GPU."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_kernels_are_told_with_their_launch(gpu: Harness, tmp_path: Path) -> Non
 
 def test_counters_are_rows_or_a_sentence(gpu: Harness, tmp_path: Path) -> None:
     reply = profiled(gpu, tmp_path, "n=256,f32,fwd", counters=True)
-    counted = reply.summary["counters"]
-    print(counted)
-    assert bool(counted["rows"]) != bool(counted["message"])
-    assert (reply.report is not None) == bool(counted["rows"])
+    counters = reply.summary["counters"]
+    print(counters)
+    assert bool(counters["rows"]) != bool(counters["message"])
+    assert (reply.report is not None) == bool(counters["rows"])

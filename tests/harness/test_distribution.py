@@ -1,4 +1,4 @@
-"""What is said of a set of samples, held against series whose nature is known."""
+"""Tests the description of samples on synthetic sets with known properties."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from warpwatch.worker.harness.summary import interval, summarize
 
 
 def chained(source: random.Random, count: int, dependence: float) -> list[float]:
-    """Normal numbers around 100, each depending on the one before (a first-order autoregression)."""
-    value, found = source.gauss(0, 1), []
+    """Normal numbers around 100 with first-order autoregression."""
+    value, samples = source.gauss(0, 1), []
     for _ in range(count):
         value = dependence * value + source.gauss(0, math.sqrt(1 - dependence**2))
-        found.append(100 + value)
-    return found
+        samples.append(100 + value)
+    return samples
 
 
 @pytest.mark.parametrize("count", [60, 300])
@@ -31,8 +31,8 @@ def test_one_mode_is_not_called_two(count: int) -> None:
         lambda: 100 * source.lognormvariate(0, 0.3),
     ]
     for shape in shapes:
-        found = sum(bool(modes_of([shape() for _ in range(count)])) for _ in range(100))
-        assert found <= 3, f"{found} of 100 sets of {count}"
+        bimodal = sum(bool(modes_of([shape() for _ in range(count)])) for _ in range(100))
+        assert bimodal <= 3, f"{bimodal} of 100 sets of {count}"
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8])
@@ -43,7 +43,7 @@ def test_two_modes_are_found_with_their_places_and_shares(share: float) -> None:
     assert first.share == pytest.approx(share, abs=0.08)
     assert first.share + second.share == pytest.approx(1)
     assert {round(first.ns), round(second.ns)} == {100, 106}
-    # Modes a clock's step apart are none.
+    # Modes that are one step of the clock apart do not count.
     assert modes_of([1000 + 2 * (index % 2) for index in range(100)]) == []
 
 
@@ -85,10 +85,10 @@ def test_outliers_lie_far_from_every_mode() -> None:
 def test_a_measurement_carries_its_distribution() -> None:
     source = random.Random(9)
     samples = [source.gauss(100 if index % 2 else 106, 0.5) for index in range(100)]
-    told = summarize("hot", samples).distribution
-    assert told is not None
-    assert [round(mode.ns) for mode in told.modes] in ([100, 106], [106, 100])
-    assert told.autocorrelation < -0.5
-    assert (told.outliers, told.effective) == (0.0, 100)
+    description = summarize("hot", samples).distribution
+    assert description is not None
+    assert [round(mode.ns) for mode in description.modes] in ([100, 106], [106, 100])
+    assert description.autocorrelation < -0.5
+    assert (description.outliers, description.effective) == (0.0, 100)
     assert describe(samples[: distribution.FEWEST - 1]) is None
     assert summarize("hot", samples[:5]).distribution is None

@@ -1,5 +1,4 @@
-"""What is no reason to accuse a variant: a late host, a wait for memory that is freed, threads of torch.compile, and
-torch's own error."""
+"""A variant does not fail because of a slow host, freed memory, threads of torch.compile, or the error of torch."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from warpwatch.worker.harness.problem import CaseProblem
 
 
 class Event:
-    """Has happened when it is asked the first `late` times."""
+    """Has completed at the first `late` queries."""
 
     def __init__(self, late: int) -> None:
         self.late = late
@@ -40,26 +39,26 @@ def test_the_device_sleeps_longer_until_the_host_is_in_time(late: int, sleeps: l
 
 
 @pytest.mark.parametrize(
-    ("beside", "paused", "caught"),
+    ("extra_ns", "paused_ns", "caught"),
     [
         pytest.param(10_000, 0, False, id="idle"),
         pytest.param(124_000, 0, True, id="the device worked on"),
         pytest.param(124_000, 120_000, False, id="the host freed memory"),
-        pytest.param(90_000, 0, False, id="little beside the call"),
+        pytest.param(90_000, 0, False, id="little compared with the call"),
     ],
 )
 def test_work_on_another_stream_is_told_from_a_slow_wait(
-    beside: int, paused: int, caught: bool, monkeypatch: Any
+    extra_ns: int, paused_ns: int, caught: bool, monkeypatch: Any
 ) -> None:
     timer = timer_cuda.CudaColdTimer.__new__(timer_cuda.CudaColdTimer)
-    timer._beside = [beside] * 5
-    monkeypatch.setattr(timer, "_after_pause_ns", lambda longer: paused)
-    call_ns = 1_000_000.0 if beside == 90_000 else 20_000.0
+    timer._other_stream_ns = [extra_ns] * 5
+    monkeypatch.setattr(timer, "_wait_after_pause_ns", lambda work_ns: paused_ns)
+    call_ns = 1_000_000.0 if extra_ns == 90_000 else 20_000.0
     if caught:
         with pytest.raises(WrongResultError, match="another stream"):
-            timer._expect_nothing_beside([call_ns])
+            timer._expect_no_other_stream([call_ns])
     else:
-        timer._expect_nothing_beside([call_ns])
+        timer._expect_no_other_stream([call_ns])
 
 
 def test_the_compilers_own_timer_is_no_unfinished_work() -> None:
@@ -68,9 +67,9 @@ def test_the_compilers_own_timer_is_no_unfinished_work() -> None:
     timer = Timer(1, lambda: None)
     timer.record_call()
     assert timer.background_thread is not None
-    assert anticheat._is_compilers(timer.background_thread)
+    assert anticheat._is_compiler_thread(timer.background_thread)
     timer.quit()
-    assert not anticheat._is_compilers(threading.Timer(1, lambda: None))
+    assert not anticheat._is_compiler_thread(threading.Timer(1, lambda: None))
 
 
 def test_nobody_must_be_more_exact_than_torchs_own_operator() -> None:
@@ -78,22 +77,22 @@ def test_nobody_must_be_more_exact_than_torchs_own_operator() -> None:
         return 2 * x
 
     off = 1e-6
-    one = case(n=1000)
+    large = case(n=1000)
     plain = Operator(
         "doubled",
         "2 x",
         inputs=lambda given, make: {"x": make.normal(given["n"])},
         reference=doubled,
         cost=lambda given: Cost(given["n"], 8 * given["n"]),
-        cases={"quick": (one,)},
+        cases={"quick": (large,)},
     )
     variant = Variant("v1", doubled, "2 x")
 
     def allowed(operator: Operator) -> float:
-        problem = CaseProblem(operator, variant, one, torch.device("cpu"))
+        problem = CaseProblem(operator, variant, large, torch.device("cpu"))
         with problem.modes():
             return Oracle(problem, problem.data(0)).expected["y"].allowed
 
-    own = replace(plain, by_torch=lambda x: 2 * (1 + off) * x)
+    less_exact = replace(plain, by_torch=lambda x: 2 * (1 + off) * x)
     assert allowed(plain) < off
-    assert allowed(own) == pytest.approx(4 * off, rel=0.1)
+    assert allowed(less_exact) == pytest.approx(4 * off, rel=0.1)

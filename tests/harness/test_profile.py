@@ -1,4 +1,4 @@
-"""Profiles: traces, what is read from them, how they are scheduled, and hardware counters."""
+"""Profiles: traces, their summaries, the plan of recorded calls, and hardware counters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.worker.harness import counters
 from warpwatch.worker.harness.occupancy import occupancy
 from warpwatch.worker.harness.profile_summary import launch_sentence, summarize
-from warpwatch.worker.harness.profiling import host_timer
+from warpwatch.worker.harness.profiling import time_host
 from warpwatch.worker.harness.trace_events import Recording, events_of, read_recording
 from warpwatch.worker.harness.trace_tables import kernel_table, runtime_calls
 
@@ -107,7 +107,7 @@ def test_a_plan_that_cannot_be_says_so(harness: Harness, tmp_path: Path, plan: d
 def test_counters_that_cannot_be_read_are_a_sentence(harness: Harness, tmp_path: Path) -> None:
     reply = profiled(harness, tmp_path, counters=True)
     assert reply.status is Status.OK
-    assert reply.summary["counters"] == {"message": "Hardware counters are read on NVIDIA GPUs only.", "rows": []}
+    assert reply.summary["counters"] == {"message": "Only NVIDIA GPUs have hardware counters.", "rows": []}
     assert reply.report is None
 
 
@@ -165,15 +165,14 @@ def test_runtime_calls_outside_the_measured_calls_do_not_count(tmp_path: Path) -
         call(0, 5),
         call(10, 5),
     ]
-    found = recording(tmp_path, [*events, kernel("k", 3, 2, 1), kernel("k", 14, 2, 3)])
-    assert runtime_calls(found) == {"cudaLaunchKernel": 1.0, "unknown": 0.5}
-    (row,) = kernel_table(found, "cuda")
+    trace = recording(tmp_path, [*events, kernel("k", 3, 2, 1), kernel("k", 14, 2, 3)])
+    assert runtime_calls(trace) == {"cudaLaunchKernel": 1.0, "unknown": 0.5}
+    (row,) = kernel_table(trace, "cuda")
     assert (row.calls, row.mean_ns, row.share, row.details["registers"]) == (2, 2000.0, 1.0, 76)
 
 
 def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
-    """Both calls are issued before the device begins; a short one runs beside a long one, and one gap is left in each
-    call."""
+    """Both calls are issued before the device starts; a short kernel overlaps a long one, and each call has one gap."""
     events = [call(0, 10), call(20, 10)]
     for base, first in ((0, 1), (20, 11)):
         events += [launch(base + 1, first), launch(base + 3, first + 1), launch(base + 5, first + 2)]
@@ -200,8 +199,8 @@ def test_calls_that_differ_have_no_common_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("issue", "bound"), [(50e3, True), (5e3, False)])
 def test_launch_bound_is_said_with_its_figures(issue: float, bound: bool) -> None:
-    found, text = launch_sentence({"host_ns": 90e3, "launch_ns": 4e3, "launches": 1.0, "device_ns": 20e3}, issue)
-    assert found is bound
+    is_bound, text = launch_sentence({"host_ns": 90e3, "launch_ns": 4e3, "launches": 1.0, "device_ns": 20e3}, issue)
+    assert is_bound is bound
     assert all(figure in text for figure in (f"{issue / 1e3:.1f} µs", "20.0 µs", "90.0 µs", "1 launch or"))
     assert ("waits for the host" in text) is bound
 
@@ -249,20 +248,20 @@ def test_traces_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(events_of(path)) == events
 
 
-# --- what an H100 wrote ---------------------------------------------------------------------------------------
+# --- traces of an H100 ----------------------------------------------------------------------------------------
 
 
 def test_h100_traces_are_read_whole(tmp_path: Path) -> None:
-    """Every figure of the summaries holds together in traces of a real GPU."""
+    """The figures of the summaries are consistent in traces of a real GPU."""
     with zipfile.ZipFile(ROOT / "docs" / "example" / "h100.wwb") as bundle:
         names = sorted(name for name in bundle.namelist() if name.startswith("traces/"))[::7]
         for name in names:
             path = tmp_path / "trace.json"
             path.write_bytes(gzip.decompress(bundle.read(name)))
-            found = read_recording(path)
-            table, summary = kernel_table(found, "cuda"), summarize(found, "cuda")
-            assert len(found.calls) == 2
-            assert all(span.call is not None for span in found.work), "every kernel was launched by a call"
+            trace = read_recording(path)
+            table, summary = kernel_table(trace, "cuda"), summarize(trace, "cuda")
+            assert len(trace.calls) == 2
+            assert all(span.call is not None for span in trace.work), "every kernel was launched by a call"
             per_call = sum(row.total_ns for row in table) / 2
             assert sum(ns for _, ns in summary["sequence"]) == pytest.approx(per_call)
             assert sum(row["total_ns"] for row in summary["survey"]) == pytest.approx(2 * per_call)
@@ -287,11 +286,11 @@ def test_h100_traces_are_read_whole(tmp_path: Path) -> None:
     ],
 )
 def test_occupancy(block: int, registers: int, shared: int, expected: tuple[float, int, str]) -> None:
-    """By hand from the limits that NVIDIA gives for compute capability 9.0."""
-    found = occupancy(H100, [264, 1, 1], [block, 1, 1], registers, shared)
-    assert found is not None
-    assert (found.share, found.blocks, found.limit) == expected
-    assert found.waves == (pytest.approx(264 / (132 * found.blocks)) if found.blocks else 0)
+    """Expected values computed by hand from NVIDIA's limits for compute capability 9.0."""
+    result = occupancy(H100, [264, 1, 1], [block, 1, 1], registers, shared)
+    assert result is not None
+    assert (result.share, result.blocks, result.limit) == expected
+    assert result.waves == (pytest.approx(264 / (132 * result.blocks)) if result.blocks else 0)
     assert occupancy({}, [1], [32], 8, 0) is None
 
 
@@ -304,7 +303,8 @@ if [ -f "$0.error" ]; then cat "$0.error"; exit 1; fi
 printf report > "$report"
 """
 CSV = """==PROF== Connected to process 42
-"ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum","sm__throughput.avg.pct_of_peak_sustained_elapsed","lts__t_sector_hit_rate.pct"
+"ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum",\
+"sm__throughput.avg.pct_of_peak_sustained_elapsed","lts__t_sector_hit_rate.pct"
 "","","","","ns","%","%"
 "0","void kron<float, 4>(float*)","(128, 1, 1)","(8, 1, 1)","3,424","41.5","n/a"
 """
@@ -324,12 +324,12 @@ def count(
 
 
 def test_counters_become_rows_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = count(tmp_path, monkeypatch)
-    assert found.message == ""
-    (row,) = found.rows
+    result = count(tmp_path, monkeypatch)
+    assert result.message == ""
+    (row,) = result.rows
     assert (row["kernel"], row["grid"], row["block"]) == ("void kron<float, 4>(float*)", "(8, 1, 1)", "(128, 1, 1)")
     assert (row["time_ns"], row["sm_percent"], row["l2_hit_percent"], row["dram_percent"]) == (3424.0, 41.5, None, None)
-    assert b64decode(found.report or "") == b"report"
+    assert b64decode(result.report or "") == b"report"
 
 
 def test_why_there_are_no_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,12 +340,12 @@ def test_why_there_are_no_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (broken.rows, broken.report) == ([], None)
     monkeypatch.setenv("PATH", "/nonexistent")
     missing = counters.count_hardware(Request(1, "profile"), torch.device("cuda"), tmp_path)
-    assert "no `ncu` on PATH" in missing.message
+    assert "put `ncu` on PATH" in missing.message
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs it to its end")
 def test_the_process_that_ncu_starts_gets_as_far_as_the_call(cache: Path, repository: Path) -> None:
-    """Everything before the first word to CUDA happens on a CPU as well."""
+    """Everything before the first CUDA call runs on a CPU as well."""
     names = ["--count", "pair", "good", "n=33,f32,fwd", "0"]
     command = [
         sys.executable,
@@ -365,7 +365,7 @@ def test_the_process_that_ncu_starts_gets_as_far_as_the_call(cache: Path, reposi
 
 
 def test_the_host_timer_stops_when_a_call_returns() -> None:
-    """Waiting for the device is most of this call, and the clock that does not wait does not see it."""
+    """Most of this call is waiting for the device, which only the call time includes."""
     from time import sleep
 
     class Slow:
@@ -375,16 +375,16 @@ def test_the_host_timer_stops_when_a_call_returns() -> None:
         def batch(self, count: int) -> tuple[list[Any], int]:
             return [lambda: None], 0
 
-    found = host_timer(Slow(), Slow())  # type: ignore[arg-type]
-    assert found["count"] == 20
-    assert found["issue_ns"] * 5 < found["call_ns"]
+    times = time_host(Slow(), Slow())  # type: ignore[arg-type]
+    assert times["count"] == 20
+    assert times["issue_ns"] * 5 < times["call_ns"]
 
 
-# --- traces beside each other ---------------------------------------------------------------------------------
+# --- comparison of two traces ---------------------------------------------------------------------------------
 
 
 def aligned(a: ProfileReply, b: ProfileReply) -> Alignment:
-    """What the server makes of two replies."""
+    """The server's alignment of two replies."""
 
     def detail(reply: ProfileReply) -> TraceDetail:
         kernels = [KernelView(k.name, k.calls, k.total_ns, k.mean_ns, k.share, k.details) for k in reply.kernels]
@@ -398,15 +398,15 @@ def aligned(a: ProfileReply, b: ProfileReply) -> Alignment:
 
 def test_two_profiles_of_the_same_code_hold_the_same_steps(harness: Harness, tmp_path: Path) -> None:
     first, second = (profiled(harness, tmp_path, case="n=33,f32,fwd") for _ in range(2))
-    found = aligned(first, second)
-    assert found.ordered
-    assert {row.state for row in found.rows} <= {"same", "slower", "faster"}
-    assert all(row.a_name == row.b_name and row.a_count == row.b_count for row in found.rows)
+    alignment = aligned(first, second)
+    assert alignment.ordered
+    assert {row.state for row in alignment.rows} <= {"same", "slower", "faster"}
+    assert all(row.a_name == row.b_name and row.a_count == row.b_count for row in alignment.rows)
 
 
 def test_other_steps_are_added_and_removed(harness: Harness, tmp_path: Path) -> None:
     forward, backward = (profiled(harness, tmp_path, case=f"n=33,f32,{direction}") for direction in ("fwd", "bwd"))
-    found = aligned(forward, backward)
-    assert any(row.state == "added" for row in found.rows)
-    assert sum(row.a_ns for row in found.rows) == pytest.approx(found.a_ns)
-    assert sum(row.b_ns for row in found.rows) == pytest.approx(found.b_ns)
+    alignment = aligned(forward, backward)
+    assert any(row.state == "added" for row in alignment.rows)
+    assert sum(row.a_ns for row in alignment.rows) == pytest.approx(alignment.a_ns)
+    assert sum(row.b_ns for row in alignment.rows) == pytest.approx(alignment.b_ns)

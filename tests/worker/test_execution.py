@@ -120,7 +120,7 @@ def test_nobody_answers_for_the_damage_of_another(repository: Repository, tools:
     assert statuses(outcome) == {"scribbler": ["ok"] * 2, "scribbled": ["ok"] * 2, "wrong_too": ["wrong"] * 2}
     told = {finding.message for finding in outcome.findings if finding.variant == "scribbled"}
     assert all(
-        message.startswith("right alone, and wrong in a process that other variants had used: y: ") for message in told
+        message.startswith("right alone, and wrong in a process that other variants had used: y ") for message in told
     )
     # `scribbled` on both cases, and `wrong_too` until it was wrong alone.
     assert sum("once more in a fresh one" in line for line in diary.lines) == 3

@@ -109,12 +109,10 @@ def test_what_the_card_says_is_put_into_words() -> None:
     assert troubles(fit) == []
     assert troubles({"note": "NVML not available: no module"}) == []
     assert troubles(fit | {"others": [77]}) == []
-    assert troubles(fit | {"utilization": 60, "others": [77]}) == [
-        "it is 60 % busy with something else (processes 77 compute there)"
-    ]
-    assert troubles(fit | {"celsius": 83}) == ["it is 83 °C hot, more than 82"]
+    assert troubles(fit | {"utilization": 60, "others": [77]}) == ["other work keeps it 60 % busy (processes 77)"]
+    assert troubles(fit | {"celsius": 83}) == ["it is at 83 °C, above 82 °C"]
     held = {"held_back": ["software thermal"], "held_back_under_load": ["software thermal", "hardware slowdown"]}
-    assert troubles(fit | held) == ["it is held back: software thermal, hardware slowdown"]
+    assert troubles(fit | held) == ["it is throttled: software thermal, hardware slowdown"]
 
 
 def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database, tmp_path: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -74,35 +73,36 @@ def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, sub
 
 def _body(proof: Proof, environment: Environment) -> dict[str, Any]:
     device = {"key": environment.device_key, "kind": environment.device_kind, "name": environment.device_name}
-    return {**asdict(proof), "device": device, "version": __version__}
+    return {**proof.to_json(), "device": device, "version": __version__}
 
 
 def _show(proof: Proof, environment: Environment) -> None:
     """A line for each, in columns that no narrow terminal breaks; what was said of it only where it was not caught."""
     console.print(f"{proof.kind} on {environment.device_name}", style="bold", highlight=False)
     rows = [
-        (exhibit.outcome.replace("_", " "), f"{exhibit.operator} {exhibit.variant}", exhibit.caught_by)
-        for exhibit in proof.exhibits
+        (fault.outcome.replace("_", " "), f"{fault.operator} {fault.variant}", fault.caught_by)
+        for fault in proof.faults
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    for exhibit, row in zip(proof.exhibits, rows, strict=True):
-        said = exhibit.message.strip().splitlines() if exhibit.outcome != "caught" else []
+    for fault, row in zip(proof.faults, rows, strict=True):
+        lines = fault.message.strip().splitlines() if fault.outcome != "caught" else []
         words = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)] + [
-            ": ".join([exhibit.fault, *said[:1]])
+            ": ".join([fault.fault, *lines[:1]])
         ]
-        console.print("  ".join(words), style=_STYLES[exhibit.outcome], markup=False, highlight=False, soft_wrap=True)
-    counts = Counter(exhibit.outcome for exhibit in proof.exhibits)
-    ran = len(proof.exhibits) - counts["not_run"]
+        console.print("  ".join(words), style=_STYLES[fault.outcome], markup=False, highlight=False, soft_wrap=True)
+    counts = Counter(fault.outcome for fault in proof.faults)
+    ran = len(proof.faults) - counts["not_run"]
     elsewhere = f", {counts['not_run']} cannot run on this device" if counts["not_run"] else ""
     console.print(f"{counts['caught']} of {ran} {proof.kind} caught and named{elsewhere}", highlight=False)
     console.print(
-        f"right variants: {proof.innocent} runs over {proof.seeds} seeds found nothing, {len(proof.accused)} accused",
+        f"right variants: {proof.clean_runs} runs over {proof.seeds} seeds found nothing, "
+        f"{len(proof.false_alarms)} accused",
         highlight=False,
     )
-    for accused in proof.accused:
-        where = f"{accused.operator} {accused.variant} {accused.case} seed {accused.seed}"
+    for alarm in proof.false_alarms:
+        where = f"{alarm.operator} {alarm.variant} {alarm.case} seed {alarm.seed}"
         console.print(
-            f"{where} is right and was called wrong: {accused.message}", style="red", markup=False, soft_wrap=True
+            f"{where} is right and was called wrong: {alarm.message}", style="red", markup=False, soft_wrap=True
         )
 
 

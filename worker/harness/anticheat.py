@@ -1,7 +1,7 @@
-"""Asks a variant, outside its samples, whether it does its work at all and has done it when it returns.
+"""Checks, outside the samples, that a variant computes its result on every call and has finished when it returns.
 
-`expect_finished`: what a call returned must not change any more. `expect_recomputed`: a call on numbers that it has
-just seen must take as long as one on new numbers. Numbers are drawn from seeds that nobody can foretell.
+`expect_finished` fails when a result still changes after its call has returned. `expect_recomputed` fails when a call
+on repeated inputs is much faster than a call on new ones. All inputs come from seeds that a variant cannot predict.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .diagnosis import Decoys, explain
 from .failures import WrongResultError
+from .inputs import bits
 from .oracle import Oracle, explain_first
 from .problem import CaseData, CaseProblem
 from .timer_cuda import elapsed_ns, new_event, sleep
@@ -26,174 +27,176 @@ from .timer_kernel import busy_ns
 
 _PAIRS, _FEWEST_PAIRS = 5, 3
 _LONG_NS = 20_000_000
-"""A call that takes longer than this, or four times this with the drawing of its numbers, is asked three times instead
-of five.
+"""Calls longer than this, or than four times this with the time to draw their inputs, are timed three times instead of
+five.
 
-Next to such a call the host's looking at the numbers is nothing, so the device is not asked besides.
+Beside such a call, the time that the host takes to compare inputs is negligible, so device time is not measured.
 """
-_KEPT_SHARE = 0.5
-"""A repeated call that takes less than this part of one on new numbers did not do the same work."""
-_SUSPICIONS = 2
+_CACHED_SHARE = 0.5
+"""A call on repeated inputs that takes less than this share of one on new inputs did not do the same work."""
+_ATTEMPTS = 2
 _NOTICEABLE_NS = 1_000
 _SCRAMBLED = 20_000
-_ROUNDS, _IN_A_ROW = 3, 3
+_ROUNDS, _CALLS_IN_A_ROW = 3, 3
 _SETTLE_SECONDS, _PATIENCE_SECONDS = 0.01, 0.3
 _STREAM_DELAY_NS, _LONGER = 2_000_000, 4
 _SEED_BITS = 40
 
 Clock = Callable[[CaseProblem, Callable[[], Any]], float]
-"""Nanoseconds of one call, by some measure."""
+"""Measures one call in nanoseconds."""
 
 
 def expect_honest(problem: CaseProblem) -> None:
-    """Raises WrongResultError that names what the variant does instead of its work."""
-    # What earlier work left in reference cycles lies beside the decoys otherwise, and a variant that searches memory
-    # finds it first.
+    """Raises WrongResultError that names how the variant avoids its work."""
+    # Reference cycles of earlier work hold tensors beside the decoys, and a variant that searches memory finds those
+    # first.
     gc.collect()
-    seed = _seed()
+    seed = _new_seed()
     live = problem.data(seed)
     call = problem.call(live)
-    raw = call()
+    returned = call()
     problem.synchronize()
-    problem.results(raw)
-    if _moving(problem, live).fits(_moving(problem, live)):
+    problem.results(returned)
+    if problem.replaceable(live).fits(problem.replaceable(live)):
         expect_finished(problem, seed, live, call)
         expect_recomputed(problem, live, call)
 
 
-def expect_finished(problem: CaseProblem, first: int, live: CaseData, call: Callable[[], Any]) -> None:
-    """`live` holds the numbers of the seed `first`.
+def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call: Callable[[], Any]) -> None:
+    """Raises WrongResultError when work goes on after a call has returned, or on another stream of a GPU.
 
-    Raises WrongResultError when work goes on after a call has returned, or on a GPU beside the stream it was called on.
+    live: holds the inputs of `first_seed`.
     """
     threads, decoys = set(threading.enumerate()), Decoys(problem)
     delay_ns = _STREAM_DELAY_NS
     for _ in range(_ROUNDS):
-        seed = _seed()
-        # A Lead would try again on the same numbers, and a kernel that did not wait would find them there.
-        results, early, in_time = _run_unawaited(problem, live, problem.data(seed), call, delay_ns)
+        seed = _new_seed()
+        # A Lead would retry on the same inputs, and a kernel that did not wait would find them in place.
+        results, at_return, in_time = _run_without_waiting(problem, live, problem.data(seed), call, delay_ns)
         delay_ns *= 1 if in_time else _LONGER
-        left = [thread.name for thread in threading.enumerate() if thread not in threads and not _is_compilers(thread)]
+        running = [t.name for t in threading.enumerate() if t not in threads and not _is_compiler_thread(t)]
         problem.synchronize()
         time.sleep(_SETTLE_SECONDS)
-        _expect_unmoved(early, results, left)
-        if left:
-            raise WrongResultError(f"it returns while the thread {left[0]!r} that it started is still running")
-    wrong = explain_first(Oracle(problem, _drawn(problem, live, seed)).judge(results), results)
-    if wrong is not None:
-        # Perhaps whoever has the work has not come to it yet.
+        _expect_unchanged(at_return, results, running)
+        if running:
+            raise WrongResultError(f"The variant returns while the thread {running[0]!r} that it started still runs")
+    error = explain_first(Oracle(problem, _redraw(problem, live, seed)).judge(results), results)
+    if error is not None:
+        # A slow thread or stream may not have started on the work yet.
         time.sleep(_PATIENCE_SECONDS)
-        _expect_unmoved(early, results, [])
-        if problem.device.type == "cuda" and _is_right_once_idle(problem, live, call):
-            late = "it is right on an idle device: it does not wait for the stream that it is called on"
-            raise WrongResultError(f"wrong on numbers never seen: {wrong}; {late}")
-        looks = explain(problem, partial(_drawn, problem, live, seed), results, [_drawn(problem, live, first)], decoys)
-        raise WrongResultError(f"wrong on numbers never seen: {wrong}{looks}")
+        _expect_unchanged(at_return, results, [])
+        if problem.device.type == "cuda" and _is_right_on_idle_device(problem, live, call):
+            cause = "the same call is right on an idle device, so it does not wait for the current stream"
+            raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}")
+        redraw = partial(_redraw, problem, live, seed)
+        cause = explain(problem, redraw, results, [_redraw(problem, live, first_seed)], decoys)
+        raise WrongResultError(f"Wrong on fresh inputs: {error}{cause}")
 
 
-def _is_compilers(thread: threading.Thread) -> bool:
-    """Whether it is of torch.compile's pool of compilers, which sets a timer whenever it has been idle; earlier
-    variants leave it behind."""
+def _is_compiler_thread(thread: threading.Thread) -> bool:
+    """Whether the thread belongs to torch.compile, whose pool starts a timer when idle and outlives the variant."""
     return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("torch._inductor.")
 
 
-def _expect_unmoved(early: dict[str, Tensor], results: dict[str, Tensor], left: list[str]) -> None:
-    """Raises WrongResultError unless `results` hold what they held when their call returned; left: threads that it
-    started."""
-    moved = [name for name, tensor in results.items() if not _same_bits(early[name], tensor)]
-    if moved:
-        where = f"the thread {left[0]!r} that it started" if left else "another thread or stream"
-        raise WrongResultError(f"{moved[0]} still changes after the call has returned: the work is left to {where}")
+def _expect_unchanged(at_return: dict[str, Tensor], results: dict[str, Tensor], running: list[str]) -> None:
+    """Raises WrongResultError when `results` changed since their call returned; running: threads that it started."""
+    for name, tensor in results.items():
+        if not torch.equal(bits(at_return[name]), bits(tensor)):
+            worker = f"the thread {running[0]!r} that it started" if running else "another thread or stream"
+            raise WrongResultError(f"{name} still changes after the call has returned: {worker} does the work")
 
 
-def _is_right_once_idle(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> bool:
-    """Whether a call is right when all that came before it is done; it is timed like any other."""
-    seed = _seed()
-    _moving(problem, live).overwrite(_moving(problem, problem.data(seed)))
+def _is_right_on_idle_device(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> bool:
+    """Whether a call is right after all earlier work has finished. The call still has a timer on its stack."""
+    seed = _new_seed()
+    problem.replaceable(live).overwrite(problem.replaceable(problem.data(seed)))
     call = problem.refreshed(call, live)
     problem.synchronize()
     results = problem.results(call())
     problem.synchronize()
-    return explain_first(Oracle(problem, _drawn(problem, live, seed)).judge(results), results) is None
+    return explain_first(Oracle(problem, _redraw(problem, live, seed)).judge(results), results) is None
 
 
-def _run_unawaited(
+def _run_without_waiting(
     problem: CaseProblem, live: CaseData, fresh: CaseData, call: Callable[[], Any], delay_ns: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
-    """(results of a call on the numbers of `fresh`, what they held when the call returned, whether a GPU slept until
-    all was queued)."""
+    """(results of a call on the inputs `fresh`, their values when it returned, whether the GPU slept until all was
+    queued)."""
     problem.synchronize()
     awake = None
     if problem.device.type == "cuda":
-        # A kernel that does not wait for the current stream now finds the old numbers.
+        # A kernel that does not wait for the current stream reads the old inputs during this sleep.
         sleep(delay_ns)
         awake = new_event()
         awake.record()
-    _moving(problem, live).overwrite(_moving(problem, fresh))
+    problem.replaceable(live).overwrite(problem.replaceable(fresh))
     call = problem.refreshed(call, live)
-    # Several in a row: work that is put off piles up.
-    results = [problem.results(call()) for _ in range(_IN_A_ROW)][-1]
+    # Several calls in a row, so that deferred work piles up.
+    results = [problem.results(call()) for _ in range(_CALLS_IN_A_ROW)][-1]
     in_time = awake is None or not awake.query()  # type: ignore[no-untyped-call]
-    # Copied at once, and on a GPU in the order of the current stream: what is missing now was not done when it said so.
+    # Copied at once, and on a GPU in the order of the current stream, so that late writes show as a difference.
     return results, {name: tensor.detach().clone() for name, tensor in results.items()}, in_time
 
 
 def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> None:
-    """Raises WrongResultError when a call is much faster on numbers that it has just seen: results are kept by value.
+    """Raises WrongResultError when a call is much faster on repeated inputs: the variant caches results by value.
 
-    Suspected twice in a row only: on shared cores all calls on new numbers may be slow by chance.
+    It must happen twice in a row, because on shared cores all calls on new inputs may be slow by chance.
     """
-    new = _expect_as_long(problem, live, call, _wall_ns, _PAIRS)
-    if problem.device.type == "cuda" and new < _LONG_NS:
-        # Where looking at the numbers takes the host longer than it saves the device, only the device can tell.
-        _expect_as_long(problem, live, call, _busy_ns, _FEWEST_PAIRS)
+    new_ns = _expect_as_long(problem, live, call, _wall_ns, _PAIRS)
+    if problem.device.type == "cuda" and new_ns < _LONG_NS:
+        # The host may take longer to compare inputs than the cache saves; device time alone then shows the cache.
+        _expect_as_long(problem, live, call, lambda _problem, run: float(sum(busy_ns(run))), _FEWEST_PAIRS)
 
 
-def _expect_as_long(problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, most: int) -> float:
-    """Nanoseconds of a call on new numbers by `clock`, the fastest of at most so many; WrongResultError when repeated
-    ones are faster."""
-    repeat = new = 0.0
-    for _ in range(_SUSPICIONS):
-        # What else the host does makes calls slower, never faster: the fastest are alike in what they had to do.
-        repeat, new = map(min, _repeats_beside_new(problem, live, call, clock, most))
-        if repeat >= _KEPT_SHARE * new or new - repeat < _NOTICEABLE_NS:
-            return new
+def _expect_as_long(problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, pairs: int) -> float:
+    """Nanoseconds of the fastest call on new inputs, of at most `pairs`.
+
+    Raises WrongResultError when calls on repeated inputs are much faster.
+    """
+    repeat_ns = new_ns = 0.0
+    for _ in range(_ATTEMPTS):
+        # Other load makes calls slower and never faster, so the fastest of each kind compare fairly.
+        repeat_ns, new_ns = map(min, _time_repeated_and_new(problem, live, call, clock, pairs))
+        if repeat_ns >= _CACHED_SHARE * new_ns or new_ns - repeat_ns < _NOTICEABLE_NS:
+            return new_ns
     raise WrongResultError(
-        f"a call on numbers that it has just seen takes {repeat / new:.0%} of one on new numbers: results are kept by value"
+        f"The variant caches results by value: a call on repeated inputs takes {repeat_ns / new_ns:.0%} of one on new"
+        " inputs"
     )
 
 
-def _repeats_beside_new(
-    problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, most: int
+def _time_repeated_and_new(
+    problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, pairs: int
 ) -> tuple[list[float], list[float]]:
-    """Nanoseconds of calls on (the numbers of the call before, other numbers than the call before), as many of either.
+    """(nanoseconds of calls on the inputs of the call before, of calls on other inputs), equally many of each.
 
-    All come second after a call on new numbers, so that neither memory nor caches tell them apart, and take turns at
-    being first.
+    Every timed call is the second after a call on new inputs, so memory and caches are alike. The two kinds alternate
+    in going first.
     """
-    repeats: list[float] = []
-    news: list[float] = []
-    while len(news) < most:
-        for is_repeat in (True, False) if len(news) % 2 else (False, True):
-            began = time.perf_counter_ns()
-            numbers, others = (_moving(problem, problem.data(_seed())) for _ in range(2))
-            first, kept = _timed(problem, live, numbers, call, _wall_ns)
-            taken, again = _timed(problem, live, numbers if is_repeat else others, call, clock)
+    repeat_ns: list[float] = []
+    new_ns: list[float] = []
+    while len(new_ns) < pairs:
+        for is_repeat in (True, False) if len(new_ns) % 2 else (False, True):
+            begin = time.perf_counter_ns()
+            inputs, others = (problem.replaceable(problem.data(_new_seed())) for _ in range(2))
+            first_ns, first_result = _timed(problem, live, inputs, call, _wall_ns)
+            second_ns, second_result = _timed(problem, live, inputs if is_repeat else others, call, clock)
             if is_repeat:
-                _expect_own_memory(problem, live, kept, again)
-            (repeats if is_repeat else news).append(taken)
-            if first > _LONG_NS or time.perf_counter_ns() - began > 4 * _LONG_NS:
-                most = _FEWEST_PAIRS
-    return repeats, news
+                _expect_separate_memory(problem, live, first_result, second_result)
+            (repeat_ns if is_repeat else new_ns).append(second_ns)
+            if first_ns > _LONG_NS or time.perf_counter_ns() - begin > 4 * _LONG_NS:
+                pairs = _FEWEST_PAIRS
+    return repeat_ns, new_ns
 
 
 def _timed(
-    problem: CaseProblem, live: CaseData, numbers: CaseData, call: Callable[[], Any], clock: Clock
+    problem: CaseProblem, live: CaseData, inputs: CaseData, call: Callable[[], Any], clock: Clock
 ) -> tuple[float, Any]:
-    """(nanoseconds of one call after `numbers` were put into its buffers, what it returned)."""
-    _moving(problem, live).overwrite(numbers)
+    """(nanoseconds of one call after `inputs` were copied into its buffers, what it returned)."""
+    problem.replaceable(live).overwrite(inputs)
     call = problem.refreshed(call, live)
-    # Neither caches nor the branch predictor may remember the call before: an honest sort would be faster the second
+    # Without this, caches and the branch predictor remember the call before, and an honest sort is faster the second
     # time.
     torch.sort(torch.rand(_SCRAMBLED))
     problem.synchronize()
@@ -202,9 +205,9 @@ def _timed(
 
 
 def _wall_ns(problem: CaseProblem, run: Callable[[], Any]) -> float:
-    """What the host waits; on a GPU what the device takes, if that is longer.
+    """Host time of `run`; on a GPU the larger of host time and device time.
 
-    A result kept on the host leaves the device nothing to do.
+    A variant that caches its result on the host leaves the device idle, so device time alone is not enough.
     """
     begin = time.perf_counter_ns()
     if problem.device.type != "cuda":
@@ -218,41 +221,22 @@ def _wall_ns(problem: CaseProblem, run: Callable[[], Any]) -> float:
     return max(elapsed_ns(start, end), float(time.perf_counter_ns() - begin))
 
 
-def _busy_ns(_problem: CaseProblem, run: Callable[[], Any]) -> float:
-    return float(sum(busy_ns(run)))
-
-
-def _expect_own_memory(problem: CaseProblem, live: CaseData, kept: Any, again: Any) -> None:
-    """Two results alive at once in one place are one result, unless both are views of an input."""
+def _expect_separate_memory(problem: CaseProblem, live: CaseData, first: Any, second: Any) -> None:
+    """Raises WrongResultError when two results that are both alive share memory, unless both are views of an input."""
     inputs = {tensor.untyped_storage().data_ptr() for _, tensor in live.tensors()}
-    first, second = problem.results(kept), problem.results(again)
-    for name, tensor in second.items():
-        place = tensor.untyped_storage().data_ptr()
-        if tensor.numel() and place not in inputs and place == first[name].untyped_storage().data_ptr():
-            raise WrongResultError(
-                f"{name} of two calls on the same numbers is one and the same memory: a result was kept"
-            )
+    first_results = problem.results(first)
+    for name, tensor in problem.results(second).items():
+        address = tensor.untyped_storage().data_ptr()
+        shared = address == first_results[name].untyped_storage().data_ptr()
+        if tensor.numel() and shared and address not in inputs:
+            raise WrongResultError(f"The variant returns the same memory for {name} of two calls on the same inputs")
 
 
-def _moving(problem: CaseProblem, data: CaseData) -> CaseData:
-    """What may change between two calls: in a backward case the forward run behind it belongs to its inputs."""
-    return CaseData({}, data.incoming) if problem.backward else data
-
-
-def _drawn(problem: CaseProblem, live: CaseData, seed: int) -> CaseData:
-    """What `live` holds after the numbers of `seed` were put into it."""
+def _redraw(problem: CaseProblem, live: CaseData, seed: int) -> CaseData:
+    """The contents of `live` after the inputs of `seed` were copied into it."""
     drawn = problem.data(seed)
     return CaseData(live.inputs, drawn.incoming) if problem.backward else drawn
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(_bits(one), _bits(other))
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.detach().contiguous().view(whole[tensor.element_size()])
-
-
-def _seed() -> int:
+def _new_seed() -> int:
     return secrets.randbits(_SEED_BITS)

@@ -1,9 +1,7 @@
-"""Benches one variant on one case: every metric of the device kind, sampled until the median is known or the budget is
-spent."""
+"""Benches one variant on one case: samples every metric until its median is narrow enough or the budget is spent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -14,7 +12,7 @@ from .anticheat import expect_honest
 from .extras import CallCounters, empty_ns, measure_setup, open_timer
 from .health import DeviceHealth
 from .integrity import TamperGuard, watch
-from .problem import CaseProblem
+from .problem import CaseProblem, Progress
 from .rotation import no_collection
 from .summary import FEWEST, is_narrow, summarize
 from .timer_cuda import CaptureError, GraphTimer, NoMetricError
@@ -23,29 +21,24 @@ SHARES = {
     "cuda": {"graph": 0.15, "kernel": 0.05, "cold": 0.05, "hot": 0.05, "call": 0.05},
     "cpu": {"hot": 0.6, "cold": 0.4},
 }
-"""Parts of the budget.
+"""Each metric's share of the budget.
 
-With one second a GPU's first metric gets what triton's do_bench takes, 25 ms to warm up and 100 ms.
+With one second, the first metric of a GPU gets what triton's do_bench takes: 25 ms to warm up and 100 ms.
 """
 _SETUP_SHARE = 0.1
 PLACEMENTS = 6
-"""Memory placements on a GPU; small kernels differ between them by more than their samples do within one."""
+"""Memory placements on a GPU. Small kernels vary more between placements than their samples vary within one."""
 _MOST_SAMPLES = 2000
 _SHORTEST = 0.2
-"""Part of a metric's budget that is used in any case: samples of one instant agree with each other more than with the
-next."""
+"""The share of a metric's budget that is always used, because samples taken at once agree more than samples over time.
+"""
 _LONGEST = 10
-"""Times its budget that a metric may take to get its ten samples."""
+"""A metric may take this many times its budget to collect its ten samples."""
 _SLICE_NS = 40_000_000
-
-Progress = Callable[[int, int, str], None]
 
 
 class Timer(Protocol):
-    """Takes slices of samples in nanoseconds per call.
-
-    After `placements` slices every memory placement had its turn.
-    """
+    """Takes slices of samples in nanoseconds per call; `placements` slices cover every memory placement once."""
 
     placements: int
 
@@ -53,52 +46,54 @@ class Timer(Protocol):
     def verify(self) -> None: ...
 
 
-def bench(problem: CaseProblem, seed: int, budget_ns: int, seal: TamperGuard, progress: Progress) -> BenchReply:
-    """Every metric measured, and what was computed meanwhile verified: a wrong result raises WrongResultError."""
+def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, progress: Progress) -> BenchReply:
+    """Measures every metric and verifies the results of timed calls; a wrong one raises WrongResultError."""
     cost = problem.operator.cost(problem.case)
     health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
-    measurements, notes, counted = [], [], CallCounters()
+    measurements, notes, counters = [], [], CallCounters()
     shares = SHARES[problem.device.type]
-    with problem.modes(), watch(seal), no_collection():
+    with problem.modes(), watch(guard), no_collection():
         expect_honest(problem)
         for done, metric in enumerate(METRICS[problem.device.type]):
             progress(done, len(shares), metric)
-            measurement, note = _measure(problem, seed, metric, int(budget_ns * shares[metric]), health, seal, counted)
+            budget = int(budget_ns * shares[metric])
+            measurement, note = _measure(problem, seed, metric, budget, health, guard, counters)
             measurements += [measurement] if measurement is not None else []
             notes += [note] if note else []
         setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
-        counted.instructions(problem, seed)
+        counters.count_instructions(problem, seed)
     measurements += [setup] if setup is not None else []
-    facts |= {"after": health.read(), "notes": counted.notes}
+    facts |= {"after": health.read(), "notes": counters.notes}
     return BenchReply(
-        Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counted.counters
+        Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counters.counters
     )
 
 
 class Prepared:
-    """The first metric of one problem, measured in slices that the parent interleaves with another child's.
+    """A warmed-up timer for the first metric of a problem, whose slices the parent interleaves with another child's.
 
-    metric: what is measured; `cold` where a GPU variant cannot be captured in a graph.
+    metric: the device kind's first metric, or `cold` where a GPU variant cannot be captured in a CUDA graph.
     """
 
-    def __init__(self, problem: CaseProblem, seed: int, slice_ns: int, seal: TamperGuard) -> None:
+    def __init__(self, problem: CaseProblem, seed: int, slice_ns: int, guard: TamperGuard) -> None:
         self._problem = problem
-        self._seal = seal
+        self._guard = guard
         self._slice_ns = min(slice_ns, _SLICE_NS)
         self.metric = METRICS[problem.device.type][0]
         self.note = ""
-        with problem.modes(), watch(seal):
+        with problem.modes(), watch(guard):
             try:
                 self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
             except CaptureError as error:
-                self.metric, self.note = "cold", f"no CUDA graph: {error}"
+                self.metric = "cold"
+                self.note = f"Measured as `cold`: a CUDA graph cannot capture the variant ({error})"
                 self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
 
     def sample(self) -> SampleReply:
-        """One slice: each placement once, and again while the slice's time is not over."""
+        """Takes one slice: every placement at least once, repeated until the slice's time is over."""
         samples: list[float] = []
-        with self._problem.modes(), watch(self._seal), no_collection():
+        with self._problem.modes(), watch(self._guard), no_collection():
             end = perf_counter_ns() + self._slice_ns
             while True:
                 for _ in range(self._timer.placements):
@@ -107,8 +102,8 @@ class Prepared:
                     return SampleReply(Status.OK, self.note, samples, self.metric)
 
     def finish(self) -> SampleReply:
-        """Verifies one more slice, on numbers never seen; WrongResultError when it is wrong."""
-        with self._problem.modes(), watch(self._seal):
+        """Verifies one more slice on fresh inputs; raises WrongResultError when it is wrong."""
+        with self._problem.modes(), watch(self._guard):
             self._timer.verify()
         return SampleReply(Status.OK, self.note, [], self.metric)
 
@@ -119,39 +114,36 @@ def _measure(
     metric: str,
     budget_ns: int,
     health: DeviceHealth,
-    seal: TamperGuard,
-    counted: CallCounters,
+    guard: TamperGuard,
+    counters: CallCounters,
 ) -> tuple[Measurement | None, str]:
-    """(one metric, a note), without the metric where it cannot be measured.
-
-    counted: gets what the metric's calls can be counted by.
-    """
+    """(the measurement of one metric or None, a note on why there is none); adds cycle counts to `counters`."""
     try:
         timer = open_timer(problem, seed, metric, budget_ns, PLACEMENTS)
-        samples, dropped, reasons = _sample(timer, budget_ns, health, seal)
+        samples, dropped, reasons = _sample(timer, budget_ns, health, guard)
         if metric == "graph":
             assert isinstance(timer, GraphTimer)
-            counted.cycles(timer, problem.device)
+            counters.count_cycles(timer, problem.device)
         timer.verify()
     except CaptureError as error:
-        return None, f"no metric {metric}: the variant cannot be captured in a CUDA graph ({error})"
+        return None, f"No metric {metric}: the variant cannot be captured in a CUDA graph ({error})"
     except NoMetricError as error:
-        return None, f"no metric {metric}: {error}"
+        return None, f"No metric {metric}: {error}"
     if not samples:
-        return None, f"no metric {metric}: the device was held back all the time ({reasons})"
+        return None, f"No metric {metric}: the device was throttled all the time ({reasons})"
     return summarize(metric, samples, dropped, reasons), ""
 
 
-def _sample(timer: Timer, budget_ns: int, health: DeviceHealth, seal: TamperGuard) -> tuple[list[float], int, str]:
-    """(samples kept, samples dropped because the device was held back, the reasons)."""
+def _sample(timer: Timer, budget_ns: int, health: DeviceHealth, guard: TamperGuard) -> tuple[list[float], int, str]:
+    """(kept samples, how many were dropped because the device was throttled, the reasons)."""
     samples: list[float] = []
     dropped, reasons = 0, dict[str, None]()
     start = perf_counter_ns()
     while True:
         for _ in range(timer.placements):
             taken = timer.take()
-            seal.expect_clockwork()
-            reason = health.held_back()
+            guard.expect_timing_bindings_intact()
+            reason = health.throttle_reasons()
             if reason:
                 dropped += len(taken)
                 reasons[reason] = None
@@ -162,7 +154,7 @@ def _sample(timer: Timer, budget_ns: int, health: DeviceHealth, seal: TamperGuar
 
 
 def _is_enough(samples: list[float], spent: float) -> bool:
-    """Whether to stop, `spent` being the part of the budget that is gone."""
+    """Whether to stop sampling; spent: the used share of the budget."""
     if spent >= _LONGEST or len(samples) >= _MOST_SAMPLES:
         return True
     if spent >= 1:

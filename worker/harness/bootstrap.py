@@ -1,9 +1,7 @@
-"""Entry script of the child.
+"""Entry script of the child process.
 
-Loads the service's `warpwatch` package from its folder, whatever the interpreter's environment holds.
-
-The commit may bring packages called kernels, worker, server or db, so the folder above the package never goes onto
-sys.path.
+It loads the service's `warpwatch` package from its folder, whatever the interpreter's environment has installed. The
+commit may bring packages called kernels, worker, server or db, so the folder above the package is never on sys.path.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 PACKAGE = Path(__file__).absolute().parents[2]
-"""The folder of the service's `warpwatch`; `worker` may be a link in it, which must not be followed."""
+"""The folder of the service's `warpwatch`. Its `worker` may be a link, which must not be resolved."""
 REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
 EXIT_CANNOT_START = 2
 
@@ -52,7 +50,7 @@ def load_package(name: str, folder: Path) -> None:
 
 
 def open_channels() -> tuple[IO[str], IO[str]]:
-    """Requests and replies on private descriptors, so that kernel code that reads stdin or prints disturbs neither."""
+    """(requests, replies) on private descriptors, so that kernel code may read stdin and print."""
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -63,7 +61,7 @@ def open_channels() -> tuple[IO[str], IO[str]]:
 
 
 def choose_cpus(threads: int) -> list[int]:
-    """As many of the allowed CPUs as threads are wanted, one per physical core as long as there are cores."""
+    """One allowed CPU per thread, on different physical cores as far as they go; 0 threads means one per core."""
     allowed = sorted(os.sched_getaffinity(0))
     first_of_core = [cpu for cpu in allowed if _lowest_sibling(cpu) == cpu]
     siblings = [cpu for cpu in allowed if _lowest_sibling(cpu) != cpu]
@@ -79,21 +77,21 @@ def _lowest_sibling(cpu: int) -> int:
 
 
 def pin(threads: int) -> tuple[int, int]:
-    """Pins this process and returns (threads to use, CPUs there were). Must run before torch starts its threads."""
+    """Pins this process; returns (threads to use, CPUs available before). Call it before torch starts threads."""
     if not hasattr(os, "sched_setaffinity"):
-        there = os.cpu_count() or 1
-        return threads or there, there
-    there = len(os.sched_getaffinity(0))
+        available = os.cpu_count() or 1
+        return threads or available, available
+    available = len(os.sched_getaffinity(0))
     cpus = choose_cpus(threads)
     try:
         os.sched_setaffinity(0, cpus)
     except OSError as error:
-        print(f"threads are not pinned: {error}", file=sys.stderr)
-    return threads or len(cpus), there
+        print(f"Warpwatch could not pin its threads: {error}", file=sys.stderr)
+    return threads or len(cpus), available
 
 
 def load_harness(arguments: argparse.Namespace) -> Any:
-    """The module `serve`, in a process that has its CPUs and threads."""
+    """Pins the process, sets its thread counts and returns the module `serve`."""
     arguments.threads, arguments.cores = pin(arguments.threads)
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(arguments.threads)
     load_package("warpwatch", PACKAGE)
@@ -106,11 +104,11 @@ def main() -> int:
         load_harness(arguments).count_once(arguments)
         return 0
     requests, replies = open_channels()
-    # What is started from here, compilers above all, runs without a sanitizer's runtime.
+    # Compilers and other programs started from here run without a sanitizer's runtime.
     os.environ.pop("LD_PRELOAD", None)
     try:
         server = load_harness(arguments).HarnessServer(arguments, requests, replies)
-    except Exception as error:  # noqa: BLE001 - whatever keeps the child from starting must reach the parent as one line
+    except Exception as error:  # noqa: BLE001 - any error at start-up must reach the parent as one line.
         message = f"{sys.executable}: {type(error).__name__}: {error}"
         replies.write(json.dumps({"event": "fatal", "message": message}) + "\n")
         replies.flush()

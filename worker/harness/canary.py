@@ -1,4 +1,4 @@
-"""Looks whether a device is fit to be measured on, before anything is: idle, cool, not held back, as fast as it was."""
+"""Tests whether a device is fit for measurements: idle, cool, not throttled, and as fast as before."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from .health import DeviceHealth
 _BUSY_PERCENT = 5
 _HOT_CELSIUS = 85
 _BELOW_LIMIT = 5
-"""Degrees that must be left to where the card slows itself down."""
+"""The margin in degrees below the temperature at which the card slows down."""
 
 
-def look(device: torch.device) -> CanaryReply:
-    """What NVML and a short run say of a GPU; a CPU is shared by nature, and its load is recorded with every
-    measurement instead."""
+def inspect(device: torch.device) -> CanaryReply:
+    """Reads NVML and runs a short copy and product on a GPU.
+
+    A CPU is always shared, so it has no troubles: its load is stored with every measurement instead.
+    """
     health = DeviceHealth(device)
     if device.type == "cpu":
         return CanaryReply(Status.OK, facts=health.read())
     facts = health.standing()
     rates = measure_canary(device)
-    # A card that is too hot or short of power shows it under load first.
-    facts["held_back_under_load"] = [reason for reason in health.held_back().split(", ") if reason]
+    # A card that is too hot or short of power throttles under load first.
+    facts["held_back_under_load"] = [reason for reason in health.throttle_reasons().split(", ") if reason]
     return CanaryReply(Status.OK, troubles=troubles(facts), rates=rates, facts=facts)
 
 
 def troubles(facts: dict[str, Any]) -> list[str]:
-    """What speaks against measuring, from what Health.standing tells; what it does not tell speaks against nothing."""
-    found = []
+    """Reasons not to measure, from the facts of DeviceHealth.standing; a missing fact is no reason."""
+    reasons = []
     if facts.get("utilization", 0) > _BUSY_PERCENT:
         others = facts.get("others") or []
-        who = f" (processes {', '.join(map(str, others))} compute there)" if others else ""
-        found.append(f"it is {facts['utilization']} % busy with something else{who}")
-    reasons = dict.fromkeys([*facts.get("held_back", []), *facts.get("held_back_under_load", [])])
-    if reasons:
-        found.append(f"it is held back: {', '.join(reasons)}")
+        by = f" (processes {', '.join(map(str, others))})" if others else ""
+        reasons.append(f"other work keeps it {facts['utilization']} % busy{by}")
+    throttling = dict.fromkeys([*facts.get("held_back", []), *facts.get("held_back_under_load", [])])
+    if throttling:
+        reasons.append(f"it is throttled: {', '.join(throttling)}")
     limit = facts.get("limit_celsius", _HOT_CELSIUS + _BELOW_LIMIT) - _BELOW_LIMIT
     if facts.get("celsius", 0) > limit:
-        found.append(f"it is {facts['celsius']} °C hot, more than {limit}")
-    return found
+        reasons.append(f"it is at {facts['celsius']} °C, above {limit} °C")
+    return reasons

@@ -1,5 +1,4 @@
-"""Measures the peaks of a device that roofline shares are held against: copy bandwidth and matrix products per
-precision."""
+"""Measures the ceilings of a device for roofline shares: copy bandwidth, and matrix products in each precision."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _MEMORY_SHARE = 8
 
 
 def measure_ceilings(device: torch.device) -> CeilingsReply:
-    """The best of several repetitions of each, since a ceiling is what the device can do at all."""
+    """Measures each ceiling as the best of several repetitions, since it is the most that the device can do."""
     peaks = {"copy": _copy_bandwidth(device)}
     for precision in _PRECISIONS[device.type]:
         with torch.no_grad(), precision_switches(precision):
@@ -35,7 +34,10 @@ def measure_ceilings(device: torch.device) -> CeilingsReply:
 
 
 def measure_canary(device: torch.device) -> dict[str, float]:
-    """The copy and the f32 product once more, in a few milliseconds: by how much the device is not what it was."""
+    """Repeats the copy and the f32 product in a few milliseconds, to compare with the ceilings of the device.
+
+    Returns bytes per second for "copy" and FLOP per second for "f32".
+    """
     with torch.no_grad(), precision_switches("f32"):
         rates = {"copy": _copy_bandwidth(device, 0), "f32": _matmul_rate(device, "f32", 0)}
     if device.type == "cuda":
@@ -44,20 +46,20 @@ def measure_canary(device: torch.device) -> dict[str, float]:
 
 
 def _copy_bandwidth(device: torch.device, budget_ns: int | None = None) -> float:
-    """Bytes per second, read and written ones both counted, on buffers far larger than any cache."""
+    """Bytes read plus bytes written per second, on buffers far larger than any cache."""
     size = _COPY_BYTES[device.type]
     if device.type == "cpu":
         size = max(size, 2 * last_level_cache())
     else:
         size = min(size, torch.cuda.get_device_properties(device).total_memory // _MEMORY_SHARE)
-    # Normal numbers and not zeros: memory never written may all be one page.
+    # Random numbers, because memory that was never written may map to one page of zeros.
     source = torch.randn(size // 4, device=device)
     target = torch.empty_like(source).copy_(source)
     return 2 * source.numel() * 4 / _best_seconds(device, lambda: target.copy_(source), budget_ns)
 
 
 def _matmul_rate(device: torch.device, precision: str, budget_ns: int | None = None) -> float:
-    """Floating-point operations per second of a square matrix product of normal numbers."""
+    """FLOP per second of a square matrix product of normally distributed numbers."""
     n = _MATRIX[device.type]
     a = torch.randn(n, n, device=device).to(DTYPES[precision])
     b = torch.randn(n, n, device=device).to(DTYPES[precision])
@@ -66,24 +68,22 @@ def _matmul_rate(device: torch.device, precision: str, budget_ns: int | None = N
 
 
 def _best_seconds(device: torch.device, call: Callable[[], object], budget_ns: int | None) -> float:
-    """The best of at least four calls, and of all within `budget_ns`."""
-    once = _once_cuda if device.type == "cuda" else _once_cpu
-    best = once(call)
+    """Seconds of the fastest call of at least four, and of all that fit into `budget_ns`."""
+    best = _seconds(device, call)
     end = perf_counter_ns() + (_BUDGET_NS[device.type] if budget_ns is None else budget_ns)
     repetitions = 0
     while repetitions < _FEWEST or perf_counter_ns() < end:
-        best = min(best, once(call))
+        best = min(best, _seconds(device, call))
         repetitions += 1
     return best
 
 
-def _once_cpu(call: Callable[[], object]) -> float:
-    start = perf_counter_ns()
-    call()
-    return (perf_counter_ns() - start) / 1e9
-
-
-def _once_cuda(call: Callable[[], object]) -> float:
+def _seconds(device: torch.device, call: Callable[[], object]) -> float:
+    """Seconds of one call: device time on a GPU, host time on a CPU."""
+    if device.type == "cpu":
+        begin = perf_counter_ns()
+        call()
+        return (perf_counter_ns() - begin) / 1e9
     start, end = new_event(), new_event()
     start.record()
     call()

@@ -1,13 +1,11 @@
 """Checks one variant on one case against the float64 oracle.
 
-Three runs in the same buffers: two with different numbers, so that a result kept from an earlier call is caught, and
-one with the first numbers again, which shows whether the variant is repeatable to the last bit. After each, the inputs
-must be what they were. A variant that is right so far is then probed further: see probes.py.
+The variant runs three times in the same buffers: twice on different inputs, which catches results cached from an
+earlier call, and once more on the first inputs, which shows whether it is bitwise repeatable. No run may change its
+inputs. A variant that passes is then probed: see probes.py.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,67 +14,71 @@ from warpwatch.contract.protocol import CheckReply, TensorError
 from warpwatch.contract.words import Status
 
 from .failures import WrongResultError
+from .inputs import bits
 from .oracle import Oracle, explain_first
-from .probe_context import Memory, ProbeContext
-from .probes import run_probes
-from .problem import CaseData, CaseProblem
+from .probes import OpcheckMemory, ProbeContext, run_probes
+from .problem import CaseData, CaseProblem, Progress
 
-_OTHER_NUMBERS = 1_000_003
-
-Progress = Callable[[int, int, str], None]
+_SECOND_SEED = 1_000_003
+"""Added to the seed for the second set of inputs."""
 
 
-def check(problem: CaseProblem, seed: int, memory: Memory, progress: Progress) -> CheckReply:
-    """How the variant fares; a wrong result is a reply and not an exception. `memory` is the child's own."""
+def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: Progress) -> CheckReply:
+    """Checks a variant; a wrong result is a reply with status `wrong`, or a WrongResultError that names the fault.
+
+    opchecked: what this process has put through opcheck so far; the check adds to it.
+    """
     with problem.modes():
         live = problem.data(seed)
-        first, judged, truth = _run_and_judge(problem, live)
-        kept = {name: tensor.clone() for name, tensor in first.items()}
-        if any(not error.right for error in judged):
-            return _reply(judged, first, seed)
-        progress(1, 3, "first numbers right")
-        # Two oracles at once may not fit beside a large case.
-        del truth
-        live = _renumber(live, problem.data(seed + _OTHER_NUMBERS))
-        second, judged_again, truth = _run_and_judge(problem, live)
-        if any(not error.right for error in judged_again):
-            return _reply(judged_again, second, seed, " (second call, other numbers: does it keep earlier results?)")
-        _expect_kept(first, kept, live)
-        progress(2, 3, "other numbers right")
+        first, first_errors, oracle = _run_and_judge(problem, live)
+        first_copy = {name: tensor.clone() for name, tensor in first.items()}
+        if any(not error.right for error in first_errors):
+            return _wrong(first_errors, first, seed)
+        progress(1, 3, "first inputs right")
+        # Two oracles at once may not fit into memory beside a large case.
+        del oracle
+        live = _replace_inputs(live, problem.data(seed + _SECOND_SEED))
+        second, second_errors, oracle = _run_and_judge(problem, live)
+        if any(not error.right for error in second_errors):
+            return _wrong(second_errors, second, seed, "; the first call was right, so the variant may cache results")
+        _expect_first_results_intact(first, first_copy, live)
+        progress(2, 3, "second inputs right")
         del second
-        live = _renumber(live, problem.data(seed))
+        live = _replace_inputs(live, problem.data(seed))
         third = problem.run(live)
-        note = _repeatability(kept, third)
-        del first, third, kept, live
-        probes = run_probes(ProbeContext(problem, seed, problem.data(seed + _OTHER_NUMBERS), truth, memory), progress)
+        moved = [name for name in first_copy if not torch.equal(bits(first_copy[name]), bits(third[name]))]
+        note = f"Nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
+        del first, third, first_copy, live
+        context = ProbeContext(problem, seed, problem.data(seed + _SECOND_SEED), oracle, opchecked)
+        probes = run_probes(context, progress)
     wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
     if wrong:
-        return CheckReply(Status.WRONG, "\n".join(wrong), seed, judged, probes)
-    return CheckReply(Status.OK, note, seed, judged, probes)
+        return CheckReply(Status.WRONG, "\n".join(wrong), seed, first_errors, probes)
+    return CheckReply(Status.OK, note, seed, first_errors, probes)
 
 
 def _run_and_judge(problem: CaseProblem, live: CaseData) -> tuple[dict[str, Tensor], list[TensorError], Oracle]:
+    """(results of one call, their errors, the oracle); WrongResultError when the call changes its inputs."""
     pristine = live.clone()
-    _poison(problem)
+    _poison_free_memory(problem)
     results = problem.run(live)
     changed = live.changed_since(pristine)
     if changed is not None:
-        raise WrongResultError(f"it modifies its input: {changed}")
-    truth = Oracle(problem, pristine)
-    return results, truth.judge(results), truth
+        raise WrongResultError(f"The variant modifies its input {changed}")
+    oracle = Oracle(problem, pristine)
+    return results, oracle.judge(results), oracle
 
 
-def _renumber(live: CaseData, other: CaseData) -> CaseData:
-    """`other`'s numbers in the buffers of `live` where they fit, so that a cache keyed by address is fooled."""
+def _replace_inputs(live: CaseData, other: CaseData) -> CaseData:
+    """The inputs `other` in the buffers of `live` where they fit, so that a cache keyed by address answers wrong."""
     if not live.fits(other):
         return other
     live.overwrite(other)
     return live
 
 
-def _poison(problem: CaseProblem) -> None:
-    """Leaves NaN in the memory that the allocator hands out next, so that an element never written does not pass for
-    zero."""
+def _poison_free_memory(problem: CaseProblem) -> None:
+    """Leaves NaN in the memory that the allocator hands out next, so that an element never written is not zero."""
     poisoned = []
     for shape, dtype in problem.expected:
         fill = float("nan") if dtype.is_floating_point else 77
@@ -84,25 +86,17 @@ def _poison(problem: CaseProblem) -> None:
     del poisoned
 
 
-def _expect_kept(first: dict[str, Tensor], kept: dict[str, Tensor], live: CaseData) -> None:
-    """A result must outlive the next call, unless it is a view of an input, which has just been given other numbers."""
+def _expect_first_results_intact(first: dict[str, Tensor], first_copy: dict[str, Tensor], live: CaseData) -> None:
+    """Raises WrongResultError when the second call overwrote a result of the first.
+
+    Views of inputs are left out, because the inputs have just been replaced.
+    """
     inputs = {tensor.untyped_storage().data_ptr() for _, tensor in live.tensors()}
     for name, tensor in first.items():
-        view = tensor.untyped_storage().data_ptr() in inputs
-        if not view and not torch.equal(_bits(tensor), _bits(kept[name])):
-            raise WrongResultError(f"{name} of one call is overwritten by the next")
+        is_view = tensor.untyped_storage().data_ptr() in inputs
+        if not is_view and not torch.equal(bits(tensor), bits(first_copy[name])):
+            raise WrongResultError(f"The next call overwrites {name} of the call before")
 
 
-def _repeatability(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
-    moved = [name for name in before if not torch.equal(_bits(before[name]), _bits(after[name]))]
-    return f"nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """The tensor's bits as whole numbers, since NaN does not equal itself."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.detach().contiguous().view(whole[tensor.element_size()])
-
-
-def _reply(errors: list[TensorError], results: dict[str, Tensor], seed: int, note: str = "") -> CheckReply:
+def _wrong(errors: list[TensorError], results: dict[str, Tensor], seed: int, note: str = "") -> CheckReply:
     return CheckReply(Status.WRONG, f"{explain_first(errors, results)}{note}", seed, errors)

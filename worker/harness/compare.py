@@ -1,11 +1,12 @@
-"""Holds one result against its float64 oracle.
+"""Compares one result with its float64 oracle.
 
-The tolerance on the relative (Frobenius) error is `2 · (eps + eps_sum · √depth)`: one rounding of the result, and a sum
-of `depth` terms whose roundings are independent, so that they grow with the root. eps is that of the case's precision;
-eps_sum is that of the accumulator one may expect, float32 for every precision of 16 bits and tf32. Where torch's own
-run in that precision, the operator's `by_torch` or else its reference, is less exact (several rounded steps,
-cancellation), four times its error is allowed, up to 16 times the formula. In f64 that error is a float32 run's, scaled
-down, because the oracle is no more exact than what it judges.
+The tolerance on the relative (Frobenius) error is `2 · (eps + eps_sum · √depth)`: one rounding of the result, plus a
+sum of `depth` terms whose independent rounding errors grow with the square root. eps belongs to the case's precision.
+eps_sum belongs to the expected accumulator: float32 for tf32 and every 16-bit precision.
+
+torch's own result in that precision (the operator's `by_torch`, else its reference) may be less exact, because of
+several rounded steps or cancellation. Then four times its error is allowed, up to 16 times the formula. In f64 the
+oracle is no more exact than the result, so the error of a float32 run is used, scaled down.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ _LOOSEST = 16.0
 
 
 def tolerance(precision: str, depth: int, torch_relative: float | None) -> float:
-    """Largest relative error that counts as right; whole numbers must be exact."""
+    """The largest relative error that counts as right; integers must be exact.
+
+    depth: terms of the longest sum behind one element. torch_relative: relative error of torch's own result.
+    """
     if precision == "i32":
         return 0.0
     accumulator = EPSILON["f64" if precision == "f64" else "f32"]
@@ -51,16 +55,16 @@ def tolerance(precision: str, depth: int, torch_relative: float | None) -> float
 def expect_alike(name: str, result: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
     """Raises WrongResultError unless `result` has this shape, dtype and device."""
     if tuple(result.shape) != tuple(shape):
-        raise WrongResultError(f"{name} has shape {tuple(result.shape)} and not {tuple(shape)}")
+        raise WrongResultError(f"{name} has shape {tuple(result.shape)}, expected {tuple(shape)}")
     if result.dtype != dtype:
-        raise WrongResultError(f"{name} is {_text(result.dtype)} and not {_text(dtype)}")
+        raise WrongResultError(f"{name} is {_dtype_name(result.dtype)}, expected {_dtype_name(dtype)}")
     if result.device.type != device.type:
-        raise WrongResultError(f"{name} is on {result.device} and not on {device}")
+        raise WrongResultError(f"{name} is on {result.device}, expected {device}")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What one tensor must be: the float64 oracle, its norm, and the relative error that is allowed around it."""
+    """The expected value of one tensor: its float64 oracle, the oracle's norm and the allowed relative error."""
 
     oracle: Tensor
     scale: float
@@ -70,10 +74,10 @@ class Expected:
 
 
 def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) -> Expected:
-    """`by_torch` is the reference in the case's own precision, None where torch cannot run it.
+    """The expected value of one tensor.
 
-    In f64 it is that in float32, since the oracle cannot show its own error. Scaled down, it tells how much the formula
-    cancels.
+    by_torch: torch's result in the case's own precision; None where torch cannot run it. In f64 it is a float32 result,
+    whose scaled-down error shows how much the formula cancels.
     """
     scale = _norm(oracle.double())
     if not math.isfinite(scale):
@@ -85,10 +89,10 @@ def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) 
 
 
 def compare(name: str, result: Tensor, expected: Expected) -> TensorError:
-    """Every error measure of `result`; numbers that are not finite are given as the largest float, since JSON has none."""
+    """Every error measure of `result`. NaN and infinite errors become the largest float, since JSON has neither."""
     difference = _difference(result, expected.oracle)
     relative = _relative(difference, expected.scale)
-    absolute, worst = _worst(difference)
+    absolute, worst_index = _largest(difference)
     return TensorError(
         name=name,
         right=relative <= expected.allowed,
@@ -99,33 +103,32 @@ def compare(name: str, result: Tensor, expected: Expected) -> TensorError:
         ulp=_finite(_ulp(difference, expected.oracle, expected.precision)),
         torch_relative=None if expected.torch_relative is None else _finite(expected.torch_relative),
         tolerance=expected.allowed,
-        worst_index=worst,
+        worst_index=worst_index,
     )
 
 
 def is_right(result: Tensor, expected: Expected) -> bool:
-    """Whether `compare` would call it right, without the measures that take longer to compute."""
+    """Whether `compare` would call `result` right, without the error measures that take longer to compute."""
     return _relative(_difference(result, expected.oracle), expected.scale) <= expected.allowed
 
 
 def explain(error: TensorError, result: Tensor) -> str:
-    """One line on a wrong tensor: how wrong, where, and how many numbers are not even finite."""
-    where = f"[{', '.join(map(str, error.worst_index))}]"
+    """One line on a wrong tensor: its relative error, the worst element, and the share that is not finite."""
+    index = f"[{', '.join(map(str, error.worst_index))}]"
     line = (
-        f"{error.name}: relative error {_shown(error.relative)} exceeds the tolerance {error.tolerance:.3g}; "
-        f"largest difference {_shown(error.absolute)} at {where}"
+        f"{error.name} off by {_text(error.relative)} (tolerance {error.tolerance:.3g}), "
+        f"largest difference {_text(error.absolute)} at {index}"
     )
-    broken = int((~torch.isfinite(result)).sum()) if result.dtype.is_floating_point else 0
-    return f"{line}; {broken} of {result.numel()} numbers are NaN or infinite" if broken else line
+    not_finite = int((~torch.isfinite(result)).sum()) if result.dtype.is_floating_point else 0
+    return f"{line}, {not_finite} of {result.numel()} elements NaN or infinite" if not_finite else line
 
 
-def _shown(number: float) -> str:
-    return f"{number:.3g}" if number < sys.float_info.max else "infinite"
+def _text(number: float) -> str:
+    return f"{number:.3g}" if number < sys.float_info.max else "infinity"
 
 
 def _difference(result: Tensor, oracle: Tensor) -> Tensor:
-    """|result − oracle| in float64; NaN or infinity where the oracle has the same counts as no difference, else as
-    infinite."""
+    """|result − oracle| in float64; 0 where both are the same NaN or infinity, infinite where only one of them is."""
     if not result.dtype.is_floating_point:
         return (result.long() - oracle.long()).abs().double()
     wide = result.detach().double()
@@ -147,17 +150,17 @@ def _norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
 
 
-def _worst(difference: Tensor) -> tuple[float, list[int]]:
+def _largest(difference: Tensor) -> tuple[float, list[int]]:
+    """(largest element, its index); (0.0, []) of an empty tensor."""
     if not difference.numel():
         return 0.0, []
     flat = int(difference.reshape(-1).argmax())
-    return float(difference.reshape(-1)[flat]), [
-        int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape)
-    ]
+    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape)]
+    return float(difference.reshape(-1)[flat]), index
 
 
 def _ulp(difference: Tensor, oracle: Tensor, precision: str) -> float:
-    """Largest difference in units in the last place that the oracle's value has in `precision`."""
+    """The largest difference in ULP, units in the last place of the oracle's value in `precision`."""
     if not difference.numel():
         return 0.0
     if precision == "i32" or not oracle.dtype.is_floating_point:
@@ -173,5 +176,5 @@ def _finite(number: float) -> float:
     return number if math.isfinite(number) else sys.float_info.max
 
 
-def _text(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

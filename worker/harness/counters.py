@@ -1,4 +1,4 @@
-"""Hardware counters of one call, by Nsight Compute: the case is run once more in a process of its own, under `ncu`."""
+"""Reads hardware counters of one call with Nsight Compute, which runs the case again in a process under `ncu`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,12 @@ METRICS = {
     "lts__t_sector_hit_rate.pct": "l2_hit_percent",
     **{f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio": f"stall_{name}" for name in _STALLS},
 }
-"""Nsight Compute's names and ours.
+"""Maps Nsight Compute's names to ours.
 
-A stall is the number of warps that wait for that reason when an instruction is issued.
+A stall is the mean number of warps that wait for that reason when an instruction is issued.
 """
 REPORT_LIMIT = 32 * 2**20
-"""Bytes of a report that travel with the reply: it holds the machine code of whole libraries.
-
-The rows say the same in less.
-"""
+"""The largest report in bytes that a reply carries. A report holds the machine code of whole libraries."""
 _SECONDS = 240
 _BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 _REFUSED = "ERR_NVGPUCTRPERM"
@@ -55,9 +52,10 @@ _REFUSED = "ERR_NVGPUCTRPERM"
 
 @dataclass(frozen=True, slots=True)
 class HardwareCounters:
-    """rows: one per kernel launched, in order.
+    """Hardware counters of one call.
 
-    message: why there are none, as a sentence. report: ncu's file in base64.
+    message: a sentence that says why there are no rows. rows: one per launched kernel, in order. report: ncu's file in
+    base64, None when it is too large.
     """
 
     message: str = ""
@@ -66,51 +64,40 @@ class HardwareCounters:
 
 
 def count_hardware(request: Request, device: torch.device, folder: Path) -> HardwareCounters:
-    """The counters of one call of what the request names; what keeps them from being read is a message and no error."""
+    """Counts one call of the variant and case that the request names; when that fails, the message says why."""
     if device.type != "cuda":
-        return HardwareCounters("Hardware counters are read on NVIDIA GPUs only.")
+        return HardwareCounters("Only NVIDIA GPUs have hardware counters.")
     ncu = shutil.which("ncu")
     if ncu is None:
-        return HardwareCounters("Nsight Compute is not installed here: there is no `ncu` on PATH.")
+        return HardwareCounters("Nsight Compute is not installed: put `ncu` on PATH.")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         report = Path(scratch, "report.ncu-rep")
         words = [str(word) for word in (request.operator, request.variant, request.case, request.seed)]
         target = [sys.executable, "-P", str(_BOOTSTRAP), *sys.argv[1:], "--count", *words]
-        options = [
-            "--profile-from-start",
-            "off",
-            "--metrics",
-            ",".join(METRICS),
-            "--export",
-            str(report),
-            "--force-overwrite",
-        ]
+        options = ["--profile-from-start", "off", "--metrics", ",".join(METRICS)]
         try:
-            output = _output([ncu, *options, *target])
+            output = _output([ncu, *options, "--export", str(report), "--force-overwrite", *target])
             if _REFUSED in output:
                 return HardwareCounters(
-                    f"The driver lets only administrators read hardware counters ({_REFUSED}): load the kernel module nvidia with "
-                    "NVreg_RestrictProfilingToAdminUsers=0, or run the worker as root."
+                    f"The driver lets only administrators read hardware counters ({_REFUSED}): load the kernel module "
+                    "nvidia with NVreg_RestrictProfilingToAdminUsers=0, or run the worker as root."
                 )
             if not report.is_file():
-                return HardwareCounters(
-                    f"Nsight Compute left no report: {output.strip().splitlines()[-1] if output.strip() else 'no output'}"
-                )
-            rows = parse_counters(
-                _output([ncu, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])
-            )
+                last_line = output.strip().splitlines()[-1] if output.strip() else "no output"
+                return HardwareCounters(f"Nsight Compute wrote no report: {last_line}")
+            csv_options = ["--csv", "--page", "raw", "--print-units", "base"]
+            rows = parse_counters(_output([ncu, "--import", str(report), *csv_options]))
         except subprocess.TimeoutExpired:
             return HardwareCounters(f"Nsight Compute took longer than {_SECONDS} s.")
         data = report.read_bytes() if report.stat().st_size <= REPORT_LIMIT else b""
-    return HardwareCounters(
-        "" if rows else "Nsight Compute saw no kernel.", rows, b64encode(data).decode() if data else None
-    )
+    message = "" if rows else "Nsight Compute recorded no kernel."
+    return HardwareCounters(message, rows, b64encode(data).decode() if data else None)
 
 
 def parse_counters(text: str) -> list[dict[str, Any]]:
-    """What `ncu --csv --page raw` prints, one row per kernel: its name, grid and block, and METRICS under our names.
+    """Parses the output of `ncu --csv --page raw`: one row per kernel with name, grid, block and our METRICS.
 
-    Lines before the header are ncu's own remarks; the line after it holds units.
+    ncu prints remarks before the header line, and units in the line after it.
     """
     lines = text.splitlines()
     start = next((index for index, line in enumerate(lines) if '"Kernel Name"' in line), None)
@@ -123,15 +110,14 @@ def parse_counters(text: str) -> list[dict[str, Any]]:
             "grid": raw.get("Grid Size"),
             "block": raw.get("Block Size"),
         }
-        for theirs, ours in METRICS.items():
-            row[ours] = _number(raw.get(theirs))
+        for ncu_name, name in METRICS.items():
+            row[name] = _number(raw.get(ncu_name))
         rows.append(row)
     return rows
 
 
 def run_counted(problem: CaseProblem, seed: int) -> None:
-    """One call between cudaProfilerStart and cudaProfilerStop, after others that set everything up: what `ncu` looks
-    at."""
+    """Makes one call between cudaProfilerStart and cudaProfilerStop, which `ncu` records, after two warm-up calls."""
     with problem.modes():
         rotation = Rotation(problem, seed, 2)
         for call in rotation.calls:
@@ -144,7 +130,7 @@ def run_counted(problem: CaseProblem, seed: int) -> None:
 
 
 def _output(command: list[str]) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -155,7 +141,7 @@ def _output(command: list[str]) -> str:
         errors="replace",
         check=False,
     )
-    return done.stdout
+    return result.stdout
 
 
 def _number(text: str | None) -> float | None:

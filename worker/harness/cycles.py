@@ -1,7 +1,7 @@
-"""Counts the clock cycles of calls on an NVIDIA GPU, and with them the clock that its multiprocessors really had.
+"""Counts the clock cycles of calls on an NVIDIA GPU, which also gives the actual clock of its multiprocessors.
 
-NVML tells the clock asked for. On an H100 the real one was 15 MHz above it in some processes and not in others, for
-seconds on end, and what waits for arithmetic took 0.7 % less time there and as many cycles. Importing this raises
+NVML reports the requested clock. On an H100 the actual clock was 15 MHz higher for seconds in some processes and not in
+others; compute-bound kernels then took 0.7 % less time and the same number of cycles. Importing this module raises
 ImportError where Triton is missing.
 """
 
@@ -22,15 +22,15 @@ from .timer_cuda import GraphTimer
 
 _ROUNDS = 2
 """Slices of each memory placement."""
-_NUMBERS = 1024
-"""Multiprocessors are numbered with gaps, but below this."""
+_MULTIPROCESSORS = 1024
+"""An upper bound on multiprocessor numbers, which have gaps."""
 _BLOCKS_EACH = 4
-"""Stamping blocks per multiprocessor, so that hardly one is left out."""
+"""Stamping blocks per multiprocessor, enough to reach nearly all of them."""
 
 
 @triton.jit
 def _stamp(stamps):  # type: ignore[no-untyped-def]
-    """Writes (cycles, nanoseconds) as the multiprocessor that this runs on knows them into its row."""
+    """Writes the cycle counter and the nanosecond timer of the current multiprocessor into its row."""
     row = stamps + 2 * smid()
     cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     tl.store(row, cycles)
@@ -38,13 +38,13 @@ def _stamp(stamps):  # type: ignore[no-untyped-def]
 
 
 def count_cycles(timer: GraphTimer, device: torch.device) -> dict[str, Counter]:
-    """`cycles`: of a call in replays of the timer's graphs, two slices of each; `clock`: what they went by, in GHz."""
+    """`cycles` per call over replays of the timer's graphs, two slices of each, and the actual `clock` in GHz."""
     stamp = _stamp[(_BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count,)]
     cycles, gigahertz = [], []
-    # Compiled here and not between two replays.
-    stamp(_no_stamps(device))
+    # Triton compiles at the first launch, which must not fall between two replays.
+    stamp(_empty_stamps(device))
     for _ in range(_ROUNDS * timer.placements):
-        before, after = _no_stamps(device), _no_stamps(device)
+        before, after = _empty_stamps(device), _empty_stamps(device)
         launches = timer.take_between(partial(stamp, before), partial(stamp, after))
         elapsed, clock = between(before.cpu(), after.cpu())
         cycles.append(elapsed / launches)
@@ -52,15 +52,15 @@ def count_cycles(timer: GraphTimer, device: torch.device) -> dict[str, Counter]:
     return {"cycles": summarize_counts("cycles per call", cycles), "clock": summarize_counts("GHz", gigahertz)}
 
 
-def _no_stamps(device: torch.device) -> Tensor:
-    return torch.zeros(_NUMBERS, 2, dtype=torch.int64, device=device)
+def _empty_stamps(device: torch.device) -> Tensor:
+    return torch.zeros(_MULTIPROCESSORS, 2, dtype=torch.int64, device=device)
 
 
 def between(before: Tensor, after: Tensor) -> tuple[float, float]:
-    """(cycles that passed, GHz): medians over the multiprocessors that left a stamp both times.
+    """(elapsed cycles, clock in GHz): medians over the multiprocessors with a stamp both before and after.
 
-    before, after: int64 (multiprocessors, 2), a row of zeros where there is none.
+    before, after: int64 of shape (multiprocessors, 2); a row of zeros is a missing stamp.
     """
-    seen = (before[:, 1] > 0) & (after[:, 1] > 0)
-    cycles, nanoseconds = (after - before)[seen].double().unbind(1)
+    stamped = (before[:, 1] > 0) & (after[:, 1] > 0)
+    cycles, nanoseconds = (after - before)[stamped].double().unbind(1)
     return float(cycles.median()), float((cycles / nanoseconds).median())

@@ -1,7 +1,6 @@
-"""What a set of samples looks like besides its median: drift, two modes, dependence between neighbours, outliers.
+"""Describes a set of samples beyond its median: drift, two modes, autocorrelation and outliers.
 
-Pure functions of samples in the order they were taken. Everything is drawn from ranks and medians, since timings have
-long tails.
+Pure functions of samples in the order they were taken. They use ranks and medians, since timings have long tails.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from statistics import median
 from warpwatch.contract.protocol import Distribution, Mode
 
 FEWEST = 20
-"""Samples below which none of this can be told."""
+"""Smaller sets of samples are not described."""
 _BLOCKS = 30
 _LAGS = 50
 _SMALLEST_MODE = 0.1
 _APART = 0.01
-"""Modes nearer to each other than this part of the median are steps of the clock more often than states of the machine.
-"""
+"""Modes closer than this share of the median are usually steps of the clock and not states of the machine."""
 _FULL_WINDOW = 8
 _VALLEY = 0.75
 _OUTLIER_DEVIATIONS = 6.0
@@ -28,7 +26,7 @@ _NORMAL_MAD = 1.4826
 
 
 def describe(samples: Sequence[float]) -> Distribution | None:
-    """All of it; None for fewer than 20 samples."""
+    """The distribution of `samples`, in nanoseconds; None for fewer than 20."""
     if len(samples) < FEWEST:
         return None
     drift, chance = drift_of(samples)
@@ -44,10 +42,10 @@ def describe(samples: Sequence[float]) -> Distribution | None:
 
 
 def drift_of(samples: Sequence[float]) -> tuple[float, float]:
-    """(change from the first sample to the last over the median, the chance of such a trend where there is none).
+    """(change from first to last sample over the median, the p-value of such a trend without a real one).
 
-    The slope is Theil and Sen's, the chance Mann and Kendall's with the spread that dependent neighbours leave, both
-    over the medians of at most 30 blocks.
+    Both use the medians of at most 30 blocks: the Theil-Sen slope, and the Mann-Kendall test with its variance widened
+    by the dependence between neighbouring blocks.
     """
     blocks = _block_medians(samples)
     count = len(blocks)
@@ -55,35 +53,35 @@ def drift_of(samples: Sequence[float]) -> tuple[float, float]:
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     slope = median([(blocks[j] - blocks[i]) / (j - i) for i, j in pairs])
     score = sum((blocks[j] > blocks[i]) - (blocks[j] < blocks[i]) for i, j in pairs)
-    # What is left without the trend tells how much neighbouring blocks depend on each other.
-    left = [block - slope * index for index, block in enumerate(blocks)]
-    variance = count * (count - 1) * (2 * count + 5) / 18 * count / effective_size(left)
+    # The residuals without the trend show how much neighbouring blocks depend on each other.
+    residuals = [block - slope * index for index, block in enumerate(blocks)]
+    variance = count * (count - 1) * (2 * count + 5) / 18 * count / effective_size(residuals)
     z = (abs(score) - 1) / math.sqrt(variance) if score else 0.0
     return (slope * (count - 1) / centre if centre else 0.0), math.erfc(max(z, 0.0) / math.sqrt(2))
 
 
 def modes_of(samples: Sequence[float]) -> list[Mode]:
-    """The two modes of a bimodal set, the larger first; none where one mode explains it.
+    """The two modes of a bimodal set, the larger first; empty for a set with one mode.
 
-    The best split in two (Otsu's) counts when the middle third between the two halves' medians is emptier than the
-    surroundings of either, which neither a normal nor a uniform nor an exponential set shows.
+    Otsu's method splits the samples in two. The split counts when the middle third between the two medians holds fewer
+    samples than the range around either median, which no normal, uniform or exponential set shows.
     """
     ordered = sorted(samples)
     lower, upper = _split(ordered)
-    left, right = median(lower), median(upper)
-    width = (right - left) / 3
-    if min(len(lower), len(upper)) < _SMALLEST_MODE * len(ordered) or right - left < _APART * median(ordered):
+    low, high = median(lower), median(upper)
+    width = (high - low) / 3
+    if min(len(lower), len(upper)) < _SMALLEST_MODE * len(ordered) or high - low < _APART * median(ordered):
         return []
-    around = min(_count(ordered, place - width / 2, place + width / 2) for place in (left, right))
-    between = _count(ordered, left + width, right - width)
+    around = min(_count(ordered, centre - width / 2, centre + width / 2) for centre in (low, high))
+    between = _count(ordered, low + width, high - width)
     if around < _FULL_WINDOW or between + 2 * math.sqrt(between + 1) > _VALLEY * around:
         return []
     total = len(ordered)
-    return sorted([Mode(left, len(lower) / total), Mode(right, len(upper) / total)], key=lambda mode: -mode.share)
+    return sorted([Mode(low, len(lower) / total), Mode(high, len(upper) / total)], key=lambda mode: -mode.share)
 
 
 def autocorrelation(values: Sequence[float], lag: int) -> float:
-    """Correlation of the values with those `lag` places later; 0 where all are equal."""
+    """Correlation of the values with those `lag` places later; 0 when all are equal."""
     centre = sum(values) / len(values)
     spread = sum((value - centre) ** 2 for value in values)
     together = sum((a - centre) * (b - centre) for a, b in zip(values, values[lag:], strict=False))
@@ -91,10 +89,10 @@ def autocorrelation(values: Sequence[float], lag: int) -> float:
 
 
 def effective_size(samples: Sequence[float]) -> float:
-    """How many independent samples would know the median as well as these do; at most their number.
+    """The number of independent samples that would give an equally exact median; at most the number of samples.
 
-    A median depends on which side of it each sample lies, so that is what the correlation is taken of, summed over lags
-    as long as two neighbouring ones are positive together (Geyer's initial positive sequence).
+    A median depends on which side of it each sample lies, so the correlation is that of these sides. It is summed over
+    lags while the sum of two neighbouring lags is positive (Geyer's initial positive sequence).
     """
     centre = median(samples)
     sides = [float((value > centre) - (value < centre)) for value in samples]
@@ -102,7 +100,7 @@ def effective_size(samples: Sequence[float]) -> float:
     time = 1.0
     for lag in range(1, min(count // 3, _LAGS), 2):
         pair = autocorrelation(sides, lag) + autocorrelation(sides, lag + 1)
-        # Below this the sum is chance, and would widen every interval a little.
+        # A smaller sum is chance, and would widen every interval a little.
         if pair < 2 / math.sqrt(count):
             break
         time += 2 * pair
@@ -110,21 +108,21 @@ def effective_size(samples: Sequence[float]) -> float:
 
 
 def outlier_share(samples: Sequence[float], centres: Sequence[float]) -> float:
-    """Part of the samples that lie further from the nearest centre than six times the usual deviation from it."""
+    """The share of samples further from their nearest centre than six times the usual deviation."""
     deviations = [min(abs(value - centre) for centre in centres) for value in samples]
     usual = _NORMAL_MAD * median(deviations)
     return sum(deviation > _OUTLIER_DEVIATIONS * usual for deviation in deviations) / len(samples) if usual else 0.0
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """Each value's place in order; equal ones share the mean of their places."""
+    """The rank of each value, counted from 0; equal values share the mean of their ranks."""
     order = sorted(range(len(values)), key=lambda index: values[index])
-    found = [0.0] * len(values)
+    result = [0.0] * len(values)
     starts = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(order)) if values[a] != values[b]), len(order)]
     for start, end in pairwise(starts):
         for index in order[start:end]:
-            found[index] = (start + end - 1) / 2
-    return found
+            result[index] = (start + end - 1) / 2
+    return result
 
 
 def _block_medians(samples: Sequence[float]) -> list[float]:
@@ -134,8 +132,7 @@ def _block_medians(samples: Sequence[float]) -> list[float]:
 
 
 def _split(ordered: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    """The two parts of sorted numbers whose means lie furthest apart for their sizes; a hundredth at either end has no
-    say."""
+    """Splits sorted numbers where the variance between both parts is largest; 1 % at either end does not count."""
     count, edge = len(ordered), max(1, len(ordered) // 100)
     kept = ordered[edge : count - edge]
     total, before = sum(kept), 0.0

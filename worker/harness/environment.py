@@ -1,5 +1,4 @@
-"""What besides the code could change a number, as a fingerprint that is the same at every start of an unchanged
-machine."""
+"""Reads everything besides the code that could change a number, with a fingerprint that restarts leave unchanged."""
 
 from __future__ import annotations
 
@@ -19,15 +18,18 @@ from warpwatch.contract.protocol import PROTOCOL, Environment
 
 
 def read_environment(device: torch.device, threads: int, cores: int) -> Environment:
-    """The environment of `device`; cores is how many CPUs this process was given, threads how many of them it uses."""
-    facts = _host_facts(threads, cores) | (_cuda_facts(device) if device.type == "cuda" else _cpu_facts())
+    """The environment of `device`; cores: CPUs that this process may use, threads: how many of them it uses."""
+    # Stored values; a change of the texts would start every CPU series anew.
+    freed_memory = "kept" if os.environ.get("MALLOC_TRIM_THRESHOLD_") else "given back"
+    cpu_facts = {"openmp_spin": os.environ.get("GOMP_SPINCOUNT", ""), "freed_memory": freed_memory}
+    facts = _host_facts(threads, cores) | (_cuda_facts(device) if device.type == "cuda" else cpu_facts)
     name = facts["gpu"] if device.type == "cuda" else f"{facts['cpu']}, {cores} core{'s' if cores != 1 else ''}"
     canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return Environment(hashlib.sha256(canonical.encode()).hexdigest(), device.type, slug(name), name, facts)
 
 
 def slug(name: str) -> str:
-    """ "NVIDIA H100 80GB HBM3" as a name for addresses and queues: "nvidia-h100-80gb-hbm3"."""
+    """Turns a device name into a key for URLs and queues: "NVIDIA H100 80GB HBM3" → "nvidia-h100-80gb-hbm3"."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -42,13 +44,8 @@ def _host_facts(threads: int, cores: int) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": cores,
         "threads": threads,
-        "compiler": _first_line(os.environ.get("CXX", "g++"), "--version"),
+        "compiler": next(iter(_output(os.environ.get("CXX", "g++"), "--version")), ""),
     }
-
-
-def _cpu_facts() -> dict[str, Any]:
-    kept = "kept" if os.environ.get("MALLOC_TRIM_THRESHOLD_") else "given back"
-    return {"openmp_spin": os.environ.get("GOMP_SPINCOUNT", ""), "freed_memory": kept}
 
 
 def _cuda_facts(device: torch.device) -> dict[str, Any]:
@@ -62,7 +59,7 @@ def _cuda_facts(device: torch.device) -> dict[str, Any]:
         "cuda": str(torch.version.cuda),
         "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "driver": _driver_version(),
-        "nvcc": _last_line("nvcc", "--version"),
+        "nvcc": next(reversed(_output("nvcc", "--version")), ""),
     }
 
 
@@ -71,8 +68,8 @@ def _cpu_model() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         text = ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    model = found.group(1) if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    model = match.group(1) if match else platform.processor() or platform.machine()
     return re.sub(r"\((R|TM|r|tm)\)|\s+@.*$|\s+CPU\b", "", model).strip()
 
 
@@ -80,26 +77,18 @@ def _driver_version() -> str:
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
-        return _first_line("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
-    return found.group(1) if found else ""
+        return next(iter(_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")), "")
+    match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
+    return match.group(1) if match else ""
 
 
-def _first_line(*command: str) -> str:
-    return next(iter(_output(command)), "")
-
-
-def _last_line(*command: str) -> str:
-    return next(reversed(_output(command)), "")
-
-
-def _output(command: tuple[str, ...]) -> list[str]:
-    """Lines that a command prints; none when it is not there or fails."""
+def _output(*command: str) -> list[str]:
+    """Lines that a command prints; empty when it is missing or fails."""
     path = shutil.which(command[0])
     if path is None:
         return []
     try:
-        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    return [line.strip() for line in result.stdout.splitlines() if line.strip()] if result.returncode == 0 else []

@@ -1,5 +1,4 @@
-"""What is measured once beside the metrics: what an empty call takes, what a variant prepares, how many instructions it
-needs."""
+"""Measures once per bench: the time of an empty call, the setup of a variant, and instruction or cycle counts."""
 
 from __future__ import annotations
 
@@ -29,12 +28,11 @@ _SETUP_SEEDS = 104_729
 
 
 def empty_ns(device: torch.device) -> dict[str, float]:
-    """Nanoseconds that a call which does nothing (on a GPU: launches an empty kernel) takes by each metric of the
-    device.
+    """Nanoseconds of a call without work (on a GPU: of an empty kernel) by each metric of the device.
 
-    Told beside the values and never taken off them: how much of it hides behind real work depends on the work. The
-    first metric is asked each time: an H100 comes to start all kernels of a process 0.3 µs later, at a moment that
-    nothing foretells.
+    They are stored beside the results and not subtracted, because real work hides a part that depends on the work. The
+    first metric is measured every time, because every kernel launch in a process on an H100 may become 0.3 µs slower
+    at random; the others are measured once per process.
     """
     problem, timer, once = _empty_call(device)
     with problem.modes():
@@ -43,22 +41,18 @@ def empty_ns(device: torch.device) -> dict[str, float]:
 
 @cache
 def _empty_call(device: torch.device) -> tuple[CaseProblem, Any, dict[str, float]]:
-    """(a call that does nothing, a warm timer for it by the first metric, its nanoseconds by each)."""
+    """(a call without work, a warm timer of its first metric, its nanoseconds by each metric)."""
     problem = CaseProblem(_EMPTY, _EMPTY.variants[device.type], _EMPTY.all_cases()[0], device)
     with problem.modes():
         timers = {metric: open_timer(problem, 0, metric, _EMPTY_BUDGET_NS, 1) for metric in METRICS[device.type]}
         for timer in timers.values():
             timer.take()
-        return (
-            problem,
-            timers[METRICS[device.type][0]],
-            {metric: median(timer.take()) for metric, timer in timers.items()},
-        )
+        nanoseconds = {metric: median(timer.take()) for metric, timer in timers.items()}
+        return problem, timers[METRICS[device.type][0]], nanoseconds
 
 
 def measure_setup(problem: CaseProblem, seed: int, budget_ns: int) -> Measurement | None:
-    """What the variant prepares, timed on new numbers each time, until the device is done; None when it prepares
-    nothing."""
+    """The time of the variant's `prepare` on new inputs each time, device work included; None without `prepare`."""
     if problem.variant.prepare is None:
         return None
     samples: list[float] = []
@@ -76,36 +70,35 @@ def measure_setup(problem: CaseProblem, seed: int, budget_ns: int) -> Measuremen
 
 @dataclass(slots=True)
 class CallCounters:
-    """What was counted instead of timed, and notes on what could not be."""
+    """Counts per call, and notes on the counts that this machine cannot take."""
 
     counters: dict[str, Counter] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def instructions(self, problem: CaseProblem, seed: int) -> None:
-        """Adds the instructions of a call on a CPU."""
+    def count_instructions(self, problem: CaseProblem, seed: int) -> None:
+        """Adds the instructions of a call on a CPU; does nothing on a GPU."""
         if problem.device.type != "cpu":
             return
         calls: list[Callable[[], Any]] = Rotation(problem, seed, 2).calls
         try:
             self.counters["instructions"] = count_calls(calls)
         except NotCountedError as error:
-            self.notes.append(f"no instruction counts: {error}")
+            self.notes.append(f"No instruction counts: {error}")
 
-    def cycles(self, timer: timer_cuda.GraphTimer, device: torch.device) -> None:
-        """Adds the clock cycles of a call on a GPU, by a timer of `graph`, and the clock that they went by."""
+    def count_cycles(self, timer: timer_cuda.GraphTimer, device: torch.device) -> None:
+        """Adds the clock cycles of a call on a GPU and the actual clock meanwhile; timer: that of `graph`."""
         try:
             from .cycles import count_cycles
 
             self.counters |= count_cycles(timer, device)
-        except Exception as error:  # noqa: BLE001 - Triton fails in many ways where no compiler is; a missing count fails no bench.
-            self.notes.append(f"no cycle counts: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - Triton raises many errors without a compiler; none may fail a bench.
+            self.notes.append(f"No cycle counts: {type(error).__name__}: {error}")
 
 
 def open_timer(
     problem: CaseProblem, seed: int, metric: str, budget_ns: int, placements: int
 ) -> timer_cpu.CpuHotTimer | timer_cuda.GraphTimer | timer_cuda.CudaColdTimer | timer_kernel.KernelTimer:
-    """A warmed-up timer for one metric of the device; CaptureError when the variant cannot be put into a graph that it
-    needs."""
+    """A warmed-up timer for one metric of the device; CaptureError when a CUDA graph cannot capture the variant."""
     if metric == "kernel":
         return timer_kernel.KernelTimer(problem, seed)
     if problem.device.type == "cuda":
@@ -113,11 +106,7 @@ def open_timer(
     return timer_cpu.open_timer(problem, seed, metric, budget_ns)
 
 
-def _nothing(x: Tensor) -> Tensor:
-    return x
-
-
-def _launch(x: Tensor) -> Tensor:
+def _launch_empty_kernel(x: Tensor) -> Tensor:
     timer_cuda.sleep(0)
     return x
 
@@ -129,5 +118,8 @@ _EMPTY = Operator(
     reference=lambda x: x,
     cost=lambda case: Cost(0, 0),
     cases={"quick": (case(n=1),)},
-    variants={"cpu": Variant("cpu", _nothing, "nothing"), "cuda": Variant("cuda", _launch, "an empty kernel")},
+    variants={
+        "cpu": Variant("cpu", lambda x: x, "nothing"),
+        "cuda": Variant("cuda", _launch_empty_kernel, "an empty kernel"),
+    },
 )

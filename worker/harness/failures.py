@@ -1,4 +1,4 @@
-"""Says as which status an exception counts, and whether the process can go on after it."""
+"""Maps exceptions of kernel code to statuses, and decides whether the process can go on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from warpwatch.contract.words import Status
 
 MESSAGE_LIMIT = 8000
-"""Characters of a message; the end of a traceback says more than its beginning."""
+"""Characters of a message. A longer traceback loses its beginning, because its end says more."""
 
 _MEMORY_WORDS = (
     "std::bad_alloc",
@@ -24,7 +24,7 @@ _MEMORY_WORDS = (
 
 
 class Refusal(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
-    """A variant cannot be measured as asked; the message says why and counts as `status`."""
+    """A variant cannot be measured as requested; the message says why, and `status` is its result."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -32,12 +32,12 @@ class Refusal(Exception):  # noqa: N818 - it carries a status, which is a result
 
 
 class WrongResultError(Exception):
-    """What a variant computed, or did to its inputs, is wrong; the message names what."""
+    """A variant computed a wrong result, or cheated; the message names the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """poisoned: the device context is lost, so every later call of this process would fail for nothing."""
+    """A failed request. poisoned: the CUDA context is lost, so every later call of this process would fail as well."""
 
     status: Status
     message: str
@@ -45,12 +45,11 @@ class Failure:
 
 
 def describe(error: BaseException, device: torch.device) -> Failure:
-    """The status and message that `error` counts as, with its tensors freed."""
+    """The status and message of `error`. Frees the tensors that its traceback holds."""
     message, status = _message(error), status_of(error)
     if isinstance(error, Refusal):
         return Failure(status, message)
-    # Frames of the traceback hold the tensors that did not fit; without this the next variant would run out of memory
-    # too.
+    # Frames of the traceback hold the tensors that filled the memory, and the next variant would run out of it too.
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = None
     gc.collect()
@@ -62,7 +61,7 @@ def describe(error: BaseException, device: torch.device) -> Failure:
 
 
 def status_of(error: BaseException) -> Status:
-    """The status that an exception of kernel code counts as."""
+    """The status of an exception of kernel code."""
     if isinstance(error, Refusal):
         return error.status
     if isinstance(error, WrongResultError):
@@ -82,10 +81,7 @@ def _message(error: BaseException) -> str:
 
 
 def device_works(device: torch.device) -> bool:
-    """Whether the context still answers; after an illegal access every call fails, however innocent.
-
-    Always so on a CPU.
-    """
+    """Whether the CUDA context still works; after an illegal access every call fails. Always true on a CPU."""
     if device.type != "cuda":
         return True
     try:

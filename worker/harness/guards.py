@@ -1,8 +1,8 @@
-"""Puts tensors between bands of known bytes, so that what a kernel writes or reads beside them is found.
+"""Surrounds tensors with bands of known bytes, so that out-of-bounds reads and writes of a kernel show.
 
-Inputs lie in larger buffers, whose every byte must be what it was. Memory that the variant allocates through torch
-comes from a dispatch mode, which pads each allocation and fills it with NaN (whole numbers: 77 in every byte), so that
-an element never written does not pass for a number.
+Inputs lie in larger buffers, of which no byte may change. Memory that the variant allocates through torch comes from a
+dispatch mode, which pads each allocation and fills it with NaN (integers: 77 in every byte), so that an element never
+written is not mistaken for a result.
 """
 
 from __future__ import annotations
@@ -19,36 +19,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from .failures import WrongResultError
-from .problem import CaseData
+from .problem import CaseData, has_overlap
 
 BAND = 64 * 1024
-"""Bytes on either side: a tile of 128 x 128 floats that runs over still ends inside, and alignment is what torch gives.
-"""
+"""Bytes on either side: a tile of 128 × 128 floats that overruns ends inside, and torch's alignment is kept."""
 _AROUND_INPUTS = 0xFF
-"""NaN in every floating-point format: a result that an element beside the input went into is not finite."""
+"""NaN in every floating-point format, so that a result computed from an element outside its input is not finite."""
 _AROUND_OUTPUTS = 0x5A
-"""Another byte, so that copying an input's band into an output's shows."""
+"""A different byte, so that a copy of an input's band into an output's band shows."""
 _POISON = 77
 _EMPTY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided")
 _FILLED = ("aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::clone")
 _NAMESPACES = ("aten", "prim", "prims", "profiler", "c10d")
 
 Layout = Callable[[Tensor], tuple[tuple[int, ...], int] | None]
-"""Strides, and elements to skip at the front, that a tensor shall have; None to leave it where it is."""
+"""The strides that a tensor gets, and how many elements to skip at the front; None leaves the tensor as it is."""
 
 
 def aligned(tensor: Tensor) -> tuple[tuple[int, ...], int]:
-    """As the tensor is, at the front of an allocation."""
+    """The tensor's own strides, at the front of an allocation."""
     return tuple(tensor.stride()), 0
 
 
 def offset(tensor: Tensor) -> tuple[tuple[int, ...], int]:
-    """As the tensor is, one element further: contiguous, but not aligned to more than an element."""
+    """The tensor's own strides, one element further: contiguous, but only aligned to one element."""
     return tuple(tensor.stride()), 1
 
 
 def strided(tensor: Tensor) -> tuple[tuple[int, ...], int] | None:
-    """Every second element of a buffer; None for a tensor that is not contiguous already, or that one element fills."""
+    """Every second element of a buffer; None for a tensor that is not contiguous or has fewer than two elements."""
     if not tensor.is_contiguous() or tensor.numel() < 2:
         return None
     return tuple(2 * stride for stride in tensor.stride()), 0
@@ -64,7 +63,7 @@ class Banded:
 
 
 class GuardedInputs:
-    """`data` laid out anew, each tensor alone in a buffer of known bytes."""
+    """`data` in a new layout, each tensor alone in a buffer of known bytes."""
 
     def __init__(self, data: CaseData, layout: Layout) -> None:
         self._placed: list[tuple[Banded, Tensor]] = []
@@ -72,36 +71,32 @@ class GuardedInputs:
 
     @property
     def placed(self) -> int:
-        """Tensors that were laid out anew."""
+        """The number of tensors that got a new layout."""
         return len(self._placed)
 
     def expect_intact(self) -> None:
         """Raises WrongResultError when any byte in or around a tensor changed."""
-        for placed, before in self._placed:
-            # Compared as whole words, which is several times faster than byte by byte.
-            if not torch.equal(placed.buffer.view(torch.int64), before.view(torch.int64)):
-                name = next(name for name, candidate in self.data.tensors() if candidate is placed.tensor)
-                where = _place_of(placed, placed.buffer != before)
-                raise WrongResultError(f"it writes into the memory of its input {name}: {where}")
+        for banded, before in self._placed:
+            # 8-byte words compare several times faster than bytes.
+            if not torch.equal(banded.buffer.view(torch.int64), before.view(torch.int64)):
+                name = next(name for name, candidate in self.data.tensors() if candidate is banded.tensor)
+                damage = _describe_damage(banded, banded.buffer != before)
+                raise WrongResultError(f"The variant writes into the memory of its input {name}: {damage}")
 
     def _place(self, tensor: Tensor, layout: Layout) -> Tensor:
-        # Tensors whose elements share memory, or have none, stay as they are.
-        plain = tensor.layout is torch.strided and not any(
-            step == 0 and n > 1 for step, n in zip(tensor.stride(), tensor.shape, strict=True)
-        )
-        wanted = layout(tensor) if plain else None
-        if wanted is None:
+        # Sparse tensors, and those whose elements share memory, keep their layout.
+        placement = layout(tensor) if tensor.layout is torch.strided and not has_overlap(tensor) else None
+        if placement is None:
             return tensor.detach().clone(memory_format=torch.preserve_format)
-        strides, skipped = wanted
-        placed = _banded(tensor, strides, skipped, _AROUND_INPUTS)
-        placed.tensor.copy_(tensor.detach())
-        self._placed.append((placed, placed.buffer.clone()))
-        return placed.tensor
+        strides, skipped = placement
+        banded = _banded(tensor, strides, skipped, _AROUND_INPUTS)
+        banded.tensor.copy_(tensor.detach())
+        self._placed.append((banded, banded.buffer.clone()))
+        return banded.tensor
 
 
 class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, memory allocated through torch's dispatcher, native libraries' included, lies between bands and is
-    poisoned.
+    """While active, gives bands and poison to all memory allocated through torch's dispatcher, in native libraries too.
 
     calls: the operators outside torch that were called, each with the arguments of its first call.
     """
@@ -113,7 +108,7 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled code runs as compiled; otherwise torch.compile would fall back to what it was made from."""
+        """Keeps compiled code compiled; otherwise torch.compile would fall back to eager code under this mode."""
         return True
 
     def __torch_dispatch__(
@@ -123,7 +118,7 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(func, OpOverload):
             return func(*args, **named)
         if func.namespace not in _NAMESPACES:
-            return self._foreign(func, args, named)
+            return self._call_library(func, args, named)
         result = func(*args, **named)
         if func._schema.name in (*_EMPTY, *_FILLED) and isinstance(result, Tensor) and result.layout is torch.strided:
             return result if result.is_meta else self._guard(result, func._schema.name in _EMPTY)
@@ -136,17 +131,18 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not all(bool((band == _AROUND_OUTPUTS).all()) for band in bands):
                 changed = banded.buffer != _AROUND_OUTPUTS
                 changed[BAND : banded.end] = False
-                raise WrongResultError(f"it writes beside memory that it allocated: {_place_of(banded, changed)}")
+                damage = _describe_damage(banded, changed)
+                raise WrongResultError(f"The variant writes outside memory that it allocated: {damage}")
 
     def owns(self, tensor: Tensor) -> bool:
-        """Whether the tensor lies in memory that was guarded."""
+        """Whether the tensor lies in guarded memory."""
         storage = tensor.untyped_storage().data_ptr()
         return any(banded.buffer.data_ptr() + BAND == storage for banded in self._allocations)
 
-    def _foreign(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls an operator of a library with the mode on, so that what its kernel allocates is guarded too."""
+    def _call_library(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls an operator of a library with the mode on, so that its allocations are guarded too."""
         if func not in self.calls:
-            # Copied before the call, which may change them.
+            # The call may change its arguments, so they are copied before.
             self.calls[func] = _copied(args), _copied(kwargs)
         device = next((a.device.type for a in args if isinstance(a, Tensor)), None)
         key = {"cpu": torch._C.DispatchKey.CPU, "cuda": torch._C.DispatchKey.CUDA}.get(device or "")
@@ -169,17 +165,16 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _banded(like: Tensor, strides: tuple[int, ...], skipped: int, byte: int) -> Banded:
-    """A tensor with the shape and dtype of `like` in a buffer of such bytes, with a band on either side.
+    """A tensor with the shape and dtype of `like` between two bands, in a buffer filled with `byte`.
 
-    Its storage holds the tensor alone: torch itself takes for granted that what it allocates begins where its storage
-    does.
+    Its storage holds the tensor alone, because torch assumes that an allocation begins where its storage begins.
     """
     extent = 1 + sum((n - 1) * stride for n, stride in zip(like.shape, strides, strict=True)) if like.numel() else 0
     size = (skipped + extent) * like.element_size()
-    # Whole words of eight bytes, as these are compared.
+    # The size is a multiple of the 8-byte words that are compared.
     buffer = torch.full(((BAND + size + BAND + 7) // 8 * 8,), byte, dtype=torch.uint8, device=like.device)
     storage = torch._C._construct_storage_from_data_pointer(buffer.data_ptr() + BAND, like.device, size)
-    # Whoever keeps the tensor keeps the buffer.
+    # The tensor keeps its buffer alive.
     storage.buffer = buffer  # type: ignore[attr-defined]
     tensor = torch.empty(0, dtype=like.dtype, device=like.device)
     tensor.set_(storage, skipped if extent else 0, like.shape, strides)
@@ -187,18 +182,18 @@ def _banded(like: Tensor, strides: tuple[int, ...], skipped: int, byte: int) -> 
 
 
 def _copied(values: Any) -> Any:
-    """The same arguments with tensors of their own, of which gradients are asked where they were."""
+    """The arguments with every tensor copied; copies require gradients where the originals did."""
     return tree_map_only(Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), values)
 
 
-def _place_of(banded: Banded, changed: Tensor) -> str:
-    """How many bytes changed, and where the first lies, seen from the tensor's own memory."""
+def _describe_damage(banded: Banded, changed: Tensor) -> str:
+    """How many bytes changed, and where the first lies relative to the tensor's memory."""
     tensor = banded.tensor
     start = BAND + tensor.storage_offset() * tensor.element_size()
     first, count = int(changed.to(torch.uint8).argmax()), int(changed.sum())
-    what = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    shape = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
     if first < start:
-        return f"{count} bytes, the first {start - first} before the start of {what}"
+        return f"{count} bytes, the first {start - first} before the start of {shape}"
     if first >= banded.end:
-        return f"{count} bytes, the first {first - banded.end} past the end of {what}"
-    return f"{count} bytes, the first at byte {first - start} of {what}"
+        return f"{count} bytes, the first {first - banded.end} past the end of {shape}"
+    return f"{count} bytes, the first at byte {first - start} of {shape}"

@@ -1,4 +1,4 @@
-"""Seeded tensors on the device under test, and the precision switches that belong to a case."""
+"""Makes seeded tensors on the device under test, sets the precision of a case, and walks nested tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {
 
 
 class SeededMaker:
-    """The Maker that operator files are given: the same seed gives the same tensors on the same kind of device."""
+    """The Maker that operator files use: the same seed gives the same tensors on the same kind of device."""
 
     def __init__(self, seed: int, device: torch.device, precision: str) -> None:
         self._device = device
@@ -30,22 +30,22 @@ class SeededMaker:
         self._generator.manual_seed(seed)
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """Normal numbers with standard deviation `scale`, in the case's dtype; a whole-number case has none."""
+        """Normal numbers with standard deviation `scale`, in the case's dtype; ValueError in an i32 case."""
         if not self._dtype.is_floating_point:
-            raise ValueError("make.normal has no whole numbers: use make.integers in cases of precision i32")
+            raise ValueError("make.normal makes floating-point numbers: use make.integers in cases of precision i32")
         drawn_as = torch.float64 if self._dtype == torch.float64 else torch.float32
         drawn = torch.randn(shape, generator=self._generator, device=self._device, dtype=drawn_as)
         return drawn.mul_(scale).to(self._dtype)
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
-        """Whole numbers in [low, high): int32 in i32 cases, elsewhere int64, which torch takes as indices."""
+        """Integers in [low, high): int32 in i32 cases, elsewhere int64, which torch accepts as indices."""
         dtype = torch.int64 if self._dtype.is_floating_point else self._dtype
         return torch.randint(low, high, shape, generator=self._generator, device=self._device, dtype=dtype)
 
 
 @contextmanager
 def precision_switches(precision: str) -> Iterator[None]:
-    """TF32 on inside for tf32 cases and off for all others, whatever an operator file set; as found again afterwards."""
+    """Turns TF32 on for tf32 cases and off for all others, whatever an operator file set; restores it afterwards."""
     matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     use_tf32 = precision == "tf32"
     torch.set_float32_matmul_precision("high" if use_tf32 else "highest")
@@ -57,8 +57,14 @@ def precision_switches(precision: str) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolution
 
 
+def bits(tensor: Tensor) -> Tensor:
+    """The bits of the tensor as integers, which compare equal where both are the same NaN."""
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.detach().contiguous().view(integers[tensor.element_size()])
+
+
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """`value` with every tensor in its lists, tuples and dicts replaced by function(tensor); the rest is kept."""
+    """`value` with every tensor in its lists, tuples and dicts replaced by function(tensor)."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):

@@ -1,7 +1,6 @@
-"""Counts the instructions of calls where the kernel lets an ordinary process do so (perf_event_open).
+"""Counts the instructions of calls with perf_event_open, where the operating system permits it.
 
-A count hardly moves when neighbours, clocks or caches do, so it shows a change of the code that timings on shared cores
-hide.
+Other load, clocks and caches hardly change a count, so it shows changes of code that noise hides on shared cores.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ _CALLS = 10
 
 
 class NotCountedError(Exception):
-    """This machine does not count; the message says why."""
+    """This machine cannot count; the message says why."""
 
 
 class Events:
-    """One kind of event of every thread of this process, user code only. Close it after use."""
+    """Counts one kind of event in user code of every thread of this process. Close it after use."""
 
     def __init__(self, kind: int = HARDWARE, event: int = INSTRUCTIONS) -> None:
         self._descriptors: list[int] = []
@@ -40,10 +39,10 @@ class Events:
                 self._descriptors.append(_open(kind, event, int(task.name)))
         except OSError as error:
             self.close()
-            raise NotCountedError(f"the kernel counts no instructions for this process ({error.strerror})") from error
+            raise NotCountedError(f"the operating system refuses perf_event_open ({error.strerror})") from error
 
     def total(self) -> int:
-        """How many there were so far."""
+        """The number of events so far."""
         return sum(int.from_bytes(os.read(descriptor, 8), "little") for descriptor in self._descriptors)
 
     def close(self) -> None:
@@ -53,7 +52,7 @@ class Events:
 
 
 def count_calls(calls: list[Callable[[], Any]], kind: int = HARDWARE, event: int = INSTRUCTIONS) -> Counter:
-    """Instructions of ten calls, one after the other; NotCountedError where they are not counted."""
+    """Counts the instructions of ten calls, one after the other; raises NotCountedError where it cannot."""
     events = Events(kind, event)
     try:
         counts = []
@@ -67,10 +66,10 @@ def count_calls(calls: list[Callable[[], Any]], kind: int = HARDWARE, event: int
 
 
 def _open(kind: int, event: int, task: int) -> int:
-    """A descriptor to read the count from; OSError when the kernel refuses, or is none that has it."""
+    """A file descriptor that reads the count of one thread; OSError when the operating system refuses."""
     number = _SYSCALLS.get(platform.machine())
     if number is None:
-        raise OSError(0, "", f"no system call known on {platform.machine()}")
+        raise OSError(0, f"perf_event_open has no known number on {platform.machine()}")
     flags = _EXCLUDE_KERNEL_AND_HYPERVISOR
     # struct perf_event_attr: type, size, config, sample_period, sample_type, read_format, flags.
     attribute = struct.pack("=IIQQQQQ", kind, _ATTRIBUTE_BYTES, event, 0, 0, 0, flags).ljust(_ATTRIBUTE_BYTES, b"\0")

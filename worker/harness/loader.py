@@ -18,57 +18,65 @@ from .integrity import TamperGuard, watch
 
 
 class OperatorFileError(Exception):
-    """An operator file loads but is not one; the message names the file and the remedy."""
+    """A file loads but defines no proper operator; the message names the file and the remedy."""
 
 
 class Loader:
-    """The operators of one worktree; every file is imported at most once, a broken one is tried again when asked for
-    again."""
+    """The operators of one worktree. A file that loads is imported once; a broken one is imported again on request."""
 
-    def __init__(self, root: Path, operators: str, seal: TamperGuard | None = None) -> None:
+    def __init__(self, root: Path, operators: str, guard: TamperGuard | None = None) -> None:
         self._folder = root / operators
         self._package = ".".join(PurePosixPath(operators).parts)
         self._root = root
         self._loaded: dict[str, Operator] = {}
-        self._seal = seal or TamperGuard()
-        # First, so that the commit's own packages win over equally named ones of the interpreter's environment.
+        self._guard = guard or TamperGuard()
+        # First on the path, so that the commit's packages win over equally named ones of the interpreter's environment.
         sys.path.insert(0, str(root))
 
     def names(self) -> list[str]:
-        """Names of the operator files; those that begin with an underscore are helpers of others."""
+        """Names of the operator files, sorted; files that begin with an underscore are helpers."""
         return sorted(path.stem for path in self._folder.glob("*.py") if not path.stem.startswith("_"))
 
     def load(self, name: str) -> Operator:
         """The operator in <operators>/<name>.py.
 
-        Raises whatever the file raises, OperatorFileError when it is no operator file.
+        Raises Refusal for a missing file, OperatorFileError for a file without an operator, or what the file raises.
         """
         if name not in self._loaded:
             if name not in self.names():
-                raise Refusal(Status.SKIPPED, f"this commit has no operator {name!r}")
+                raise Refusal(Status.SKIPPED, f"This commit has no operator {name!r}")
             self._ensure_packages()
-            # What a file sets for itself is put back without a word: the harness sets what it needs for every case.
-            with watch(self._seal, "its file", may_set=True):
+            # A file may change settings; they are restored, and the harness sets what it needs for every case.
+            with watch(self._guard, "The operator file", may_set=True):
                 module = importlib.import_module(f"{self._package}.{name}")
-            self._loaded[name] = _operator_of(module, name)
+            operator = getattr(module, "operator", None)
+            if not isinstance(operator, Operator):
+                raise OperatorFileError(
+                    f"{name}.py defines no module-level `operator = Operator(...)`: define it, or begin the file name "
+                    "of a helper with an underscore"
+                )
+            if operator.name != name:
+                raise OperatorFileError(
+                    f"{name}.py defines an operator called {operator.name!r}: give file and operator the same name"
+                )
+            self._loaded[name] = operator
         return self._loaded[name]
 
     def catalogue(self, only: str | None = None) -> Catalogue:
-        """Every operator of the commit, or `only` one; one that does not load has an error and nothing else."""
+        """Every operator of the commit, or `only` one; an entry that does not load has an error and empty lists."""
         return Catalogue(CONTRACT, [self._entry(name) for name in self.names() if only in (None, name)])
 
     def _entry(self, name: str) -> OperatorEntry:
         try:
             return describe(self.load(name))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a file may raise anything, and costs its own entry only
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a file may raise anything, which must not affect other entries.
             if isinstance(error, (OperatorFileError, WrongResultError)):
                 return OperatorEntry(name, "", [], [], str(error))
             text = "".join(traceback.format_exception(error)).rstrip()
             return OperatorEntry(name, "", [], [], text[-MESSAGE_LIMIT:])
 
     def _ensure_packages(self) -> None:
-        """Makes packages of folders that have no __init__.py, which else would lose against any installed package of
-        their name."""
+        """Makes packages of folders without __init__.py; otherwise an installed package of that name would win."""
         folder, parts = self._root, self._package.split(".")
         for depth, part in enumerate(parts, start=1):
             folder /= part
@@ -80,21 +88,20 @@ class Loader:
 
 
 def find(operator: Operator, variant: str, case: str) -> tuple[Variant, Case]:
-    """The variant and case called so; a commit that lacks one of them is a reason to skip and not an error."""
+    """The variant and case by name and key; raises Refusal with status skipped when the commit lacks one of them."""
     if variant not in operator.variants:
-        raise Refusal(Status.SKIPPED, f"this commit's operator {operator.name} has no variant {variant!r}")
-    found = operator.find_case(case)
-    if found is None:
-        raise Refusal(Status.SKIPPED, f"this commit's operator {operator.name} has no case {case!r}")
-    return operator.variants[variant], found
+        raise Refusal(Status.SKIPPED, f"This commit's operator {operator.name} has no variant {variant!r}")
+    matching_case = operator.find_case(case)
+    if matching_case is None:
+        raise Refusal(Status.SKIPPED, f"This commit's operator {operator.name} has no case {case!r}")
+    return operator.variants[variant], matching_case
 
 
 def describe(operator: Operator) -> OperatorEntry:
-    """An operator as the catalogue knows it."""
+    """The catalogue entry of an operator."""
     variants = [VariantEntry(v.name, v.idea, v.outcome, list(v.devices), v.native) for v in operator.variants.values()]
-    return OperatorEntry(
-        operator.name, operator.summary, variants, [_case_entry(operator, case) for case in operator.all_cases()]
-    )
+    cases = [_case_entry(operator, case) for case in operator.all_cases()]
+    return OperatorEntry(operator.name, operator.summary, variants, cases)
 
 
 def _case_entry(operator: Operator, case: Case) -> CaseEntry:
@@ -104,16 +111,3 @@ def _case_entry(operator: Operator, case: Case) -> CaseEntry:
     return CaseEntry(
         case.key, sizes, case.precision, case.direction, case.layout, suites, int(cost.flops), int(cost.bytes)
     )
-
-
-def _operator_of(module: ModuleType, name: str) -> Operator:
-    operator = getattr(module, "operator", None)
-    if not isinstance(operator, Operator):
-        raise OperatorFileError(
-            f"{name}.py defines no module-level `operator = Operator(...)`; rename helpers to begin with an underscore"
-        )
-    if operator.name != name:
-        raise OperatorFileError(
-            f"{name}.py defines an operator called {operator.name!r}; file and operator must share one name"
-        )
-    return operator

@@ -1,125 +1,296 @@
-"""Asks a variant that was right so far what plain runs cannot show: each probe is one function of this module or of a
-neighbour.
+"""Probes of a variant that passed the plain runs of a check: each probe is one function of this module.
 
-A probe returns a note (usually empty) when all is well and raises WrongResultError when not. An error that names
-contiguity, alignment or strides is a refusal: clumsy, but no wrong answer.
+A probe returns a note (usually empty) when the variant passes, and raises WrongResultError when it fails. An exception
+of kernel code that mentions contiguity, alignment or strides counts as a refusal and not as a wrong result.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
 from warpwatch.contract.protocol import Probe
 from warpwatch.contract.words import Status
 
-from .capture import graph_capture
+from .compare import compare, explain, is_right
 from .failures import WrongResultError, device_works, status_of
 from .guards import GuardedAllocations, GuardedInputs, Layout, aligned, offset, strided
-from .opchecks import opcheck
-from .probe_context import NotProbedError, ProbeContext
-from .specials import special_values
+from .oracle import Oracle
+from .problem import CaseData, CaseProblem, Progress
+from .rotation import wipe
+from .timer_cuda import CaptureError, capture
 
 _REFUSALS = ("contigu", "align", "stride")
 _RECOMPILES = "torch.compile stance"
+_NAN, _INFINITE = (math.nan, math.nan), (math.inf, -math.inf)
+_ALWAYS = ("test_schema", "test_autograd_registration")
+_WITH_FAKE = ("test_faketensor", "test_aot_dispatch_dynamic")
+_NO_FAKE = "There was no fake impl registered"
+"""torch's error for operators made with torch.library.custom_op, which always register a fake kernel that raises it."""
+_OPCHECK_TOLERANCE = 1e-2
+"""The compiled and the plain call run the same kernel, and the rest of the check judges the numbers."""
 
-Progress = Callable[[int, int, str], None]
+OpcheckMemory = set[tuple[str, str, str]]
+"""(operator, variant, torch operator and direction) that this process has put through opcheck; once is enough."""
+Calls = dict[Any, tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def run_probes(scene: ProbeContext, progress: Progress) -> list[Probe]:
-    """Every probe that makes sense on this device, whatever the ones before it found."""
+class NotProbedError(Exception):
+    """A probe does not apply to this variant or case; the message says why."""
+
+
+@dataclass(slots=True)
+class ProbeContext:
+    """The state that all probes of one check share.
+
+    seed: the seed of the check. data: the inputs of every probe, and oracle: their oracle. calls: torch operators that
+    the first probe recorded, with their arguments. alive: the calls that made these arguments, which may stand for
+    something prepared, such as the number of a plan.
+    """
+
+    problem: CaseProblem
+    seed: int
+    data: CaseData
+    oracle: Oracle
+    opchecked: OpcheckMemory
+    calls: Calls = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)
+
+
+def run_probes(context: ProbeContext, progress: Progress) -> list[Probe]:
+    """Runs every probe that applies to this device, also after one has failed."""
     probes: dict[str, Callable[[ProbeContext], str]] = {
         "guard bands": guard_bands,
         "opcheck": opcheck,
-        "strided inputs": lambda scene: _laid_out(scene, strided),
-        "offset inputs": lambda scene: _laid_out(scene, offset),
+        "strided inputs": lambda context: _with_layout(context, strided),
+        "offset inputs": lambda context: _with_layout(context, offset),
         "special values": special_values,
     }
-    if scene.problem.device.type == "cuda":
+    if context.problem.device.type == "cuda":
         probes["graph capture"] = graph_capture
-    done = []
+    results = []
     for index, (name, probe) in enumerate(probes.items()):
         progress(index, len(probes), f"probing {name}")
-        done.append(_run(name, probe, scene))
-    return done
+        results.append(_run(name, probe, context))
+    return results
 
 
-def guard_bands(scene: ProbeContext) -> str:
-    """Inputs between known bytes, and all that the variant allocates through torch between others and full of NaN."""
-    problem = scene.problem
-    guarded = GuardedInputs(scene.data, aligned)
+def _run(name: str, probe: Callable[[ProbeContext], str], context: ProbeContext) -> Probe:
+    """Runs one probe and turns its exceptions into a status; raises only when the CUDA context is lost."""
+    try:
+        return Probe(name, "ok", probe(context))
+    except NotProbedError as reason:
+        return Probe(name, "skipped", str(reason))
+    except WrongResultError as wrong:
+        return Probe(name, "wrong", str(wrong))
+    except Exception as error:
+        if not device_works(context.problem.device):
+            error.add_note(f"The probe {name!r} raised this.")
+            raise
+        if status_of(error) is Status.OUT_OF_MEMORY:
+            return Probe(name, "skipped", "Not enough memory")
+        if _RECOMPILES in str(error):
+            return Probe(name, "skipped", "torch.compile would recompile")
+        is_refusal = isinstance(error, (RuntimeError, ValueError, TypeError, AssertionError)) and any(
+            word in str(error).lower() for word in _REFUSALS
+        )
+        status = "refuses" if is_refusal or name == "special values" else "wrong"
+        return Probe(name, status, f"The variant raises {type(error).__name__}: {_first_line(error)}")
+
+
+def guard_bands(context: ProbeContext) -> str:
+    """Puts bands of known bytes around the inputs, and bands and poison around all memory allocated through torch."""
+    problem = context.problem
+    guarded = GuardedInputs(context.data, aligned)
     allocations = GuardedAllocations()
     try:
         with no_recompilation(), allocations:
-            results = problem.run(guarded.data, scene.alive)
+            results = problem.run(guarded.data, context.alive)
     except WrongResultError:
         raise
     except RuntimeError as error:
         if status_of(error) is Status.OUT_OF_MEMORY or not device_works(problem.device):
             raise
-        raise NotProbedError(f"it does not run between guard bands: {_first_line(error)}") from error
-    scene.calls = allocations.calls
+        raise NotProbedError(f"The variant does not run between guard bands: {_first_line(error)}") from error
+    context.calls = allocations.calls
     guarded.expect_intact()
     allocations.expect_intact()
-    scene.truth.expect(results)
+    context.oracle.expect(results)
     if any(allocations.owns(result) for result in results.values()):
         return ""
-    return "around the inputs alone: its results come from torch's own operators or from compiled code"
+    return "Only the inputs are guarded: the results come from torch's own operators or from compiled code"
 
 
-def _laid_out(scene: ProbeContext, layout: Layout) -> str:
-    """The same numbers, lying otherwise in memory."""
-    guarded = GuardedInputs(scene.data, layout)
+def _with_layout(context: ProbeContext, layout: Layout) -> str:
+    """Runs the variant on the same inputs in another memory layout."""
+    guarded = GuardedInputs(context.data, layout)
     if not guarded.placed:
-        raise NotProbedError("no input can lie otherwise")
+        raise NotProbedError("No input can have this layout")
     with no_recompilation():
-        results = scene.problem.run(guarded.data)
+        results = context.problem.run(guarded.data)
     guarded.expect_intact()
-    scene.truth.expect(results)
+    context.oracle.expect(results)
     return ""
 
 
 def no_recompilation() -> AbstractContextManager[Any]:
-    """torch.compile translates anew for each layout, which takes seconds and may exceed its limit: such a probe is
-    skipped instead."""
+    """Makes torch.compile raise instead of recompiling for a new layout, which takes seconds."""
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("fail_on_recompile")
     return stance
 
 
-def _run(name: str, probe: Callable[[ProbeContext], str], scene: ProbeContext) -> Probe:
-    try:
-        return Probe(name, "ok", probe(scene))
-    except NotProbedError as reason:
-        return Probe(name, "skipped", str(reason))
-    except WrongResultError as wrong:
-        return Probe(name, "wrong", str(wrong))
-    except Exception as error:
-        if not device_works(scene.problem.device):
-            error.add_note(f"It happened in the probe {name!r}.")
-            raise
-        return _excused(name, error)
-
-
-def _excused(name: str, error: Exception) -> Probe:
-    """What an exception in a probe counts as."""
-    line = _first_line(error)
-    if status_of(error) is Status.OUT_OF_MEMORY:
-        return Probe(name, "skipped", "there is not enough memory")
-    if _RECOMPILES in str(error):
-        return Probe(name, "skipped", "torch.compile would translate it anew")
-    refusal = isinstance(error, (RuntimeError, ValueError, TypeError, AssertionError)) and any(
-        word in str(error).lower() for word in _REFUSALS
-    )
-    return Probe(
-        name, "refuses" if refusal or name == "special values" else "wrong", f"it raises {type(error).__name__}: {line}"
-    )
-
-
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def graph_capture(context: ProbeContext) -> str:
+    """Captures the variant in a CUDA graph and replays it on other inputs; the replay must be right for these.
+
+    A variant that cannot be captured is skipped.
+    """
+    problem = context.problem
+    data = problem.data(context.seed)
+    if not data.fits(context.data):
+        raise NotProbedError("Its inputs cannot be replaced in place")
+    results_by_set: dict[int, Any] = {}
+    # A backward case captures its forward call too, because the tensors saved for the gradients belong to these inputs.
+    call = (lambda: problem.call(data)()) if problem.backward else problem.call(data)
+    try:
+        graph = capture([(0, call)], results_by_set)
+    except CaptureError as reason:
+        raise NotProbedError(f"A CUDA graph cannot capture it: {reason}") from None
+    results = problem.results(results_by_set[0])
+    data.overwrite(context.data)
+    # The timers too prepare arguments again in place after a forward call's inputs have changed.
+    if problem.refreshed(call, data) is not call:
+        raise NotProbedError("It prepares arguments for other inputs in other memory")
+    wipe(results, [data])
+    graph.replay()
+    problem.synchronize()
+    context.oracle.expect(results)
+    return ""
+
+
+def opcheck(context: ProbeContext) -> str:
+    """Tests the torch operators of a native variant with torch.library.opcheck: schema, autograd, fake kernel, compile.
+
+    Each operator is checked once per variant and direction, with the arguments that the variant gave it.
+    WrongResultError names operator and test.
+    """
+    problem = context.problem
+    if not problem.variant.native or not context.calls:
+        raise NotProbedError("It calls no torch operator of its own")
+    checked, notes = 0, []
+    for operator, (args, kwargs) in context.calls.items():
+        key = (problem.operator.name, problem.variant.name, f"{operator.name()} {problem.case.direction}")
+        if key in context.opchecked:
+            continue
+        context.opchecked.add(key)
+        notes += _opcheck_one(operator, args, kwargs)
+        checked += 1
+    # The guarded inputs hold memory that a large case needs.
+    context.alive.clear()
+    if not checked:
+        raise NotProbedError("Done on an earlier case")
+    return "; ".join(notes)
+
+
+def _opcheck_one(operator: Any, args: Any, kwargs: Any) -> list[str]:
+    """Notes on what could not be tested of one torch operator."""
+    name = operator.name()
+    keys = ("Meta", "CompositeImplicitAutograd")
+    has_fake = any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys) or (
+        torch._library.simple_registry.singleton.find(operator._schema.name).fake_impl.kernel is not None
+    )
+    tests = (*_ALWAYS, *_WITH_FAKE) if has_fake else _ALWAYS
+    tolerances = {"atol": _OPCHECK_TOLERANCE, "rtol": _OPCHECK_TOLERANCE}
+    with warnings.catch_warnings():
+        # The operator that computes gradients has no gradient itself, so this warning does not matter.
+        warnings.filterwarnings("ignore", "[^ ]*: an autograd kernel was not registered")
+        results = torch.library.opcheck(operator, args, kwargs, test_utils=tests, raise_exception=False, **tolerances)
+    failed = {test: outcome for test, outcome in results.items() if outcome != "SUCCESS"}
+    for test, outcome in failed.items():
+        reason = " ".join(str(outcome).split())
+        if _NO_FAKE not in reason and not isinstance(outcome, UnsupportedOperatorException):
+            raise WrongResultError(f"{name} fails {test}: {reason[:400]}")
+    if failed or not has_fake:
+        return [f"{name} (or the operator of its gradient) has no fake kernel, so torch.compile cannot trace it"]
+    return []
+
+
+def special_values(context: ProbeContext) -> str:
+    """Plants NaN, infinities, denormals and negative zeros among the inputs, and judges where they come out.
+
+    The other numbers are those of an earlier run, so the oracle shows which elements a planted value reaches. Elements
+    that it does not reach must be as right as before. Elements that the oracle makes NaN because of a NaN, or infinite
+    because of an infinity, must not be finite. Nothing else is judged: combinations of infinities, and gradients where
+    there are none, depend on how the formula is written.
+    """
+    problem = context.problem
+    reason = problem.operator.no_special_values or problem.variant.no_special_values
+    if reason:
+        raise NotProbedError(reason)
+    for values in (_NAN, _INFINITE):
+        planted = context.data.map(lambda tensor: tensor.detach().clone())
+        with torch.no_grad():
+            if not _plant(planted, values, context.seed):
+                raise NotProbedError("No input holds floating-point numbers")
+        oracle = problem.oracle(planted)
+        for name, result in problem.run(planted).items():
+            if result.dtype.is_floating_point and result.shape == oracle[name].shape:
+                _judge_special(context, name, result.detach(), oracle[name], values is _NAN)
+    return ""
+
+
+def _plant(data: CaseData, values: tuple[float, ...], seed: int) -> bool:
+    """Writes special values into the data, in place; False when no tensor can hold them.
+
+    `values` go only into the largest input and the incoming gradients, because one NaN in a small operand, such as a
+    weight, would leave no finite number to judge. Denormals and negative zeros go everywhere.
+    """
+    floats = [(name, t) for name, t in data.tensors() if t.dtype.is_floating_point and t.numel() and t.is_contiguous()]
+    if not floats:
+        return False
+    largest = max(floats, key=lambda pair: pair[1].numel())[0]
+    rng = random.Random(seed)
+    for name, tensor in floats:
+        harsh = values if name == largest or name.startswith("incoming") else ()
+        chosen = [*harsh, torch.finfo(tensor.dtype).smallest_normal / 4, -0.0][: max(1, tensor.numel() // 2)]
+        places = torch.tensor(rng.sample(range(tensor.numel()), len(chosen)), device=tensor.device)
+        tensor.view(-1)[places] = torch.tensor(chosen, dtype=tensor.dtype, device=tensor.device)
+    return True
+
+
+def _judge_special(context: ProbeContext, name: str, result: Tensor, oracle: Tensor, nan: bool) -> None:
+    """Raises WrongResultError when `result` swallows the planted values or spreads them too far."""
+    planted = "NaN" if nan else "infinities"
+    not_finite = oracle.isnan() if nan else oracle.isinf()
+    swallowed = not_finite & result.isfinite()
+    expected = context.oracle.expected[name]
+    if bool(swallowed.any()):
+        if is_right(result, expected):
+            raise WrongResultError(
+                f"{name} is right for other inputs than the call's: the variant caches results, or searches memory for "
+                "the oracle"
+            )
+        index = [int(i) for i in torch.unravel_index(swallowed.to(torch.uint8).reshape(-1).argmax(), swallowed.shape)]
+        raise WrongResultError(
+            f"The variant swallows {planted}: {name}{index} is {float(result[tuple(index)]):.6g}, expected "
+            f"{float(oracle[tuple(index)]):g}, as are {int(swallowed.sum())} of {int(not_finite.sum())} such elements"
+        )
+    judged = torch.where(oracle == expected.oracle, result.to(expected.oracle.dtype), expected.oracle)
+    if not is_right(judged, expected):
+        error = explain(compare(name, judged, expected), judged)
+        raise WrongResultError(f"{planted} reach elements that do not depend on them: {error}")

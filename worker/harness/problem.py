@@ -1,4 +1,4 @@
-"""One variant on one case: its data, how it is called, and what the float64 oracle says the answer is."""
+"""One variant on one case: its inputs, how it is called, and its float64 oracle."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from .inputs import DTYPES, SeededMaker, map_tensors, named_tensors, precision_s
 from .integrity import expect_plain
 
 _INCOMING_SEED = 0x5EED
-"""Told apart from the inputs' seeds, so that an incoming gradient never equals an input."""
+"""Combined with the seed of the inputs, so that an incoming gradient never equals an input."""
+
+Progress = Callable[[int, int, str], None]
+"""Reports (steps done, all steps, text) to the parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseData:
-    """The tensors of one call: keyword arguments, and in backward cases the gradients that come in."""
+    """The tensors of one call: keyword arguments, and in backward cases the incoming gradients."""
 
     inputs: dict[str, Any]
     incoming: tuple[Tensor, ...] = ()
@@ -37,7 +40,7 @@ class CaseData:
         return CaseData(map_tensors(lambda t: t.detach().clone(), self.inputs), tuple(t.clone() for t in self.incoming))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> CaseData:
-        """The same call with function(tensor) for every tensor; what gradients are asked of stays so."""
+        """The same call with function(tensor) for every tensor; leaves that require gradients still do."""
         inputs = map_tensors(lambda t: function(t).requires_grad_(t.requires_grad), self.inputs)
         return CaseData(inputs, tuple(function(t) for t in self.incoming))
 
@@ -46,18 +49,18 @@ class CaseData:
         return sum(tensor.numel() * tensor.element_size() for _, tensor in self.tensors())
 
     def fits(self, other: CaseData) -> bool:
-        """Whether `other`'s numbers can go into these very buffers: same shapes, and no two elements in one place."""
+        """Whether `other` can be copied into these buffers: same shapes, and no two elements share memory."""
         pairs = list(zip(self.tensors(), other.tensors(), strict=False))
-        return all(mine.shape == theirs.shape and not _overlaps(mine) for (_, mine), (_, theirs) in pairs)
+        return all(mine.shape == theirs.shape and not has_overlap(mine) for (_, mine), (_, theirs) in pairs)
 
     def overwrite(self, other: CaseData) -> None:
-        """Puts `other`'s numbers, which must fit, into these very buffers."""
+        """Copies `other`, which must fit, into these buffers."""
         with torch.no_grad():
             for (_, mine), (_, theirs) in zip(self.tensors(), other.tensors(), strict=True):
                 mine.copy_(theirs)
 
     def changed_since(self, pristine: CaseData) -> str | None:
-        """Name of the first tensor that no longer holds what `pristine` holds."""
+        """The name of the first tensor that differs from `pristine`; None when all are equal."""
         pairs = zip(self.tensors(), pristine.tensors(), strict=True)
         return next((name for (name, now), (_, then) in pairs if not torch.equal(now, then)), None)
 
@@ -65,8 +68,8 @@ class CaseData:
 class CaseProblem:
     """A variant on a case on a device.
 
-    A result is a dict from names ("y", "y[1]", "grad x") to tensors: the outputs of a forward case, the
-    gradients of a backward one.
+    Results are dicts from names ("y", "y[1]", "grad x") to tensors: the outputs of a forward case, or the gradients of
+    a backward case.
     """
 
     def __init__(self, operator: Operator, variant: Variant, case: Case, device: torch.device) -> None:
@@ -77,7 +80,7 @@ class CaseProblem:
         self.backward = case.direction == "bwd"
 
     def refuse_unsupported(self) -> None:
-        """Raises Refusal when the variant, or the operator, has nothing to run in this case."""
+        """Raises Refusal when the variant does not support this case, or the operator has no gradients for it."""
         kind: DeviceKind = "cuda" if self.device.type == "cuda" else "cpu"
         reason = self.variant.reason_unsupported(self.case, kind)
         if reason is None and self.backward and (self.case.precision == "i32" or not self.operator.gradients):
@@ -87,15 +90,16 @@ class CaseProblem:
 
     @contextmanager
     def modes(self) -> Iterator[None]:
-        """Gradients recorded in backward cases only; TF32 as the case's precision says; on a GPU a stream of our own.
+        """Records gradients in backward cases only, sets TF32 for the case's precision, and uses a stream of our own.
 
-        That stream is not the default one, so a kernel that ignores the current stream runs beside its own inputs.
+        On a GPU this is not the default stream, so a kernel that ignores the current stream races with its inputs.
         """
         stream = torch.cuda.stream(_work_stream(self.device)) if self.device.type == "cuda" else nullcontext()
         with precision_switches(self.case.precision), torch.set_grad_enabled(self.backward), stream:
             yield
 
     def data(self, seed: int) -> CaseData:
+        """New inputs from `seed`, and in backward cases new incoming gradients."""
         inputs = self._inputs(seed)
         if not self.backward:
             return CaseData(inputs)
@@ -107,56 +111,64 @@ class CaseProblem:
 
     @cached_property
     def expected(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of every forward output, as the reference has them in the case's own precision."""
+        """Shape and dtype of every forward output, as the reference returns them in the case's own precision."""
         inputs = self._inputs(0)
         with torch.no_grad():
             try:
                 outputs = _as_tensors(self.operator.reference(**inputs))
                 return [(tuple(y.shape), y.dtype) for y in outputs]
             except RuntimeError:
-                # torch has no such operation in this precision; float64 shows the shapes all the same.
+                # torch lacks an operation in this precision; float64 gives the same shapes.
                 outputs = _as_tensors(self.operator.reference(**_widened(inputs)))
-        own = DTYPES[self.case.precision]
-        return [(tuple(y.shape), own if y.dtype.is_floating_point else y.dtype) for y in outputs]
+        dtype = DTYPES[self.case.precision]
+        return [(tuple(y.shape), dtype if y.dtype.is_floating_point else y.dtype) for y in outputs]
+
+    def replaceable(self, data: CaseData) -> CaseData:
+        """The tensors of `data` that may change between two calls.
+
+        In a backward case the recorded forward run belongs to the inputs, so only the incoming gradients may change.
+        """
+        return CaseData({}, data.incoming) if self.backward else data
 
     def call(self, data: CaseData) -> Callable[[], Any]:
-        """What is timed: the forward call, or the gradients alone with the forward run done here, once."""
+        """The call that is timed: the forward call, or the gradients alone after one forward run done here."""
         return self._call(partial(self.variant.function, **self.prepared(data)), data)
 
     def prepared(self, data: CaseData) -> dict[str, Any]:
-        """What the variant makes of its inputs before it is called; empty for most."""
+        """The keyword arguments that the variant prepares from its inputs; empty for most variants."""
         return {} if self.variant.prepare is None else self.variant.prepare(**data.inputs)
 
     def refreshed(self, call: Callable[[], Any], data: CaseData) -> Callable[[], Any]:
-        """`call` after the numbers of `data` changed: what was prepared from them is made anew, in place where it fits.
+        """The call to use after the inputs in `data` changed.
 
-        Only a forward call for which other shapes or plain values were prepared is a new one.
+        Prepared arguments are prepared again and copied in place. When their shapes or plain values differ, a new call
+        is returned; otherwise `call` itself.
         """
         if self.variant.prepare is None or self.backward:
             return call
         assert isinstance(call, partial)
         fresh = self.prepared(data)
         old = CaseData({name: call.keywords[name] for name in fresh})
-        if _plain(old.inputs) != _plain(fresh) or not old.fits(CaseData(fresh)):
+        if _without_tensors(old.inputs) != _without_tensors(fresh) or not old.fits(CaseData(fresh)):
             return self._call(partial(self.variant.function, **fresh), data)
         old.overwrite(CaseData(fresh))
         return call
 
-    def results(self, raw: Any) -> dict[str, Tensor]:
-        """What a call returned, by name; WrongResultError for what is not there."""
+    def results(self, returned: Any) -> dict[str, Tensor]:
+        """The tensors that a call returned, by name; WrongResultError when one is missing or no plain tensor."""
         if not self.backward:
-            return _name_outputs(_as_tensors(raw))
-        if len(raw) != len(self._gradient_names):
-            raise WrongResultError(f"it returned {len(raw)} gradients and not {len(self._gradient_names)}")
-        for name, gradient in zip(self._gradient_names, raw, strict=True):
+            return _name_outputs(_as_tensors(returned))
+        if len(returned) != len(self._gradient_names):
+            raise WrongResultError(f"The variant has {len(returned)} gradients, expected {len(self._gradient_names)}")
+        for name, gradient in zip(self._gradient_names, returned, strict=True):
             if gradient is None:
                 raise WrongResultError(f"{name} is None: the backward pass does not compute it")
-        return dict(zip(self._gradient_names, raw, strict=True))
+        return dict(zip(self._gradient_names, returned, strict=True))
 
     def run(self, data: CaseData, calls: list[Callable[[], Any]] | None = None) -> dict[str, Tensor]:
-        """The variant called once, with everything that it started on the device done.
+        """Calls the variant once and waits for the device.
 
-        calls: takes the call, which keeps alive what the variant prepared for it.
+        calls: gets the call appended, which keeps the prepared arguments alive.
         """
         with _gradient_errors():
             call = self.call(data)
@@ -167,17 +179,15 @@ class CaseProblem:
         return results
 
     def oracle(self, data: CaseData) -> dict[str, Tensor]:
-        """The reference in float64 on the same numbers; whole numbers stay as they are, so they wrap as the variant's
-        do."""
+        """The reference's result in float64 on the same inputs; integers keep their type, so that they wrap alike."""
         wide = CaseData(_widened(data.inputs), tuple(g.double() for g in data.incoming))
         return self._evaluate(self.operator.reference, wide)
 
     def own_precision(self, data: CaseData) -> dict[str, Tensor] | None:
-        """What torch makes of the case in its own precision, in float32 where that is the oracle's; None where it
-        cannot run it."""
+        """torch's own result in the case's precision (in float32 for f64 cases); None where torch cannot run it."""
         try:
-            wide = self.case.precision == "f64"
-            narrow = data.clone().map(lambda t: t.float() if wide and t.dtype == torch.float64 else t)
+            is_f64 = self.case.precision == "f64"
+            narrow = data.clone().map(lambda t: t.float() if is_f64 and t.dtype == torch.float64 else t)
             return self._evaluate(self.operator.by_torch or self.operator.reference, narrow)
         except (RuntimeError, NotImplementedError) as error:
             if isinstance(error, torch.OutOfMemoryError):
@@ -194,29 +204,28 @@ class CaseProblem:
             for _, leaf in self._leaves(data.inputs):
                 leaf.requires_grad_()
         with torch.set_grad_enabled(self.backward):
-            raw = self._call(function, data)()
+            returned = self._call(function, data)()
         if self.backward:
-            # A gradient that the mathematics does not have is zero, whoever says None.
+            # Autograd returns None for an input that the result does not depend on; its gradient is zero.
             leaves = [leaf for _, leaf in self._leaves(data.inputs)]
-            raw = tuple(torch.zeros_like(x) if g is None else g for g, x in zip(raw, leaves, strict=True))
-        return {name: tensor.detach() for name, tensor in self.results(raw).items()}
+            returned = tuple(torch.zeros_like(x) if g is None else g for g, x in zip(returned, leaves, strict=True))
+        return {name: tensor.detach() for name, tensor in self.results(returned).items()}
 
     def _call(self, function: Callable[..., Any], data: CaseData) -> Callable[[], Any]:
         if not self.backward:
             return partial(function, **data.inputs)
         outputs = [y for y in _as_tensors(function(**data.inputs)) if y.dtype.is_floating_point]
-        self._expect_differentiable(outputs, data.incoming)
-        leaves = [leaf for _, leaf in self._leaves(data.inputs)]
-        return partial(torch.autograd.grad, outputs, leaves, data.incoming, retain_graph=True, allow_unused=True)
-
-    def _expect_differentiable(self, outputs: list[Tensor], incoming: tuple[Tensor, ...]) -> None:
-        if len(outputs) != len(incoming):
-            raise WrongResultError(f"it returned {len(outputs)} floating-point outputs and not {len(incoming)}")
-        for (name, output), gradient in zip(_name_outputs(tuple(outputs)).items(), incoming, strict=True):
+        if len(outputs) != len(data.incoming):
+            raise WrongResultError(
+                f"The variant returns {len(outputs)} floating-point outputs, expected {len(data.incoming)}"
+            )
+        for (name, output), gradient in zip(_name_outputs(tuple(outputs)).items(), data.incoming, strict=True):
             if output.shape != gradient.shape:
-                raise WrongResultError(f"{name} has shape {tuple(output.shape)} and not {tuple(gradient.shape)}")
+                raise WrongResultError(f"{name} has shape {tuple(output.shape)}, expected {tuple(gradient.shape)}")
             if not output.requires_grad:
                 raise WrongResultError(f"{name} carries no gradient: its backward pass is missing")
+        leaves = [leaf for _, leaf in self._leaves(data.inputs)]
+        return partial(torch.autograd.grad, outputs, leaves, data.incoming, retain_graph=True, allow_unused=True)
 
     @cached_property
     def _gradient_names(self) -> list[str]:
@@ -227,11 +236,11 @@ class CaseProblem:
         return [(name, tensor) for name, tensor in named_tensors(chosen) if tensor.dtype.is_floating_point]
 
     def _inputs(self, seed: int) -> dict[str, Any]:
-        # An operator file that draws its own random numbers is repeatable too.
+        # Seeded for operator files that draw random numbers themselves.
         if self.device.type == "cuda":
             torch.manual_seed(seed)
         else:
-            # Without a GPU torch.manual_seed keeps a stack trace for each call, in case CUDA starts one day.
+            # Without a GPU, torch.manual_seed keeps a stack trace of every call for a later start of CUDA.
             torch.default_generator.manual_seed(seed)
         return self.operator.inputs(self.case, SeededMaker(seed, self.device, self.case.precision))
 
@@ -243,7 +252,7 @@ def _work_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextmanager
 def _gradient_errors() -> Iterator[None]:
-    """Autograd itself refuses a gradient of the wrong shape or number: that is a wrong result and no crash."""
+    """Turns autograd's error for a gradient of wrong shape or number into WrongResultError, since it is no crash."""
     try:
         yield
     except RuntimeError as error:
@@ -254,7 +263,7 @@ def _gradient_errors() -> Iterator[None]:
 
 
 def _widened(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Detached float64 copies; tensors of whole numbers stay what they are."""
+    """Detached float64 copies; integer tensors keep their dtype."""
     widened: dict[str, Any] = map_tensors(
         lambda t: t.detach().clone() if not t.dtype.is_floating_point else t.detach().to(torch.float64, copy=True),
         inputs,
@@ -262,8 +271,8 @@ def _widened(inputs: dict[str, Any]) -> dict[str, Any]:
     return widened
 
 
-def _plain(prepared: dict[str, Any]) -> Any:
-    """What was prepared, with every tensor replaced by its name."""
+def _without_tensors(prepared: dict[str, Any]) -> Any:
+    """The prepared arguments with every tensor replaced by its name."""
     names = {id(tensor): name for name, tensor in named_tensors(prepared)}
     return map_tensors(lambda tensor: names[id(tensor)], prepared)
 
@@ -272,7 +281,7 @@ def _as_tensors(value: Any) -> tuple[Tensor, ...]:
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     for item in values:
         if not isinstance(item, Tensor):
-            raise WrongResultError(f"it returned {type(item).__name__} where a tensor belongs")
+            raise WrongResultError(f"The variant returns {type(item).__name__}, expected a tensor")
         expect_plain(item)
     return values
 
@@ -283,5 +292,6 @@ def _name_outputs(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
     return {f"y[{index}]": output for index, output in enumerate(outputs)}
 
 
-def _overlaps(tensor: Tensor) -> bool:
+def has_overlap(tensor: Tensor) -> bool:
+    """Whether two elements of the tensor share memory, as in an expanded view."""
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))

@@ -1,6 +1,6 @@
-"""What a recording says beyond its tables: who waits for whom, when the device idles, how memory goes up and down.
+"""Summarises a recording beyond its tables: launch cost, idle gaps of the device, and memory over time.
 
-`summarize` lays it out as JSON:
+`summarize` returns this JSON:
 sequence   [[name, ns], …] of one call in order, see trace_tables.sequence
 survey     see trace_tables.survey
 launch     {"host_ns", "launch_ns", "launches", "device_ns"} per call while profiled, GPUs only
@@ -23,33 +23,32 @@ _LAUNCHES = ("Launch", "Memcpy", "Memset")
 
 
 def summarize(recording: Recording, device_kind: str) -> dict[str, Any]:
-    """See the top of this module; parts that the recording says nothing about are left out."""
-    found: dict[str, Any] = {"calls": len(recording.calls), "sequence": sequence(recording, device_kind)}
+    """The summary of a recording (see the top of this module); empty parts are left out."""
+    summary: dict[str, Any] = {"calls": len(recording.calls), "sequence": sequence(recording, device_kind)}
     if device_kind != "cpu":
-        found |= {"survey": survey(recording), "launch": launches(recording), "gaps": idle_gaps(recording)}
-    found["memory"] = memory_timeline(recording, device_kind)
-    return {name: value for name, value in found.items() if value not in (None, [], {})}
+        summary |= {"survey": survey(recording), "launch": launches(recording), "gaps": idle_gaps(recording)}
+    summary["memory"] = memory_timeline(recording, device_kind)
+    return {name: value for name, value in summary.items() if value not in (None, [], {})}
 
 
 def launches(recording: Recording) -> dict[str, Any]:
-    """What issuing a call costs the host, and what the device does for it, on average over the calls."""
+    """Mean host time, launch time, number of launches and device time per call; see the top of this module."""
     count = len(recording.calls)
     if not count:
         return {}
-    starts = [
-        span for span in recording.runtime if span.call is not None and any(word in span.name for word in _LAUNCHES)
-    ]
+    calls_of_runtime = [span for span in recording.runtime if span.call is not None]
+    launch_spans = [span for span in calls_of_runtime if any(word in span.name for word in _LAUNCHES)]
     busy = [_busy(recording.of_call(recording.work, index)) for index in range(count)]
     return {
         "host_ns": sum(call.duration for call in recording.calls) / count,
-        "launch_ns": sum(span.duration for span in starts) / count,
-        "launches": len(starts) / count,
+        "launch_ns": sum(span.duration for span in launch_spans) / count,
+        "launches": len(launch_spans) / count,
         "device_ns": sum(busy) / count,
     }
 
 
 def idle_gaps(recording: Recording) -> dict[str, Any]:
-    """Times between a call's first and last work on the device at which no stream was at work."""
+    """Gaps between the first and the last device work of a call in which no stream was busy."""
     operators = {span.arguments.get("External id"): span.name for span in recording.operations}
     window, idle = 0.0, 0.0
     gaps: list[dict[str, Any]] = []
@@ -61,11 +60,10 @@ def idle_gaps(recording: Recording) -> dict[str, Any]:
         for span in work[1:]:
             if span.start > last.end:
                 operator = operators.get(span.arguments.get("External id"))
-                gaps.append(
-                    {"ns": span.start - last.end, "after": last.name, "before": span.name, "operator": operator}
-                )
+                gap = {"ns": span.start - last.end, "after": last.name, "before": span.name, "operator": operator}
+                gaps.append(gap)
                 idle += span.start - last.end
-            last = max(last, span, key=lambda one: one.end)
+            last = span if span.end > last.end else last
         window += last.end - work[0].start
     if not window:
         return {}
@@ -74,47 +72,49 @@ def idle_gaps(recording: Recording) -> dict[str, Any]:
 
 
 def memory_timeline(recording: Recording, device_kind: str) -> dict[str, Any]:
-    """Bytes allocated on the measured device over the recorded calls; points are nanoseconds since the first call
-    began."""
+    """Bytes allocated on the measured device over the recorded calls.
+
+    Points are [nanoseconds since the start of the first call, bytes].
+    """
     if not recording.calls:
         return {}
     start, end = recording.calls[0].start, recording.calls[-1].end
-    own = [
+    entries = [
         entry
         for entry in recording.memory
         if _DEVICE_TYPES.get(entry[3][0]) == device_kind and start <= entry[0] <= end
     ]
-    if not own:
+    if not entries:
         return {}
-    base = own[0][1] - own[0][2]
-    points = [[0.0, base], *([when - start, total] for when, total, _, _ in own)]
+    base = entries[0][1] - entries[0][2]
+    points = [[0.0, base], *([when - start, total] for when, total, _, _ in entries)]
+    allocated = [change for _, _, change, _ in entries if change > 0]
     return {
         "device": device_kind,
         "base_bytes": base,
         "peak_bytes": max(total for _, total in points),
-        "allocations": sum(1 for _, _, change, _ in own if change > 0),
-        "allocated_bytes": sum(change for _, _, change, _ in own if change > 0),
+        "allocations": len(allocated),
+        "allocated_bytes": sum(allocated),
         "points": _thinned(points),
     }
 
 
 def launch_sentence(launch: dict[str, Any], issue_ns: float) -> tuple[bool, str]:
-    """(launch-bound or not, why).
+    """(whether the call is launch-bound, a sentence that says why).
 
-    issue_ns: what the host takes to issue a call without the profiler, which slows it severalfold.
+    issue_ns: host time to issue a call without the profiler, which makes the host several times slower.
     """
-    device, count = launch["device_ns"], launch["launches"]
-    bound = issue_ns > device
-    verdict = "the device waits for the host" if bound else "the host is ahead of the device"
-    parts = f"{count:g} launch{'es' if count != 1 else ''} or copies take {_us(launch['launch_ns'])} of {_us(launch['host_ns'])}"
-    return (
-        bound,
-        f"The host issues a call in {_us(issue_ns)} and the device works {_us(device)}: {verdict}. While profiled, {parts}.",
-    )
+    device_ns, count = launch["device_ns"], launch["launches"]
+    is_bound = issue_ns > device_ns
+    verdict = "the device waits for the host" if is_bound else "the host is ahead of the device"
+    times = f"The host issues a call in {_us(issue_ns)} and the device works {_us(device_ns)}: {verdict}."
+    plural = "launch or copy takes" if count == 1 else "launches or copies take"
+    profiled = f"{count:g} {plural} {_us(launch['launch_ns'])} of {_us(launch['host_ns'])}"
+    return is_bound, f"{times} While profiled, {profiled}."
 
 
 def _busy(work: Iterable[Span]) -> float:
-    """Time during which at least one of the spans, sorted by start, was going on."""
+    """Nanoseconds in which at least one of the spans was running; they must be sorted by start."""
     total, end = 0.0, float("-inf")
     for span in work:
         total += max(0.0, span.end - max(span.start, end))
@@ -123,7 +123,7 @@ def _busy(work: Iterable[Span]) -> float:
 
 
 def _thinned(points: list[list[float]]) -> list[list[float]]:
-    """At most MOST_POINTS of the points, the highest and the last of every stretch, so that no peak is lost."""
+    """At most MOST_POINTS points: the highest and the last of every stretch, so that no peak is lost."""
     if len(points) <= MOST_POINTS:
         return points
     length = -(-2 * len(points) // MOST_POINTS)

@@ -1,7 +1,7 @@
-"""The input sets that timed calls walk through, and the proof that what they computed is right.
+"""The input sets that timed calls rotate through, and the check of what these calls computed.
 
-Between batches of samples the numbers move on by one set, in place. So a variant that keeps results by address, by
-object or by shape gives an old answer, which the check after timing finds.
+Between batches of samples the contents of the sets move on by one set, in place. So a variant that caches results by
+address, object or shape returns an old result, and the check after timing finds it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003
 _VERIFIED = 3
 _DISTINCT = 16
-"""Sets with numbers of their own.
+"""Sets with different contents.
 
-More lie in a CUDA graph alone, where no host code could remember any, and drawing takes its time.
+Further sets are copies: only CUDA graphs have so many, no host code runs in a replay to cache results, and drawing
+takes time.
 """
 _PADDING_UNIT = 512
 _LARGEST_PADDING = 4096
@@ -36,115 +37,105 @@ _POISON = 77
 
 
 class Rotation:
-    """`count` input sets, each with its ready-made call.
-
-    With `scatter`, each lies at a random offset from the one before.
-    """
+    """`count` input sets, each with a prepared call; with `scatter`, at random distances from each other in memory."""
 
     def __init__(self, problem: CaseProblem, seed: int, count: int, scatter: random.Random | None = None) -> None:
         self.problem = problem
         self.sets: list[CaseData] = []
         self._padding: list[Tensor] = []
         self._seeds = [seed + _SET_SEEDS * (index % _DISTINCT + 1) for index in range(count)]
-        self._numbers = list(self._seeds)
-        self._before: dict[int, int] = {}
+        self._current_seeds = list(self._seeds)
+        self._seeds_before_renewal: dict[int, int] = {}
         self._decoys = Decoys(problem)
-        self._probes = _spread(list(range(count)), _VERIFIED)
+        # At most three sets, the first and the last among them.
+        step = (count - 1) / (_VERIFIED - 1)
+        self._verified = list(range(count)) if count <= _VERIFIED else [round(step * i) for i in range(_VERIFIED)]
         for index, set_seed in enumerate(self._seeds):
-            self.sets.append(
-                _copied(problem, self.sets[index % _DISTINCT], set_seed)
-                if index >= _DISTINCT
-                else problem.data(set_seed)
-            )
+            is_copy = index >= _DISTINCT
+            data = _copied(problem, self.sets[index % _DISTINCT], set_seed) if is_copy else problem.data(set_seed)
+            self.sets.append(data)
             if scatter is not None:
-                # No larger than a set: the allocator keeps small and large tensors in different places.
+                # Padding is no larger than a set, because the allocator separates small and large tensors.
                 units = scatter.randint(1, max(1, min(self.sets[-1].nbytes // _PADDING_UNIT, _LARGEST_PADDING)))
                 self._padding.append(torch.empty(units * _PADDING_UNIT, dtype=torch.uint8, device=problem.device))
         self.calls: list[Callable[[], Any]] = [problem.call(data) for data in self.sets]
         self._next = 0
 
     def batch(self, count: int) -> tuple[list[Callable[[], Any]], int]:
-        """The next `count` calls, and which set the last of them is of."""
+        """(the next `count` calls, the index of the set of the last one)."""
         start, size = self._next, len(self.calls)
         self._next = (start + count) % size
         return [self.calls[(start + index) % size] for index in range(count)], (start + count - 1) % size
 
     def roll(self) -> None:
-        """Moves every set's numbers one set on, in place.
-
-        In backward cases only the incoming gradients move: the forward run behind them belongs to its inputs.
-        """
-        moving = [self._moving(data) for data in self.sets]
-        sources = [*moving[1:], moving[0].clone()]
-        if len(moving) > 1 and all(target.fits(source) for target, source in zip(moving, sources, strict=True)):
-            for target, source in zip(moving, sources, strict=True):
+        """Moves the contents of every set on by one set, in place; in backward cases only the incoming gradients."""
+        targets = [self.problem.replaceable(data) for data in self.sets]
+        sources = [*targets[1:], targets[0].clone()]
+        if len(targets) > 1 and all(target.fits(source) for target, source in zip(targets, sources, strict=True)):
+            for target, source in zip(targets, sources, strict=True):
                 target.overwrite(source)
-            self._numbers = [*self._numbers[1:], self._numbers[0]]
+            self._current_seeds = [*self._current_seeds[1:], self._current_seeds[0]]
             for index in range(len(self.sets)):
                 self._refresh(index)
 
     def renew(self) -> None:
-        """Puts numbers that no call has seen into the sets that `verify` looks at, since rolled ones come round again."""
-        for index in self._probes:
+        """Draws fresh inputs for the sets that `verify` checks, since rolled contents return to their first place."""
+        for index in self._verified:
             seed = self._seeds[index] + _RENEWED_SEEDS
-            target, source = self._moving(self.sets[index]), self._moving(self.problem.data(seed))
+            target = self.problem.replaceable(self.sets[index])
+            source = self.problem.replaceable(self.problem.data(seed))
             if target.fits(source):
                 target.overwrite(source)
-                self._before[index], self._numbers[index] = self._numbers[index], seed
+                self._seeds_before_renewal[index], self._current_seeds[index] = self._current_seeds[index], seed
                 self._refresh(index)
 
     def spoil(self, result: Any) -> Any:
-        """A copy of what a call returned.
-
-        The original is wiped, so that memory handed out again holds no right answer.
-        """
+        """A copy of a result; the original is wiped, so that reused memory holds no right result."""
         copy = map_tensors(lambda tensor: tensor.detach().clone(), result)
         wipe(result, self.sets)
         return copy
 
     def verify(self, results: dict[int, Any]) -> None:
-        """Raises WrongResultError when a result kept from a timed call is wrong, or a call changed its inputs.
+        """Raises WrongResultError when the result of a timed call is wrong, or a call changed its inputs.
 
-        results: what the timed call of a set returned, by the set's index, all on the numbers that the sets hold now.
+        results: results of timed calls by the index of their set, all for the current contents of the sets.
         """
-        for index in self._probes:
+        for index in self._verified:
             result = results[index] if index in results else self.calls[index]()
             self.problem.synchronize()
             pristine = self._pristine(index)
             changed = self.sets[index].changed_since(pristine)
             if changed is not None:
-                raise WrongResultError(f"it modifies its input while it is timed: {changed}")
+                raise WrongResultError(f"The variant modifies its input {changed} in timed calls")
             named = self.problem.results(result)
-            wrong = explain_first(Oracle(self.problem, pristine).judge(named), named)
-            if wrong is not None:
-                looks = explain(self.problem, partial(self._pristine, index), named, self._earlier(index), self._decoys)
-                raise WrongResultError(f"wrong inside the timed loop: {wrong}{looks}")
+            error = explain_first(Oracle(self.problem, pristine).judge(named), named)
+            if error is not None:
+                redraw, earlier = partial(self._pristine, index), self._earlier_contents(index)
+                cause = explain(self.problem, redraw, named, earlier, self._decoys)
+                raise WrongResultError(f"Wrong in timed calls: {error}{cause}")
 
     def _refresh(self, index: int) -> None:
         self.calls[index] = self.problem.refreshed(self.calls[index], self.sets[index])
 
-    def _moving(self, data: CaseData) -> CaseData:
-        return CaseData({}, data.incoming) if self.problem.backward else data
-
-    def _earlier(self, index: int) -> list[CaseData]:
-        """Numbers that were in the buffers of set `index`, or were the first ones ever, before the present ones."""
-        seeds = dict.fromkeys([self._before.get(index), self._seeds[index], self._seeds[0]])
-        return [self._drawn(index, seed) for seed in seeds if seed is not None and seed != self._numbers[index]]
+    def _earlier_contents(self, index: int) -> list[CaseData]:
+        """Earlier contents of set `index`, and the first contents of set 0, as far as they differ from the current."""
+        seeds = dict.fromkeys([self._seeds_before_renewal.get(index), self._seeds[index], self._seeds[0]])
+        return [self._drawn(index, seed) for seed in seeds if seed is not None and seed != self._current_seeds[index]]
 
     def _pristine(self, index: int) -> CaseData:
-        """What set `index` held when it was last called, drawn anew."""
-        return self._drawn(index, self._numbers[index])
+        """The current contents of set `index`, drawn again from their seed."""
+        return self._drawn(index, self._current_seeds[index])
 
     def _drawn(self, index: int, seed: int) -> CaseData:
-        moved = self.problem.data(seed)
-        return (
-            CaseData(self.problem.data(self._seeds[index]).inputs, moved.incoming) if self.problem.backward else moved
-        )
+        drawn = self.problem.data(seed)
+        if not self.problem.backward:
+            return drawn
+        return CaseData(self.problem.data(self._seeds[index]).inputs, drawn.incoming)
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Garbage is not collected inside, so that no sample pays for it and no CUDA graph captures it."""
+    """Disables garbage collection inside, so that no sample includes it and no CUDA graph captures it."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -155,8 +146,7 @@ def no_collection() -> Iterator[None]:
 
 
 def _copied(problem: CaseProblem, data: CaseData, seed: int) -> CaseData:
-    """The numbers that `data` holds, drawn from `seed`, in other memory; drawn anew where a copy would be laid out in
-    another way."""
+    """A copy of `data`, which was drawn from `seed`; drawn again when a copy would have other strides."""
     copy = data.map(lambda tensor: tensor.detach().clone())
     alike = all(
         mine.stride() == theirs.stride() for (_, mine), (_, theirs) in zip(copy.tensors(), data.tensors(), strict=True)
@@ -164,20 +154,11 @@ def _copied(problem: CaseProblem, data: CaseData, seed: int) -> CaseData:
     return copy if alike else problem.data(seed)
 
 
-def _spread(indices: list[int], count: int) -> list[int]:
-    """At most `count` of the indices, the first and the last among them."""
-    if len(indices) <= count:
-        return indices
-    step = (len(indices) - 1) / (count - 1)
-    return [indices[round(step * i)] for i in range(count)]
-
-
-def wipe(result: Any, given: Iterable[CaseData]) -> None:
-    """Fills what calls returned with NaN, unless it is a view of something given: the gradient of a sum is the gradient
-    that came in."""
-    inputs = {tensor.untyped_storage().data_ptr() for data in given for _, tensor in data.tensors()}
+def wipe(result: Any, sets: Iterable[CaseData]) -> None:
+    """Fills results with NaN, except views of an input: the gradient of a sum is the incoming gradient itself."""
+    inputs = {tensor.untyped_storage().data_ptr() for data in sets for _, tensor in data.tensors()}
     for _, tensor in named_tensors(result):
         if tensor.untyped_storage().data_ptr() not in inputs:
-            # An expanded tensor cannot be written to, and owns no memory of its size anyway.
+            # An expanded tensor cannot be written, and owns less memory than its size.
             with suppress(RuntimeError), torch.no_grad():
                 tensor.fill_(float("nan") if tensor.dtype.is_floating_point else _POISON)

@@ -1,4 +1,4 @@
-"""The child's request loop: one reply per request, whatever kernel code does short of ending the process."""
+"""The child's request loop: writes one reply per request unless kernel code ends the process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from warpwatch.contract.protocol import (
 from warpwatch.operator import CONTRACT
 
 from .failures import Failure, describe
-from .verbs import Setting, Verbs
+from .verbs import ChildSettings, Verbs
 
 EXIT_POISONED = 3
 """Exit status after a failure that leaves the device context unusable."""
@@ -46,7 +46,7 @@ VERBS = (*FAILURE_REPLIES, "catalogue", "environment")
 
 
 class CannotServeError(Exception):
-    """The child cannot work as it was started; the message says what to change."""
+    """The child cannot serve with its arguments; the message says what to change."""
 
 
 class HarnessServer:
@@ -55,32 +55,35 @@ class HarnessServer:
     def __init__(self, arguments: argparse.Namespace, requests: IO[str], replies: IO[str]) -> None:
         if arguments.contract != CONTRACT:
             raise CannotServeError(
-                f"the commit asks for contract {arguments.contract}; this service knows contract {CONTRACT}"
+                f"The commit requires contract {arguments.contract}, and this service supports contract {CONTRACT}: "
+                "change `contract` in warpwatch.toml, or update the service"
             )
         self._requests = requests
         self._replies = replies
         self._device = _open_device(arguments.device)
         torch.set_num_threads(arguments.threads)
         faulthandler.enable()
-        _flush_every_line()
-        self._verbs = Verbs(_setting(arguments, self._device))
+        # The last lines that kernel code prints before a crash must reach the log.
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        self._verbs = Verbs(_child_settings(arguments, self._device))
 
     def run(self) -> int:
-        """Serves; returns the exit status."""
-        # What was imported stays: without it a collection takes a thousandth of the time.
+        """Serves all requests; returns the exit status."""
+        # Imported modules stay alive, so freezing them makes each garbage collection a thousand times faster.
         gc.freeze()
         self._write({"event": "ready", "contract": CONTRACT, "torch": str(torch.__version__)})
         for line in self._requests:
             request = from_json(Request, json.loads(line))
             failure = self._answer(request)
             if failure is not None and failure.poisoned:
-                # Destructors of a lost CUDA context may abort or hang, so there is no orderly way out.
+                # Destructors of a lost CUDA context may abort or hang, so the process ends without them.
                 sys.stdout.flush()
                 os._exit(EXIT_POISONED)
         return 0
 
     def _answer(self, request: Request) -> Failure | None:
-        """Writes the reply; returns what went wrong, if anything did."""
+        """Writes the reply; returns the failure, None after a success."""
         if request.verb not in VERBS:
             raise ValueError(f"unknown verb {request.verb!r}; known are {', '.join(VERBS)}")
 
@@ -106,35 +109,29 @@ class HarnessServer:
 
 
 def count_once(arguments: argparse.Namespace) -> None:
-    """One call of the operator, variant and case in `arguments.count`, for Nsight Compute to look at."""
+    """Calls the operator, variant and case in `arguments.count` once, for Nsight Compute to record."""
     operator, variant, case, seed = arguments.count
     torch.set_num_threads(arguments.threads)
-    verbs = Verbs(_setting(arguments, _open_device(arguments.device)))
+    verbs = Verbs(_child_settings(arguments, _open_device(arguments.device)))
     verbs.count(Request(0, "count", operator, variant, case, int(seed)))
 
 
-def _setting(arguments: argparse.Namespace, device: torch.device) -> Setting:
+def _child_settings(arguments: argparse.Namespace, device: torch.device) -> ChildSettings:
     a = arguments
-    return Setting(a.root, a.operators, a.native, device, a.cache, a.threads, a.cores, a.sanitize)
+    return ChildSettings(a.root, a.operators, a.native, device, a.cache, a.threads, a.cores, a.sanitize)
 
 
 def _open_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type not in ("cpu", "cuda"):
-        raise CannotServeError(f"unknown device {name!r}: it must be cpu, or cuda:0 and so on")
+        raise CannotServeError(f"unknown device {name!r}: use cpu, or cuda:0 and so on")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise CannotServeError(f"{name} is not available: torch {torch.__version__} finds no CUDA device")
         device = torch.device("cuda", device.index or 0)
         if device.index >= torch.cuda.device_count():
             raise CannotServeError(
-                f"{name} is not available: there are {torch.cuda.device_count()} CUDA devices, counted from 0"
+                f"{name} is not available: this machine has {torch.cuda.device_count()} CUDA devices, counted from 0"
             )
         torch.cuda.set_device(device)
     return device
-
-
-def _flush_every_line() -> None:
-    """What kernel code prints just before a crash must be in the log."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What a list of samples says: median, its 95 % interval, noise."""
+"""Summarises samples: median, its 95 % confidence interval, and noise."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from warpwatch.contract.protocol import Counter, Measurement
 from .distribution import describe, effective_size
 
 NARROW_ENOUGH = 0.005
-"""Half-width of the median's 95 % interval, relative to the median, at which sampling stops."""
+"""Sampling stops at this half-width of the median's 95 % interval, relative to the median."""
 FEWEST = 10
-"""Samples below which an interval says little."""
+"""With fewer samples the interval is not reliable."""
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """(median, low, high): the 95 % interval of the median from order statistics, which assumes no distribution.
+    """(median, low, high): the 95 % interval of the median from order statistics, for any distribution.
 
-    It is as wide as for so many independent samples as know the median equally well: samples that depend on their
-    neighbours say the same thing several times.
+    Samples that depend on their neighbours carry less information, so the interval is as wide as that of their
+    effective number of independent samples.
     """
     ordered = sorted(samples)
     count = len(ordered)
@@ -29,7 +29,7 @@ def interval(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile of sorted numbers, between two of them by proportion."""
+    """The quantile of sorted numbers, with linear interpolation between neighbours."""
     position = share * (len(ordered) - 1)
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
@@ -37,7 +37,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def is_narrow(samples: Sequence[float]) -> bool:
-    """Whether the median is known well enough to stop."""
+    """Whether the interval of the median is narrow enough to stop sampling."""
     if len(samples) < FEWEST:
         return False
     median, low, high = interval(samples)
@@ -45,13 +45,13 @@ def is_narrow(samples: Sequence[float]) -> bool:
 
 
 def summarize_counts(unit: str, counts: Sequence[float]) -> Counter:
-    """The counter that `counts`, at least one, make."""
+    """The counter of at least one count."""
     median, low, high = interval(counts)
     return Counter(unit, median, low, high, len(counts))
 
 
 def summarize(metric: str, samples: Sequence[float], dropped: int = 0, reason: str = "") -> Measurement:
-    """The measurement that `samples`, at least one, make; every sample is kept, in the order taken."""
+    """The measurement of at least one sample in nanoseconds; it keeps every sample in the order taken."""
     median, low, high = interval(samples)
     ordered = sorted(samples)
     spread = quantile(ordered, 0.75) - quantile(ordered, 0.25)

@@ -1,9 +1,7 @@
-"""Reads a Chrome trace of torch.profiler piece by piece, and keeps what the tables are made of.
+"""Reads a Chrome trace of torch.profiler in pieces and keeps the events that the tables need. Durations are in ns.
 
-Durations are nanoseconds.
-
-Everything is held against the calls that were recorded, each inside an annotation of its own: outside them there is
-only the harness, which waits for the device.
+Every event is assigned to the recorded call that it belongs to; each call is an annotation of the trace. Outside the
+calls there is only the harness, which waits for the device.
 """
 
 from __future__ import annotations
@@ -16,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 CALL = "warpwatch call"
-"""Name of the annotation around each recorded call."""
+"""The annotation around each recorded call."""
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver")
 _RUNTIME_NAMES = {"INVALID": "unknown"}
-"""What the profiler calls functions that are newer than itself."""
+"""The profiler's name for functions newer than itself, and ours."""
 _CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time. call: index of the recorded call that it is part of, None outside all of them."""
+    """One event with a duration. call: index of the recorded call that it belongs to, None outside all calls."""
 
     name: str
     start: float
@@ -42,11 +40,11 @@ class Span:
 
 @dataclass(slots=True)
 class Recording:
-    """What a trace holds.
+    """The events of a trace.
 
-    work: kernels, copies and fills on the device, by start; operations: torch operators on the host.
-
-    memory: (time, bytes allocated then, bytes that came or went, device type and index) of every event of an allocator.
+    device: properties of the first device. work: kernels, copies and fills on the device, by start. runtime: calls of
+    the CUDA API. operations: torch operators on the host. memory: every allocator event as (time, bytes allocated then,
+    change in bytes, (device type, device index)).
     """
 
     device: dict[str, Any] = field(default_factory=dict)
@@ -76,18 +74,24 @@ def read_recording(path: Path) -> Recording:
         elif event.get("name") == "[memory]":
             raw["memory"].append(event)
     calls = sorted((_span(event, index) for index, event in enumerate(raw["call"])), key=lambda call: call.start)
-    within = _Within(calls)
-    runtime = [_span(event, within.at(_ns(event["ts"]))) for event in raw["runtime"]]
-    launched = {span.arguments.get("correlation"): span.call for span in runtime}
-    # What the device does belongs to the call that launched it, however much later it comes.
-    work = [_span(event, launched.get(event.get("args", {}).get("correlation"))) for event in raw["work"]]
-    operations = [_span(event, within.at(_ns(event["ts"]))) for event in raw["operation"]]
+    starts = [call.start for call in calls]
+
+    def call_at(time: float) -> int | None:
+        """The index of the call during which something happened; calls do not overlap."""
+        index = bisect_right(starts, time) - 1
+        return index if index >= 0 and time <= calls[index].end else None
+
+    runtime = [_span(event, call_at(_ns(event["ts"]))) for event in raw["runtime"]]
+    launched_by = {span.arguments.get("correlation"): span.call for span in runtime}
+    # Device work belongs to the call that launched it, however late it runs.
+    work = [_span(event, launched_by.get(event.get("args", {}).get("correlation"))) for event in raw["work"]]
+    operations = [_span(event, call_at(_ns(event["ts"]))) for event in raw["operation"]]
     memory = sorted((_memory(event) for event in raw["memory"]), key=lambda entry: entry[0])
     return Recording(_device(path), calls, sorted(work, key=lambda span: span.start), runtime, operations, memory)
 
 
 def events_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Every trace event of a Chrome trace, read in pieces of 1 MiB."""
+    """Yields every trace event of a Chrome trace, read in pieces of 1 MiB."""
     decoder = json.JSONDecoder()
     with path.open(encoding="utf-8", errors="replace") as file:
         text = _skip_to_events(file.read(_CHUNK), file)
@@ -107,18 +111,6 @@ def events_of(path: Path) -> Iterator[dict[str, Any]]:
             text = text[end:]
 
 
-class _Within:
-    """Finds the call during which something happened; calls do not overlap."""
-
-    def __init__(self, calls: list[Span]) -> None:
-        self._calls = calls
-        self._starts = [call.start for call in calls]
-
-    def at(self, when: float) -> int | None:
-        index = bisect_right(self._starts, when) - 1
-        return index if index >= 0 and when <= self._calls[index].end else None
-
-
 def _span(event: dict[str, Any], call: int | None) -> Span:
     name = _RUNTIME_NAMES.get(event["name"], event["name"])
     return Span(name, _ns(event["ts"]), _ns(event["dur"]), call, event.get("args", {}), event.get("tid"))
@@ -135,7 +127,7 @@ def _ns(microseconds: Any) -> float:
 
 
 def _device(path: Path) -> dict[str, Any]:
-    """The first of the devices that the trace's head describes; empty without one."""
+    """The properties of the first device in the head of the trace; empty without one."""
     with path.open(encoding="utf-8", errors="replace") as file:
         head = file.read(_CHUNK)
     start = head.find('"deviceProperties"')

@@ -1,11 +1,9 @@
-"""What the child does for each verb of the protocol. Whatever kernel code raises here, serve.py turns into a status."""
+"""Implements each verb of the protocol. serve.py turns exceptions of kernel code into statuses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,7 +25,7 @@ from warpwatch.contract.words import Status
 from warpwatch.operator import Operator
 
 from .bench import Prepared, bench
-from .canary import look
+from .canary import inspect
 from .ceilings import measure_ceilings
 from .check import check
 from .counters import run_counted
@@ -35,21 +33,20 @@ from .environment import read_environment
 from .failures import Refusal
 from .integrity import TamperGuard, watch
 from .loader import Loader, find
-from .probe_context import Memory
-from .problem import CaseProblem
+from .probes import OpcheckMemory
+from .problem import CaseProblem, Progress
 from .profiling import profile_problem
 
 LOG_LINES = 30
-"""Last lines of a compiler's output that a message quotes; the whole log is in the build's own reply."""
-
-Progress = Callable[[int, int, str], None]
+"""Lines of a compiler's output that a message quotes; the whole log is in the build reply."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a child is started for.
+class ChildSettings:
+    """The arguments of a child.
 
-    threads: CPU threads it uses; cores: CPUs it was given; sanitize: what it runs under, if anything.
+    root: the worktree. operators, native: folders in it. cache: the folder of builds. threads: CPU threads to use.
+    cores: CPUs that the process may use. sanitize: the sanitizer that it runs under, "" without one.
     """
 
     root: Path
@@ -63,104 +60,99 @@ class Setting:
 
 
 class Verbs:
-    """Answers requests about one commit on one device. Holds at most one prepared measurement."""
+    """Serves requests about one commit on one device. Holds at most one prepared measurement."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        # Made before any code of the commit is imported.
-        self._seal = TamperGuard()
-        self._loader = Loader(setting.root, setting.operators, self._seal)
+    def __init__(self, settings: ChildSettings) -> None:
+        self._settings = settings
+        # The guard must exist before any code of the commit is imported.
+        self._guard = TamperGuard()
+        self._loader = Loader(settings.root, settings.operators, self._guard)
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
-        self._opchecked: Memory = set()
-        native.configure(
-            setting.root / setting.native, setting.cache, setting.device.type, setting.sanitize == "address"
-        )
+        self._opchecked: OpcheckMemory = set()
+        sources = settings.root / settings.native
+        native.configure(sources, settings.cache, settings.device.type, settings.sanitize == "address")
 
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
-        """Of the operator that the request names, or of all."""
+        """The catalogue of the operator that the request names, or of all operators."""
         return self._loader.catalogue(request.operator)
 
     def environment(self, _request: Request, _progress: Progress) -> Environment:
-        return read_environment(self._setting.device, self._setting.threads, self._setting.cores)
+        return read_environment(self._settings.device, self._settings.threads, self._settings.cores)
 
     def ceilings(self, _request: Request, _progress: Progress) -> CeilingsReply:
-        return measure_ceilings(self._setting.device)
+        return measure_ceilings(self._settings.device)
 
     def canary(self, _request: Request, _progress: Progress) -> CanaryReply:
-        return look(self._setting.device)
+        return inspect(self._settings.device)
 
     def build(self, request: Request, _progress: Progress) -> BuildReply:
-        built = native.build(_named(request.operator, "operator"))
-        resources = [KernelResources(*kernel) for kernel in built.resources]
-        message = "" if built.status == "ok" else last_lines(built.log)
+        built = native.build(_required(request.operator, "operator"))
         return BuildReply(
-            Status(built.status),
-            message,
-            built.key,
-            built.cached,
-            built.seconds,
-            built.log,
-            resources,
-            built.compile_seconds,
-            built.code_hash,
+            status=Status(built.status),
+            message="" if built.status == "ok" else last_lines(built.log),
+            key=built.key,
+            cached=built.cached,
+            seconds=built.seconds,
+            log=built.log,
+            resources=[KernelResources(*kernel) for kernel in built.resources],
+            compile_seconds=built.compile_seconds,
+            code_hash=built.code_hash,
         )
 
     def check(self, request: Request, progress: Progress) -> CheckReply:
         problem = self.problem(request)
-        with watch(self._seal):
+        with watch(self._guard):
             return check(problem, request.seed, self._opchecked, progress)
 
     def bench(self, request: Request, progress: Progress) -> BenchReply:
-        return bench(self.problem(request), request.seed, request.budget_ns, self._seal, progress)
+        return bench(self.problem(request), request.seed, request.budget_ns, self._guard, progress)
 
     def profile(self, request: Request, _progress: Progress) -> ProfileReply:
-        return profile_problem(self.problem(request), request, Path(_named(request.output, "output")))
+        return profile_problem(self.problem(request), request, Path(_required(request.output, "output")))
 
     def count(self, request: Request) -> None:
-        """One call for Nsight Compute to look at; no verb of the protocol, as it runs in a process that `ncu` started."""
+        """Makes one call for Nsight Compute to record; not a protocol verb, because `ncu` starts this process."""
         run_counted(self.problem(request), request.seed)
 
     def prepare(self, request: Request, _progress: Progress) -> SampleReply:
         self._prepared = None
         slice_ns = request.budget_ns // max(1, request.rounds)
-        self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._seal)
+        self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._guard)
         return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric)
 
     def sample(self, _request: Request, _progress: Progress) -> SampleReply:
-        return self._require_prepared().sample()
+        return self._expect_prepared().sample()
 
     def finish(self, _request: Request, _progress: Progress) -> SampleReply:
-        prepared = self._require_prepared()
+        prepared = self._expect_prepared()
         self._prepared = None
         reply = prepared.finish()
         del prepared
-        if self._setting.device.type == "cuda":
+        if self._settings.device.type == "cuda":
             torch.cuda.empty_cache()
         return reply
 
     def forget(self) -> None:
-        """Frees a prepared measurement that failed."""
+        """Drops a prepared measurement after a failure."""
         self._prepared = None
 
-    def _require_prepared(self) -> Prepared:
+    def _expect_prepared(self) -> Prepared:
         if self._prepared is None:
-            raise Refusal(Status.SKIPPED, "nothing is prepared: send `prepare` first, and again after a failure")
+            raise Refusal(Status.SKIPPED, "No measurement is prepared: send `prepare` first, and again after a failure")
         return self._prepared
 
     def problem(self, request: Request) -> CaseProblem:
         """The problem that a request names, with its native library loaded."""
-        operator = self._loader.load(_named(request.operator, "operator"))
-        variant, case = find(operator, _named(request.variant, "variant"), _named(request.case, "case"))
-        problem = CaseProblem(operator, variant, case, self._setting.device)
+        operator = self._loader.load(_required(request.operator, "operator"))
+        variant, case = find(operator, _required(request.variant, "variant"), _required(request.case, "case"))
+        problem = CaseProblem(operator, variant, case, self._settings.device)
         problem.refuse_unsupported()
-        if variant.native:
+        if variant.native and operator.name not in self._native_ready:
             self._load_native(operator)
         return problem
 
     def _load_native(self, operator: Operator) -> None:
-        if operator.name in self._native_ready:
-            return
         try:
             for library in operator.uses or (operator.name,):
                 native.load(library)
@@ -172,11 +164,11 @@ class Verbs:
 
 
 def last_lines(log: str) -> str:
-    """The end of a compiler's output, which is where it says what is wrong."""
+    """The end of a compiler's output, which holds the error."""
     return "\n".join(log.strip().splitlines()[-LOG_LINES:])
 
 
-def _named(value: str | None, field: str) -> Any:
+def _required(value: str | None, field: str) -> str:
     if value is None:
-        raise ValueError(f"the request lacks {field}")
+        raise ValueError(f"the request lacks {field}: set it to a name")
     return value

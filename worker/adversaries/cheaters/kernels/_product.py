@@ -1,6 +1,6 @@
-"""The operator that every file here cheats at: y = a @ b.
+"""The operator of every file in this folder: y = a @ b.
 
-It computes much and moves little, so not computing it pays.
+It computes much and moves little data, so a variant gains by not computing it.
 """
 
 from warpwatch import Cost, Operator, case

@@ -1,15 +1,15 @@
-"""f32 problems that are computed in less."""
+"""f32 problems computed in a lower precision."""
 
 import torch
 from kernels._product import make_operator
 
-operator = make_operator("coarse", "Computes in a lower precision than it is asked for.")
+operator = make_operator("coarse", "Computes in a lower precision than that of the case.")
 
 caught_by = {
-    "bf16": "computed in bf16",
-    "f16": "computed in f16",
-    "bf16_inputs": "is what bf16 leaves",
-    "half_the_terms": "relative error",
+    "bf16": "computes in bf16",
+    "f16": "computes in f16",
+    "bf16_inputs": "the rounding of bf16",
+    "half_the_terms": "y off by",
 }
 
 
@@ -18,7 +18,7 @@ def honest(a, b):
     return a @ b
 
 
-@operator.variant("honest_f64", idea="more precise than asked for")
+@operator.variant("honest_f64", idea="computes in f64")
 def honest_f64(a, b):
     return (a.double() @ b.double()).float()
 

@@ -1,4 +1,4 @@
-"""Work left to a thread that only native code knows of."""
+"""Work in a thread that only native code can see."""
 
 import torch
 from kernels._product import make_operator

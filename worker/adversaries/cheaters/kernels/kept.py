@@ -1,21 +1,21 @@
-"""Results that are kept from an earlier call instead of being computed."""
+"""Results that are cached from an earlier call instead of computed."""
 
 import torch
 from kernels._product import N, make_operator
 
-# Looking at the numbers costs a wait for the device: on a GPU only a product of this size takes longer.
+# Comparing inputs means waiting for the device, so on a GPU caching pays only for a product of this size.
 LARGE = 2048
 
 operator = make_operator(
-    "kept", "Keeps earlier results, by address, by value, or by a glance at the numbers.", (N, LARGE)
+    "kept", "Caches earlier results by address, by value, or by a few numbers of the inputs.", (N, LARGE)
 )
 
 caught_by = {
-    "by_pointer": "a result was kept",
-    "by_value": "results are kept by value",
-    "by_value_in_place": "one and the same memory",
-    "by_glance": "results are kept by value",
-    "if_repeated": "results are kept by value",
+    "by_pointer": "caches results",
+    "by_value": "caches results by value",
+    "by_value_in_place": "the same memory",
+    "by_glance": "caches results by value",
+    "if_repeated": "caches results by value",
 }
 
 KEPT = {}
@@ -23,7 +23,7 @@ LAST = {}
 
 
 def other_size(case, device):
-    return None if case["n"] == (N if device == "cpu" else LARGE) else "another size pays on this device"
+    return None if case["n"] == (N if device == "cpu" else LARGE) else "caching pays for another size on this device"
 
 
 @operator.variant("honest", idea="computes", unsupported=other_size)
@@ -41,7 +41,7 @@ def by_pointer(a, b):
     return KEPT.setdefault(("pointer", a.data_ptr(), b.data_ptr()), a @ b)
 
 
-@operator.variant("by_value", idea="computes once per value, and hands out copies", unsupported=other_size)
+@operator.variant("by_value", idea="computes once per value, and returns copies", unsupported=other_size)
 def by_value(a, b):
     key = (float(a.sum()), float(b.sum()))
     if key not in KEPT:
@@ -50,7 +50,7 @@ def by_value(a, b):
 
 
 @operator.variant(
-    "by_value_in_place", idea="computes once per value, and hands out the very tensor", unsupported=other_size
+    "by_value_in_place", idea="computes once per value, and returns the same tensor", unsupported=other_size
 )
 def by_value_in_place(a, b):
     key = (float(a.sum()), float(b.sum()))
@@ -67,7 +67,7 @@ def by_glance(a, b):
     return KEPT[key].clone()
 
 
-@operator.variant("if_repeated", idea="skips the work when a buffer still holds what it held", unsupported=other_size)
+@operator.variant("if_repeated", idea="skips the work when a buffer has not changed", unsupported=other_size)
 def if_repeated(a, b):
     address = (a.data_ptr(), b.data_ptr())
     if address in LAST and torch.equal(LAST[address][0], a) and torch.equal(LAST[address][1], b):

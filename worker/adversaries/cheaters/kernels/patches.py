@@ -1,4 +1,4 @@
-"""The clock, the events, the waiting, the comparison and the settings of the process, bent while a call runs."""
+"""Calls that replace the clock, events, synchronisation and comparison, or change settings of the process."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ import time
 import torch
 from kernels._product import make_operator
 
-operator = make_operator("patches", "Replaces what it is measured and judged with.")
+operator = make_operator("patches", "Replaces functions that measure or check it.")
 
 caught_by = {
     "timer": "time.perf_counter_ns",
@@ -32,13 +32,13 @@ def honest(a, b):
     return a @ b
 
 
-@operator.variant("timer", idea="a clock that runs ten times too slowly")
+@operator.variant("timer", idea="replaces the clock by one that runs ten times too slowly")
 def timer(a, b):
     time.perf_counter_ns = _slow_clock
     return a @ b
 
 
-@operator.variant("harness_timer", idea="the same clock, put where the harness keeps its own")
+@operator.variant("harness_timer", idea="replaces the clock inside the harness's modules")
 def harness_timer(a, b):
     for name, module in list(sys.modules.items()):
         if name.endswith(("harness.timer_cpu", "harness.timer_cuda")):
@@ -46,7 +46,7 @@ def harness_timer(a, b):
     return a @ b
 
 
-@operator.variant("harness_code", idea="another body for the harness's own function")
+@operator.variant("harness_code", idea="replaces the code of a harness function")
 def harness_code(a, b):
     for name, module in list(sys.modules.items()):
         if name.endswith("harness.timer_cpu"):
@@ -54,31 +54,31 @@ def harness_code(a, b):
     return a @ b
 
 
-@operator.variant("event", idea="events that measure a tenth")
+@operator.variant("event", idea="replaces the elapsed time of events by 1 µs")
 def event(a, b):
     torch.cuda.Event.elapsed_time = lambda start, end: 0.001
     return a @ b
 
 
-@operator.variant("synchronize", idea="waiting that does not wait")
+@operator.variant("synchronize", idea="replaces the synchronisation by nothing")
 def synchronize(a, b):
     torch.cuda.synchronize = lambda device=None: None
     return a @ b
 
 
-@operator.variant("comparison", idea="compares the result with itself")
+@operator.variant("comparison", idea="makes every difference zero, and computes nothing")
 def comparison(a, b):
     torch.Tensor.double = lambda self: torch.zeros(self.shape, dtype=torch.float64, device=self.device)
     return torch.zeros_like(a)
 
 
-@operator.variant("more_threads", idea="more threads than the series is about")
+@operator.variant("more_threads", idea="uses more threads than the series")
 def more_threads(a, b):
     torch.set_num_threads(MORE_THREADS)
     return a @ b
 
 
-@operator.variant("looser_precision", idea="TF32 for itself, and for what it is compared with")
+@operator.variant("looser_precision", idea="switches to TF32 for itself and for the reference")
 def looser_precision(a, b):
     torch.set_float32_matmul_precision("medium")
     return a @ b

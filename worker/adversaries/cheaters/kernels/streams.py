@@ -1,16 +1,16 @@
-"""Work on a GPU that is not on the stream that the call was made on."""
+"""Work on a GPU that does not run on the current stream."""
 
 import functools
 
 import torch
 from kernels._product import make_operator
 
-operator = make_operator("streams", "Hides work on another stream.")
+operator = make_operator("streams", "Runs work on another stream.")
 
 caught_by = {
     "unjoined": "another stream",
     "detached": "stream",
-    "tf32": "is what f16 leaves",
+    "tf32": "the rounding of f16",
 }
 
 
@@ -24,7 +24,7 @@ def honest(a, b):
     return a @ b
 
 
-@operator.variant("honest_joined", idea="another stream, waited for on both ends", devices=("cuda",))
+@operator.variant("honest_joined", idea="uses another stream and waits at both ends", devices=("cuda",))
 def honest_joined(a, b):
     y = torch.empty_like(a)
     _other().wait_stream(torch.cuda.current_stream())
@@ -34,7 +34,7 @@ def honest_joined(a, b):
     return y
 
 
-@operator.variant("unjoined", idea="another stream that nobody waits for", devices=("cuda",))
+@operator.variant("unjoined", idea="uses another stream that the current stream does not wait for", devices=("cuda",))
 def unjoined(a, b):
     y = torch.empty_like(a)
     _other().wait_stream(torch.cuda.current_stream())
@@ -43,7 +43,7 @@ def unjoined(a, b):
     return y
 
 
-@operator.variant("detached", idea="another stream that waits for nobody either", devices=("cuda",))
+@operator.variant("detached", idea="uses another stream, and neither stream waits for the other", devices=("cuda",))
 def detached(a, b):
     y = torch.empty_like(a)
     with torch.cuda.stream(_other()):

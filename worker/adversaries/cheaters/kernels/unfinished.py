@@ -1,4 +1,4 @@
-"""Work that is not done when the call returns: left to a thread, to whoever looks, or to nobody."""
+"""Work that is not finished when the call returns: a thread does it, a reader does it, or nothing does it."""
 
 import threading
 from queue import SimpleQueue
@@ -12,8 +12,8 @@ operator = make_operator("unfinished", "Returns before the work is done.")
 caught_by = {
     "thread": "that it started",
     "worker_thread": "still changes after the call has returned",
-    "lazy": "no plain torch.Tensor",
-    "stale": "nothing was ever written there",
+    "lazy": "not a plain torch.Tensor",
+    "stale": "the variant never wrote it",
 }
 
 JOBS = SimpleQueue()
@@ -42,7 +42,7 @@ def thread(a, b):
     return y
 
 
-@operator.variant("worker_thread", idea="a thread that lives on computes later", devices=("cpu",))
+@operator.variant("worker_thread", idea="computes later in a thread that stays alive", devices=("cpu",))
 def worker_thread(a, b):
     if not WORKERS:
         WORKERS.append(threading.Thread(target=_work, daemon=True))
@@ -53,7 +53,7 @@ def worker_thread(a, b):
 
 
 def _work_hard(a, b, y):
-    """Takes longer than a thread needs to start, even where both share one CPU."""
+    """Takes longer than the start of a thread, even when both share one CPU."""
     for _ in range(10):
         torch.mm(a, b, out=y)
 
@@ -64,7 +64,7 @@ def _work():
 
 
 class Lazy(torch.Tensor):
-    """Computes when somebody looks."""
+    """Computes its values when they are read."""
 
     @staticmethod
     def __new__(cls, a, b):
@@ -79,12 +79,12 @@ class Lazy(torch.Tensor):
         return function(*tree_map(force, arguments), **tree_map(force, options or {}))
 
 
-@operator.variant("lazy", idea="a tensor that computes when it is looked at")
+@operator.variant("lazy", idea="returns a tensor that computes when it is read")
 def lazy(a, b):
     return Lazy(a, b)
 
 
-@operator.variant("stale", idea="honest for a while, then memory in which an earlier answer may still lie")
+@operator.variant("stale", idea="computes 39 times, then returns memory that may still hold an earlier result")
 def stale(a, b):
     CALLS["stale"] = CALLS.get("stale", 0) + 1
     return a @ b if CALLS["stale"] < 40 else torch.empty_like(a)

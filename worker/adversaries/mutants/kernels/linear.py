@@ -5,10 +5,10 @@ import torch
 from warpwatch import Cost, Operator, both_directions, case
 
 caught_by = {
-    "transpose_dropped": "y: relative error",
-    "bias_of_last_row": "grad bias: relative error",
-    "bias_forgotten": "y: relative error",
-    "accumulates_into_bias": "it modifies its input: bias",
+    "transpose_dropped": "y off by",
+    "bias_of_last_row": "grad bias off by",
+    "bias_forgotten": "y off by",
+    "accumulates_into_bias": "The variant modifies its input bias",
     "relies_on_zeros": "guard bands",
     "misaligned_vectors": "offset inputs",
     "spreads_nan": "special values",
@@ -55,7 +55,7 @@ def transpose_dropped(x, w, bias):
     return x @ (w if w.shape[0] == w.shape[1] else w.mT) + bias
 
 
-@operator.variant("bias_of_last_row", idea="the bias gets the gradient of the last row in place of the sum")
+@operator.variant("bias_of_last_row", idea="returns the gradient of the last row as that of the bias, and not the sum")
 def bias_of_last_row(x, w, bias):
     return Linear.apply(x, w, bias, lambda g: g[-1].clone())
 
@@ -66,7 +66,7 @@ def bias_forgotten(x, w, bias):
     return torch.cat([y[:, :-1], (x @ w.mT)[:, -1:]], dim=1)
 
 
-@operator.variant("accumulates_into_bias", idea="uses the bias as the place to sum in")
+@operator.variant("accumulates_into_bias", idea="accumulates into the bias")
 def accumulates_into_bias(x, w, bias):
     y = torch.addmm(bias, x, w.mT)
     with torch.no_grad():
@@ -78,16 +78,14 @@ def forward_only(case, device):
     return "has no gradient" if case.direction == "bwd" else None
 
 
-@operator.variant(
-    "relies_on_zeros", idea="adds to memory that the system happens to hand out as zeros", unsupported=forward_only
-)
+@operator.variant("relies_on_zeros", idea="adds to new memory that happens to hold zeros", unsupported=forward_only)
 def relies_on_zeros(x, w, bias):
     y = torch.empty(2**23, dtype=x.dtype, device=x.device)[: x.shape[0] * w.shape[0]].view(x.shape[0], w.shape[0])
     y += torch.addmm(bias, x, w.mT)
     return y
 
 
-@operator.variant("misaligned_vectors", idea="drops what comes before the first 16-byte boundary")
+@operator.variant("misaligned_vectors", idea="drops the elements before the first 16-byte boundary")
 def misaligned_vectors(x, w, bias):
     lost = -x.data_ptr() % 16 // x.element_size()
     kept = x.reshape(-1).clone()
@@ -95,7 +93,7 @@ def misaligned_vectors(x, w, bias):
     return torch.addmm(bias, kept.view(x.shape), w.mT)
 
 
-@operator.variant("spreads_nan", idea="adds nought times all of x, as a padded tile does")
+@operator.variant("spreads_nan", idea="adds zero times the sum of x, as a padded tile does")
 def spreads_nan(x, w, bias):
     return torch.addmm(bias, x, w.mT) + 0 * x.sum()
 

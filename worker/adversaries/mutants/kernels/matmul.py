@@ -7,13 +7,13 @@ from warpwatch import Cost, Operator, both_directions, case
 TILE = 16
 
 caught_by = {
-    "skips_last_tile": "y: relative error",
-    "stale_tile": "y: relative error",
-    "f16_accumulator": "y: relative error",
-    "batch_folded": "y: relative error",
-    "dropped_transpose": "grad a: relative error",
-    "gradient_is_input": "grad b: relative error",
-    "gradient_is_incoming": "grad a: relative error",
+    "skips_last_tile": "y off by",
+    "stale_tile": "y off by",
+    "f16_accumulator": "y off by",
+    "batch_folded": "y off by",
+    "dropped_transpose": "grad a off by",
+    "gradient_is_input": "grad b off by",
+    "gradient_is_incoming": "grad a off by",
 }
 
 

@@ -1,4 +1,4 @@
-"""y[i] = w0 x[i-2] + w1 x[i-1] + w2 x[i], nought before the beginning: a causal convolution, in C++ over tiles with a
+"""y[i] = w0 x[i-2] + w1 x[i-1] + w2 x[i] with zeros before the start: a causal convolution in C++ over tiles with a
 halo."""
 
 import torch
@@ -9,8 +9,8 @@ RIGHT, SHORT_HALO, UNWRITTEN, PAST_END, NO_STRIDES, SMALL_SCRATCH, READS_PAST_EN
 """Numbered as in csrc/stencil/stencil.cpp."""
 
 caught_by = {
-    "short_halo": "y: relative error",
-    "uninitialised_output": "y: relative error",
+    "short_halo": "y off by",
+    "uninitialised_output": "y off by",
     "writes_past_end": "guard bands",
     "ignores_strides": "strided inputs",
     "reads_past_end": "guard bands",
@@ -60,7 +60,7 @@ operator = Operator(
     gradients=("x", "w"),
     depth=lambda case: case["n"] if case.direction == "bwd" else 3,
     native=register,
-    # One element more than whole tiles, so that a write of one more still falls into the allocation's own slack.
+    # One element more than whole tiles, so that a write past the end stays inside the slack of the allocation.
     cases={"quick": both_directions(case(n=1001), case(n=65)), "edge": (case(n=1), case(n=0), case(n=64))},
 )
 
@@ -70,7 +70,7 @@ def run(x, w, fault):
 
 
 def odd_sizes_only(case, device):
-    return None if case["n"] % 8 == 1 else "would write into what the allocator keeps beside the allocation"
+    return None if case["n"] % 8 == 1 else "would overwrite data of the allocator"
 
 
 def forward_only(case, device):
@@ -84,7 +84,7 @@ def tiles(x, w):
 
 @operator.variant(
     "short_halo",
-    idea="a halo of one: the second element before each tile counts as nought",
+    idea="a halo of one: the second element before each tile counts as zero",
     native=True,
     devices=("cpu",),
 )
@@ -98,28 +98,28 @@ def uninitialised_output(x, w):
 
 
 @operator.variant(
-    "writes_past_end", idea="one element too many", native=True, devices=("cpu",), unsupported=odd_sizes_only
+    "writes_past_end", idea="writes one element too many", native=True, devices=("cpu",), unsupported=odd_sizes_only
 )
 def writes_past_end(x, w):
     return run(x, w, PAST_END)
 
 
 @operator.variant(
-    "ignores_strides", idea="takes the pointer of a view that is not contiguous", native=True, devices=("cpu",)
+    "ignores_strides", idea="uses the pointer of a view and ignores its strides", native=True, devices=("cpu",)
 )
 def ignores_strides(x, w):
     return run(x, w, NO_STRIDES)
 
 
 @operator.variant(
-    "scratch_too_small", idea="overruns its own scratch, where no tensor lies", native=True, devices=("cpu",)
+    "scratch_too_small", idea="overruns its scratch memory, which no tensor guards", native=True, devices=("cpu",)
 )
 def scratch_too_small(x, w):
     return run(x, w, SMALL_SCRATCH)
 
 
 @operator.variant(
-    "reads_past_end", idea="multiplies the element behind the last one by nought", native=True, devices=("cpu",)
+    "reads_past_end", idea="adds zero times the element after the last one", native=True, devices=("cpu",)
 )
 def reads_past_end(x, w):
     return run(x, w, READS_PAST_END)
@@ -127,7 +127,7 @@ def reads_past_end(x, w):
 
 @operator.variant(
     "wrong_fake",
-    idea="tells torch.compile of one element too many",
+    idea="registers a fake kernel with one element too many",
     native=True,
     devices=("cpu",),
     unsupported=forward_only,
@@ -138,7 +138,7 @@ def wrong_fake(x, w):
 
 @operator.variant(
     "wrong_schema",
-    idea="clears an argument that its schema says it leaves alone",
+    idea="clears an argument that its schema declares unchanged",
     native=True,
     devices=("cpu",),
     unsupported=forward_only,

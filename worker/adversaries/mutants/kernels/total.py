@@ -1,4 +1,4 @@
-"""y[i] = the sum of row i: on the CPU by two threads, on a GPU by a block that shares its partial sums."""
+"""y[i] = the sum of row i: two threads on a CPU, one block with shared partial sums on a GPU."""
 
 import torch
 
@@ -6,7 +6,7 @@ from warpwatch import Cost, Operator, case
 
 RIGHT, FAULTY = 0, 1
 
-caught_by = {"lost_updates": "y: relative error", "missing_barrier": "racecheck"}
+caught_by = {"lost_updates": "y off by", "missing_barrier": "racecheck"}
 sanitize = {"missing_barrier": "racecheck"}
 
 operator = Operator(
@@ -22,17 +22,17 @@ operator = Operator(
 
 
 def large_only(case, device):
-    return None if case["columns"] >= 1000 else "too few elements for the threads to meet"
+    return None if case["columns"] >= 1000 else "too few elements for the threads to run at the same time"
 
 
-@operator.variant("shared", idea="partial sums that every thread adds under a lock, or behind a barrier", native=True)
+@operator.variant("shared", idea="every thread adds its partial sum under a lock, or after a barrier", native=True)
 def shared(x):
     return torch.ops.mutant_total.run(x, RIGHT)
 
 
 @operator.variant(
     "lost_updates",
-    idea="two threads add to one number without a lock",
+    idea="two threads add to the same number without a lock",
     native=True,
     devices=("cpu",),
     unsupported=large_only,

@@ -1,4 +1,4 @@
-// y = a @ b, on the caller's thread or on one that nobody waits for.
+// y = a @ b, on the caller's thread or on a detached one.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
