@@ -1,6 +1,7 @@
 // What bindings of row_products share: operands checked and taken apart, the CPU implementation, launches on a GPU.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -176,7 +177,7 @@ inline std::tuple<Tensor, Tensor, Tensor> backward_rows(const Tensor& gradient_g
   if (w.is_cuda()) {
     const warpwatch::DeviceGuard guard(w.get_device_index());
     dispatch_cuda(w.scalar_type(), [&](auto zero) {
-      const std::vector<int64_t> bytes{scratch_bytes(batch, outputs, depth, sizeof zero)};
+      const std::vector<int64_t> bytes{scratch_bytes(call(zero, nullptr))};
       const Tensor scratch = torch::stable::new_empty(w, bytes, ScalarType::Byte);
       warpwatch::check_launch(backward_on(call(zero, scratch.mutable_data_ptr()), warpwatch::current_stream(w)));
     });

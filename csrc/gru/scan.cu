@@ -327,7 +327,7 @@ struct Chip {
 const char* ask_chip(Chip* chip) {
   int device = 0, shared = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return "no CUDA device";
-  cudaDeviceGetAttribute(&chip->blocks, cudaDevAttrMultiProcessorCount, device);
+  chip->blocks = warpwatch::multiprocessors();
   cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   chip->shared_bytes = shared;
   return warpwatch::launch_error();

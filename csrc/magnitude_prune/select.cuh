@@ -84,13 +84,6 @@ __global__ __launch_bounds__(kTieThreads) void find_last_tie(const Key* w, int64
   locate<kTieThreads>(items, left, is_tie, [=](int64_t item, uint32_t) { state->last = first + item; });
 }
 
-inline int multiprocessors() {
-  int device = 0, count = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
 // Leaves threshold and last in `state`, which lies at the front of `scratch`.
 template <class Key>
 void find_threshold(const Key* w, const Choice& choice, unsigned char* scratch, cudaStream_t stream) {
@@ -100,7 +93,7 @@ void find_threshold(const Key* w, const Choice& choice, unsigned char* scratch, 
   cudaMemsetAsync(scratch, 0, zeroed_bytes(sizeof(Key)), stream);
   // A block of the first histogram takes most of a multiprocessor's shared memory.
   const int64_t needed = ceil_div(choice.n * static_cast<int64_t>(sizeof(Key)), kHistogramThreads * 32);
-  const int64_t once = multiprocessors(), blocks = needed < once ? needed : once;
+  const int64_t once = warpwatch::multiprocessors(), blocks = needed < once ? needed : once;
   cudaFuncSetAttribute(first_histogram<Key>, cudaFuncAttributeMaxDynamicSharedMemorySize, kFirstBytes);
   int shift = (passes_of(sizeof(Key)) - 1) * kNextBits;
   const uint32_t keep = static_cast<uint32_t>(choice.keep);

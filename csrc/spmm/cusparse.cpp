@@ -42,7 +42,7 @@ struct Api {
 };
 
 const Api& api() {
-  static const Api found = [] {
+  static const Api functions = [] {
     Api a{};
     const warpwatch::Loaded library("cuSPARSE", {"libcusparse.so.12"});
     library.find("cusparseCreate", a.create);
@@ -61,7 +61,7 @@ const Api& api() {
     library.find("cusparseSDDMM", a.sampled);
     return a;
   }();
-  return found;
+  return functions;
 }
 
 void check(int status, const char* what) { STD_TORCH_CHECK(status == 0, what, " failed with cuSPARSE status ", status); }

@@ -1,6 +1,4 @@
 // y = a + b. One template per launch shape, so that what a launch shape costs can be read off a chart.
-#include <algorithm>
-
 #include "common/launch.cuh"
 #include "vector_add/vector_add.h"
 
@@ -12,7 +10,6 @@ using warpwatch::Vector16;
 
 constexpr int kThreads = 256;
 constexpr int kLargestBlock = 1024;
-constexpr int64_t kBlocksInFlight = 132 * 8;  // Eight blocks of 256 threads fill one multiprocessor; an H100 has 132.
 
 // <<<N/T, T>>>: one element per thread, neighbours side by side.
 template <class T>
@@ -57,8 +54,8 @@ const char* launch(Launch shape, const T* a, const T* b, T* y, int64_t n, cudaSt
   if (n == 0) return nullptr;
   const bool aligned = warpwatch::aligned16(a) && warpwatch::aligned16(b) && warpwatch::aligned16(y);
   if (shape == Launch::vectors && aligned) {
-    const int64_t blocks = std::min(ceil_div(ceil_div(n, Vector16<T>::size), kThreads), kBlocksInFlight);
-    vector_add_vectors<<<blocks, kThreads, 0, stream>>>(a, b, y, n);
+    const int64_t blocks = warpwatch::stride_blocks(ceil_div(n, Vector16<T>::size));
+    vector_add_vectors<<<blocks, warpwatch::kStrideThreads, 0, stream>>>(a, b, y, n);
   } else if (shape == Launch::blocks) {
     vector_add_blocks<<<n, 1, 0, stream>>>(a, b, y);
   } else if (shape == Launch::one_block) {
