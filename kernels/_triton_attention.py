@@ -59,46 +59,6 @@ def _seen(i, j, keys, diagonal: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _pass_keys(  # type: ignore[no-untyped-def]
-    own,
-    k,
-    v,
-    i,
-    start,
-    end,
-    highest,
-    total,
-    sums,
-    keys,
-    d,
-    stride,
-    scale,
-    diagonal: tl.constexpr,
-    across: tl.constexpr,
-    wide: tl.constexpr,
-    even: tl.constexpr,
-    precision: tl.constexpr,
-    widen: tl.constexpr,
-):
-    """The online softmax over keys start ... end."""
-    for first in range(start, end, across):
-        scores = _product(own, tl.trans(_rows(k, first, keys, d, stride, across, wide, even)), precision, widen) * scale
-        if diagonal or not even:
-            scores = tl.where(
-                _seen(i[:, None], (first + tl.arange(0, across))[None, :], keys, diagonal), scores, float("-inf")
-            )
-        top = tl.maximum(highest, tl.max(scores, 1))
-        base = tl.where(top == float("-inf"), 0.0, top)
-        p = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(highest - base)
-        total = total * shrink + tl.sum(p, 1)
-        values = _rows(v, first, keys, d, stride, across, wide, even)
-        sums = sums * shrink[:, None] + _product(p.to(values.dtype), values, precision, widen)
-        highest = top
-    return highest, total, sums
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def forward_kernel(  # type: ignore[no-untyped-def]
     q,
     k,
@@ -129,87 +89,27 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     highest = tl.full((owned,), float("-inf"), tl.float32)
     total = tl.zeros((owned,), tl.float32)
     sums = tl.zeros((owned, wide), tl.float32)
+    # First the keys that every query of the tile sees, then those on the causal diagonal.
     below = tl.minimum(keys, (first + 1) // across * across) if causal else keys
-    highest, total, sums = _pass_keys(
-        own,
-        k,
-        v,
-        i,
-        0,
-        below,
-        highest,
-        total,
-        sums,
-        keys,
-        d,
-        stride,
-        scale,
-        False,
-        across,
-        wide,
-        even,
-        precision,
-        widen,
-    )
-    if causal:
-        end = tl.minimum(keys, first + owned)
-        highest, total, sums = _pass_keys(
-            own,
-            k,
-            v,
-            i,
-            below,
-            end,
-            highest,
-            total,
-            sums,
-            keys,
-            d,
-            stride,
-            scale,
-            True,
-            across,
-            wide,
-            even,
-            precision,
-            widen,
-        )
+    for part in tl.static_range(2 if causal else 1):
+        start, end = (below, tl.minimum(keys, first + owned)) if part == 1 else (0, below)
+        for key in range(start, end, across):
+            scores = (
+                _product(own, tl.trans(_rows(k, key, keys, d, stride, across, wide, even)), precision, widen) * scale
+            )
+            if part == 1 or not even:
+                seen = _seen(i[:, None], (key + tl.arange(0, across))[None, :], keys, part == 1)
+                scores = tl.where(seen, scores, float("-inf"))
+            top = tl.maximum(highest, tl.max(scores, 1))
+            base = tl.where(top == float("-inf"), 0.0, top)
+            p = tl.exp2(scores - base[:, None])
+            shrink = tl.exp2(highest - base)
+            total = total * shrink + tl.sum(p, 1)
+            values = _rows(v, key, keys, d, stride, across, wide, even)
+            sums = sums * shrink[:, None] + _product(p.to(values.dtype), values, precision, widen)
+            highest = top
     _store(_of_head(out, queries, d, heads, by_row), sums / total[:, None], first, queries, d, stride, owned, wide)
     tl.store(log_sum + head * queries + i, highest + tl.log2(total), i < queries)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _dq_over_keys(  # type: ignore[no-untyped-def]
-    own,
-    incoming,
-    sums,
-    delta,
-    k,
-    v,
-    i,
-    start,
-    end,
-    total,
-    keys,
-    d,
-    stride,
-    scale,
-    diagonal: tl.constexpr,
-    across: tl.constexpr,
-    wide: tl.constexpr,
-    even: tl.constexpr,
-    precision: tl.constexpr,
-    widen: tl.constexpr,
-):
-    for first in range(start, end, across):
-        theirs = _rows(k, first, keys, d, stride, across, wide, even)
-        p = tl.exp2(_product(own, tl.trans(theirs), precision, widen) * scale - sums[:, None])
-        if diagonal or not even:
-            p = tl.where(_seen(i[:, None], (first + tl.arange(0, across))[None, :], keys, diagonal), p, 0.0)
-        values = _rows(v, first, keys, d, stride, across, wide, even)
-        ds = p * (_product(incoming, tl.trans(values), precision, widen) - delta[:, None])
-        total += _product(ds.to(theirs.dtype), theirs, precision, widen)
-    return total
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -247,94 +147,17 @@ def query_kernel(  # type: ignore[no-untyped-def]
     sums, deltas = tl.load(log_sum + numbers, i < queries, 0.0), tl.load(delta + numbers, i < queries, 0.0)
     total = tl.zeros((owned, wide), tl.float32)
     below = tl.minimum(keys, (first + 1) // across * across) if causal else keys
-    total = _dq_over_keys(
-        own,
-        incoming,
-        sums,
-        deltas,
-        k,
-        v,
-        i,
-        0,
-        below,
-        total,
-        keys,
-        d,
-        stride,
-        scale,
-        False,
-        across,
-        wide,
-        even,
-        precision,
-        widen,
-    )
-    if causal:
-        end = tl.minimum(keys, first + owned)
-        total = _dq_over_keys(
-            own,
-            incoming,
-            sums,
-            deltas,
-            k,
-            v,
-            i,
-            below,
-            end,
-            total,
-            keys,
-            d,
-            stride,
-            scale,
-            True,
-            across,
-            wide,
-            even,
-            precision,
-            widen,
-        )
+    for part in tl.static_range(2 if causal else 1):
+        start, end = (below, tl.minimum(keys, first + owned)) if part == 1 else (0, below)
+        for key in range(start, end, across):
+            theirs = _rows(k, key, keys, d, stride, across, wide, even)
+            p = tl.exp2(_product(own, tl.trans(theirs), precision, widen) * scale - sums[:, None])
+            if part == 1 or not even:
+                p = tl.where(_seen(i[:, None], (key + tl.arange(0, across))[None, :], keys, part == 1), p, 0.0)
+            values = _rows(v, key, keys, d, stride, across, wide, even)
+            ds = p * (_product(incoming, tl.trans(values), precision, widen) - deltas[:, None])
+            total += _product(ds.to(theirs.dtype), theirs, precision, widen)
     _store(_of_head(dq, queries, d, heads, by_row), total * slope, first, queries, d, stride, owned, wide)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _over_queries(  # type: ignore[no-untyped-def]
-    theirs,
-    values,
-    q,
-    g,
-    log_sum,
-    delta,
-    j,
-    start,
-    end,
-    k_total,
-    v_total,
-    queries,
-    keys,
-    d,
-    stride,
-    scale,
-    diagonal: tl.constexpr,
-    across: tl.constexpr,
-    wide: tl.constexpr,
-    even: tl.constexpr,
-    precision: tl.constexpr,
-    widen: tl.constexpr,
-):
-    """Scores lie transposed here, keys by queries, so that both products take them as they are."""
-    for first in range(start, end, across):
-        own = _rows(q, first, queries, d, stride, across, wide, even)
-        i = first + tl.arange(0, across)
-        # What does not exist has a probability of zero.
-        sums, deltas = tl.load(log_sum + i, i < queries, float("inf")), tl.load(delta + i, i < queries, 0.0)
-        p = tl.exp2(_product(theirs, tl.trans(own), precision, widen) * scale - sums[None, :])
-        if diagonal or not even:
-            p = tl.where(_seen(i[None, :], j[:, None], keys, diagonal), p, 0.0)
-        incoming = _rows(g, first, queries, d, stride, across, wide, even)
-        v_total += _product(p.to(incoming.dtype), incoming, precision, widen)
-        ds = p * (_product(values, tl.trans(incoming), precision, widen) - deltas[None, :])
-        k_total += _product(ds.to(own.dtype), own, precision, widen)
-    return k_total, v_total
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -371,59 +194,27 @@ def key_kernel(  # type: ignore[no-untyped-def]
     j = first + tl.arange(0, owned)
     k_total = tl.zeros((owned, wide), tl.float32)
     v_total = tl.zeros((owned, wide), tl.float32)
-    begin = 0
+    # First the queries on the causal diagonal, then those that see all of these keys.
+    start, below = 0, 0
     if causal:
         # The first query at or after the last of these keys, rounded up to a tile.
-        begin = tl.minimum(tl.cdiv(first + owned - 1, across) * across, tl.cdiv(queries, across) * across)
-        start = tl.minimum(first // across * across, begin)
-        k_total, v_total = _over_queries(
-            theirs,
-            values,
-            q,
-            g,
-            log_sum,
-            delta,
-            j,
-            start,
-            begin,
-            k_total,
-            v_total,
-            queries,
-            keys,
-            d,
-            stride,
-            scale,
-            True,
-            across,
-            wide,
-            even,
-            precision,
-            widen,
-        )
-    k_total, v_total = _over_queries(
-        theirs,
-        values,
-        q,
-        g,
-        log_sum,
-        delta,
-        j,
-        begin,
-        queries,
-        k_total,
-        v_total,
-        queries,
-        keys,
-        d,
-        stride,
-        scale,
-        False,
-        across,
-        wide,
-        even,
-        precision,
-        widen,
-    )
+        below = tl.minimum(tl.cdiv(first + owned - 1, across) * across, tl.cdiv(queries, across) * across)
+        start = tl.minimum(first // across * across, below)
+    for part in tl.static_range(0 if causal else 1, 2):
+        begin, end = (start, below) if part == 0 else (below, queries)
+        for query in range(begin, end, across):
+            # Scores lie transposed here, keys by queries, so that both products take them as they are.
+            own = _rows(q, query, queries, d, stride, across, wide, even)
+            i = query + tl.arange(0, across)
+            # A query beyond the end gets a probability of zero.
+            sums, deltas = tl.load(log_sum + i, i < queries, float("inf")), tl.load(delta + i, i < queries, 0.0)
+            p = tl.exp2(_product(theirs, tl.trans(own), precision, widen) * scale - sums[None, :])
+            if part == 0 or not even:
+                p = tl.where(_seen(i[None, :], j[:, None], keys, part == 0), p, 0.0)
+            incoming = _rows(g, query, queries, d, stride, across, wide, even)
+            v_total += _product(p.to(incoming.dtype), incoming, precision, widen)
+            ds = p * (_product(values, tl.trans(incoming), precision, widen) - deltas[None, :])
+            k_total += _product(ds.to(own.dtype), own, precision, widen)
     _store(_of_head(dk, keys, d, heads, by_row), k_total * slope, first, keys, d, stride, owned, wide)
     _store(_of_head(dv, keys, d, heads, by_row), v_total, first, keys, d, stride, owned, wide)
 
