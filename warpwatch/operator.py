@@ -1,4 +1,4 @@
-"""The words an operator file is written in: Case, Cost, Variant, Operator.
+"""What an operator file imports: Case, Cost, Variant, Operator.
 
 An operator file imports this module only, defines one module-level `operator`, and decorates its variants::
 
@@ -8,7 +8,7 @@ An operator file imports this module only, defines one module-level `operator`, 
     def v1(a: Tensor) -> Tensor:
         return torch.square(a)
 
-This module needs the standard library alone, so that whatever reads a catalogue needs no torch.
+This module imports the standard library only, so that reading a catalogue needs no torch.
 """
 
 from __future__ import annotations
@@ -96,12 +96,15 @@ class Maker(Protocol):
 class Variant:
     """One implementation of an operator.
 
-    `unsupported(case, device)` gives the reason why it cannot run there, or None. `native` says that it calls the
-    operator's own library, which the harness builds and loads first. `outcome` is one line on what the idea won or
-    lost. `prepare(**inputs)` gives further keyword arguments for `function` (a converted format, a plan, what
-    autotuning chose): it runs once per set of numbers, its time is reported as `setup` and is no part of a call's.
-    `no_special_values` says why NaN and infinities spread further in this formula than in the reference (a transform, a
-    product with zeros); empty where they do not.
+    idea -> one line on how it computes.
+    outcome -> one line of words on why the idea won or lost: against which variant, at which hardware limit. It holds
+        no measured figures: the operator's page shows those from stored results beside it.
+    unsupported(case, device) -> the reason why it cannot run there, or None.
+    native -> whether it calls the operator's own library, which the harness builds and loads first.
+    prepare(**inputs) -> further keyword arguments for `function` (a converted format, a plan, an autotuned choice). It
+        runs once per set of numbers; its time is reported as `setup` and is not part of a call's.
+    no_special_values -> why NaN and infinities spread further in this formula than in the reference (a transform, a
+        product with zeros); empty where they do not.
     """
 
     name: str
@@ -128,16 +131,19 @@ class Operator:
     inputs(case, make) -> dict of keyword arguments for `reference` and every variant. Floating-point tensors
         named in `gradients` are differentiated in backward cases.
     reference(**inputs) -> Tensor or tuple of Tensors. The harness calls it with float64 copies of the inputs
-        and differentiates it; it is the oracle, so it is written for clarity alone. Results lie on the device where its own lie.
-    by_torch(**inputs) -> what torch itself has for this operator, where it errs more than the reference does in the case's own precision.
-        Its error widens the tolerance as the reference's own does otherwise.
-    cost(case) -> Cost of that case, in its own direction.
+        and differentiates it; it is the oracle, so it is written for clarity alone. A variant's results must lie on the
+        same device as the reference's.
+    by_torch(**inputs) -> torch's own implementation, for operators where it errs more than the reference does in the
+        case's precision. The tolerance is then widened by its error instead of the reference's.
+    cost(case) -> Cost of that case, in the case's direction.
     depth(case) -> length of the longest sum behind one output element; tolerances grow with it.
-    cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where it says so. Cases of the suite "edge"
-        (length 1, empty, odd, tile ± 1) are checked along with either of them, and timed only where they are asked for by name.
+    cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where the mapping repeats its cases.
+        Cases of the suite "edge" (length 1, empty, odd, tile ± 1) are checked with either of them, and timed only
+        where a filter names them.
     native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
-    no_special_values -> why NaN, infinities and denormals among the inputs mean nothing here; empty where they do.
-    uses -> operators whose libraries the native variants call, by default this one alone; name it among them where it has one too.
+    no_special_values -> why NaN, infinities and denormals in the inputs mean nothing here; empty where they do.
+    uses -> operators whose libraries the native variants call, by default this one alone. A list replaces the default:
+        name this operator in it as well if it has a library.
     """
 
     name: str
