@@ -1,13 +1,13 @@
-"""The table of results files: every operator, case and variant that they benched, fastest own kernel against fastest of
-the others.
+"""The table of results files: every operator, case and variant that they benched, the fastest of our kernels against
+the fastest of the others.
 
     warpwatch run --commits HEAD --suite full --kinds check,bench --device cuda --output results.wwb
     python bench/table.py results.wwb ... [--operators kron,rope] [--metric graph]
 
 A cell is the median in microseconds and, in brackets, the interquartile range as a share of it; or the status, where
-there is no time. Own are the native variants and those written in Triton. The last columns say how many times faster
-the fastest of them is than the fastest of the others (v1, v2, torch.compile, libraries), and which share of the
-measured roofline the fastest variant of all reaches.
+there is no time. Our kernels are the native variants and those written in Triton. The last columns hold the time of the
+fastest of the others (v1, v2, torch.compile, libraries) over the time of the fastest of ours, and the share of the
+measured roofline that the fastest variant of all reaches.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Findings = dict[str, dict[tuple[str, str], Finding]]
 
 
 def read(paths: list[Path]) -> dict[str, tuple[OperatorEntry, Findings, dict[str, float]]]:
-    """By operator: its entry in the catalogue, what was found and the ceilings of the device.
+    """By operator: its entry in the catalogue, findings and the ceilings of the device.
 
     Of several commits and files the last one.
     """
-    found: dict[str, Findings] = defaultdict(lambda: defaultdict(dict))
+    findings: dict[str, Findings] = defaultdict(lambda: defaultdict(dict))
     catalogues: dict[str, Catalogue] = {}
     peaks: dict[str, dict[str, float]] = {}
     for path in paths:
@@ -44,13 +44,13 @@ def read(paths: list[Path]) -> dict[str, tuple[OperatorEntry, Findings, dict[str
                 if outcome.catalogue is not None:
                     catalogues[operator] = outcome.catalogue
                 peaks[operator] = outcome.peaks or {}
-                found[operator][run.order.kind] |= {(f.variant, f.case): f for f in outcome.findings}
+                findings[operator][run.order.kind] |= {(f.variant, f.case): f for f in outcome.findings}
     entries = {
         name: next(entry for entry in catalogues[name].operators if entry.name == name)
-        for name in found
+        for name in findings
         if name in catalogues
     }
-    return {name: (entry, found[name], peaks[name]) for name, entry in entries.items()}
+    return {name: (entry, findings[name], peaks[name]) for name, entry in entries.items()}
 
 
 def timing(finding: Finding | None, metric: str) -> Measurement | None:
@@ -68,16 +68,18 @@ def cell(check: Finding | None, bench: Finding | None, metric: str) -> str:
     return f"{measurement.median_ns / 1e3:.2f} ({100 * measurement.noise:.1f} %)"
 
 
-def row(entry: OperatorEntry, case: str, precision: str, found: Findings, peaks: dict[str, float], metric: str) -> str:
-    benches = {v.name: found["bench"].get((v.name, case)) for v in entry.variants}
-    wrong = {name for (name, of), check in found["check"].items() if of == case and check.status is not Status.OK}
+def row(
+    entry: OperatorEntry, case: str, precision: str, findings: Findings, peaks: dict[str, float], metric: str
+) -> str:
+    benches = {v.name: findings["bench"].get((v.name, case)) for v in entry.variants}
+    wrong = {name for (name, of), check in findings["check"].items() if of == case and check.status is not Status.OK}
     times = {
         name: m.median_ns for name, f in benches.items() if name not in wrong and (m := timing(f, metric)) is not None
     }
-    own_names = {v.name for v in entry.variants if v.native or v.name.startswith("triton")}
-    own = min((t for name, t in times.items() if name in own_names), default=None)
-    other = min((t for name, t in times.items() if name not in own_names), default=None)
-    gain = f"{other / own:.2f}×" if own and other else ""
+    our_names = {v.name for v in entry.variants if v.native or v.name.startswith("triton")}
+    ours = min((t for name, t in times.items() if name in our_names), default=None)
+    other = min((t for name, t in times.items() if name not in our_names), default=None)
+    gain = f"{other / ours:.2f}×" if ours and other else ""
     share, bound = None, None
     if times:
         best = min(times, key=lambda name: times[name])
@@ -86,18 +88,18 @@ def row(entry: OperatorEntry, case: str, precision: str, found: Findings, peaks:
         assert finding.bench is not None
         share, bound = roofline(finding.bench, times[best], precision, peaks)
     reached = f"{100 * share:.0f} % ({bound})" if share else ""
-    cells = [cell(found["check"].get((v.name, case)), benches[v.name], metric) for v in entry.variants]
+    cells = [cell(findings["check"].get((v.name, case)), benches[v.name], metric) for v in entry.variants]
     return "| " + " | ".join([case, *cells, gain, reached]) + " |"
 
 
-def table(entry: OperatorEntry, found: Findings, peaks: dict[str, float], metric: str) -> list[str]:
+def table(entry: OperatorEntry, findings: Findings, peaks: dict[str, float], metric: str) -> list[str]:
     names = [variant.name for variant in entry.variants]
     lines = [
         "| case | " + " | ".join(names) + " | own against the others | roofline |",
         "|---" * (len(names) + 3) + "|",
     ]
-    measured = {case for _, case in found["bench"]}
-    return lines + [row(entry, c.key, c.precision, found, peaks, metric) for c in entry.cases if c.key in measured]
+    measured = {case for _, case in findings["bench"]}
+    return lines + [row(entry, c.key, c.precision, findings, peaks, metric) for c in entry.cases if c.key in measured]
 
 
 def main() -> None:
@@ -107,9 +109,9 @@ def main() -> None:
     parser.add_argument("--metric", default="graph")
     given = parser.parse_args()
     chosen = given.operators.split(",") if given.operators else None
-    for name, (entry, found, peaks) in sorted(read(given.results).items()):
+    for name, (entry, findings, peaks) in sorted(read(given.results).items()):
         if chosen is None or name in chosen:
-            print(f"## {name}\n\n" + "\n".join(table(entry, found, peaks, given.metric)) + "\n")
+            print(f"## {name}\n\n" + "\n".join(table(entry, findings, peaks, given.metric)) + "\n")
 
 
 if __name__ == "__main__":
