@@ -1,9 +1,9 @@
-"""Attention in Triton: one kernel forward, one for dQ and one for dK and dV. Probabilities are computed anew backward.
+"""Attention in Triton: a kernel forward, one for dQ and one for dK and dV. The backward pass recomputes probabilities.
 
-A program owns a tile of queries (of keys for dK and dV) and the other side passes by. Only tiles on the causal diagonal
-look at which pairs are seen, where `even` says that no tile reaches over an end. Scores are in powers of two, whose
-exponential is one instruction. Tensors lie as (batch, heads, rows, dim) or, `by_row`, as (batch, rows, heads, dim),
-which a model's projections leave.
+A program owns a tile of queries (of keys for dK and dV) and loops over tiles of the other side. It applies masks on the
+causal diagonal, and elsewhere only if a tile reaches beyond an end; `even` says that none does. Scores are in powers of
+two, because exp2 is one instruction. The layout of tensors is (batch, heads, rows, dim) or, `by_row`, (batch, rows,
+heads, dim), in which a model's projections leave them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _product(x, y, precision: tl.constexpr, widen: tl.constexpr):  # type: ignor
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _of_head(base, count, d, heads, by_row: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the head of this program begins in a tensor with `count` rows per head."""
+    """Pointer to the head of this program in a tensor with `count` rows per head."""
     number = tl.program_id(1).to(tl.int64)
     if by_row:
         return base + (number // heads * count * heads + number % heads) * d
@@ -37,7 +37,7 @@ def _of_head(base, count, d, heads, by_row: tl.constexpr):  # type: ignore[no-un
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rows(base, first, count, d, stride, tile: tl.constexpr, wide: tl.constexpr, even: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`tile` rows of a head from `first` on; what does not exist is zero."""
+    """`tile` rows of a head from `first` on; rows and columns beyond the end are zero."""
     i, c = first + tl.arange(0, tile), tl.arange(0, wide)
     at = base + i.to(tl.int64)[:, None] * stride + c[None, :]
     return tl.load(at) if even else tl.load(at, (i[:, None] < count) & (c[None, :] < d), 0.0)
@@ -84,7 +84,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     # The last causal tiles see the most keys, so they start first.
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * owned
     k, v = _of_head(k, keys, d, heads, by_row), _of_head(v, keys, d, heads, by_row)
-    own = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
+    q_tile = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
     highest = tl.full((owned,), float("-inf"), tl.float32)
     total = tl.zeros((owned,), tl.float32)
@@ -95,7 +95,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         start, end = (below, tl.minimum(keys, first + owned)) if part == 1 else (0, below)
         for key in range(start, end, across):
             scores = (
-                _product(own, tl.trans(_rows(k, key, keys, d, stride, across, wide, even)), precision, widen) * scale
+                _product(q_tile, tl.trans(_rows(k, key, keys, d, stride, across, wide, even)), precision, widen) * scale
             )
             if part == 1 or not even:
                 seen = _seen(i[:, None], (key + tl.arange(0, across))[None, :], keys, part == 1)
@@ -140,7 +140,7 @@ def query_kernel(  # type: ignore[no-untyped-def]
     head = tl.program_id(1).to(tl.int64)
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * owned
     k, v = _of_head(k, keys, d, heads, by_row), _of_head(v, keys, d, heads, by_row)
-    own = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
+    q_tile = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     incoming = _rows(_of_head(g, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
     numbers = head * queries + i
@@ -150,13 +150,13 @@ def query_kernel(  # type: ignore[no-untyped-def]
     for part in tl.static_range(2 if causal else 1):
         start, end = (below, tl.minimum(keys, first + owned)) if part == 1 else (0, below)
         for key in range(start, end, across):
-            theirs = _rows(k, key, keys, d, stride, across, wide, even)
-            p = tl.exp2(_product(own, tl.trans(theirs), precision, widen) * scale - sums[:, None])
+            k_tile = _rows(k, key, keys, d, stride, across, wide, even)
+            p = tl.exp2(_product(q_tile, tl.trans(k_tile), precision, widen) * scale - sums[:, None])
             if part == 1 or not even:
                 p = tl.where(_seen(i[:, None], (key + tl.arange(0, across))[None, :], keys, part == 1), p, 0.0)
             values = _rows(v, key, keys, d, stride, across, wide, even)
             ds = p * (_product(incoming, tl.trans(values), precision, widen) - deltas[:, None])
-            total += _product(ds.to(theirs.dtype), theirs, precision, widen)
+            total += _product(ds.to(k_tile.dtype), k_tile, precision, widen)
     _store(_of_head(dq, queries, d, heads, by_row), total * slope, first, queries, d, stride, owned, wide)
 
 
@@ -187,7 +187,7 @@ def key_kernel(  # type: ignore[no-untyped-def]
     widen: tl.constexpr,
 ):
     head, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * owned
-    theirs = _rows(_of_head(k, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
+    k_tile = _rows(_of_head(k, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
     values = _rows(_of_head(v, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
     q, g = _of_head(q, queries, d, heads, by_row), _of_head(g, queries, d, heads, by_row)
     log_sum, delta = log_sum + head * queries, delta + head * queries
@@ -204,17 +204,17 @@ def key_kernel(  # type: ignore[no-untyped-def]
         begin, end = (start, below) if part == 0 else (below, queries)
         for query in range(begin, end, across):
             # Scores lie transposed here, keys by queries, so that both products take them as they are.
-            own = _rows(q, query, queries, d, stride, across, wide, even)
+            q_tile = _rows(q, query, queries, d, stride, across, wide, even)
             i = query + tl.arange(0, across)
             # A query beyond the end gets a probability of zero.
             sums, deltas = tl.load(log_sum + i, i < queries, float("inf")), tl.load(delta + i, i < queries, 0.0)
-            p = tl.exp2(_product(theirs, tl.trans(own), precision, widen) * scale - sums[None, :])
+            p = tl.exp2(_product(k_tile, tl.trans(q_tile), precision, widen) * scale - sums[None, :])
             if part == 0 or not even:
                 p = tl.where(_seen(i[None, :], j[:, None], keys, part == 0), p, 0.0)
             incoming = _rows(g, query, queries, d, stride, across, wide, even)
             v_total += _product(p.to(incoming.dtype), incoming, precision, widen)
             ds = p * (_product(values, tl.trans(incoming), precision, widen) - deltas[None, :])
-            k_total += _product(ds.to(own.dtype), own, precision, widen)
+            k_total += _product(ds.to(q_tile.dtype), q_tile, precision, widen)
     _store(_of_head(dk, keys, d, heads, by_row), k_total * slope, first, keys, d, stride, owned, wide)
     _store(_of_head(dv, keys, d, heads, by_row), v_total, first, keys, d, stride, owned, wide)
 
@@ -233,17 +233,17 @@ def delta_kernel(  # type: ignore[no-untyped-def]
     wide: tl.constexpr,
     even: tl.constexpr,
 ):
-    """The sum of g * out in each row, which every gradient of a score in it has in common."""
+    """delta = the sum of g * out in each row, a term of the gradient of every score of the row."""
     first = tl.program_id(0) * owned
     incoming = _rows(_of_head(g, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
-    own = _rows(_of_head(out, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
+    out_tile = _rows(_of_head(out, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
-    total = tl.sum(incoming.to(tl.float32) * own.to(tl.float32), 1)
+    total = tl.sum(incoming.to(tl.float32) * out_tile.to(tl.float32), 1)
     tl.store(delta + tl.program_id(1).to(tl.int64) * queries + i, total, i < queries)
 
 
 class Tiles(NamedTuple):
-    """Rows that a program owns, rows that pass by at a time, warps, and loads under way."""
+    """Rows that a program owns, rows per iteration of its loop, warps, and stages of software pipelining."""
 
     owned: int
     across: int
@@ -251,8 +251,8 @@ class Tiles(NamedTuple):
     stages: int
 
 
-# By the widest head that they are for, in half precision. Up to 128 within 2 % of the fastest of ten on an H100; wider
-# ones were not tried.
+# By the widest head that each is for, in half precision. Up to 128 they are within 2 % of the fastest of ten
+# configurations on an H100; wider heads were not tuned.
 FORWARD = {128: Tiles(64, 64, 4, 3), 256: Tiles(64, 32, 4, 2)}
 QUERY = {64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 32, 4, 1)}
 KEY = {64: Tiles(64, 128, 4, 2), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 32, 4, 1)}
@@ -266,7 +266,7 @@ def _tiles(q: Tensor, by_width: dict[int, Tiles]) -> Tiles:
 
 
 class Shape(NamedTuple):
-    """What all kernels of a call are told, in their order."""
+    """Arguments that all kernels of a call take, in their order."""
 
     queries: int
     keys: int
