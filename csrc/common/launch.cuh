@@ -1,4 +1,4 @@
-// What every .cu needs. No torch header may be included from here: they cost ten times the kernel's own compile time.
+// Helpers that every .cu uses. It includes no torch header: those take ten times as long to compile as the kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,13 +9,13 @@
 
 namespace warpwatch {
 
-// Null when the launches since the last call were accepted, else the runtime's description of what it refused.
+// Null when the launches since the last call were accepted, else the runtime's description of the error.
 inline const char* launch_error() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-// Multiprocessors of the current device, asked of the runtime once per device; 1 where there is none, so that the launch reports why.
+// Multiprocessors of the current device, queried once per device; 1 where there is none, so that the launch reports why.
 inline int multiprocessors() {
   constexpr int kDevices = 64;
   static std::atomic<int> counts[kDevices];  // 0 until asked.

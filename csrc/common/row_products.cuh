@@ -1,7 +1,7 @@
 // Kernels and launchers of row_products.h; instantiated by WARPWATCH_ROW_PRODUCTS, one type per .cu.
 //
-// Forward: a warp takes a few rows of w and walks along them, 16 bytes per lane and access, so that every weight is read once and
-// coalesced; the rows of x come out of the first-level cache. Backward: a thread owns 16 bytes of columns and walks down a slab of
+// Forward: a warp takes a few rows of w and loops along them, 16 bytes per lane and access, so that every weight is read once and
+// coalesced; the rows of x come out of the first-level cache. Backward: a thread owns 16 bytes of columns and loops over a slab of
 // rows of w; it adds up its part of dx in registers and writes dw on the way. Parts of dx are summed in a fixed order by a second launch.
 #pragma once
 

@@ -1,6 +1,6 @@
 // y[b, v] = sum over k of x[b, k] * w[v, k] + bias, for few rows b: weights pass through the chip once, x comes in up to four parts.
 //
-// The parts of x lie where they are: a concatenation of them exists nowhere. The seam between binding (torch) and kernels (no torch);
+// The parts of x stay in their own tensors: they are never concatenated. The interface between binding (torch) and kernels (no torch);
 // operators that use it instantiate row_products.cuh, one type per .cu.
 #pragma once
 

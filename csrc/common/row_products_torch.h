@@ -1,4 +1,4 @@
-// What bindings of row_products share: operands checked and taken apart, the CPU implementation, launches on a GPU.
+// Shared by the bindings of row_products: checks of operands, the CPU implementation, launches on a GPU.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace row_products {
 using torch::stable::Tensor;
 using warpwatch::ScalarType;
 
-// A matrix whose rows are whole: views of columns are taken as they are, anything else is copied.
+// A matrix whose rows are whole: views of columns are used without a copy, other views are copied.
 inline Tensor with_whole_rows(const Tensor& matrix) {
   STD_TORCH_CHECK(matrix.dim() == 2, "every part of x must be a matrix");
   const bool whole = matrix.size(1) <= 1 || matrix.stride(1) == 1;

@@ -1,4 +1,4 @@
-// Zeroes what is not kept, by a threshold found in select.cuh or by a mask.
+// Sets elements that are not kept to zero, by a threshold found in select.cuh or by a mask.
 #include <algorithm>
 
 #include "magnitude_prune/select.cuh"
@@ -28,7 +28,7 @@ struct Threshold {
   }
 };
 
-// Vectors of 16 bytes, and then what is left of n one by one; `Vectors` says that all three lie on 16 bytes.
+// Vectors of 16 bytes, then the rest of n one by one; `Vectors` means that all three are aligned to 16 bytes.
 template <class Key, bool Vectors>
 __global__ __launch_bounds__(kThreads) void prune(const Key* w, int64_t n, Key infinity, bool none, const State* state, Key* out,
                                                   bool* mask) {

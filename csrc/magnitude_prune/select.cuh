@@ -20,7 +20,7 @@ __device__ inline void find_digit(const uint32_t* histogram, int64_t bins, int s
     state->threshold |= static_cast<uint64_t>(bins - 1 - item) << shift;
     state->rank = left;
     state->equal = count(item);
-    // Most often all elements that equal the threshold are kept, and nobody needs to look where they lie.
+    // Usually all elements that equal the threshold are kept, and their positions are not needed.
     state->last = last_digit && left == state->equal ? INT64_MAX : -1;
   });
 }

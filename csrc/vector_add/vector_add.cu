@@ -1,4 +1,4 @@
-// y = a + b. One template per launch shape, so that what a launch shape costs can be read off a chart.
+// y = a + b. One template per launch shape, so that a chart shows the cost of each launch shape.
 #include "common/launch.cuh"
 #include "vector_add/vector_add.h"
 
@@ -24,7 +24,7 @@ __global__ void vector_add_blocks(const T* a, const T* b, T* y) {
   y[blockIdx.x] = a[blockIdx.x] + b[blockIdx.x];
 }
 
-// <<<1, T>>>: one block walks over everything. One multiprocessor works, the others wait.
+// <<<1, T>>>: one block loops over all elements. One multiprocessor works, the others are idle.
 template <class T>
 __global__ void vector_add_one_block(const T* a, const T* b, T* y, int64_t n) {
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) y[i] = a[i] + b[i];
