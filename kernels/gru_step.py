@@ -188,10 +188,10 @@ def cudnn(e: Tensor, h: Tensor, c: Tensor, **weights: Tensor) -> Outputs:
 def context(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
 ) -> dict[str, Tensor]:
-    """What c contributes, with the biases: (batch, 3H) to the gates and (batch, V) to the logits; and the columns of
-    the weights that a step goes on using.
+    """The context's products plus biases, (batch, 3H) for the gates and (batch, V) for the logits, and the columns of
+    the weights that every step uses. Variants with these ignore the inputs that went into them (`_in_context`).
 
-    All columns come from one split each, whose gradient is one concatenation and no sum of padded ones.
+    One split makes all columns, so that its gradient is one concatenation instead of a sum of padded tensors.
     """
     width, hidden = e.shape[1], h.shape[1]
     w_e, w_c = torch.split(w_ih, [width, hidden], dim=1)
@@ -207,17 +207,13 @@ def context(
 def split(
     e: Tensor,
     h: Tensor,
-    c: Tensor,
-    w_ih: Tensor,
     w_hh: Tensor,
-    b_ih: Tensor,
     b_hh: Tensor,
-    w_fc: Tensor,
-    b_fc: Tensor,
     gates: Tensor,
     logits: Tensor,
     w_e: Tensor,
     w_eh: Tensor,
+    **_in_context: Tensor,
 ) -> Outputs:
     v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)
     h = _recurrent.fused_cell(torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t()), h)
@@ -246,17 +242,13 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 def v3(
     e: Tensor,
     h: Tensor,
-    c: Tensor,
-    w_ih: Tensor,
     w_hh: Tensor,
-    b_ih: Tensor,
     b_hh: Tensor,
-    w_fc: Tensor,
-    b_fc: Tensor,
     gates: Tensor,
     logits: Tensor,
     w_e: Tensor,
     w_eh: Tensor,
+    **_in_context: Tensor,
 ) -> Outputs:
     operands = (e, h, w_e, w_hh, b_hh, gates, w_eh, logits)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
@@ -283,17 +275,13 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
 def triton_step(
     e: Tensor,
     h: Tensor,
-    c: Tensor,
-    w_ih: Tensor,
     w_hh: Tensor,
-    b_ih: Tensor,
     b_hh: Tensor,
-    w_fc: Tensor,
-    b_fc: Tensor,
     gates: Tensor,
     logits: Tensor,
     w_e: Tensor,
     w_eh: Tensor,
+    **_in_context: Tensor,
 ) -> Outputs:
     multiply: Callable[..., Tensor] = TritonLinear.apply
     v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)
