@@ -1,4 +1,4 @@
-"""Tensors as libraries want them that read 16 bytes at a time wherever a tensor begins."""
+"""Alignment for libraries that read 16 bytes at a time without checking where a tensor begins."""
 
 from __future__ import annotations
 

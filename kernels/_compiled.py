@@ -1,4 +1,4 @@
-"""torch.compile as every operator's variant `compile` uses it."""
+"""torch.compile, as the variants `compile` use it."""
 
 from __future__ import annotations
 

@@ -35,6 +35,14 @@ def cell(input_gates: Tensor, hidden_gates: Tensor, h: Tensor) -> Tensor:
     return torch.lerp(n, h, z)
 
 
+def fused_cell(input_gates: Tensor, hidden_gates: Tensor, h: Tensor) -> Tensor:
+    """`cell` in one launch by torch's own kernel on CUDA; `cell` itself elsewhere, where torch has none."""
+    if not h.is_cuda:
+        return cell(input_gates, hidden_gates, h)
+    after: Tensor = torch.ops.aten._thnn_fused_gru_cell(input_gates, hidden_gates, h)[0]
+    return after
+
+
 def register_scan() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators of csrc/gru."""
 

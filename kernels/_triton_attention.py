@@ -1,9 +1,9 @@
-"""Attention in Triton: one kernel forward, one for dQ and one for dK and dV. Probabilities are computed anew backward.
+"""Attention in Triton: a kernel forward, one for dQ and one for dK and dV. The backward pass recomputes probabilities.
 
-A program owns a tile of queries (of keys for dK and dV) and the other side passes by. Only tiles on the causal diagonal
-look at which pairs are seen, where `even` says that no tile reaches over an end. Scores are in powers of two, whose
-exponential is one instruction. Tensors lie as (batch, heads, rows, dim) or, `by_row`, as (batch, rows, heads, dim),
-which a model's projections leave.
+A program owns a tile of queries (of keys for dK and dV) and loops over tiles of the other side. It applies masks on the
+causal diagonal, and elsewhere only if a tile reaches beyond an end; `even` says that none does. Scores are in powers of
+two, because exp2 is one instruction. The layout of tensors is (batch, heads, rows, dim) or, `by_row`, (batch, rows,
+heads, dim), in which a model's projections leave them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _product(x, y, precision: tl.constexpr, widen: tl.constexpr):  # type: ignor
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _of_head(base, count, d, heads, by_row: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the head of this program begins in a tensor with `count` rows per head."""
+    """Pointer to the head of this program in a tensor with `count` rows per head."""
     number = tl.program_id(1).to(tl.int64)
     if by_row:
         return base + (number // heads * count * heads + number % heads) * d
@@ -37,7 +37,7 @@ def _of_head(base, count, d, heads, by_row: tl.constexpr):  # type: ignore[no-un
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rows(base, first, count, d, stride, tile: tl.constexpr, wide: tl.constexpr, even: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`tile` rows of a head from `first` on; what does not exist is zero."""
+    """`tile` rows of a head from `first` on; rows and columns beyond the end are zero."""
     i, c = first + tl.arange(0, tile), tl.arange(0, wide)
     at = base + i.to(tl.int64)[:, None] * stride + c[None, :]
     return tl.load(at) if even else tl.load(at, (i[:, None] < count) & (c[None, :] < d), 0.0)
@@ -56,46 +56,6 @@ def _seen(i, j, keys, diagonal: tl.constexpr):  # type: ignore[no-untyped-def]
     if diagonal:
         inside = inside & (j <= i)
     return inside
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _pass_keys(  # type: ignore[no-untyped-def]
-    own,
-    k,
-    v,
-    i,
-    start,
-    end,
-    highest,
-    total,
-    sums,
-    keys,
-    d,
-    stride,
-    scale,
-    diagonal: tl.constexpr,
-    across: tl.constexpr,
-    wide: tl.constexpr,
-    even: tl.constexpr,
-    precision: tl.constexpr,
-    widen: tl.constexpr,
-):
-    """The online softmax over keys start ... end."""
-    for first in range(start, end, across):
-        scores = _product(own, tl.trans(_rows(k, first, keys, d, stride, across, wide, even)), precision, widen) * scale
-        if diagonal or not even:
-            scores = tl.where(
-                _seen(i[:, None], (first + tl.arange(0, across))[None, :], keys, diagonal), scores, float("-inf")
-            )
-        top = tl.maximum(highest, tl.max(scores, 1))
-        base = tl.where(top == float("-inf"), 0.0, top)
-        p = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(highest - base)
-        total = total * shrink + tl.sum(p, 1)
-        values = _rows(v, first, keys, d, stride, across, wide, even)
-        sums = sums * shrink[:, None] + _product(p.to(values.dtype), values, precision, widen)
-        highest = top
-    return highest, total, sums
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -124,92 +84,32 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     # The last causal tiles see the most keys, so they start first.
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * owned
     k, v = _of_head(k, keys, d, heads, by_row), _of_head(v, keys, d, heads, by_row)
-    own = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
+    q_tile = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
     highest = tl.full((owned,), float("-inf"), tl.float32)
     total = tl.zeros((owned,), tl.float32)
     sums = tl.zeros((owned, wide), tl.float32)
+    # First the keys that every query of the tile sees, then those on the causal diagonal.
     below = tl.minimum(keys, (first + 1) // across * across) if causal else keys
-    highest, total, sums = _pass_keys(
-        own,
-        k,
-        v,
-        i,
-        0,
-        below,
-        highest,
-        total,
-        sums,
-        keys,
-        d,
-        stride,
-        scale,
-        False,
-        across,
-        wide,
-        even,
-        precision,
-        widen,
-    )
-    if causal:
-        end = tl.minimum(keys, first + owned)
-        highest, total, sums = _pass_keys(
-            own,
-            k,
-            v,
-            i,
-            below,
-            end,
-            highest,
-            total,
-            sums,
-            keys,
-            d,
-            stride,
-            scale,
-            True,
-            across,
-            wide,
-            even,
-            precision,
-            widen,
-        )
+    for part in tl.static_range(2 if causal else 1):
+        start, end = (below, tl.minimum(keys, first + owned)) if part == 1 else (0, below)
+        for key in range(start, end, across):
+            scores = (
+                _product(q_tile, tl.trans(_rows(k, key, keys, d, stride, across, wide, even)), precision, widen) * scale
+            )
+            if part == 1 or not even:
+                seen = _seen(i[:, None], (key + tl.arange(0, across))[None, :], keys, part == 1)
+                scores = tl.where(seen, scores, float("-inf"))
+            top = tl.maximum(highest, tl.max(scores, 1))
+            base = tl.where(top == float("-inf"), 0.0, top)
+            p = tl.exp2(scores - base[:, None])
+            shrink = tl.exp2(highest - base)
+            total = total * shrink + tl.sum(p, 1)
+            values = _rows(v, key, keys, d, stride, across, wide, even)
+            sums = sums * shrink[:, None] + _product(p.to(values.dtype), values, precision, widen)
+            highest = top
     _store(_of_head(out, queries, d, heads, by_row), sums / total[:, None], first, queries, d, stride, owned, wide)
     tl.store(log_sum + head * queries + i, highest + tl.log2(total), i < queries)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _dq_over_keys(  # type: ignore[no-untyped-def]
-    own,
-    incoming,
-    sums,
-    delta,
-    k,
-    v,
-    i,
-    start,
-    end,
-    total,
-    keys,
-    d,
-    stride,
-    scale,
-    diagonal: tl.constexpr,
-    across: tl.constexpr,
-    wide: tl.constexpr,
-    even: tl.constexpr,
-    precision: tl.constexpr,
-    widen: tl.constexpr,
-):
-    for first in range(start, end, across):
-        theirs = _rows(k, first, keys, d, stride, across, wide, even)
-        p = tl.exp2(_product(own, tl.trans(theirs), precision, widen) * scale - sums[:, None])
-        if diagonal or not even:
-            p = tl.where(_seen(i[:, None], (first + tl.arange(0, across))[None, :], keys, diagonal), p, 0.0)
-        values = _rows(v, first, keys, d, stride, across, wide, even)
-        ds = p * (_product(incoming, tl.trans(values), precision, widen) - delta[:, None])
-        total += _product(ds.to(theirs.dtype), theirs, precision, widen)
-    return total
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -240,101 +140,24 @@ def query_kernel(  # type: ignore[no-untyped-def]
     head = tl.program_id(1).to(tl.int64)
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * owned
     k, v = _of_head(k, keys, d, heads, by_row), _of_head(v, keys, d, heads, by_row)
-    own = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
+    q_tile = _rows(_of_head(q, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     incoming = _rows(_of_head(g, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
     numbers = head * queries + i
     sums, deltas = tl.load(log_sum + numbers, i < queries, 0.0), tl.load(delta + numbers, i < queries, 0.0)
     total = tl.zeros((owned, wide), tl.float32)
     below = tl.minimum(keys, (first + 1) // across * across) if causal else keys
-    total = _dq_over_keys(
-        own,
-        incoming,
-        sums,
-        deltas,
-        k,
-        v,
-        i,
-        0,
-        below,
-        total,
-        keys,
-        d,
-        stride,
-        scale,
-        False,
-        across,
-        wide,
-        even,
-        precision,
-        widen,
-    )
-    if causal:
-        end = tl.minimum(keys, first + owned)
-        total = _dq_over_keys(
-            own,
-            incoming,
-            sums,
-            deltas,
-            k,
-            v,
-            i,
-            below,
-            end,
-            total,
-            keys,
-            d,
-            stride,
-            scale,
-            True,
-            across,
-            wide,
-            even,
-            precision,
-            widen,
-        )
+    for part in tl.static_range(2 if causal else 1):
+        start, end = (below, tl.minimum(keys, first + owned)) if part == 1 else (0, below)
+        for key in range(start, end, across):
+            k_tile = _rows(k, key, keys, d, stride, across, wide, even)
+            p = tl.exp2(_product(q_tile, tl.trans(k_tile), precision, widen) * scale - sums[:, None])
+            if part == 1 or not even:
+                p = tl.where(_seen(i[:, None], (key + tl.arange(0, across))[None, :], keys, part == 1), p, 0.0)
+            values = _rows(v, key, keys, d, stride, across, wide, even)
+            ds = p * (_product(incoming, tl.trans(values), precision, widen) - deltas[:, None])
+            total += _product(ds.to(k_tile.dtype), k_tile, precision, widen)
     _store(_of_head(dq, queries, d, heads, by_row), total * slope, first, queries, d, stride, owned, wide)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _over_queries(  # type: ignore[no-untyped-def]
-    theirs,
-    values,
-    q,
-    g,
-    log_sum,
-    delta,
-    j,
-    start,
-    end,
-    k_total,
-    v_total,
-    queries,
-    keys,
-    d,
-    stride,
-    scale,
-    diagonal: tl.constexpr,
-    across: tl.constexpr,
-    wide: tl.constexpr,
-    even: tl.constexpr,
-    precision: tl.constexpr,
-    widen: tl.constexpr,
-):
-    """Scores lie transposed here, keys by queries, so that both products take them as they are."""
-    for first in range(start, end, across):
-        own = _rows(q, first, queries, d, stride, across, wide, even)
-        i = first + tl.arange(0, across)
-        # What does not exist has a probability of zero.
-        sums, deltas = tl.load(log_sum + i, i < queries, float("inf")), tl.load(delta + i, i < queries, 0.0)
-        p = tl.exp2(_product(theirs, tl.trans(own), precision, widen) * scale - sums[None, :])
-        if diagonal or not even:
-            p = tl.where(_seen(i[None, :], j[:, None], keys, diagonal), p, 0.0)
-        incoming = _rows(g, first, queries, d, stride, across, wide, even)
-        v_total += _product(p.to(incoming.dtype), incoming, precision, widen)
-        ds = p * (_product(values, tl.trans(incoming), precision, widen) - deltas[None, :])
-        k_total += _product(ds.to(own.dtype), own, precision, widen)
-    return k_total, v_total
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -364,66 +187,34 @@ def key_kernel(  # type: ignore[no-untyped-def]
     widen: tl.constexpr,
 ):
     head, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * owned
-    theirs = _rows(_of_head(k, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
+    k_tile = _rows(_of_head(k, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
     values = _rows(_of_head(v, keys, d, heads, by_row), first, keys, d, stride, owned, wide, even)
     q, g = _of_head(q, queries, d, heads, by_row), _of_head(g, queries, d, heads, by_row)
     log_sum, delta = log_sum + head * queries, delta + head * queries
     j = first + tl.arange(0, owned)
     k_total = tl.zeros((owned, wide), tl.float32)
     v_total = tl.zeros((owned, wide), tl.float32)
-    begin = 0
+    # First the queries on the causal diagonal, then those that see all of these keys.
+    start, below = 0, 0
     if causal:
         # The first query at or after the last of these keys, rounded up to a tile.
-        begin = tl.minimum(tl.cdiv(first + owned - 1, across) * across, tl.cdiv(queries, across) * across)
-        start = tl.minimum(first // across * across, begin)
-        k_total, v_total = _over_queries(
-            theirs,
-            values,
-            q,
-            g,
-            log_sum,
-            delta,
-            j,
-            start,
-            begin,
-            k_total,
-            v_total,
-            queries,
-            keys,
-            d,
-            stride,
-            scale,
-            True,
-            across,
-            wide,
-            even,
-            precision,
-            widen,
-        )
-    k_total, v_total = _over_queries(
-        theirs,
-        values,
-        q,
-        g,
-        log_sum,
-        delta,
-        j,
-        begin,
-        queries,
-        k_total,
-        v_total,
-        queries,
-        keys,
-        d,
-        stride,
-        scale,
-        False,
-        across,
-        wide,
-        even,
-        precision,
-        widen,
-    )
+        below = tl.minimum(tl.cdiv(first + owned - 1, across) * across, tl.cdiv(queries, across) * across)
+        start = tl.minimum(first // across * across, below)
+    for part in tl.static_range(0 if causal else 1, 2):
+        begin, end = (start, below) if part == 0 else (below, queries)
+        for query in range(begin, end, across):
+            # Scores lie transposed here, keys by queries, so that both products take them as they are.
+            q_tile = _rows(q, query, queries, d, stride, across, wide, even)
+            i = query + tl.arange(0, across)
+            # A query beyond the end gets a probability of zero.
+            sums, deltas = tl.load(log_sum + i, i < queries, float("inf")), tl.load(delta + i, i < queries, 0.0)
+            p = tl.exp2(_product(k_tile, tl.trans(q_tile), precision, widen) * scale - sums[None, :])
+            if part == 0 or not even:
+                p = tl.where(_seen(i[None, :], j[:, None], keys, part == 0), p, 0.0)
+            incoming = _rows(g, query, queries, d, stride, across, wide, even)
+            v_total += _product(p.to(incoming.dtype), incoming, precision, widen)
+            ds = p * (_product(values, tl.trans(incoming), precision, widen) - deltas[None, :])
+            k_total += _product(ds.to(q_tile.dtype), q_tile, precision, widen)
     _store(_of_head(dk, keys, d, heads, by_row), k_total * slope, first, keys, d, stride, owned, wide)
     _store(_of_head(dv, keys, d, heads, by_row), v_total, first, keys, d, stride, owned, wide)
 
@@ -442,17 +233,17 @@ def delta_kernel(  # type: ignore[no-untyped-def]
     wide: tl.constexpr,
     even: tl.constexpr,
 ):
-    """The sum of g * out in each row, which every gradient of a score in it has in common."""
+    """delta = the sum of g * out in each row, a term of the gradient of every score of the row."""
     first = tl.program_id(0) * owned
     incoming = _rows(_of_head(g, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
-    own = _rows(_of_head(out, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
+    out_tile = _rows(_of_head(out, queries, d, heads, by_row), first, queries, d, stride, owned, wide, even)
     i = first + tl.arange(0, owned)
-    total = tl.sum(incoming.to(tl.float32) * own.to(tl.float32), 1)
+    total = tl.sum(incoming.to(tl.float32) * out_tile.to(tl.float32), 1)
     tl.store(delta + tl.program_id(1).to(tl.int64) * queries + i, total, i < queries)
 
 
 class Tiles(NamedTuple):
-    """Rows that a program owns, rows that pass by at a time, warps, and loads under way."""
+    """Rows that a program owns, rows per iteration of its loop, warps, and stages of software pipelining."""
 
     owned: int
     across: int
@@ -460,8 +251,8 @@ class Tiles(NamedTuple):
     stages: int
 
 
-# By the widest head that they are for, in half precision. Up to 128 within 2 % of the fastest of ten on an H100; wider
-# ones were not tried.
+# By the widest head that each is for, in half precision. Up to 128 they are within 2 % of the fastest of ten
+# configurations on an H100; wider heads were not tuned.
 FORWARD = {128: Tiles(64, 64, 4, 3), 256: Tiles(64, 32, 4, 2)}
 QUERY = {64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 32, 4, 1)}
 KEY = {64: Tiles(64, 128, 4, 2), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 32, 4, 1)}
@@ -475,7 +266,7 @@ def _tiles(q: Tensor, by_width: dict[int, Tiles]) -> Tiles:
 
 
 class Shape(NamedTuple):
-    """What all kernels of a call are told, in their order."""
+    """Arguments that all kernels of a call take, in their order."""
 
     queries: int
     keys: int

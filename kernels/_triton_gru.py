@@ -1,4 +1,4 @@
-"""A GRU layer's scan with its cells, and their gradient, in Triton; the products are a library's."""
+"""A GRU layer's scan in Triton: cells and their gradient; a library computes the products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A product of matrices with any strides in Triton, and x · Wᵀ + b with its gradients made of it; shared by several
+"""A product of matrices with any strides in Triton, and x · Wᵀ + b with its gradients on top of it; shared by several
 operators."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TritonLinear(torch.autograd.Function):
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a · b + bias, which may be a row or a matrix, as tf32 where torch's own products may be, else exactly."""
+    """a · b + bias, which may be a row or a matrix, in tf32 where torch's own products may use it, else in f32."""
     (m, k), n = a.shape, b.shape[1]
     c = a.new_empty((m, n))
     if c.numel() == 0:

@@ -31,7 +31,7 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """One head after the other, which keeps the scores of a single one in memory at a time."""
+    """One head after the other, so that only the scores of one head are in memory."""
     heads = [_one_head(*head, causal) for head in zip(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), strict=True)]
     return torch.stack(heads).view(*q.shape[:3], v.shape[3])
 
@@ -59,7 +59,7 @@ def cost(case: Case) -> Cost:
     """Two products forward.
 
     Backward computes the scores again and then four gradients, five products in all, from q, k, v and the incoming
-    gradient; what a softmax takes is not counted.
+    gradient; the softmax is not counted.
     """
     heads, d = case["b"] * case["h"], case["d"]
     per_query, per_key = heads * case["q"] * d, heads * case["k"] * d
@@ -76,8 +76,7 @@ def depth(case: Case) -> int:
 
 @functools.cache
 def register_native() -> None:
-    """Shapes for torch.compile, and the gradients, for the torch operators that the library defines; once, whoever
-    asks."""
+    """Shapes for torch.compile, and the gradients, for the torch operators that the library defines; only once."""
 
     @torch.library.register_fake("warpwatch::attention")  # type: ignore[untyped-decorator]
     def fake(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
@@ -174,11 +173,11 @@ def v1(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 
 def _torch_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """torch's fused kernels read 16 bytes at a time wherever a tensor begins: elsewhere they end in an error that costs
-    the process its context, or, in cuDNN, in NaN.
+    """torch's fused kernels read 16 bytes at a time without checking alignment: an unaligned tensor ends in an error
+    that destroys the process's CUDA context or, in cuDNN, in NaN.
 
-    So what begins elsewhere is copied, the gradient that comes in too, and so is what has gaps between its elements,
-    which they refuse.
+    Unaligned tensors are therefore copied, the incoming gradient as well, and so are tensors with gaps, which the
+    kernels refuse.
     """
     out = F.scaled_dot_product_attention(aligned(q), aligned(k), aligned(v), is_causal=causal)
     if out.requires_grad:
@@ -238,7 +237,7 @@ def sdpa_efficient(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 @operator.variant(
     "sdpa_cudnn",
     idea="cuDNN's fused attention",
-    outcome="152 µs for 4 x 16 causal heads of 2048 x 128 in bf16 on an H200: the one to beat",
+    outcome="the fastest on an H200; v2, which lets torch choose, takes the same time",
     devices=("cuda",),
     unsupported=cudnn_unsupported,
 )
@@ -318,9 +317,11 @@ def v3_unsupported(case: Case, device: DeviceKind) -> str | None:
 
 @operator.variant(
     "v3",
-    idea="scores stay on chip: tiles with an online softmax, backward from the sums alone; vectors in C++ on the CPU, mma.sync on CUDA, "
-    "where f32 is multiplied as sums of two tf32 numbers",
-    outcome="332 µs for 4 x 16 causal heads of 2048 x 128 in bf16 on an H200: loses to cuDNN's 152 and FlashAttention's 267",
+    idea=(
+        "scores stay on chip: tiles with an online softmax, and backward recomputes them from the stored sums; "
+        "C++: vectors; CUDA: mma.sync, with f32 split into two tf32 numbers"
+    ),
+    outcome="loses to cuDNN and FlashAttention on an H200: mma.sync does not reach the rate of Hopper's wgmma",
     native=True,
     unsupported=v3_unsupported,
 )
@@ -376,8 +377,8 @@ def triton_refused(case: Case, device: DeviceKind) -> str | None:
 
 @operator.variant(
     "triton",
-    idea="v3's algorithm: 64 queries per program, keys pass by",
-    outcome="199 µs for 4 x 16 causal heads of 2048 x 128 in bf16 on an H200 and 634 backward: beats FlashAttention's 267 and 835, loses to cuDNN's 152 and 445",
+    idea="v3's algorithm: a program owns 64 queries and loops over the keys",
+    outcome="beats FlashAttention on an H200, forward and backward; loses to cuDNN",
     unsupported=triton_refused,
 )
 def triton_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:

@@ -1,8 +1,8 @@
 """Causal convolution with a filter as long as the row: out[t] = eps + sum over u <= t of w[T - 1 - (t - u)] k[u], per
 channel.
 
-k lies as (batch, channels, length), w as (channels, length), and eps is one number. The last tap of w belongs to the
-present.
+k is (batch, channels, length), w is (channels, length), and eps is one number. The last tap of w weights the present
+element.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
 
 
 def reference(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
-    """Distance by distance: what is d places apart is weighed by one tap."""
+    """Distance by distance: one tap weights all elements d places back."""
     length = k.shape[2]
     y = eps.expand(k.shape).clone()
     for d in range(length):
@@ -43,7 +43,7 @@ def reference(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
 
 
 def cost(case: Case) -> Cost:
-    """A product and a sum for each pair u <= t; backward twice that, for k and for w, and one sum per output for eps."""
+    """A product and a sum per pair u <= t; backward twice that, for k and w, and one sum per output for eps."""
     batch, channels, length = case["batch"], case["channels"], case["length"]
     elements, pairs = batch * channels * length, batch * channels * length * (length + 1)
     if case.direction == "fwd":
@@ -168,8 +168,11 @@ def fast_length(least: int) -> int:
 
 @operator.variant(
     "v3",
-    idea="the Toeplitz matrix lives in registers, as one number per distance: C++ in tiles of vectors; CUDA in tiles of 32 rows and 256 times",
-    outcome="427 µs for 8 x 1024 rows of 1024 in f32 on an H200: loses to v2's 265, whose transform does fewer operations; v1 2687",
+    idea=(
+        "the Toeplitz matrix stays in registers, one number per distance; C++: tiles of vectors; CUDA: tiles of "
+        "32 rows by 256 time steps"
+    ),
+    outcome="beats v1; loses to v2, whose transform does fewer operations",
     native=True,
     unsupported=lambda case, device: "computes in f32: see the f32 case" if case.precision == "tf32" else None,
 )
@@ -179,8 +182,11 @@ def v3(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
 
 @operator.variant(
     "v4",
-    idea="Toeplitz tiles on tensor cores in tf32: 30 numbers are all fragments of 64 inputs; the filter's gradient as sums along diagonals",
-    outcome="198 µs for 32 x 768 rows of 768 in tf32 on an H200; triton 232, compile 4391; 585 backward, compile 33 ms",
+    idea=(
+        "Toeplitz tiles on tensor cores in tf32: the fragments of 64 inputs hold 30 different numbers; the "
+        "filter's gradient is summed along diagonals"
+    ),
+    outcome="the fastest in tf32, forward and backward",
     native=True,
     devices=("cuda",),
     unsupported=lambda case, device: (
@@ -210,7 +216,10 @@ def conv_triton_unsupported(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="tiles of the Toeplitz matrix gathered from w, then tl.dot",
-    outcome="230 µs for 32 x 768 rows of 768 in tf32 on an H200, v4 198, compile 4391; 4.4 ms backward, v4 585 µs",
+    outcome=(
+        "beats compile; close behind v4 forward, far behind it backward, where the filter's gradient uses no "
+        "tensor cores"
+    ),
     unsupported=conv_triton_unsupported,
     no_special_values=_TRIANGLE,
 )
@@ -288,7 +297,7 @@ else:
 
 
 class TritonConv(torch.autograd.Function):
-    """The Triton kernels: k's gradient is the same convolution with time running backwards."""
+    """The Triton kernels: k's gradient is the same convolution with time reversed."""
 
     @staticmethod
     def forward(ctx: Any, k: Tensor, w: Tensor, eps: Tensor) -> Tensor:

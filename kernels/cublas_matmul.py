@@ -170,7 +170,7 @@ def v1(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
     )
 
 
-@operator.variant("v2", idea="torch.matmul of transposed views, which torch hands to the library as they lie")
+@operator.variant("v2", idea="torch.matmul of transposed views, which torch passes to the library without a copy")
 def v2(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
     return torch.matmul(a.mT if trans_a else a, b.mT if trans_b else b)
 
@@ -188,7 +188,10 @@ def no_tf32(case: Case, _device: DeviceKind) -> str | None:
 
 @operator.variant(
     "v3",
-    idea="C++ blocked for registers and cache; panels are packed from any strides, a sum over the batch is one longer sum",
+    idea=(
+        "C++ blocked for registers and cache; panels are packed from any strides, and a sum over the batch is "
+        "one longer sum"
+    ),
     native=True,
     devices=("cpu",),
     unsupported=no_tf32,
@@ -199,8 +202,11 @@ def v3(a: Tensor, b: Tensor, trans_a: bool, trans_b: bool) -> Tensor:
 
 @operator.variant(
     "cublas",
-    idea="cublasGemmEx and StridedBatchedEx called directly: a handle per thread and device, one call for any rank and most views",
-    outcome="35.8 µs for 64 products of 512 cubed in bf16 on an H200, as torch's own",
+    idea=(
+        "cublasGemmEx and StridedBatchedEx called directly: a handle per thread and device, one call for any "
+        "rank and most views"
+    ),
+    outcome="as fast as torch's own call: the library's kernel is the same",
     native=True,
     devices=("cuda",),
 )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._captured import CapturedCall
 from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
@@ -25,8 +26,8 @@ from ._triton_gru import triton_scan
 
 Outputs = tuple[Tensor, Tensor]
 LONGEST_COMPILED = 64
-MOST_RESIDENT = 1024
-"""Hidden units whose f32 weights a GPU with 132 multiprocessors surely holds on chip."""
+UNITS_EACH = 8
+"""Hidden units whose f32 weights and states one multiprocessor surely holds in shared memory."""
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def _library(x: Tensor, h0: Tensor, weights: Sequence[Tensor], cudnn: bool) -> O
 
 
 def by_torch(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
-    """torch.nn.GRU: on a GPU cuDNN's, whose gates in f32 are 2e-6 to 4e-6 off."""
+    """torch.nn.GRU: on a GPU cuDNN's, whose gates have errors of 2e-6 to 4e-6 in f32."""
     return _library(x, h0, weights, cudnn=True)
 
 
@@ -141,7 +142,7 @@ operator = Operator(
 def _through_layers(
     x: Tensor, h0: Tensor, weights: Sequence[Tensor], scan: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 ) -> Outputs:
-    """The layers with each one's input products done for all steps at once; `scan` does the rest of a layer."""
+    """All layers: the input products of a layer's steps in one product, then `scan` for the rest of the layer."""
     last = []
     for h, (w_ih, w_hh, b_ih, b_hh) in layers_of(h0, weights):
         x = scan(torch.nn.functional.linear(x, w_ih, b_ih), h, w_hh, b_hh)
@@ -185,7 +186,7 @@ def aten_gru(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
 
 
 def flatten(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> dict[str, Any]:
-    """The weights as cuDNN wants them, in one piece of memory; as they are where gradients must find them."""
+    """The weights in one buffer, as cuDNN requires; unchanged where autograd needs the original tensors."""
     if torch.is_grad_enabled():
         return {"flat": list(weights)}
     flat = [weight.clone() for weight in weights]
@@ -196,33 +197,13 @@ def flatten(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> dict[str, Any]:
 
 @operator.variant(
     "cudnn",
-    idea="torch.nn.GRU on cuDNN, its weights in one piece of memory beforehand",
-    outcome="665 µs there; its f32 gates are off by 2e-6 to 4e-6",
+    idea="torch.nn.GRU on cuDNN, its weights packed into one buffer beforehand",
+    outcome="loses to v3 with many rows; its f32 gates round more coarsely than products in f32",
     devices=("cuda",),
     prepare=flatten,
 )
 def cudnn(x: Tensor, h0: Tensor, weights: Sequence[Tensor], flat: Sequence[Tensor]) -> Outputs:
     return _library(x, h0, flat, cudnn=True)
-
-
-class CapturedCall:
-    """v2 in a CUDA graph, on the very tensors that it was captured with."""
-
-    def __init__(self, x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> None:
-        ahead = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        ahead.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(ahead):
-            v2(x, h0, weights)
-        torch.cuda.current_stream().wait_stream(ahead)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._outputs = v2(x, h0, weights)
-
-    def __call__(self) -> Outputs:
-        """The next replay overwrites the graph's own outputs, so that they are copied."""
-        self._graph.replay()
-        out, last = self._outputs
-        return out.clone(), last.clone()
 
 
 def forward_only(case: Case, _device: DeviceKind) -> str | None:
@@ -234,10 +215,11 @@ def forward_only(case: Case, _device: DeviceKind) -> str | None:
     idea="v2 captured beforehand: one launch for the whole loop, and a copy of the outputs",
     devices=("cuda",),
     unsupported=forward_only,
-    prepare=lambda **inputs: {"captured": CapturedCall(**inputs)},
+    prepare=lambda **inputs: {"captured": CapturedCall(v2, **inputs)},
 )
 def cuda_graph(x: Tensor, h0: Tensor, weights: Sequence[Tensor], captured: CapturedCall) -> Outputs:
-    return captured()
+    outputs: Outputs = captured()
+    return outputs
 
 
 def full_precision_only(case: Case, device: DeviceKind) -> str | None:
@@ -248,8 +230,11 @@ def full_precision_only(case: Case, device: DeviceKind) -> str | None:
 
 @operator.variant(
     "v3",
-    idea="C++ on the CPU, threads take rows through all steps without meeting; on CUDA a library product and one own cell kernel per step",
-    outcome="626 µs for 32 steps of 128 rows, 512 units, on an H200; cudnn 665, compile 611",
+    idea=(
+        "C++: each thread takes its rows through all steps without a barrier; CUDA: a library product and one "
+        "cell kernel of ours per step"
+    ),
+    outcome="with many rows between cuDNN and compile forward, and the fastest backward",
     native=True,
     unsupported=full_precision_only,
 )
@@ -260,13 +245,21 @@ def v3(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
 def resident_only(case: Case, _device: DeviceKind) -> str | None:
     if case.precision != "f32":
         return "keeps its weights in f32 only"
-    return None if case["hidden"] <= MOST_RESIDENT else f"more than {MOST_RESIDENT} units' weights do not fit on chip"
+    # On 132 multiprocessors this is 1024.
+    most = UNITS_EACH * torch.cuda.get_device_properties().multi_processor_count // 128 * 128
+    return None if case["hidden"] <= most else f"more than {most} units' weights do not fit on chip"
 
 
 @operator.variant(
     "v4",
-    idea="one launch per layer: each block keeps its units' weights in shared memory, rows of the batch meet at a barrier after every step",
-    outcome="49 µs for 13 steps of one row, 512 units, on an H200; compile 99, cudnn 103; with 128 rows the products are long, 641 for 32 steps, v3 633",
+    idea=(
+        "one launch per layer: each block keeps its units' weights in shared memory; the blocks of a batch row "
+        "meet at a barrier after every step"
+    ),
+    outcome=(
+        "the fastest with one row, where launches are the limit; with many rows the products are, and it is no "
+        "faster than v3"
+    ),
     native=True,
     devices=("cuda",),
     unsupported=resident_only,
@@ -293,7 +286,7 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="a library product and one Triton kernel for the cells, per step",
-    outcome="637 µs there",
+    outcome="as fast as v3 forward, close behind it backward",
     unsupported=triton_reason,
 )
 def triton_gru(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:

@@ -188,10 +188,10 @@ def cudnn(e: Tensor, h: Tensor, c: Tensor, **weights: Tensor) -> Outputs:
 def context(
     e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
 ) -> dict[str, Tensor]:
-    """What c contributes, with the biases: (batch, 3H) to the gates and (batch, V) to the logits; and the columns of
-    the weights that a step goes on using.
+    """The context's products plus biases, (batch, 3H) for the gates and (batch, V) for the logits, and the columns of
+    the weights that every step uses. Variants with these ignore the inputs that went into them (`_in_context`).
 
-    All columns come from one split each, whose gradient is one concatenation and no sum of padded ones.
+    One split makes all columns, so that its gradient is one concatenation instead of a sum of padded tensors.
     """
     width, hidden = e.shape[1], h.shape[1]
     w_e, w_c = torch.split(w_ih, [width, hidden], dim=1)
@@ -201,31 +201,22 @@ def context(
 
 @operator.variant(
     "split",
-    idea="the context's products computed once; four products into sums that are there already",
+    idea="the context's products computed once; four products that add to sums which exist already",
     prepare=context,
 )
 def split(
     e: Tensor,
     h: Tensor,
-    c: Tensor,
-    w_ih: Tensor,
     w_hh: Tensor,
-    b_ih: Tensor,
     b_hh: Tensor,
-    w_fc: Tensor,
-    b_fc: Tensor,
     gates: Tensor,
     logits: Tensor,
     w_e: Tensor,
     w_eh: Tensor,
+    **_in_context: Tensor,
 ) -> Outputs:
     v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)
-    gates, recurrent = torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t())
-    h = (
-        torch.ops.aten._thnn_fused_gru_cell(gates, recurrent, h)[0]
-        if e.is_cuda
-        else _recurrent.cell(gates, recurrent, h)
-    )
+    h = _recurrent.fused_cell(torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t()), h)
     return torch.addmm(torch.addmm(logits, e, v_e.t()), h, v_h.t()), h
 
 
@@ -239,8 +230,11 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 
 @operator.variant(
     "v3",
-    idea="own kernels, the context's products computed once: one launch for products and cell, one for the logits; gradients by a library",
-    outcome="13.6 µs for one row onto 5893 words on an H200; compile 25.6, v2 26.6, cudnn 38; 158 backward, v2 66",
+    idea=(
+        "our kernels, the context's products computed once: one launch for products and cell, one for the "
+        "logits; gradients by a library"
+    ),
+    outcome="the fastest with one row: a step is two launches; the gradient loses to v2's",
     native=True,
     unsupported=native_unsupported,
     prepare=context,
@@ -248,21 +242,17 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 def v3(
     e: Tensor,
     h: Tensor,
-    c: Tensor,
-    w_ih: Tensor,
     w_hh: Tensor,
-    b_ih: Tensor,
     b_hh: Tensor,
-    w_fc: Tensor,
-    b_fc: Tensor,
     gates: Tensor,
     logits: Tensor,
     w_e: Tensor,
     w_eh: Tensor,
+    **_in_context: Tensor,
 ) -> Outputs:
-    own = (e, h, w_e, w_hh, b_hh, gates, w_eh, logits)
-    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in own)
-    y, after, _ = torch.ops.warpwatch.gru_step(*own, keep)
+    operands = (e, h, w_e, w_hh, b_hh, gates, w_eh, logits)
+    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
+    y, after, _ = torch.ops.warpwatch.gru_step(*operands, keep)
     return y, after
 
 
@@ -278,24 +268,20 @@ def triton_reason(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "triton",
     idea="split with products and cell in Triton",
-    outcome="57 µs there: loses to all, its tiles are made for more rows",
+    outcome="loses to all other variants: its tiles are made for more rows",
     unsupported=triton_reason,
     prepare=context,
 )
 def triton_step(
     e: Tensor,
     h: Tensor,
-    c: Tensor,
-    w_ih: Tensor,
     w_hh: Tensor,
-    b_ih: Tensor,
     b_hh: Tensor,
-    w_fc: Tensor,
-    b_fc: Tensor,
     gates: Tensor,
     logits: Tensor,
     w_e: Tensor,
     w_eh: Tensor,
+    **_in_context: Tensor,
 ) -> Outputs:
     multiply: Callable[..., Tensor] = TritonLinear.apply
     v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)

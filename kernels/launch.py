@@ -1,8 +1,8 @@
-"""What everything else stands on: an empty launch, one addition, copies between and inside memories, waiting for the
+"""The costs below every kernel: an empty launch, one addition, copies between and inside memories, waiting for the
 device.
 
-The way is the name of a case's size: `empty`, `add` (y = x + 1), `h2d` (host to device), `d2h`, `d2d` and `sync`, over
-so many elements. The result of `d2h` lies on the host; `empty` and `sync` hand on what they were given.
+The operation is the name of a case's size: `empty`, `add` (y = x + 1), `h2d` (host to device), `d2h`, `d2d` and `sync`,
+over so many elements. The result of `d2h` lies on the host; `empty` and `sync` return their input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
 
 
 def way_of(case: Case) -> tuple[str, int]:
-    """(the way, number of elements)."""
+    """(the operation, number of elements)."""
     ((way, n),) = case.sizes
     assert isinstance(n, int)
     return way, n
@@ -41,7 +41,7 @@ def reference(x: Tensor, way: str, device: torch.device) -> Tensor:
 
 
 def cost(case: Case) -> Cost:
-    """A copy inside a memory reads and writes there; one between two memories touches the device's once."""
+    """A copy inside one memory reads and writes it; a copy between memories accesses the device's once."""
     way, n = way_of(case)
     touched = {"empty": 0, "sync": 0, "h2d": 1, "d2h": 1, "add": 2, "d2d": 2}[way]
     return Cost(n if way == "add" else 0, touched * n * case.element_bytes)
@@ -55,7 +55,7 @@ def register_native() -> None:
 
 
 def only(*ways: str, why: str) -> Any:
-    """Variants that have something of their own to say on these ways alone."""
+    """For variants that differ from the others in these operations only."""
 
     def unsupported(case: Case, device: DeviceKind) -> str | None:
         way, _ = way_of(case)
@@ -103,7 +103,10 @@ operator = Operator(
 
 @operator.variant(
     "v1",
-    idea="what torch does unasked: a kernel that sleeps for no time, x + 1, copies of pageable memory, a wait for the whole device",
+    idea=(
+        "torch's defaults: a kernel that sleeps for no time, x + 1, copies of pageable memory, a wait for the "
+        "whole device"
+    ),
     unsupported=only("empty", "add", "sync", *COPIES, why=""),
 )
 def v1(x: Tensor, way: str, device: torch.device) -> Tensor:
@@ -115,7 +118,7 @@ def v1(x: Tensor, way: str, device: torch.device) -> Tensor:
 
 
 def pin(x: Tensor, way: str, device: torch.device) -> dict[str, Any]:
-    """The host's side of a copy to the device in page-locked memory, which the device reads by itself."""
+    """The host's operand of a copy to the device in page-locked memory, which the device reads directly."""
     return {"x_pinned": x.contiguous().pin_memory()} if way == "h2d" else {"x_pinned": x}
 
 
@@ -140,8 +143,10 @@ def v2(x: Tensor, way: str, device: torch.device, x_pinned: Tensor) -> Tensor:
 
 @operator.variant(
     "v3",
-    idea="our own empty kernel, addition and copy of 16 bytes per access; on the CPU an empty call and a copy by all threads",
-    outcome="0.69 µs for nothing in a graph on an H200, as v1",
+    idea=(
+        "our empty kernel, addition and copy of 16 bytes per access; on the CPU an empty call and a copy by all threads"
+    ),
+    outcome="an empty kernel costs the same as v1's; loses to v4 in copies",
     native=True,
     unsupported=only("empty", "add", "d2d", why="torch's copies and waits are the runtime's own: see v1 and v2"),
 )
@@ -156,7 +161,7 @@ def v3(x: Tensor, way: str, device: torch.device) -> Tensor:
 @operator.variant(
     "v4",
     idea="cudaMemcpyAsync, or memcpy on one CPU thread",
-    outcome="32.9 µs for 64 MB on an H200, 96 % of its copy rate, as copy_",
+    outcome="as fast as copy_: memory bandwidth is the limit",
     native=True,
     unsupported=only("d2d", why="it copies inside one memory"),
 )

@@ -1,12 +1,11 @@
-"""The lottery ticket: train a small network, prune its smallest weights, rewind those that survive to where they began,
-and repeat.
+"""The lottery ticket: train a small network, prune its smallest weights, reset the others to their initial values, and
+repeat.
 
-A network of one hidden layer, y = tanh(x · W1) · W2, learns an exclusive or that lies in two directions of x, by plain
-gradient descent over all samples. All noise is drawn from the seed and training is deterministic. The classes lie far
-apart, so what a network has learnt does not depend on the last bits of its weights: float32 and float64 agree on the
-accuracy of every round.
+A network of one hidden layer, y = tanh(x · W1) · W2, learns an exclusive or of two directions of x, by plain gradient
+descent over all samples. All noise is drawn from the seed and training is deterministic. The classes are far apart, so
+the accuracy does not depend on the last bits of the weights: float32 and float64 agree on the accuracy of every round.
 
-The outputs are, for each round, the accuracy on samples not trained on and the number of weights that were left.
+The outputs are, for each round, the accuracy on samples not trained on and the number of weights that remain.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
 
 
 def kept(case: Case) -> tuple[int, ...]:
-    """Weights that are left in each round: all, then `percent` of those of the round before."""
+    """Weights that remain in each round: all, then `percent` of the round before."""
     counts = [weights(case)]
     for _ in range(case["rounds"] - 1):
         counts.append(counts[-1] * case["percent"] // 100)
@@ -66,12 +65,12 @@ def weights(case: Case) -> int:
 
 
 def rate(hidden: int) -> float:
-    """Of learning; the wider the network, the more weights move at once."""
+    """The learning rate; it falls with the width, because more weights move in one step."""
     return 24.0 / hidden
 
 
 def derivatives(x: Tensor, target: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the mean cross-entropy, by hand."""
+    """Gradients of the mean cross-entropy, written by hand."""
     h = torch.tanh(x @ w1)
     d = (torch.softmax(h @ w2, dim=-1) - target) / x.shape[0]
     return x.mT @ ((d @ w2.mT) * (1 - h * h)), h.mT @ d
@@ -101,10 +100,10 @@ def in_steps(step: Step) -> Train:
 def tickets(
     x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...], train: Train, prune: Prune
 ) -> tuple[Tensor, Tensor]:
-    """All rounds; `train` makes the steps of one, `prune` tells which of some weights are the largest."""
+    """All rounds; `train` makes the steps of one round, `prune` returns the mask of the largest weights."""
     target = F.one_hot(labels, CLASSES).to(x.dtype)[:-TESTED]
     mask = torch.ones(w1.numel() + w2.numel(), dtype=torch.bool, device=x.device)
-    accuracy, left = [], []
+    accuracy, remaining = [], []
     for following in (*kept[1:], None):
         mask1, mask2 = (
             part.view(w.shape).to(x.dtype)
@@ -113,10 +112,10 @@ def tickets(
         a, b = train(x[:-TESTED], target, w1 * mask1, w2 * mask2, mask1, mask2, rate(w1.shape[1]), steps)
         right = (torch.tanh(x[-TESTED:] @ a) @ b).argmax(dim=-1) == labels[-TESTED:]
         accuracy.append(right.to(x.dtype).mean())
-        left.append(mask.sum())
+        remaining.append(mask.sum())
         if following is not None:
             mask = prune(torch.cat([a.flatten(), b.flatten()]), following)
-    return torch.stack(accuracy), torch.stack(left)
+    return torch.stack(accuracy), torch.stack(remaining)
 
 
 def largest(w: Tensor, keep: int) -> Tensor:
@@ -130,7 +129,7 @@ def reference(
 
 
 def cost(case: Case) -> Cost:
-    """Dense products alone: two forward, three backward, in every step of every round.
+    """Counts dense products only: two forward, three backward, in every step of every round.
 
     Samples and weights are read once.
     """
@@ -211,7 +210,7 @@ def largest_natively(w: Tensor, keep: int) -> Tensor:
 @operator.variant(
     "v1",
     idea="autograd in every step, dense masks, a stable sort to prune",
-    outcome="960 ms for 256 samples of 16 features, 32 hidden and 11 rounds of 100 steps on an H200; autograd fits no CUDA graph",
+    outcome="the slowest: launches are the limit, and no CUDA graph can capture autograd",
 )
 def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, in_steps(descend_by_autograd), largest)
@@ -219,8 +218,8 @@ def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
 
 @operator.variant(
     "v2",
-    idea="gradients by hand instead of a tape, torch.topk to prune",
-    outcome="59 ms as a CUDA graph where v1 takes 960 on an H200; 400 eager",
+    idea="hand-written gradients instead of autograd, torch.topk to prune",
+    outcome="beats v1, and a CUDA graph can capture it",
 )
 def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest_by_topk)
@@ -229,7 +228,7 @@ def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
 @operator.variant(
     "foreach",
     idea="v2 with both layers' updates in one call each",
-    outcome="50 ms where v2 takes 59 on an H200; eager 370, v2 400",
+    outcome="beats v2: fewer launches per step",
 )
 def foreach(
     x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]
@@ -240,7 +239,7 @@ def foreach(
 @operator.variant(
     "v3",
     idea="v2 pruned by our own magnitude_prune",
-    outcome="60 ms on an H200, as v2: it prunes ten times in 1,100 steps",
+    outcome="as fast as v2: pruning is rare next to training steps",
     native=True,
 )
 def v3(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -248,8 +247,8 @@ def v3(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
 
 
 def resident_only(case: Case, device: DeviceKind) -> str | None:
-    """What csrc/lottery/train.cu can take: rows and columns are rounded up there, by as much as is added here, and 512
-    tiles are the most."""
+    """The limits of csrc/lottery/train.cu: it rounds rows and columns up by at most the numbers added here, and takes
+    at most 512 tiles."""
     samples, features, hidden = case["samples"] + 1, case["features"] + 7, case["hidden"] + 7
     numbers = samples * (features + 2 * hidden + 4) + 3 * features * hidden
     if device == "cpu" or (numbers * case.element_bytes <= SHARED_BYTES and features * hidden <= MOST_WEIGHTS):
@@ -259,8 +258,11 @@ def resident_only(case: Case, device: DeviceKind) -> str | None:
 
 @operator.variant(
     "v4",
-    idea="all steps of a round in one call: on CUDA one block that keeps samples and weights in shared memory, in C++ vectors of hidden values",
-    outcome="7.3 ms where compile takes 42 on an H200, eager as well; 15 ms on two CPU cores, foreach 100",
+    idea=(
+        "all steps of a round in one call; CUDA: one block keeps samples and weights in shared memory; C++: "
+        "vectors of hidden values"
+    ),
+    outcome="the fastest on both devices: no launches and no global memory between steps",
     native=True,
     unsupported=resident_only,
 )
@@ -271,7 +273,7 @@ def v4(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
 @operator.variant(
     "compile",
     idea="v2 with a compiled step",
-    outcome="42 ms where v2 takes 59 on an H200; eager 380",
+    outcome="beats v2 and foreach as a CUDA graph; run eagerly, it is as fast as they are",
     unsupported=compile_unsupported,
 )
 def compiled_step(

@@ -1,5 +1,4 @@
-"""C = A · B: the product of two matrices, as a ladder of kernels in which every rung has one more idea than the one
-before."""
+"""C = A · B: the product of two matrices, as a series of kernels, each with one more idea than the one before."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def depth(case: Case) -> int:
 
 @functools.cache
 def register_native() -> None:
-    """Shapes for torch.compile, and the gradients, for the torch operator that the library defines; once, whoever asks."""
+    """Shapes for torch.compile, and the gradients, for the torch operator that the library defines; only once."""
 
     @torch.library.register_fake("warpwatch::matmul")  # type: ignore[untyped-decorator]
     def fake(a: Tensor, b: Tensor, version: int = NAIVE) -> Tensor:
@@ -130,7 +129,7 @@ def too_large_for_v1(case: Case, _device: DeviceKind) -> str | None:
 
 
 def full_precision_only(case: Case, _device: DeviceKind) -> str | None:
-    """For what multiplies floats as they are whatever the case allows."""
+    """For variants that multiply in full f32 even where the case allows tf32."""
     return "multiplies in f32: see the f32 case" if "tf32" in case.precision else None
 
 
@@ -173,20 +172,20 @@ def v2(a: Tensor, b: Tensor) -> Tensor:
 
 
 _OUTCOMES = {
-    "v3": "275 ms for 4096 cubed in f32 on an H200",
-    "v4": "44.8 ms there",
-    "v5": "30.5 ms there",
-    "v6": "8.0 ms there",
-    "v7": "4.18 ms there",
-    "v8": "4.19 ms there: no faster than v7",
-    "v9": "3.30 ms there",
-    "v10": "3.02 ms there, cuBLAS 2.68",
-    "v11": "499 µs for 4096 cubed in bf16 on an H200, cuBLAS 190: mma.sync does not reach the rate of Hopper's own wgmma",
+    "v3": "the slowest: neighbouring threads read different lines of B",
+    "v4": "beats v3: reads are coalesced",
+    "v5": "beats v4: fewer reads of global memory",
+    "v6": "beats v5: fewer reads of shared memory per result",
+    "v7": "beats v6: more results per read of shared memory",
+    "v8": "no faster than v7: the width of an access is not the limit",
+    "v9": "beats v8: copies overlap with products",
+    "v10": "the fastest of our f32 kernels; loses to cuBLAS",
+    "v11": "loses to cuBLAS on an H200: mma.sync does not reach the rate of Hopper's wgmma",
 }
 
 
 def _rung(name: str, version: int, idea: str, **options: Any) -> None:
-    """Registers a rung of the ladder as variant `name`."""
+    """Registers one version of the native kernel as variant `name`."""
 
     def rung(a: Tensor, b: Tensor) -> Tensor:
         return native_matmul(a, b, version)
@@ -278,7 +277,7 @@ class Preferred(torch.autograd.Function):
 
 @contextmanager
 def preferring(library: str) -> Iterator[None]:
-    """torch's products come from `library` inside."""
+    """Inside, torch computes products by `library`."""
     before = torch.backends.cuda.preferred_blas_library()
     torch.backends.cuda.preferred_blas_library(library)
     try:
@@ -324,7 +323,10 @@ def triton_split_refused(case: Case, device: DeviceKind) -> str | None:
 
 
 @operator.variant(
-    "triton", idea="64 x 64 results each", outcome="470 µs for 4096 cubed, bf16, H200", unsupported=triton_refused
+    "triton",
+    idea="64 x 64 results per program",
+    outcome="loses to triton_swizzled in bf16, as fast in f32",
+    unsupported=triton_refused,
 )
 def triton_naive(a: Tensor, b: Tensor) -> Tensor:
     c: Tensor = TritonMatmul.apply(a, b, "naive")  # type: ignore[no-untyped-call]
@@ -333,8 +335,8 @@ def triton_naive(a: Tensor, b: Tensor) -> Tensor:
 
 @operator.variant(
     "triton_swizzled",
-    idea="128 x 128 results, tiles in groups of 8 rows",
-    outcome="284 µs there",
+    idea="128 x 128 results per program, tiles in groups of 8 rows",
+    outcome="beats triton in bf16: each element loaded serves more results",
     unsupported=triton_refused,
 )
 def triton_swizzled(a: Tensor, b: Tensor) -> Tensor:
@@ -349,7 +351,10 @@ def triton_split(a: Tensor, b: Tensor) -> Tensor:
 
 
 @operator.variant(
-    "triton_tuned", idea="triton_swizzled, tiles by triton.autotune", outcome="214 µs there", unsupported=triton_refused
+    "triton_tuned",
+    idea="triton_swizzled, tiles by triton.autotune",
+    outcome="the fastest of the Triton variants; loses to cuBLAS",
+    unsupported=triton_refused,
 )
 def triton_tuned(a: Tensor, b: Tensor) -> Tensor:
     c: Tensor = TritonMatmul.apply(a, b, "tuned")  # type: ignore[no-untyped-call]
@@ -416,7 +421,7 @@ compile for minutes."""
 
 @functools.cache
 def _tuned_kernel(scalar: bool) -> Any:
-    """The kernel that finds its tiles by trying them; the fixed ones where there is no GPU to try them on."""
+    """The autotuned kernel; None without a GPU to tune on, where the fixed tiles are used."""
     if not torch.cuda.is_available():
         return None
     configurations = [
@@ -444,7 +449,7 @@ class TritonMatmul(torch.autograd.Function):
 
 
 def _dot_precision(a: Tensor) -> str:
-    """What tl.dot may do with floats: as much as torch may."""
+    """The input precision of tl.dot for floats: what torch's settings allow."""
     return "tf32" if a.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest" else "ieee"
 
 

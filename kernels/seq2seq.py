@@ -1,9 +1,9 @@
 """Greedy decode of a recurrent encoder-decoder, end to end: source tokens in, at most `steps` tokens per sentence out.
 
-A GRU encoder walks the source's embeddings; its last state is the decoder's first state and, unchanged, the context of
-every step. A step takes the token before it, updates the state and emits the likeliest token; a sentence that has
-emitted END repeats it. What counts is the time of the whole decode: a step is launch-bound long before any of its
-kernels is worth making faster.
+A GRU encoder runs over the source's embeddings; its last state is the decoder's first state and, unchanged, the context
+of every step. A step takes the previous token, updates the state and emits the most likely token; a sentence that has
+emitted END repeats it. The time of the whole decode is measured, because a step is launch-bound whatever its kernels
+take.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels._captured import CapturedCall
 from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported
@@ -29,7 +30,7 @@ linear = torch.nn.functional.linear
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
-    """Embeddings and weights so large that the decode wanders: with smaller ones it would soon repeat one token."""
+    """Embeddings and weights are large enough for varied tokens: with smaller ones the decode soon repeats one."""
     width, hidden, batch = case["embedding"], case["hidden"], case["batch"]
     source_vocab, vocab = case["vocab"]
 
@@ -76,7 +77,7 @@ def reference(
 def cost(case: Case) -> Cost:
     """The context's products count once.
 
-    Bytes are those of all weights once, which no cache keeps from being read at least once.
+    Bytes count all weights once: each is read from memory at least once.
     """
     batch, width, hidden, (_, vocab) = case["batch"], case["embedding"], case["hidden"], case["vocab"]
     encoder, decoder, fc = (
@@ -139,7 +140,7 @@ operator = Operator(
 
 
 @operator.variant(
-    "v1", idea="as the formula is written, and the host asks after every step whether all sentences have ended"
+    "v1", idea="as the formula is written; the host checks after every step whether all sentences have ended"
 )
 def v1(
     source: Tensor,
@@ -167,7 +168,7 @@ def v1(
 
 
 @operator.variant(
-    "v2", idea="torch.gru of the whole source, torch.gru_cell and F.linear per step, and nobody waits for the host"
+    "v2", idea="torch.gru of the whole source, torch.gru_cell and F.linear per step, and no wait for the host"
 )
 def v2(
     source: Tensor,
@@ -191,7 +192,10 @@ def v2(
 
 @operator.variant(
     "split",
-    idea="v2 with the context's products computed once: no concatenation, two fifths fewer bytes of the vocabulary's weights",
+    idea=(
+        "v2 with the context's products computed once: no concatenation, and fewer columns of the vocabulary's "
+        "weights per step"
+    ),
 )
 def split(
     source: Tensor,
@@ -210,12 +214,7 @@ def split(
     gates, logits = linear(h, w_c, b_ih), linear(h, v_c, b_fc)
     for _ in range(steps):
         e = target_table[token]
-        own, recurrent = torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t())
-        h = (
-            torch.ops.aten._thnn_fused_gru_cell(own, recurrent, h)[0]
-            if h.is_cuda
-            else _recurrent.cell(own, recurrent, h)
-        )
+        h = _recurrent.fused_cell(torch.addmm(gates, e, w_e.t()), torch.addmm(b_hh, h, w_hh.t()), h)
         token = _next(token, torch.addmm(torch.addmm(logits, e, v_e.t()), h, v_h.t()))
         emitted.append(token)
     return torch.stack(emitted, 1)
@@ -233,34 +232,15 @@ def _next(token: Tensor, logits: Tensor) -> Tensor:
     return following
 
 
-class CapturedDecode:
-    """`split` in a CUDA graph, on the very tensors that it was captured with."""
-
-    def __init__(self, **inputs: Any) -> None:
-        ahead = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        ahead.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(ahead):
-            split(**inputs)
-        torch.cuda.current_stream().wait_stream(ahead)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._tokens = split(**inputs)
-
-    def __call__(self) -> Tensor:
-        """The next replay overwrites the graph's own tokens, so that they are copied."""
-        self._graph.replay()
-        tokens: Tensor = self._tokens.clone()
-        return tokens
-
-
 @operator.variant(
     "cuda_graph",
     idea="split captured beforehand: one launch for the whole decode",
     devices=("cuda",),
-    prepare=lambda **inputs: {"captured": CapturedDecode(**inputs)},
+    prepare=lambda **inputs: {"captured": CapturedCall(split, **inputs)},
 )
-def cuda_graph(captured: CapturedDecode, **inputs: Any) -> Tensor:
-    return captured()
+def cuda_graph(captured: CapturedCall, **inputs: Any) -> Tensor:
+    tokens: Tensor = captured()
+    return tokens
 
 
 def native_unsupported(case: Case, _device: DeviceKind) -> str | None:
@@ -269,8 +249,11 @@ def native_unsupported(case: Case, _device: DeviceKind) -> str | None:
 
 @operator.variant(
     "v3",
-    idea="the whole decode in one call, three launches per step: products and cell, logits, and argmax with the next embedding",
-    outcome="371 µs for 25 words of one sentence on an H200, the whole decoding; v2 937, compile 1146",
+    idea=(
+        "the whole decode in one call, three launches per step: products and cell, logits, and argmax with the "
+        "next embedding"
+    ),
+    outcome="the fastest with one sentence, where launches are the limit",
     native=True,
     unsupported=native_unsupported,
 )
@@ -297,7 +280,7 @@ def short_only(case: Case, device: DeviceKind) -> str | None:
     return compile_unsupported(case, device)
 
 
-@operator.variant("compile", idea="torch.compile of v1 without its question to the host", unsupported=short_only)
+@operator.variant("compile", idea="torch.compile of v1 without the host's check", unsupported=short_only)
 def through_compiler(**inputs: Any) -> Tensor:
     tokens: Tensor = _compiled()(**inputs)
     return tokens

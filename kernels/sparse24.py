@@ -1,8 +1,8 @@
-"""y = x · W' with W pruned 2:4: of each aligned group of four along a row the two largest magnitudes stay, of equal
-ones the first.
+"""y = x · W' with W pruned 2:4: each aligned group of four along a row keeps its two largest magnitudes, of equal ones
+the first.
 
 Inference (train = 0) prunes W offline, in `prepare`. Training (train = 1) prunes it in every call, and its gradients
-are those of a straight-through estimator: dx = g · pruned W, while dW = g' · x is dense, so that what was pruned can
+are those of a straight-through estimator: dx = g · pruned W, while dW = g' · x is dense, so that pruned weights can
 come back.
 """
 
@@ -31,7 +31,7 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
 
 
 class StraightThrough(torch.autograd.Function):
-    """Pruned in forward, as if nothing had happened in backward."""
+    """Prunes in forward; backward passes the gradient unchanged."""
 
     @staticmethod
     def forward(ctx: Any, w: Tensor, prune: Callable[[Tensor], Tensor]) -> Tensor:
@@ -48,7 +48,7 @@ def straight_through(w: Tensor, prune: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def pruned_by_sorting(w: Tensor) -> Tensor:
-    """A stable sort leaves equal magnitudes in the order in which they came."""
+    """A stable sort keeps the order of equal magnitudes."""
     groups = w.reshape(w.shape[0], -1, 4)
     largest = torch.sort(groups.abs(), dim=-1, descending=True, stable=True).indices[..., :2]
     mask = torch.zeros_like(groups, dtype=torch.bool).scatter_(-1, largest, True)
@@ -189,7 +189,7 @@ operator = Operator(
 
 
 def pruned_offline(x: Tensor, w: Tensor, train: bool) -> dict[str, Any]:
-    """W for inference; training prunes in the call itself."""
+    """W pruned for inference; training prunes in every call."""
     return {} if train else {"pruned": pruned_by_comparing(w)}
 
 
@@ -229,7 +229,10 @@ def cuda_prunes_for_training(case: Case, device: DeviceKind) -> str | None:
 
 @operator.variant(
     "v3",
-    idea="C++: compressed, and multiplied as it is, at half the multiplications; CUDA: W pruned in one pass, then a dense product",
+    idea=(
+        "C++: W compressed, multiplied as it is, at half the multiplications; CUDA: W pruned in one pass, then "
+        "a dense product"
+    ),
     native=True,
     unsupported=cuda_prunes_for_training,
     prepare=compressed_offline,
@@ -252,8 +255,11 @@ def few_tokens_only(case: Case, _device: DeviceKind) -> str | None:
 
 @operator.variant(
     "v4",
-    idea="decoding: a warp per output reads compressed W, 9/16 of the bytes, and picks columns of x by one byte permutation",
-    outcome="7.0 µs for one token and 4096 x 4096 in f16 on an H200; v2, dense, 13.2",
+    idea=(
+        "decoding: a warp per output reads compressed W, 9/16 of the bytes, and picks columns of x by one byte "
+        "permutation"
+    ),
+    outcome="beats the dense product for one token: memory bandwidth is the limit, and it reads fewer bytes",
     native=True,
     devices=("cuda",),
     unsupported=few_tokens_only,
@@ -269,7 +275,7 @@ def _compressed_product(x: Tensor, values: Tensor, metadata: Tensor | None) -> T
 
 
 def no_sparse_tensor_cores(case: Case, device: DeviceKind, rows: int, columns: int) -> str | None:
-    """What both of torch's semi-structured products ask for."""
+    """Requirements that both of torch's semi-structured products share."""
     if device != "cuda":
         return "sparse tensor cores need a GPU"
     if case.precision not in ("f16", "bf16"):
@@ -314,7 +320,7 @@ def cusparselt_product(weight: list[Tensor], columns: Tensor) -> Tensor:
 
 
 class SemiStructured(torch.autograd.Function):
-    """Pruned and compressed in forward; dx by a dense product, since along its own rows W' is no 2:4 matrix."""
+    """Pruned and compressed in forward; dx by a dense product, because W' is not 2:4 along its rows."""
 
     @staticmethod
     def forward(
@@ -335,9 +341,9 @@ class SemiStructured(torch.autograd.Function):
 
 
 def padded_product(product: Callable[[list[Tensor], Tensor], Tensor], weight: list[Tensor], x: Tensor) -> Tensor:
-    """Both libraries want a multiple of 8 tokens: what is added for that is cut off again.
+    """Pads x to a multiple of 8 tokens, which both libraries require, and cuts the padding off again.
 
-    cuSPARSELt refuses what is not aligned.
+    cuSPARSELt refuses unaligned tensors.
     """
     missing = -x.shape[0] % 8
     y = product(weight, F.pad(x, (0, 0, 0, missing)).mT if missing else aligned(x.contiguous()).mT)

@@ -1,6 +1,6 @@
 """C = A · B with a sparse A (m x k, CSR with int32 indices) and a dense B (k x n).
 
-A's gradient is wanted on A's own pattern only: dvalues[p] = G[row of p] · B[col[p]]; that of B is A' G, with a G that
+A's gradient is computed on A's own pattern only: dvalues[p] = G[row of p] · B[col[p]]; that of B is A' G, with a G that
 is dense.
 """
 
@@ -34,7 +34,7 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
 
 
 def entries(case: Case) -> int:
-    """How many numbers of A are not zero; `sparsity` is the percentage that is."""
+    """Non-zero entries of A; `sparsity` is the percentage of zeros."""
     m, k = case["size"]
     return int(m * k * (100 - case["sparsity"]) // 100)
 
@@ -43,8 +43,8 @@ def pattern(make: Maker, m: int, k: int, count: int) -> tuple[Tensor, Tensor]:
     """(crow, col) of a random CSR matrix with exactly `count` entries, so that all seeds of a case give tensors of one
     size.
 
-    Rows differ in length by up to half of the mean where there is room; a row's columns lie in as many equal parts, one
-    in each.
+    Row lengths deviate by up to half of the mean where possible; a row's columns are spread over equal parts, one per
+    part.
     """
     density = count / (m * k) if m * k else 0.0
     uneven = max(0.0, min(0.5, (k - 1) / (density * k) - 1)) if count else 0.0
@@ -169,7 +169,7 @@ def v1(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, a: Tensor) -> Tenso
 
 
 def transpose(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str, Tensor]:
-    """A' in CSR and which value goes where in it; nothing where no gradient is wanted.
+    """A' in CSR and which value goes where in it; empty where no gradient is required.
 
     Values may change from call to call.
     """
@@ -192,7 +192,7 @@ def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, k: int) -> Tensor:
 class TorchSparse(torch.autograd.Function):
     """torch's sparse products.
 
-    Left to autograd, A's gradient would be made dense on the way, and A' converted in every call.
+    Autograd's own formula would compute A's gradient densely and convert A' in every call.
     """
 
     @staticmethod
@@ -224,7 +224,7 @@ def v2(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **transposed: Tenso
 
 
 class SparsePlan:
-    """A cuSPARSE plan by its number. Plans for the same shapes are equal: their buffers take each other's contents."""
+    """A cuSPARSE plan by its number. Plans for the same shapes are equal: their buffers are interchangeable."""
 
     def __init__(self, number: int, shape: tuple[int, ...]) -> None:
         self.number = number
@@ -241,7 +241,7 @@ class SparsePlan:
 def plan(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, algorithm: int) -> dict[str, Any]:
     """Descriptors, buffer sizes and preprocessing, done once.
 
-    The buffers are torch's, so nothing is left behind by a call.
+    torch owns the buffers, so a call leaves no allocation behind.
     """
     operands = tuple(t.detach().contiguous() for t in (crow, col, values, b))
     gradients = values.requires_grad or b.requires_grad
@@ -296,8 +296,11 @@ for name, algorithm, idea in (
 
 @operator.variant(
     "v3",
-    idea="rows shared out, sums in registers: C++ over column blocks on the CPU, a warp per row on CUDA; dB by atomics there",
-    outcome="174 µs for 4096 x 4096, 90 % of it zero, times 256 columns on an H200: v1, dense, 179, cusparse 195; 688 backward, v2 384",
+    idea="rows split over threads or warps, sums in registers; C++: column blocks; CUDA: a warp per row, dB by atomics",
+    outcome=(
+        "forward ahead of cusparse and just ahead of dense v1, behind cusparse_inspected; backward loses to v2: "
+        "its atomics collide"
+    ),
     native=True,
 )
 def v3(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:
@@ -306,7 +309,7 @@ def v3(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:
 
 
 def inspect(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str, Tensor]:
-    """Where the entries of each tile begin, in A and where gradients are wanted in A' too."""
+    """Offsets of each tile's entries in A, and in A' as well where gradients are required."""
     inspected = {"starts": torch.ops.warpwatch.spmm_inspect(crow, col, b.shape[0]), **transpose(crow, col, values, b)}
     if "crow_t" in inspected:
         inspected["starts_t"] = torch.ops.warpwatch.spmm_inspect(
@@ -336,8 +339,10 @@ class Tiled(torch.autograd.Function):
 
 @operator.variant(
     "v4",
-    idea="64 x 64 tiles found beforehand; rows of B staged once for 64 rows of A, and dB without atomics over A' in CSR",
-    outcome="251 µs there: loses; 424 backward, which is the best of ours, v2 384",
+    idea=(
+        "64 x 64 tiles found beforehand; rows of B staged once for 64 rows of A, and dB without atomics over A' in CSR"
+    ),
+    outcome="loses forward; backward the fastest of our kernels, behind v1 and v2",
     native=True,
     prepare=inspect,
 )
@@ -349,7 +354,7 @@ def v4(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor
 @operator.variant(
     "triton",
     idea="a program per row of A and 128 columns of B; dB by atomics",
-    outcome="355 µs there: loses to all",
+    outcome="loses to all other variants",
     unsupported=triton_unsupported,
 )
 def triton_spmm(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""y = a + b: three memory accesses and one addition per element, so every microsecond above the copy floor is launch
+"""y = a + b: three memory accesses and one addition per element, so all time above that of a copy is due to the launch
 shape.
 
 Cases sized `host` instead of `n` are end to end: a, b and y lie on the host, the addition happens on the device.
@@ -45,9 +45,9 @@ def reference(a: Tensor, b: Tensor, device: torch.device | None = None) -> Tenso
 
 
 def cost(case: Case) -> Cost:
-    """Forward reads a and b and writes y. Backward hands the incoming gradient on: nothing has to move.
+    """Forward reads a and b and writes y. Backward returns the incoming gradient: no bytes move.
 
-    End to end the device's memory takes in a and b, too, and gives y away.
+    End to end, a, b and y also cross the device's memory once more.
     """
     n = length(case)
     if on_host(case):
@@ -110,7 +110,7 @@ Reason = Callable[[Case, DeviceKind], str | None]
 
 
 def device_only(*others: Reason) -> Reason:
-    """For variants that begin and end on the device."""
+    """For variants whose operands and result are on the device."""
 
     def unsupported(case: Case, device: DeviceKind) -> str | None:
         if on_host(case):
@@ -127,7 +127,7 @@ def host_only(case: Case, device: DeviceKind) -> str | None:
 @operator.variant(
     "v1",
     idea="copy a, then add b in place: the way that reads naturally when y is prepared first",
-    outcome="5 accesses for 3",
+    outcome="five memory accesses per element where three do",
     unsupported=device_only(),
 )
 def v1(a: Tensor, b: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def v2(a: Tensor, b: Tensor) -> Tensor:
 @operator.variant(
     "v3",
     idea="C++ loop over torch's threads on the CPU; <<<N/256, 256>>>, one element per thread, on CUDA",
-    outcome="60 µs for 17 million elements on an H200; torch 48",
+    outcome="loses to torch: one element per thread keeps too few bytes in flight",
     native=True,
     unsupported=device_only(),
 )
@@ -155,7 +155,7 @@ def v3(a: Tensor, b: Tensor) -> Tensor:
 @operator.variant(
     "v4",
     idea="16 bytes per access, a fixed grid that strides",
-    outcome="50 µs there; torch 48",
+    outcome="close behind torch: memory bandwidth is the limit",
     native=True,
     devices=("cuda",),
     unsupported=device_only(),
@@ -165,7 +165,7 @@ def v4(a: Tensor, b: Tensor) -> Tensor:
 
 
 def slow_launch(case: Case, device: DeviceKind) -> str | None:
-    """A launch shape that leaves most of the GPU idle says nothing new at sizes where it takes whole seconds."""
+    """A launch shape that leaves most of the GPU idle takes seconds at larger sizes and shows nothing new there."""
     return f"measured up to n={LARGEST_SLOW_LAUNCH} only" if case["n"] > LARGEST_SLOW_LAUNCH else None
 
 
@@ -199,7 +199,7 @@ def compiled_add(a: Tensor, b: Tensor) -> Tensor:
 @operator.variant(
     "triton",
     idea="one program per 1024 elements",
-    outcome="48.3 µs there, as torch",
+    outcome="as fast as torch: memory bandwidth is the limit",
     unsupported=device_only(triton_unsupported),
 )
 def triton_add(a: Tensor, b: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def pageable(a: Tensor, b: Tensor, device: torch.device) -> Tensor:
 def pin(a: Tensor, b: Tensor, device: torch.device) -> dict[str, Any]:
     """The operands in page-locked memory.
 
-    A call makes its result's itself, since that may outlive it; torch keeps the memory.
+    A call allocates its result's memory itself, because the result may outlive it; torch caches the memory.
     """
     return {"a_pinned": a.contiguous().pin_memory(), "b_pinned": b.contiguous().pin_memory()}
 
@@ -240,7 +240,10 @@ def pinned(a: Tensor, b: Tensor, device: torch.device, a_pinned: Tensor, b_pinne
 
 @operator.variant(
     "streams",
-    idea="pinned in eight parts on three streams: one part is added while the next comes in and the one before goes out",
+    idea=(
+        "pinned in eight parts on three streams: one part is added while the next is copied in and the one "
+        "before is copied out"
+    ),
     devices=("cuda",),
     unsupported=host_only,
     prepare=pin,

@@ -1,6 +1,6 @@
-"""The classes that an operator file uses: Case, Cost, Variant, Operator.
+"""What an operator file imports: Case, Cost, Variant, Operator.
 
-An operator file imports only this module, defines one module-level `operator`, and decorates its variants::
+An operator file imports this module only, defines one module-level `operator`, and decorates its variants::
 
     operator = Operator("square", "Element-wise square.", inputs=inputs, reference=reference, cost=cost, cases=cases)
 
@@ -8,7 +8,7 @@ An operator file imports only this module, defines one module-level `operator`, 
     def v1(a: Tensor) -> Tensor:
         return torch.square(a)
 
-This module needs only the standard library, so that reading a catalogue needs no torch.
+This module imports the standard library only, so that reading a catalogue needs no torch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONTRACT = 1
-"""Version of the contract between operator files and the harness; a commit that requires another is not measured."""
+"""Version of the contract between operator files and the harness; a commit that asks for another is not measured."""
 
 Precision = Literal["f64", "f32", "3xtf32", "tf32", "bf16", "f16", "i32"]
-"""3xtf32 is f32 in memory. Each number is split into a sum of two tf32 numbers, so a product becomes three products on
-tensor cores."""
+"""3xtf32 is f32 in memory, each number multiplied as a sum of two that tensor cores take: three products instead of
+one."""
 
 Direction = Literal["fwd", "bwd"]
 DeviceKind = Literal["cpu", "cuda"]
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        parts = [f"{n}={'x'.join(map(str, size)) if isinstance(size, tuple) else size}" for n, size in self.sizes]
+        parts = [f"{name}={_size_text(size)}" for name, size in self.sizes]
         parts += [self.precision, self.direction]
         if self.layout != "contiguous":
             parts.append(self.layout)
@@ -72,20 +72,21 @@ def case(precision: Precision = "f32", direction: Direction = "fwd", layout: str
 
 
 def both_directions(*cases: Case) -> tuple[Case, ...]:
-    """Every given case, forward and backward; a gradient is measured as a case of its own."""
+    """Every case given, forward and backward: a gradient is measured as a problem of its own."""
     return tuple(Case(c.sizes, c.precision, d, c.layout) for c in cases for d in ("fwd", "bwd"))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The minimum work of a case: floating-point operations (a multiply-add is 2), and bytes read or written once."""
+    """What a case must do at least: floating-point operations (a multiply-add is 2) and bytes moved, each read or
+    written once."""
 
     flops: int
     bytes: int
 
 
 class Maker(Protocol):
-    """Makes seeded tensors for one case, on the device under test and in the dtype of the case's precision."""
+    """Makes the tensors of one case: seeded, on the device under test, in the dtype of the case's precision."""
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor: ...
     def integers(self, low: int, high: int, *shape: int) -> Tensor: ...
@@ -95,13 +96,15 @@ class Maker(Protocol):
 class Variant:
     """One implementation of an operator.
 
-    unsupported(case, device) -> the reason why the variant cannot run there, or None.
-    native -> the variant calls the operator's own library, which the harness builds and loads first.
-    outcome -> one line on what the idea gained or lost.
-    prepare(**inputs) -> further keyword arguments for `function`, such as a converted format, a plan or a result of
-        autotuning. It runs once per set of inputs; its time is reported as `setup` and not as part of a call.
+    idea -> one line on how it computes.
+    outcome -> one line of words on why the idea won or lost: against which variant, at which hardware limit. It holds
+        no measured figures: the operator's page shows those from stored results beside it.
+    unsupported(case, device) -> the reason why it cannot run there, or None.
+    native -> whether it calls the operator's own library, which the harness builds and loads first.
+    prepare(**inputs) -> further keyword arguments for `function` (a converted format, a plan, an autotuned choice). It
+        runs once per set of numbers; its time is reported as `setup` and is not part of a call's.
     no_special_values -> why NaN and infinities spread further in this formula than in the reference (a transform, a
-        product with zeros); empty when they do not.
+        product with zeros); empty where they do not.
     """
 
     name: str
@@ -115,7 +118,7 @@ class Variant:
     no_special_values: str = ""
 
     def reason_unsupported(self, case: Case, device: DeviceKind) -> str | None:
-        """The reason why this variant cannot run `case` on `device`; None when it can."""
+        """Why this variant cannot run `case` on `device`; None when it can."""
         if device not in self.devices:
             return f"{self.name} has no implementation for {device}"
         return self.unsupported(case, device)
@@ -125,22 +128,22 @@ class Variant:
 class Operator:
     """A mathematical function: its inputs, its reference, its cost, its cases and its variants.
 
-    inputs(case, make) -> dict of keyword arguments for `reference` and every variant. Backward cases differentiate the
-        floating-point tensors named in `gradients`.
-    reference(**inputs) -> Tensor or tuple of Tensors. It is the oracle: the harness calls it with float64 copies of the
-        inputs and differentiates it, so write it for clarity alone. Results of variants must be on the same device.
-    by_torch(**inputs) -> torch's own operator, where it is less exact than the reference in the case's own precision.
-        Its error then widens the tolerance in place of the reference's error.
-    cost(case) -> Cost of the case, in its own direction.
-    depth(case) -> number of terms in the longest sum behind one output element; tolerances grow with it.
-    cases -> suite name ("quick", "full") to cases; "full" contains the cases of "quick" only when it lists them. Cases
-        of the suite "edge" (length 1, empty, odd, tile ± 1) are checked along with either suite, and timed only when
-        they are requested by name.
-    native -> called once after the operator's library was loaded; registers fake kernels and autograd with torch.
-    no_special_values -> why NaN, infinities and denormals among the inputs are meaningless here; empty when they have
-        a meaning.
-    uses -> operators whose libraries the native variants call, by default only this one; list it too when it has a
-        library of its own.
+    inputs(case, make) -> dict of keyword arguments for `reference` and every variant. Floating-point tensors
+        named in `gradients` are differentiated in backward cases.
+    reference(**inputs) -> Tensor or tuple of Tensors. The harness calls it with float64 copies of the inputs
+        and differentiates it; it is the oracle, so it is written for clarity alone. A variant's results must lie on the
+        same device as the reference's.
+    by_torch(**inputs) -> torch's own implementation, for operators where it errs more than the reference does in the
+        case's precision. The tolerance is then widened by its error instead of the reference's.
+    cost(case) -> Cost of that case, in the case's direction.
+    depth(case) -> length of the longest sum behind one output element; tolerances grow with it.
+    cases -> suite name ("quick", "full") to cases; "full" contains "quick" only where the mapping repeats its cases.
+        Cases of the suite "edge" (length 1, empty, odd, tile ± 1) are checked with either of them, and timed only
+        where a filter names them.
+    native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
+    no_special_values -> why NaN, infinities and denormals in the inputs mean nothing here; empty where they do.
+    uses -> operators whose libraries the native variants call, by default this one alone. A list replaces the default:
+        name this operator in it as well if it has a library.
     """
 
     name: str
@@ -158,19 +161,23 @@ class Operator:
     variants: dict[str, Variant] = field(default_factory=dict)
 
     def variant(self, name: str, *, idea: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Registers the decorated function as variant `name`; `options` are the fields of Variant."""
+        """Register the decorated function as variant `name`; `options` are the fields of Variant."""
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
             if name in self.variants:
-                raise ValueError(f"operator {self.name} has two variants called {name}: rename one of them")
+                raise ValueError(f"operator {self.name} has two variants called {name}")
             self.variants[name] = Variant(name, function, idea, **options)
             return function
 
         return register
 
     def all_cases(self) -> tuple[Case, ...]:
-        """Every case of every suite once, in order of first appearance."""
+        """Every case of every suite, each once, in order of first appearance."""
         return tuple(dict.fromkeys(case for suite in self.cases.values() for case in suite))
 
     def find_case(self, key: str) -> Case | None:
         return next((case for case in self.all_cases() if case.key == key), None)
+
+
+def _size_text(size: Size) -> str:
+    return "x".join(map(str, size)) if isinstance(size, tuple) else str(size)

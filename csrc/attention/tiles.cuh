@@ -1,5 +1,5 @@
 // What forward and backward are made of: tiles of rows in shared memory, and the two products that a warp makes of them on tensor
-// cores. Floats are multiplied as sums of two tf32 numbers, which keeps their precision; 16-bit numbers as they are.
+// cores. Floats are multiplied as sums of two tf32 numbers, which keeps their precision; 16-bit numbers are multiplied directly.
 //
 // A head's rows are padded with zeros to 64 or 128 elements, and by 16 bytes more in shared memory, which puts whatever the lanes of a
 // warp read together into different banks.

@@ -1,4 +1,4 @@
-// The long convolution and its gradients on CUDA cores: products of Toeplitz matrices that nobody writes down.
+// The long convolution and its gradients on CUDA cores: products with Toeplitz matrices that are never stored.
 //
 // A convolved row is a triangular Toeplitz matrix times a row of k, so every batch row of a channel shares one matrix, and all its entries
 // come from one row of w. What a tile needs of both lies in shared memory, what a thread needs for four steps lies in registers.

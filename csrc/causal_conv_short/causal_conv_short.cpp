@@ -38,7 +38,7 @@ void with_type(const Tensor& x, const Run& run) {
 
 Bias contiguous(const Bias& bias) { return bias.has_value() ? Bias(warpwatch::contiguous(*bias)) : Bias(); }
 
-// Elements as the kernels know them; null for what is not there.
+// Elements in the type of the kernels; null for an absent tensor.
 template <class K, class T>
 const K* in(const Tensor& tensor) {
   return reinterpret_cast<const K*>(tensor.const_data_ptr<T>());

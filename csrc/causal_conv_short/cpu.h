@@ -1,4 +1,4 @@
-// The short convolution on a CPU: a row at a time, in buffers that end in zeros or begin with them, so that no loop asks where it is.
+// The short convolution on a CPU: a row at a time, in buffers that end in zeros or begin with them, so that no loop tests for the ends.
 #pragma once
 
 #include <algorithm>

@@ -122,7 +122,7 @@ template <class T, int V, class S>
 __global__ void __launch_bounds__(kThreads) backward(Shape shape, Backward<T, S> call) {
   const int64_t row = blockIdx.x, channel = row % shape.channels, i = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * V;
   Wide<T> share[W + 1] = {};
-  // A thread behind the row's end adds nothing and still takes part in the block's sums.
+  // A thread behind the row's end adds zero and still takes part in the block's sums.
   if (i < shape.length) {
     const Filter<T> filter(shape, call.w, call.bias, channel);
     const Window<T, V, W - 1, W - 1> x(call.x + row * shape.length, i, shape.length);

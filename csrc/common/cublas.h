@@ -35,7 +35,7 @@ struct Api {
 };
 
 inline const Api& api() {
-  static const Api found = [] {
+  static const Api functions = [] {
     Api a;
     const Loaded library("cuBLAS", {"libcublas.so.13", "libcublas.so.12"});
     library.find("cublasCreate_v2", a.create);
@@ -46,7 +46,7 @@ inline const Api& api() {
     library.find("cublasGemmStridedBatchedEx", a.gemm_batched);
     return a;
   }();
-  return found;
+  return functions;
 }
 
 inline void check(int status, const char* what) { STD_TORCH_CHECK(status == 0, what, " failed with cuBLAS status ", status); }

@@ -1,21 +1,43 @@
-// What every .cu needs. No torch header may be included from here: they cost ten times the kernel's own compile time.
+// Helpers that every .cu uses. It includes no torch header: those take ten times as long to compile as the kernel.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 namespace warpwatch {
 
-// Null when the launches since the last call were accepted, else the runtime's description of what it refused.
+// Null when the launches since the last call were accepted, else the runtime's description of the error.
 inline const char* launch_error() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
+// Multiprocessors of the current device, queried once per device; 1 where there is none, so that the launch reports why.
+inline int multiprocessors() {
+  constexpr int kDevices = 64;
+  static std::atomic<int> counts[kDevices];  // 0 until asked.
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  const bool cached = device < kDevices;
+  if (cached && (count = counts[device].load(std::memory_order_relaxed)) > 0) return count;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
+  if (cached) counts[device].store(count, std::memory_order_relaxed);
+  return count;
+}
+
 inline cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 __host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Threads of a block, and blocks per multiprocessor, of kernels that stride over their elements: 8 * 256 threads fill one.
+constexpr int kStrideThreads = 256;
+constexpr int64_t kStrideBlocksEach = 8;
+
+// Blocks of kStrideThreads for `work` threads, at most as many as fill the device.
+inline int64_t stride_blocks(int64_t work) { return std::min(ceil_div(work, kStrideThreads), multiprocessors() * kStrideBlocksEach); }
 
 // Four elements of 4 bytes, or two of 8: what one thread moves in a single 16-byte access.
 template <class T>

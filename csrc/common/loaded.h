@@ -11,7 +11,7 @@ namespace warpwatch {
 
 class Loaded {
  public:
-  // The first of the files that is loaded, or whatever the process knows. `title` is what messages call it.
+  // The first of the files that is loaded, or the process itself. `title` is the name in messages.
   Loaded(const char* title, std::initializer_list<const char*> files) : title_(title) {
     for (const char* file : files)
       if (void* found = dlopen(file, RTLD_NOLOAD | RTLD_LAZY)) {

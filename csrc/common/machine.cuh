@@ -1,4 +1,4 @@
-// The few machine instructions that C++ has no words for and that several operators use: asynchronous copies, tensor cores.
+// The few machine instructions that C++ cannot express and several operators use: asynchronous copies, tensor cores.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -107,7 +107,7 @@ __device__ T from_float(float value) {
 }
 
 // A float as the sum of two that tensor cores take, but for the last bit: `high`, which takes its place, is rounded to the 10 leading
-// bits of the mantissa, so that the product of two low parts, which nobody computes, is smaller than the last bit of the whole.
+// bits of the mantissa, so that the product of two low parts, which is left out, is smaller than the last bit of the whole.
 __device__ inline void split(uint32_t& high, uint32_t& low) {
   const float whole = __uint_as_float(high);
   high = (high + 0x1000u) & 0xffffe000u;

@@ -1,7 +1,7 @@
 // Kernels and launchers of row_products.h; instantiated by WARPWATCH_ROW_PRODUCTS, one type per .cu.
 //
-// Forward: a warp takes a few rows of w and walks along them, 16 bytes per lane and access, so that every weight is read once and
-// coalesced; the rows of x come out of the first-level cache. Backward: a thread owns 16 bytes of columns and walks down a slab of
+// Forward: a warp takes a few rows of w and loops along them, 16 bytes per lane and access, so that every weight is read once and
+// coalesced; the rows of x come out of the first-level cache. Backward: a thread owns 16 bytes of columns and loops over a slab of
 // rows of w; it adds up its part of dx in registers and writes dw on the way. Parts of dx are summed in a fixed order by a second launch.
 #pragma once
 
@@ -16,6 +16,8 @@ namespace row_products {
 using warpwatch::ceil_div;
 
 constexpr int kWarps = 4;
+constexpr int kColumnThreads = 64;
+constexpr int64_t kBlocksEach = 8;  // Blocks of the backward kernel per multiprocessor.
 constexpr int kSumColumns = 32, kSumLanes = 8;
 constexpr int64_t kLargestGridY = 65535;
 
@@ -199,6 +201,12 @@ const char* forward(const Forward<T>& call, void* stream) {
   return launch_forward<T, 4, 2, false>(call, stream);
 }
 
+// Slabs of rows of w that the backward pass is split into: as many as fill the device.
+inline int64_t slab_count(int64_t outputs, int64_t depth) {
+  const int64_t tiles = ceil_div(depth, kColumnThreads * 4), blocks = warpwatch::multiprocessors() * kBlocksEach;
+  return std::max<int64_t>(1, std::min(outputs, blocks / std::max<int64_t>(1, tiles)));
+}
+
 template <class T, int Batch, bool Vectors>
 const char* launch_backward(const Backward<T>& call, void* stream) {
   const int64_t slabs = slab_count(call.outputs, call.depth), slab_rows = ceil_div(call.outputs, slabs);
@@ -209,6 +217,12 @@ const char* launch_backward(const Backward<T>& call, void* stream) {
   const dim3 block(kSumColumns, kSumLanes);
   slab_sums<T><<<ceil_div(count, kSumColumns), block, 0, warpwatch::as_stream(stream)>>>(partial, used, call.x_gradient, count);
   return warpwatch::launch_error();
+}
+
+// Every slab leaves a sum for each element of dx, in the type that sums are kept in.
+template <class T>
+int64_t backward_scratch_bytes(const Backward<T>& call) {
+  return slab_count(call.outputs, call.depth) * call.batch * call.depth * static_cast<int64_t>(sizeof(Sum<T>));
 }
 
 template <class T>
@@ -227,6 +241,7 @@ const char* backward(const Backward<T>& call, void* stream) {
 // The functions of row_products.h for one type; operators without gradients of their own take the first alone.
 #define WARPWATCH_ROW_PRODUCTS_FORWARD(T) \
   const char* row_products::forward_on(const Forward<T>& call, void* stream) { return row_products::forward(call, stream); }
-#define WARPWATCH_ROW_PRODUCTS(T)   \
-  WARPWATCH_ROW_PRODUCTS_FORWARD(T) \
+#define WARPWATCH_ROW_PRODUCTS(T)                                                                                             \
+  WARPWATCH_ROW_PRODUCTS_FORWARD(T)                                                                                           \
+  int64_t row_products::scratch_bytes(const Backward<T>& call) { return row_products::backward_scratch_bytes(call); }         \
   const char* row_products::backward_on(const Backward<T>& call, void* stream) { return row_products::backward(call, stream); }

@@ -1,10 +1,9 @@
 // y[b, v] = sum over k of x[b, k] * w[v, k] + bias, for few rows b: weights pass through the chip once, x comes in up to four parts.
 //
-// The parts of x lie where they are: a concatenation of them exists nowhere. The seam between binding (torch) and kernels (no torch);
+// The parts of x stay in their own tensors: they are never concatenated. The interface between binding (torch) and kernels (no torch);
 // operators that use it instantiate row_products.cuh, one type per .cu.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/sixteen.h"
@@ -44,22 +43,13 @@ struct Backward {
   T* x_gradient;      // (batch, depth)
   T* w_gradient;      // (outputs, depth)
   T* b_gradient;      // (outputs) or null
-  void* scratch;      // scratch_bytes(...)
+  void* scratch;      // scratch_bytes(call)
 };
 
-constexpr int kColumnThreads = 64;
-constexpr int64_t kBlocksInFlight = 132 * 8;
-
-// Slabs of rows of w that the backward pass is split into: as many as fill the chip.
-inline int64_t slab_count(int64_t outputs, int64_t depth) {
-  const int64_t tiles = (depth + kColumnThreads * 4 - 1) / (kColumnThreads * 4);
-  return std::max<int64_t>(1, std::min(outputs, kBlocksInFlight / std::max<int64_t>(1, tiles)));
-}
-
-// Every slab leaves a sum for each element of dx, in the type that sums are kept in.
-inline int64_t scratch_bytes(int64_t batch, int64_t outputs, int64_t depth, int element_bytes) {
-  return slab_count(outputs, depth) * batch * depth * std::max(element_bytes, 4);
-}
+// Bytes of scratch that a backward call needs on the current device; the pointers of the call are not read.
+int64_t scratch_bytes(const Backward<float>& call);
+int64_t scratch_bytes(const Backward<double>& call);
+int64_t scratch_bytes(const Backward<warpwatch::Bf16>& call);
 
 // Return null, or why a launch was refused.
 const char* forward_on(const Forward<float>& call, void* stream);

@@ -1,6 +1,7 @@
-// What bindings of row_products share: operands checked and taken apart, the CPU implementation, launches on a GPU.
+// Shared by the bindings of row_products: checks of operands, the CPU implementation, launches on a GPU.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -14,7 +15,7 @@ namespace row_products {
 using torch::stable::Tensor;
 using warpwatch::ScalarType;
 
-// A matrix whose rows are whole: views of columns are taken as they are, anything else is copied.
+// A matrix whose rows are whole: views of columns are used without a copy, other views are copied.
 inline Tensor with_whole_rows(const Tensor& matrix) {
   STD_TORCH_CHECK(matrix.dim() == 2, "every part of x must be a matrix");
   const bool whole = matrix.size(1) <= 1 || matrix.stride(1) == 1;
@@ -176,7 +177,7 @@ inline std::tuple<Tensor, Tensor, Tensor> backward_rows(const Tensor& gradient_g
   if (w.is_cuda()) {
     const warpwatch::DeviceGuard guard(w.get_device_index());
     dispatch_cuda(w.scalar_type(), [&](auto zero) {
-      const std::vector<int64_t> bytes{scratch_bytes(batch, outputs, depth, sizeof zero)};
+      const std::vector<int64_t> bytes{scratch_bytes(call(zero, nullptr))};
       const Tensor scratch = torch::stable::new_empty(w, bytes, ScalarType::Byte);
       warpwatch::check_launch(backward_on(call(zero, scratch.mutable_data_ptr()), warpwatch::current_stream(w)));
     });

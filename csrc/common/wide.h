@@ -14,7 +14,7 @@
 
 namespace warpwatch {
 
-// The type that a kernel knows torch's own by.
+// The type in which kernels take a type of torch.
 template <class T>
 struct KernelTypeOf {
   using type = T;

@@ -174,7 +174,7 @@ class OnCuda {
     return out;
   }
 
-  // cuBLAS wants one axis of a matrix without gaps. A view that is not like that is copied; one that lies transposed is not.
+  // cuBLAS requires one axis of a matrix without gaps. Other views are copied; transposed ones are not.
   static void make_plain(Given& given) {
     if (batch_stride(given.tensor) >= 0 && (along_rows(given) || along_columns(given))) return;
     given.tensor = torch::stable::contiguous(given.tensor);

@@ -177,7 +177,7 @@ Tensor backward_cuda(const Tensor& gradient_given, const Tensor& indices_given, 
   const warpwatch::DeviceGuard guard(gradient_given.get_device_index());
   const auto [gradient, indices, shape] = gradient_of(gradient_given, indices_given, rows, padding);
   const bool narrow = element_bytes(gradient) == 2;
-  // Sums of 16 bits would lose most of what is added to a frequent index.
+  // Sums in 16 bits would round away most of the additions to a frequent index.
   Tensor sum = narrow ? torch::stable::new_zeros(gradient, {rows, shape.width}, ScalarType::Float)
                       : torch::stable::new_zeros(gradient, {rows, shape.width});
   if (sum.numel() == 0 || gradient.numel() == 0) return narrow ? torch::stable::new_zeros(gradient, {rows, shape.width}) : sum;

@@ -134,7 +134,7 @@ const char* embedding::scatter_on(const Shape& shape, const T* gradient, Indices
 
 template <class T>
 const char* embedding::round_on(const float* from, T* to, int64_t count, void* stream) {
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(count, 256), 132 * 16));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(count, 256), warpwatch::multiprocessors() * 16));
   round_to<<<blocks, 256, 0, warpwatch::as_stream(stream)>>>(from, to, count);
   return warpwatch::launch_error();
 }

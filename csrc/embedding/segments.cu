@@ -100,7 +100,7 @@ template <int V, class T>
 __global__ void __launch_bounds__(kWarp* kWarps, 3) sum_rows(Shape shape, const T* gradient, const int64_t* order, const int32_t* starts,
                                                           const Wide<T>* partial, T* out) {
   const int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.y) * kRowsPerWarp, packs = shape.width / V;
-  // All bounds at once, lane i that of row i: one after the other they would be waited for.
+  // Loads all bounds at once, lane i that of row i: one after the other, each load would wait for the last.
   const int64_t mine = first + min(static_cast<int>(threadIdx.x), kRowsPerWarp);
   const int32_t bound = starts[mine < shape.rows ? mine : shape.rows];
 #pragma unroll 1

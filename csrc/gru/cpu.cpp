@@ -146,7 +146,7 @@ void backward_rows(const Shape& shape, const Backward<T>& call, const T* turned,
   std::copy(later.begin(), later.end(), call.d_h0 + first * n);
 }
 
-// A small batch: threads share the units, and the weights are read as they lie, since turning them would cost as much as a step.
+// A small batch: threads share the units and read the weights untransposed, because transposing them costs as much as a step.
 template <class T>
 void backward_steps(const Shape& shape, const Backward<T>& call) {
   const int64_t n = shape.hidden;

@@ -1,6 +1,6 @@
 // The seam between the binding (torch), the CPU layer (g++) and the CUDA kernels (nvcc, no torch).
 //
-// A scan walks one layer through time: the products of the inputs are done beforehand, for all steps at once, and come in as `input`.
+// A scan runs one layer over time. The products of the inputs are computed before, for all steps at once, and passed as `input`.
 #pragma once
 
 #include <cstdint>

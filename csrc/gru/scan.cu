@@ -1,8 +1,8 @@
 // The whole scan of a layer in one launch: every block keeps the weights of its units in shared memory for all steps.
 //
 // Blocks form a grid of groups of units and groups of rows. A step's states go through global memory; blocks of one group of rows
-// need each other's states, so that they meet at a barrier after every step, and groups of rows never wait for each other. The launch
-// is cooperative and its grid no larger than what the chip holds at once, so that every block that is waited for is running.
+// need each other's states and meet at a barrier after every step; groups of rows never wait for each other. The launch
+// is cooperative and its grid no larger than what the chip holds at once, so that every block that another waits for is running.
 #include <algorithm>
 
 #include "common/gru_cell.h"
@@ -313,7 +313,7 @@ const char* launch(Kernel* kernel, const Shape& shape, Call call, Cut cut, int64
   if (cleared != cudaSuccess) return cudaGetErrorString(cleared);
   Shape given = shape;
   void* arguments[] = {&given, &call, &cut};
-  // The runtime refuses a cooperative grid that is not resident as a whole, instead of letting it wait for ever.
+  // The runtime refuses a cooperative grid that is not resident as a whole; a plain launch would wait forever.
   const cudaError_t launched = cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(cut.unit_groups * cut.row_groups),
                                                            dim3(kThreads), arguments, bytes, warpwatch::as_stream(stream));
   return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
@@ -327,7 +327,7 @@ struct Chip {
 const char* ask_chip(Chip* chip) {
   int device = 0, shared = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return "no CUDA device";
-  cudaDeviceGetAttribute(&chip->blocks, cudaDevAttrMultiProcessorCount, device);
+  chip->blocks = warpwatch::multiprocessors();
   cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   chip->shared_bytes = shared;
   return warpwatch::launch_error();

@@ -5,7 +5,7 @@
 // from 8 to 128.
 //
 // In a cluster each block has the elements in whose index a certain field of bits, at `split`, equals its rank. A stage moves all axes
-// by one place, and the field with them. As long as the field lies outside the axis that is summed over, a block needs nobody else's
+// by one place, and the field with them. As long as the field lies outside the axis that is summed over, a block needs no other block's
 // elements; before it does, the blocks exchange theirs through each other's shared memory and begin with the field in another place.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What one stage needs of the machine and C++ has no words for: clusters, prefetching, tensor cores in either precision.
+// Machine instructions for one stage that C++ cannot express: clusters, prefetching, tensor cores in either precision.
 #pragma once
 
 #include <cuda_runtime.h>

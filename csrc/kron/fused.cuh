@@ -1,19 +1,13 @@
 // The bodies of Fused's launchers. Each .cu that instantiates Fused compiles on its own.
 #pragma once
 
+#include "common/launch.cuh"
 #include "kron/slices.cuh"
 #include "kron/weights.cuh"
 
 namespace kron {
 
 constexpr int kMoreThanHalf = 116 * 1024;  // Of a multiprocessor's shared memory.
-
-inline int multiprocessors() {
-  int device = 0, count = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
 
 template <class Kernel, class Call>
 void launch_kernel(Kernel* kernel, const Call& call, dim3 blocks, int threads, int shared_bytes, int cluster, cudaStream_t stream) {
@@ -64,7 +58,7 @@ void launch_chain(Kernel* kernel, const Chain<typename Plan::T>& chain, int byte
   const int64_t blocks = (chain.elements + Plan::kElements - 1) / Plan::kElements;
   const int cluster = chain.stages > 1 ? 1 << chain.log_blocks : 1;
   // The scheduler puts two blocks of a cluster on one multiprocessor while others idle, unless they are too large for that.
-  const bool alone = cluster > 1 && blocks <= multiprocessors();
+  const bool alone = cluster > 1 && blocks <= warpwatch::multiprocessors();
   const int shared_bytes = alone && bytes < kMoreThanHalf ? kMoreThanHalf : bytes;
   launch_kernel(kernel, chain, dim3(static_cast<unsigned>(blocks)), Plan::kThreads, shared_bytes, cluster, stream);
 }

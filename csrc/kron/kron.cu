@@ -46,17 +46,17 @@ T* weight_gradient_of(const Shape& shape, const Backward<T>& call, int s) {
   return call.w_gradient[2 * s >= shape.stages] + shape.weight[s];
 }
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
+int compute_capability_major() {
+  int device = 0, major = 0;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major;
 }
 
 // Whether the fused kernels take this shape on this device. With a single factor a state has one row, too few for a vector.
 template <class Kernels>
 bool fuses(const Shape& shape) {
-  if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9 || shape.stages < 4 || shape.size > INT32_MAX / 2) return false;
+  if (compute_capability_major() != 9 || shape.stages < 4 || shape.size > INT32_MAX / 2) return false;
   return std::all_of(shape.factor, shape.factor + shape.stages, [](int f) {
     return std::has_single_bit(static_cast<unsigned>(f)) && log_of(f) >= Kernels::kSmallestLog && log_of(f) <= Kernels::kLargestLog;
   });
@@ -76,7 +76,7 @@ Launches launches_of(const Shape& shape, Version version) {
   const int log_size = log_of(shape.size), span = version == Version::layer ? shape.stages / 2 : shape.stages;
   const auto [least, most] = std::minmax_element(shape.factor, shape.factor + shape.stages);
   if (*least != *most || log_size - Kernels::kLargestPlan > kLogLargestCluster) return {Kernels::kLargestPlan, 1};
-  const int64_t elements = shape.batch * shape.size, busy = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int64_t elements = shape.batch * shape.size, busy = warpwatch::multiprocessors();
   if (*most == 128 && shape.stages == 4 && shape.batch < busy) return {Kernels::kMiddlePlan, 2, true};
   int chosen = Kernels::kLargestPlan;
   for (int log_plan : Kernels::kPlans) {
@@ -138,7 +138,7 @@ Parts parts_of(const Shape& shape, int factor) {
   const auto stages = std::count(shape.factor, shape.factor + shape.stages, factor);
   const int64_t depth = Kernels::weight_depth(log_of(factor)), chunks = ceil_div(shape.batch * (shape.size / factor), depth);
   // Two blocks for every multiprocessor, unless they would add up fewer rows than the sum has.
-  const int64_t wanted = std::max<int64_t>(1, 2 * device_attribute(cudaDevAttrMultiProcessorCount) / stages);
+  const int64_t wanted = std::max<int64_t>(1, 2 * warpwatch::multiprocessors() / stages);
   const int64_t each = std::max(std::min(ceil_div(factor, depth), chunks), ceil_div(chunks, wanted));
   return {static_cast<int>(ceil_div(chunks, each)), each * depth};
 }

@@ -2,7 +2,7 @@
 // backward and for weights. P is contiguous along k, Q along q, and D is handed out in packs along p.
 //
 // Elements lie in 16-byte units whose order is permuted by an exclusive-or with a key, so that the lanes of a warp, which read
-// the same unit of different rows, find them in different banks. A product says which key it wants for a row of P and of Q.
+// the same unit of different rows, find them in different banks. A product defines the key for a row of P and of Q.
 #pragma once
 
 #include "kron/device.cuh"
@@ -167,7 +167,7 @@ struct TensorCores {
 template <class Product>
 constexpr int kSettling = Product::kTeams == 1 ? 0 : Product::kTeams * Product::kSize;
 
-// take(q, p, pack) for all elements of D, the teams' sums added up through `memory`, which nobody may be using any more.
+// take(q, p, pack) for all elements of D, the teams' sums added up through `memory`, which no thread may still be using.
 template <class Product, class Take>
 __device__ void each_settled(const Product& product, typename Product::T* memory, const Take& take) {
   using T = typename Product::T;

@@ -14,10 +14,12 @@ using kron::Shape;
 using warpwatch::ceil_div;
 
 constexpr int kThreads = 256;
-constexpr int kMostBlocks = 264;     // Two for each multiprocessor of an H100.
 constexpr int kMostRows = 8;         // Of a block, one after the other; beyond, one launch per stage is faster.
 constexpr int kLargestFactor = 32;   // Beyond, the tiles of one launch per stage use what they load more often.
 constexpr int kSharedBytes = 220 * 1024;
+
+// Two blocks for each multiprocessor.
+int64_t most_blocks() { return 2 * int64_t{warpwatch::multiprocessors()}; }
 
 __host__ __device__ constexpr int padded(int f) { return (f + 3) / 4 * 4; }
 __host__ __device__ constexpr int odd(int f) { return f | 1; }
@@ -187,14 +189,14 @@ bool rows_take(const Shape& shape, int element_bytes) {
   const Sizes sizes = sizes_of(shape);
   if (*std::max_element(shape.factor, shape.factor + shape.stages) > kLargestFactor) return false;
   if ((3 * int64_t{sizes.state} + sizes.weights) * element_bytes > kSharedBytes) return false;
-  if (ceil_div(shape.batch, kMostBlocks) > kMostRows) return false;
+  if (ceil_div(shape.batch, most_blocks()) > kMostRows) return false;
   int device = 0, available = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&available, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   return shared_bytes(sizes, 3, element_bytes) <= available;
 }
 
-int rows_parts(const Shape& shape) { return static_cast<int>(std::min<int64_t>(shape.batch, kMostBlocks)); }
+int rows_parts(const Shape& shape) { return static_cast<int>(std::min(shape.batch, most_blocks())); }
 
 template <class T>
 void rows_forward(const Shape& shape, const Forward<T>& call, cudaStream_t stream) {

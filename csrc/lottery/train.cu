@@ -11,7 +11,7 @@ using lottery::Training;
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kLanes = 4;  // Threads that share samples, and the width of what one of them takes at once.
+constexpr int kLanes = 4;  // Threads that share samples, and the numbers that one of them loads in one access.
 constexpr int kRows = 2;   // Samples that they share, so that each weight is loaded once for both.
 
 template <class T>

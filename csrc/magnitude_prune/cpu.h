@@ -1,7 +1,7 @@
 // The same choice on a CPU: a histogram of leading bits leaves few candidates, of which std::nth_element finds the threshold.
 //
 // The elements are cut into a fixed number of parts, which threads share. Where only some of equal magnitudes are kept, each part
-// knows how many come before it, so the result does not depend on the number of threads.
+// has the count of those before it, so the result does not depend on the number of threads.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Binds the choice of the largest magnitudes, and the gradient of what is kept, to torch for CPU and CUDA.
+// Binds the choice of the largest magnitudes, and the gradient of the elements kept, to torch for CPU and CUDA.
 #include "magnitude_prune/magnitude_prune.h"
 
 #include <tuple>

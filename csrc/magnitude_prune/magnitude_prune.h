@@ -19,7 +19,7 @@ struct Choice {
 // Bytes of scratch memory that prune_on needs, aligned to 16.
 int64_t scratch_bytes(const Choice& choice);
 
-// out = what is kept of w, and zero elsewhere; mask says which. Returns null, or why a launch was refused.
+// out = w where it is kept, and zero elsewhere; mask is true where it is kept. Returns null, or why a launch was refused.
 const char* prune_on(const Choice& choice, const void* w, void* out, bool* mask, void* scratch, void* stream);
 
 // out = g where mask says so, and zero elsewhere.

@@ -1,4 +1,4 @@
-// Zeroes what is not kept, by a threshold found in select.cuh or by a mask.
+// Sets elements that are not kept to zero, by a threshold found in select.cuh or by a mask.
 #include <algorithm>
 
 #include "magnitude_prune/select.cuh"
@@ -10,8 +10,7 @@ using warpwatch::Vector16;
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kBlocksEach = 8;  // Blocks of 256 threads that fill a multiprocessor.
+constexpr int kThreads = warpwatch::kStrideThreads;
 
 template <int Size>
 struct alignas(Size) Flags {
@@ -29,7 +28,7 @@ struct Threshold {
   }
 };
 
-// Vectors of 16 bytes, and then what is left of n one by one; `Vectors` says that all three lie on 16 bytes.
+// Vectors of 16 bytes, then the rest of n one by one; `Vectors` means that all three are aligned to 16 bytes.
 template <class Key, bool Vectors>
 __global__ __launch_bounds__(kThreads) void prune(const Key* w, int64_t n, Key infinity, bool none, const State* state, Key* out,
                                                   bool* mask) {
@@ -73,9 +72,7 @@ __global__ __launch_bounds__(kThreads) void select(const Key* g, const bool* mas
   for (int64_t i = vectors * Vector::size + thread; i < n; i += threads) out[i] = mask[i] ? g[i] : Key{0};
 }
 
-int64_t blocks_for(int64_t bytes) {
-  return std::max<int64_t>(1, std::min(ceil_div(bytes, kThreads * 16), magnitude_prune::multiprocessors() * kBlocksEach));
-}
+int64_t blocks_for(int64_t bytes) { return std::max<int64_t>(1, warpwatch::stride_blocks(ceil_div(bytes, 16))); }
 
 bool all_aligned(const void* a, const void* b, const void* c) {
   return warpwatch::aligned16(a) && warpwatch::aligned16(b) && warpwatch::aligned16(c);

@@ -20,7 +20,7 @@ __device__ inline void find_digit(const uint32_t* histogram, int64_t bins, int s
     state->threshold |= static_cast<uint64_t>(bins - 1 - item) << shift;
     state->rank = left;
     state->equal = count(item);
-    // Most often all elements that equal the threshold are kept, and nobody needs to look where they lie.
+    // Usually all elements that equal the threshold are kept, and their positions are not needed.
     state->last = last_digit && left == state->equal ? INT64_MAX : -1;
   });
 }
@@ -84,13 +84,6 @@ __global__ __launch_bounds__(kTieThreads) void find_last_tie(const Key* w, int64
   locate<kTieThreads>(items, left, is_tie, [=](int64_t item, uint32_t) { state->last = first + item; });
 }
 
-inline int multiprocessors() {
-  int device = 0, count = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
 // Leaves threshold and last in `state`, which lies at the front of `scratch`.
 template <class Key>
 void find_threshold(const Key* w, const Choice& choice, unsigned char* scratch, cudaStream_t stream) {
@@ -100,7 +93,7 @@ void find_threshold(const Key* w, const Choice& choice, unsigned char* scratch, 
   cudaMemsetAsync(scratch, 0, zeroed_bytes(sizeof(Key)), stream);
   // A block of the first histogram takes most of a multiprocessor's shared memory.
   const int64_t needed = ceil_div(choice.n * static_cast<int64_t>(sizeof(Key)), kHistogramThreads * 32);
-  const int64_t once = multiprocessors(), blocks = needed < once ? needed : once;
+  const int64_t once = warpwatch::multiprocessors(), blocks = needed < once ? needed : once;
   cudaFuncSetAttribute(first_histogram<Key>, cudaFuncAttributeMaxDynamicSharedMemorySize, kFirstBytes);
   int shift = (passes_of(sizeof(Key)) - 1) * kNextBits;
   const uint32_t keep = static_cast<uint32_t>(choice.keep);

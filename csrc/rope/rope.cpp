@@ -81,7 +81,7 @@ void turn_row(const Shape& shape, const W* x, const W* cos, const W* sin, W* y) 
       y[b] = cos[b] * x[b] + sin[b] * x[a];
     }
   };
-  // A step that the compiler knows lets it use whole vectors.
+  // With a constant step the compiler uses whole vectors.
   if (step == 1) {
     loop(std::integral_constant<int64_t, 1>{}, gap);
   } else {

@@ -13,7 +13,7 @@ namespace seq2seq {
 struct Host {
   template <class T>
   void cells(decoder_step::Cells<T> call) const {
-    // Embeddings are looked up beforehand, so that rows lie as the product wants them.
+    // Embeddings are looked up beforehand, so that the rows of the product are contiguous.
     std::vector<T> rows(call.tokens ? call.batch * call.inputs : 0);
     if (call.tokens) {
       for (int64_t b = 0; b < call.batch; ++b)

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) pick(const __grid_constant__ Call<T>
   const int64_t row = blockIdx.x;
   const T* logits = call.logits + row * call.vocab;
   const int vocab = static_cast<int>(call.vocab), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  // A thread without logits, or with NaN alone, names token 0 with the smallest value there is, so that the index is always valid.
+  // A thread without logits, or with NaN alone, returns token 0 with the smallest value of the type, so that the index is always valid.
   T value = -INFINITY;
   int index = 0;
   for (int v = threadIdx.x; v < vocab; v += kThreads) {

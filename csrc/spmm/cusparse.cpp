@@ -1,8 +1,8 @@
-// cuSPARSE as torch has loaded it already: inspected once per plan, executed many times. No header of it is needed, and none of its
-// libraries is linked.
+// cuSPARSE, from the library that torch has already loaded: inspected once per plan, executed many times. No header of it is
+// included, and no library linked.
 //
-// A plan owns descriptors alone, a few hundred bytes of host memory. The buffers that cuSPARSE works in are tensors of the caller,
-// so that no call allocates anything that it would have to free.
+// A plan owns only descriptors, a few hundred bytes of host memory. The caller passes the work buffers as tensors, so no call
+// allocates memory that it would have to free.
 #if !defined(WARPWATCH_NO_CUDA)
 
 #include <map>
@@ -42,7 +42,7 @@ struct Api {
 };
 
 const Api& api() {
-  static const Api found = [] {
+  static const Api functions = [] {
     Api a{};
     const warpwatch::Loaded library("cuSPARSE", {"libcusparse.so.12"});
     library.find("cusparseCreate", a.create);
@@ -61,7 +61,7 @@ const Api& api() {
     library.find("cusparseSDDMM", a.sampled);
     return a;
   }();
-  return found;
+  return functions;
 }
 
 void check(int status, const char* what) { STD_TORCH_CHECK(status == 0, what, " failed with cuSPARSE status ", status); }
@@ -110,12 +110,12 @@ Plan& plan_of(int64_t number) {
 void* pointer(const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
 
 Tensor bytes_like(const Tensor& like, size_t count) {
-  // cuSPARSE wants an address even where it needs no memory.
+  // cuSPARSE requires an address even where it needs no memory.
   const int64_t size[] = {static_cast<int64_t>(count) + 1};
   return torch::stable::new_empty(like, {size, 1}, ScalarType::Byte);
 }
 
-// A's arrays as they lie now. Setting them again, where nothing moved, might cost what preprocessing found out.
+// The addresses of A's arrays. Setting the same ones again might discard the result of preprocessing.
 void point_at(Plan& plan, const Tensor& crow, const Tensor& col, const Tensor& values) {
   const Pointers now{pointer(crow), pointer(col), pointer(values)};
   if (now == plan.of_a) return;
@@ -241,7 +241,7 @@ Tensor cusparse_sampled(const Tensor& crow, const Tensor& col, const Tensor& g_g
   const std::lock_guard<std::mutex> guarded(lock);
   Plan& plan = plan_of(number);
   const int64_t size[] = {plan.nnz};
-  // It adds to beta times what is there, and zero times NaN is NaN.
+  // It adds to beta times the old contents, and zero times NaN is NaN.
   Tensor d = torch::stable::new_zeros(b, {size, 1});
   check(api().set_csr(plan.gradient, pointer(crow), pointer(col), pointer(d)), "cusparseCsrSetPointers");
   check(api().set_dense(plan.tall, pointer(g)), "cusparseDnMatSetValues");

@@ -202,7 +202,7 @@ const char* tiled(const Pattern& a, const int32_t* starts, const T* values, cons
 constexpr int kDotWarps = 8;
 constexpr int kParts = 4;  // Vectors that a lane holds of a row of g.
 
-// One block per tile of 64 rows and 64 columns of A. It walks over the dense columns in chunks of 32 V; after the first chunk it
+// One block per tile of 64 rows and 64 columns of A. It loops over the dense columns in chunks of 32 V; after the first chunk it
 // adds to what it wrote before, which no other thread touches.
 template <class T, int V>
 __global__ void __launch_bounds__(kDotWarps* kWarp)

@@ -11,8 +11,6 @@ using warpwatch::ceil_div;
 using warpwatch::Vector16;
 
 constexpr int kTile = 16;
-constexpr int kThreads = 256;
-constexpr int64_t kBlocksInFlight = 132 * 8;  // Eight blocks of 256 threads fill one multiprocessor; an H100 has 132.
 constexpr int64_t kLargestGridY = 65535;
 
 // Forward is 1 * a * a and backward 2 * g * a: one product of a constant and two operands, which may be the same.
@@ -50,8 +48,8 @@ const char* product(Launch shape, T factor, const T* a, const T* b, T* y, int64_
   if (n == 0) return nullptr;
   const bool aligned = warpwatch::aligned16(a) && warpwatch::aligned16(b) && warpwatch::aligned16(y);
   if (shape == Launch::vectors && aligned) {
-    const int64_t blocks = std::min(ceil_div(ceil_div(n, Vector16<T>::size), kThreads), kBlocksInFlight);
-    product_vectors<<<blocks, kThreads, 0, warpwatch::as_stream(stream)>>>(factor, a, b, y, n);
+    const int64_t blocks = warpwatch::stride_blocks(ceil_div(n, Vector16<T>::size));
+    product_vectors<<<blocks, warpwatch::kStrideThreads, 0, warpwatch::as_stream(stream)>>>(factor, a, b, y, n);
   } else {
     const dim3 grid(ceil_div(columns, kTile), std::min(ceil_div(rows, kTile), kLargestGridY));
     product_tiles<<<grid, dim3(kTile, kTile), 0, warpwatch::as_stream(stream)>>>(factor, a, b, y, rows, columns);

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) stencil_vectors(const T* x, const T*
   if (i < n) store_stencil(Taps<T>(w, false), Window<T>(x, i, n), y, i, n);
 }
 
-// The part's share of every tap's gradient goes to `partial`. A thread that has nothing to add still takes part in the barrier.
+// The part's share of every tap's gradient goes to `partial`. A thread with nothing to add still reaches the barrier.
 template <class T>
 __device__ void store_share(T (&sum)[kTaps], T* partial) {
   sum_over_block(sum);

@@ -1,6 +1,4 @@
-// y = a + b. One template per launch shape, so that what a launch shape costs can be read off a chart.
-#include <algorithm>
-
+// y = a + b. One template per launch shape, so that a chart shows the cost of each launch shape.
 #include "common/launch.cuh"
 #include "vector_add/vector_add.h"
 
@@ -12,7 +10,6 @@ using warpwatch::Vector16;
 
 constexpr int kThreads = 256;
 constexpr int kLargestBlock = 1024;
-constexpr int64_t kBlocksInFlight = 132 * 8;  // Eight blocks of 256 threads fill one multiprocessor; an H100 has 132.
 
 // <<<N/T, T>>>: one element per thread, neighbours side by side.
 template <class T>
@@ -27,7 +24,7 @@ __global__ void vector_add_blocks(const T* a, const T* b, T* y) {
   y[blockIdx.x] = a[blockIdx.x] + b[blockIdx.x];
 }
 
-// <<<1, T>>>: one block walks over everything. One multiprocessor works, the others wait.
+// <<<1, T>>>: one block loops over all elements. One multiprocessor works, the others are idle.
 template <class T>
 __global__ void vector_add_one_block(const T* a, const T* b, T* y, int64_t n) {
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) y[i] = a[i] + b[i];
@@ -57,8 +54,8 @@ const char* launch(Launch shape, const T* a, const T* b, T* y, int64_t n, cudaSt
   if (n == 0) return nullptr;
   const bool aligned = warpwatch::aligned16(a) && warpwatch::aligned16(b) && warpwatch::aligned16(y);
   if (shape == Launch::vectors && aligned) {
-    const int64_t blocks = std::min(ceil_div(ceil_div(n, Vector16<T>::size), kThreads), kBlocksInFlight);
-    vector_add_vectors<<<blocks, kThreads, 0, stream>>>(a, b, y, n);
+    const int64_t blocks = warpwatch::stride_blocks(ceil_div(n, Vector16<T>::size));
+    vector_add_vectors<<<blocks, warpwatch::kStrideThreads, 0, stream>>>(a, b, y, n);
   } else if (shape == Launch::blocks) {
     vector_add_blocks<<<n, 1, 0, stream>>>(a, b, y);
   } else if (shape == Launch::one_block) {

@@ -26,9 +26,10 @@ from warpwatch.db.reads.rows import (
 )
 from warpwatch.server.api.code import DeviceKey, RepositoryName
 from warpwatch.server.figures.noise_summary import NoiseSummary, read_learned
+from warpwatch.server.figures.speedups import VariantSpeedup, variant_speedups
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
-from warpwatch.server.http.service import Before, Db, Limit, device_or_404, repository_or_404
+from warpwatch.server.http.service import Before, Db, Limit, device_or_404, operator_or_404, repository_or_404
 
 router = APIRouter(tags=["results"])
 Id = Annotated[int, Query(ge=1)]
@@ -76,6 +77,20 @@ def get_overview(
     """The newest state of every operator, case and variant that was ever tried on the device."""
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     return Page(read_overview(session, found.id, on.id, metric_of(on, metric), suite, operator), None)
+
+
+@router.get("/operators/{name}/speedups", responses=documented(404, 422))
+def get_speedups(
+    session: Db,
+    name: str,
+    repository: RepositoryName,
+    device: DeviceKey,
+    metric: Metric = None,
+    suite: Text = None,
+) -> Page[VariantSpeedup]:
+    """Median and range of every variant's speed-up over the operator's baseline, over the cases timed on the device."""
+    operator_or_404(session, repository_or_404(session, repository), name)
+    return Page(variant_speedups(get_overview(session, repository, device, metric, suite, name).items), None)
 
 
 @router.get("/series", responses=documented(404, 422))

@@ -15,6 +15,7 @@ from warpwatch.db.reads.rows import CaseRow, CodeHistory, OperatorRow, OverviewC
 from warpwatch.server.figures.charts import RooflinePoint, roofline_figure
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.formats import variant_order
+from warpwatch.server.figures.speedups import baseline_of, case_speedups, variant_speedups
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.pages.choices import Bench, Text, choose_bench
 from warpwatch.server.pages.overview import grids
@@ -25,7 +26,7 @@ router = APIRouter()
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """speedup: the baseline's time over this one's; heat: how strongly it is coloured, -4 to 4."""
+    """speedup: the baseline's time over the variant's; heat: the strength of the colour, -4 to 4."""
 
     cell: OverviewCell
     speedup: float | None
@@ -55,14 +56,14 @@ def operator(
     arch: Text = None,
     code: Text = None,
 ) -> Response:
-    """Speed-up of every variant over the baseline variant, case by case; `code` is what is drawn of its machine code."""
-    found = find_operator(page.session, page.repository.id, name) if page.repository else None
-    if page.repository is None or found is None:
+    """Speed-up of every variant over the baseline, case by case; `code` is the quantity that the code chart draws."""
+    row = find_operator(page.session, page.repository.id, name) if page.repository else None
+    if page.repository is None or row is None:
         raise not_found("operator", name)
     repository = page.repository
     bench = choose_bench(page.session, repository, device, metric, name)
     cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, suite, name) if bench else []
-    cases = {case.key: case for case in list_cases(page.session, found.id)}
+    cases = {case.key: case for case in list_cases(page.session, row.id)}
     peaks = _peaks(page, bench.device.id) if bench else {}
     entry = read_operator_entry(page.session, repository.id, name) or {"variants": []}
     filters = {"repository": repository.name, "device": bench and bench.device.key, "metric": bench and bench.metric}
@@ -70,42 +71,34 @@ def operator(
     return page.page(
         "operator.html",
         json=query("/overview", **filters, suite=suite, operator=name),
-        operator=found,
-        names=sorted(found.variants, key=variant_order),
+        operator=row,
+        names=sorted(row.variants, key=variant_order),
         bench=bench,
         suite=suite,
         suites=list_suites(page.session, repository.id),
         baseline=baseline_of(grid[0].variants) if grid else "v1",
         variants=grid[0].variants if grid else [],
-        rows=[(cases[case], heat_row(row)) for case, row in grid[0].rows] if grid else [],
+        rows=[(cases[case], heat_row(cells_of_case)) for case, cells_of_case in grid[0].rows] if grid else [],
+        speedups={speedup.variant: speedup for speedup in variant_speedups(cells)},
+        speedups_json=bench and query(f"/api/v1/operators/{name}/speedups", **filters, suite=suite),
         entries={variant["name"]: variant for variant in entry["variants"]},
         peaks=peaks,
         roofline=_roofline(cells, cases, peaks),
-        code=_code(page, found, bench, arch, code) if bench else None,
+        code=_code(page, row, bench, arch, code) if bench else None,
     )
-
-
-def baseline_of(variants: list[str]) -> str:
-    """v1 is naive torch by convention; without one, the first variant."""
-    return "v1" if "v1" in variants else variants[0]
 
 
 def heat_row(row: list[OverviewCell | None]) -> list[HeatCell | None]:
     """The cells of one case with their speed-up over the baseline of those that have a time: naive torch may be too
     slow for a case."""
-    timed = {cell.variant: cell.median_ns for cell in row if cell and cell.median_ns}
-    base = timed[baseline_of(list(timed))] if timed else None
-    fastest = min(timed.values(), default=None)
-    found: list[HeatCell | None] = []
+    speedups = case_speedups(row)
+    highest = max(speedups.values(), default=None)
+    heats: list[HeatCell | None] = []
     for cell in row:
-        if cell is None:
-            found.append(None)
-            continue
-        speedup = base / cell.median_ns if base and cell.median_ns else None
-        found.append(
-            HeatCell(cell, speedup, heat_of(speedup), cell.median_ns is not None and cell.median_ns == fastest)
-        )
-    return found
+        speedup = speedups.get(cell.variant) if cell else None
+        best = speedup is not None and speedup == highest
+        heats.append(HeatCell(cell, speedup, heat_of(speedup), best) if cell else None)
+    return heats
 
 
 def heat_of(speedup: float | None) -> int:
@@ -122,12 +115,12 @@ def _code(page: Page, operator: OperatorRow, bench: Bench, arch: str | None, qua
     history = read_code_history(page.session, operator.id, operator.name, bench.device.key, arch)
     if not history.commits or page.repository is None:
         return None
-    known = [
+    available = [
         name
         for name in QUANTITIES
         if name in ("code_bytes", "compile_seconds") or (history.arch or "").startswith("sm_")
     ]
-    chosen = quantity if quantity in known else known[0]
+    chosen = quantity if quantity in available else available[0]
     figure, left_out = code_figure(history, chosen, page.repository.name)
     json = query(
         f"/api/v1/operators/{operator.name}/code",
@@ -135,7 +128,7 @@ def _code(page: Page, operator: OperatorRow, bench: Bench, arch: str | None, qua
         device=bench.device.key,
         arch=history.arch,
     )
-    return CodeView(history, figure, left_out, chosen, [(name, QUANTITIES[name]) for name in known], json)
+    return CodeView(history, figure, left_out, chosen, [(name, QUANTITIES[name]) for name in available], json)
 
 
 def _peaks(page: Page, device_id: int) -> dict[str, float]:

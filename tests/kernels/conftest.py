@@ -24,7 +24,7 @@ _registered: set[str] = set()
 
 @pytest.fixture(scope="session")
 def build_cache() -> Path:
-    """Where `make build` puts its libraries too: what they are made of is part of their names, so that none is stale."""
+    """Where `make build` puts its libraries: their names contain a hash of their sources, so that none is stale."""
     return load_settings().home / "builds"
 
 

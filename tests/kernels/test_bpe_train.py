@@ -32,11 +32,11 @@ def trained(operator: Operator, name: str, strings: tuple[str, ...], merges: int
     symbols, offsets = corpus(*strings)
     variant = operator.variants[name]
     inputs: dict[str, Any] = {"symbols": symbols, "offsets": offsets, "merges": merges}
-    found = variant.function(**inputs, **(variant.prepare(**inputs) if variant.prepare else {}))
+    pairs = variant.function(**inputs, **(variant.prepare(**inputs) if variant.prepare else {}))
     tokens = sorted(set("".join(strings)))
     first = len(tokens)
     tokens += [""] * merges
-    for i, (left, right) in enumerate(found.tolist()):
+    for i, (left, right) in enumerate(pairs.tolist()):
         tokens[first + i] = tokens[left] + tokens[right] if left >= 0 else "-"
     return tokens[first:]
 

@@ -1,4 +1,4 @@
-"""causal_conv_short: every variant against the oracle, causality, and the torch operators that the library registers."""
+"""causal_conv_short: every variant against the oracle, causality, and the library's torch operators."""
 
 from __future__ import annotations
 

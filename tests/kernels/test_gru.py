@@ -97,7 +97,7 @@ def test_large_numbers_saturate(operator: Operator) -> None:
 
 
 def test_the_calls_into_torch_do_not_grow_with_the_steps(operator: Operator) -> None:
-    """The loop over time is launch-bound first: a quicker cell that is called step by step makes the whole run slower."""
+    """The loop over time is launch-bound: a faster cell that is called once per step makes the whole run slower."""
     counts = []
     for steps in (2, 20):
         given = operands(steps, 2, 5, "cpu")

@@ -1,4 +1,4 @@
-"""launch: every variant against the oracle, results on the side where they belong, and the library's torch operators."""
+"""launch: every variant against the oracle, results on the right side, and the library's torch operators."""
 
 from __future__ import annotations
 

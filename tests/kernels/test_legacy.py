@@ -22,7 +22,9 @@ import torch
 from kernels_of_the_service import inputs, reference, cost, depth
 from warpwatch.operator import Operator
 
-operator = Operator("kron", "", inputs=inputs, reference=reference, cost=cost, cases={}, gradients=("x", "w1", "w2"), depth=depth)
+operator = Operator(
+    "kron", "", inputs=inputs, reference=reference, cost=cost, cases={}, gradients=("x", "w1", "w2"), depth=depth
+)
 operator.variant("v1", idea="the reference")(reference)
 
 @operator.variant("v2", idea="errs on demand")

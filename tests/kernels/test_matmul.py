@@ -1,4 +1,4 @@
-"""matmul: every variant against the oracle, batches and views for the native operator, and the traps of tiled products."""
+"""matmul: every variant against the oracle, batches and views for the native operator, and edge cases of tiles."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ RUNGS = [
 @pytest.mark.parametrize(("device", "version"), RUNGS)
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_views_are_multiplied_by_their_elements(batch: tuple[int, ...], version: int, device: str) -> None:
-    """`is_contiguous` named and not called is true of every tensor: a view then has the numbers beside it multiplied."""
+    """`is_contiguous` without a call is true of every tensor: the kernel would then read beside the view."""
     a, b = torch.randn(*batch, 37, 53, device=device), torch.randn(*batch, 53, 29, device=device)
     right = a.double() @ b.double()
     for x in views(a):

@@ -230,10 +230,11 @@ def test_a_cuda_error_leaves_the_cpu_alone(sources: Path, tmp_path: Path) -> Non
     assert "csrc/good/good.cu" in failed.log
 
 
-PTXAS = """[1/3] nvcc good.cu.o
+MANGLED = "_ZN46_GLOBAL__N__82202f5f_13_vector_add_cu_83b781f918vector_add_threadsIiEEvPKT_S3_PS1_l"
+PTXAS = f"""[1/3] nvcc good.cu.o
 ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function '_ZN46_GLOBAL__N__82202f5f_13_vector_add_cu_83b781f918vector_add_threadsIiEEvPKT_S3_PS1_l' for 'sm_80'
-ptxas info    : Function properties for _ZN46_GLOBAL__N__82202f5f_13_vector_add_cu_83b781f918vector_add_threadsIiEEvPKT_S3_PS1_l
+ptxas info    : Compiling entry function '{MANGLED}' for 'sm_80'
+ptxas info    : Function properties for {MANGLED}
     8 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
 ptxas info    : Used 255 registers, used 1 barriers, 8 bytes cumulative stack size, 49152 bytes smem, 384 bytes cmem[0]
 good.cu(3): warning #177-D: variable "x" was declared but never referenced

@@ -28,7 +28,7 @@ def test_torch_compile_is_right(operator: Operator, name: str, case: Case, devic
 
 
 def products(form: str, pairing: str, device: str) -> Tensor:
-    """<R_m q, R_n k> for all positions m and n of one q and one k, by the tables of `form` and the pairs of `pairing`."""
+    """<R_m q, R_n k> for all positions m and n of one q and one k, by tables of `form` and pairs of `pairing`."""
     length, dim = 24, 16
     torch.manual_seed(1)
     q, k = (torch.randn(1, 1, 1, dim, dtype=torch.float64, device=device).expand(1, length, 1, dim) for _ in range(2))

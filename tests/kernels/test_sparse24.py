@@ -31,7 +31,7 @@ def test_torch_compile_is_right(operator: Operator, name: str, case: Case, devic
 
 
 def pruned_by(name: str, w: Tensor) -> Tensor:
-    """The pruned matrix as each of our ways to make it has it; from the compressed form by way of an identity matrix."""
+    """The matrix as each of our functions prunes it; the compressed form is multiplied by an identity matrix."""
     if name == "compress":
         values, metadata = torch.ops.warpwatch.sparse24_compress(w)
         return decompressed(values.cpu(), metadata.cpu(), w.shape[1]).to(w.device)

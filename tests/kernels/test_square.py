@@ -1,4 +1,4 @@
-"""square: every variant against the oracle and the golden example, and the torch operators that the library registers."""
+"""square: every variant against the oracle and the golden example, and the library's torch operators."""
 
 from __future__ import annotations
 

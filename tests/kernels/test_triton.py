@@ -37,13 +37,13 @@ def outcomes(mode: str, operator: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_triton_is_right_in_the_interpreter(operator: str) -> None:
-    found = outcomes("interpret", operator)
-    assert found
-    assert not [outcome for outcome in found if outcome["wrong"]]
+    results = outcomes("interpret", operator)
+    assert results
+    assert not [outcome for outcome in results if outcome["wrong"]]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_triton_compiles_for_every_architecture(operator: str) -> None:
-    found = outcomes("compile", operator)
-    assert {outcome["arch"] for outcome in found} == {80, 90, 100}
-    assert all(outcome["kernels"] and all(outcome["kernels"].values()) for outcome in found)
+    results = outcomes("compile", operator)
+    assert {outcome["arch"] for outcome in results} == {80, 90, 100}
+    assert all(outcome["kernels"] and all(outcome["kernels"].values()) for outcome in results)

@@ -143,6 +143,38 @@ def test_speed_ups_are_over_the_first_variant_that_has_a_time(client: TestClient
         },
     )
     page = client.get("/operators/square").text
-    assert sorted(re.findall(r"<span[^>]*>([\d.]+)×</span>", page)) == ["1.00", "1.00", "3.00"]
+    heat_map = page.split('id="variants"')[0]
+    assert sorted(re.findall(r"<span[^>]*>([\d.]+)×</span>", heat_map)) == ["1.00", "1.00", "3.00"]
     assert "Speed-up over v1" in page
     assert "where v1 has no time, over the first that has one" in page
+
+
+def test_the_page_of_an_operator_sums_up_each_variant_s_speed_up(client: TestClient, lab: Lab) -> None:
+    """v1 has no time in the second case, so v2 is its baseline there."""
+    times: dict[tuple[str, str], float | Status] = {
+        ("v1", CASES[0]): 3000.0,
+        ("v2", CASES[0]): 1000.0,
+        ("v1", CASES[1]): Status.TIMED_OUT,
+        ("v2", CASES[1]): 5000.0,
+    }
+    lab.bench(0, times)
+    summed = client.get(
+        "/api/v1/operators/square/speedups", params={"repository": "kernels", "device": lab.environment.device_key}
+    ).json()["items"]
+    assert [(row["variant"], row["median"], row["cases"]) for row in summed] == [("v1", 1.0, 1), ("v2", 2.0, 2)]
+    assert (summed[1]["lowest"], summed[1]["highest"]) == (1.0, 3.0)
+    assert (summed[1]["lowest_case"], summed[1]["highest_case"]) == (CASES[1], CASES[0])
+    assert {row["baseline"] for row in summed} == {"v1"}
+    page = client.get("/operators/square").text
+    assert f"3.00× at {CASES[0]}" in page
+    assert "1.00 to 3.00 in 2" in page
+    assert "/api/v1/operators/square/speedups?" in page
+
+
+def test_a_wrong_variant_has_no_speed_up(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {("v1", CASES[0]): 3000.0, ("v2", CASES[0]): 1000.0})
+    lab.check(0, {("v1", CASES[0]): Status.OK, ("v2", CASES[0]): Status.WRONG})
+    summed = client.get(
+        "/api/v1/operators/square/speedups", params={"repository": "kernels", "device": lab.environment.device_key}
+    ).json()["items"]
+    assert [row["variant"] for row in summed] == ["v1"]

@@ -1,0 +1,76 @@
+"""Outcomes of variants are words: measured figures come from stored results."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT
+
+FILES = sorted(path for path in (ROOT / "kernels").glob("*.py") if not path.name.startswith("_"))
+NUMBER = r"\d[\d.,]*"
+# Sizes such as 128 x 128 and names such as f32 are no measured figures, nor are counts of a kernel's own steps.
+FIGURE = re.compile(
+    rf"{NUMBER}\s*(?:ns|µs|us|ms|s|seconds?|minutes?|[kMG]B|%|percent|TFLOPs?|GFLOPs?|times)(?![\w/])"
+    rf"|{NUMBER}\s*[%×](?!\s*\d)|{NUMBER}\s*x\b(?!\s*\d)|\d[\d.]*e[-−]?\d"
+    r"|\b(?:half|halves|thirds?|quarters?|fourths?|fifths?|tenths?|twice|thrice)\b"
+    r"|\b(?:two|three|four|five|six|ten) times (?:as|faster|slower|the)\b",
+    re.IGNORECASE,
+)
+
+
+def strings(node: ast.expr) -> Iterator[str]:
+    return (part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str))
+
+
+def outcomes(source: str) -> list[str]:
+    """The texts passed as `outcome=`, and those of tables called `_OUTCOMES`."""
+    texts: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "outcome":
+            texts += strings(node.value)
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "_OUTCOMES"
+            and isinstance(node.value, ast.Dict)
+        ):
+            texts += [text for value in node.value.values for text in strings(value)]
+    return texts
+
+
+def test_every_outcome_is_read() -> None:
+    assert sum(len(outcomes(path.read_text(encoding="utf-8"))) for path in FILES) > 60
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_outcome_holds_no_measured_figure(path: Path) -> None:
+    assert [text for text in outcomes(path.read_text(encoding="utf-8")) if FIGURE.search(text)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "156 µs there",
+        "a third of v1's time",
+        "960 ms for 256 samples",
+        "costs 7 %",
+        "1.4x faster than v1",
+        "3.2× over v1",
+        "ten times faster",
+        "4.5 s and 186 MB",
+        "off by 2e-6",
+    ],
+)
+def test_a_measured_figure_is_recognized(text: str) -> None:
+    assert FIGURE.search(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["128 x 128 results", "loses to f32 at 8192 rows", "tl.dot computes 16 rows", "3xtf32"]
+)
+def test_a_size_is_no_measured_figure(text: str) -> None:
+    assert not FIGURE.search(text)
