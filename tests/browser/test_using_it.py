@@ -72,6 +72,18 @@ def test_lines_never_join_two_environments(visit: Visit) -> None:
     assert {"wrong", "crashed", "timed out"} >= names >= {"wrong", "crashed"}
 
 
+def test_a_chart_cannot_be_uploaded_and_can_be_saved_as_png(visit: Visit) -> None:
+    page = visit.open(HISTORY)
+    page.locator(".js-plotly-plot").hover()
+    names = page.evaluate("[...document.querySelectorAll('.modebar-btn')].map((button) => button.dataset.title)")
+    assert not [name for name in names if re.search("share|cloud|edit|upload|plotly", name, re.IGNORECASE)]
+    assert page.evaluate("document.querySelector('[data-figure]')._context.plotlyServerURL") == ""
+    with page.expect_download() as download:
+        page.locator(".modebar-btn[data-title^='Download plot as a PNG']").click()
+    assert download.value.suggested_filename == "warpwatch.png"
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
 def test_switches_keep_each_other(visit: Visit) -> None:
     page = visit.open(HISTORY)
     page.get_by_label("log scale").check()
