@@ -1,4 +1,4 @@
-"""What people see: one module per group of pages, each beside its JSON below /api/v1."""
+"""The pages: one module per group; each page has its JSON below /api/v1."""
 
 from __future__ import annotations
 

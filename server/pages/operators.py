@@ -25,7 +25,7 @@ router = APIRouter()
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """speedup: the baseline's time over this one's; heat: how strongly it is coloured, -4 to 4."""
+    """speedup: the baseline's time over this cell's; heat: colour strength, -4 to 4."""
 
     cell: OverviewCell
     speedup: float | None
@@ -35,7 +35,7 @@ class HeatCell:
 
 @dataclass(frozen=True, slots=True)
 class CodeView:
-    """The chart of machine code: what is drawn, what else there is to draw, and where its JSON lies."""
+    """The chart of machine code. left_out: kernels not drawn; quantities: the choices; json: address of the data."""
 
     history: CodeHistory
     figure: dict[str, Any]
@@ -55,14 +55,14 @@ def operator(
     arch: Text = None,
     code: Text = None,
 ) -> Response:
-    """Speed-up of every variant over the baseline variant, case by case; `code` is what is drawn of its machine code."""
-    found = find_operator(page.session, page.repository.id, name) if page.repository else None
-    if page.repository is None or found is None:
+    """Speed-up of every variant over the baseline variant per case. `code`: the quantity drawn of the machine code."""
+    row = find_operator(page.session, page.repository.id, name) if page.repository else None
+    if page.repository is None or row is None:
         raise not_found("operator", name)
     repository = page.repository
     bench = choose_bench(page.session, repository, device, metric, name)
     cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, suite, name) if bench else []
-    cases = {case.key: case for case in list_cases(page.session, found.id)}
+    cases = {case.key: case for case in list_cases(page.session, row.id)}
     peaks = _peaks(page, bench.device.id) if bench else {}
     entry = read_operator_entry(page.session, repository.id, name) or {"variants": []}
     filters = {"repository": repository.name, "device": bench and bench.device.key, "metric": bench and bench.metric}
@@ -70,18 +70,18 @@ def operator(
     return page.page(
         "operator.html",
         json=query("/overview", **filters, suite=suite, operator=name),
-        operator=found,
-        names=sorted(found.variants, key=variant_order),
+        operator=row,
+        names=sorted(row.variants, key=variant_order),
         bench=bench,
         suite=suite,
         suites=list_suites(page.session, repository.id),
         baseline=baseline_of(grid[0].variants) if grid else "v1",
         variants=grid[0].variants if grid else [],
-        rows=[(cases[case], heat_row(row)) for case, row in grid[0].rows] if grid else [],
+        rows=[(cases[case], heat_row(cells)) for case, cells in grid[0].rows] if grid else [],
         entries={variant["name"]: variant for variant in entry["variants"]},
         peaks=peaks,
         roofline=_roofline(cells, cases, peaks),
-        code=_code(page, found, bench, arch, code) if bench else None,
+        code=_code(page, row, bench, arch, code) if bench else None,
     )
 
 
@@ -91,21 +91,21 @@ def baseline_of(variants: list[str]) -> str:
 
 
 def heat_row(row: list[OverviewCell | None]) -> list[HeatCell | None]:
-    """The cells of one case with their speed-up over the baseline of those that have a time: naive torch may be too
-    slow for a case."""
+    """The cells of one case with their speed-up over the baseline among the timed variants: naive torch may be too slow
+    for a case."""
     timed = {cell.variant: cell.median_ns for cell in row if cell and cell.median_ns}
     base = timed[baseline_of(list(timed))] if timed else None
     fastest = min(timed.values(), default=None)
-    found: list[HeatCell | None] = []
+    cells: list[HeatCell | None] = []
     for cell in row:
         if cell is None:
-            found.append(None)
+            cells.append(None)
             continue
         speedup = base / cell.median_ns if base and cell.median_ns else None
-        found.append(
+        cells.append(
             HeatCell(cell, speedup, heat_of(speedup), cell.median_ns is not None and cell.median_ns == fastest)
         )
-    return found
+    return cells
 
 
 def heat_of(speedup: float | None) -> int:
@@ -118,16 +118,16 @@ def heat_of(speedup: float | None) -> int:
 
 
 def _code(page: Page, operator: OperatorRow, bench: Bench, arch: str | None, quantity: str | None) -> CodeView | None:
-    """The history of the operator's machine code; None where no library of it was built on the device."""
+    """The history of the operator's machine code; None where no native library was built on the device."""
     history = read_code_history(page.session, operator.id, operator.name, bench.device.key, arch)
     if not history.commits or page.repository is None:
         return None
-    known = [
+    quantities = [
         name
         for name in QUANTITIES
         if name in ("code_bytes", "compile_seconds") or (history.arch or "").startswith("sm_")
     ]
-    chosen = quantity if quantity in known else known[0]
+    chosen = quantity if quantity in quantities else quantities[0]
     figure, left_out = code_figure(history, chosen, page.repository.name)
     json = query(
         f"/api/v1/operators/{operator.name}/code",
@@ -135,7 +135,7 @@ def _code(page: Page, operator: OperatorRow, bench: Bench, arch: str | None, qua
         device=bench.device.key,
         arch=history.arch,
     )
-    return CodeView(history, figure, left_out, chosen, [(name, QUANTITIES[name]) for name in known], json)
+    return CodeView(history, figure, left_out, chosen, [(name, QUANTITIES[name]) for name in quantities], json)
 
 
 def _peaks(page: Page, device_id: int) -> dict[str, float]:
