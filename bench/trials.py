@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, FreshProcess, fresh_processes, open_verbs, serve
 from warpwatch.contract.protocol import Request
-from warpwatch.server.verdicts.paired import MORE_ROUNDS, ROUNDS, decide
+from warpwatch.server.verdicts.paired import decide
+from warpwatch.server.verdicts.thresholds import thresholds_of
 from warpwatch.worker.comparison import middle, turns_of, typical
 
 OPERATORS = {"cuda": "calibrated", "cpu": "product"}
@@ -45,9 +46,10 @@ Pairs = list[tuple[float, float]]
 
 def child(device: torch.device) -> None:
     verbs = open_verbs(ROOT / "bench" / "calibrated", device)
+    rounds = thresholds_of(device.type).rounds
 
     def handle(fields: dict[str, Any]) -> dict[str, Any]:
-        request = Request(0, operator=OPERATORS[device.type], budget_ns=BUDGET_NS, rounds=ROUNDS, **fields)
+        request = Request(0, operator=OPERATORS[device.type], budget_ns=BUDGET_NS, rounds=rounds, **fields)
         reply = getattr(verbs, request.verb)(request, lambda *_: None)
         return {"samples": reply.samples_ns, "metric": reply.metric, "message": reply.message}
 
@@ -117,9 +119,11 @@ def verdicts(pairs: Pairs, count: int, suspected: float, device_kind: str, may_s
         base_ns, head_ns = [base for base, _ in drawn], [head for _, head in drawn]
         return decide(base_ns, head_ns, "slower", suspected, device_kind).decision
 
+    thresholds = thresholds_of(device_kind)
     for _ in range(count):
-        first = decision(ROUNDS)
-        decisions[decision(MORE_ROUNDS) if first == "unsure" and len(pairs) >= MORE_ROUNDS else first] += 1
+        first = decision(thresholds.rounds)
+        may_repeat = first == "unsure" and len(pairs) >= thresholds.more_rounds
+        decisions[decision(thresholds.more_rounds) if may_repeat else first] += 1
     return decisions
 
 

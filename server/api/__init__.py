@@ -18,6 +18,7 @@ from warpwatch.server.api.results import router as results
 from warpwatch.server.api.schedules import router as schedules
 from warpwatch.server.api.submissions import router as submissions
 from warpwatch.server.api.traces import router as traces
+from warpwatch.server.api.verdicts import router as verdicts
 from warpwatch.server.http.parameters import PREFIX, refuse_unknown_parameters
 
 router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
@@ -36,5 +37,6 @@ for part in (
     hooks,
     repositories,
     badges,
+    verdicts,
 ):
     router.include_router(part)

@@ -1,4 +1,4 @@
-"""Alarms: what keeps numbers from coming."""
+"""Health: devices without workers, workers without results, series that stopped."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ AlarmKind = Literal["stale_device", "stale_worker", "unfit", "missing", "vanishe
 def get_alarms(
     request: Request, session: Db, repository: str | None = None, kind: AlarmKind | None = None
 ) -> Page[AlarmRow]:
-    """What keeps numbers from coming, each with its remedy, all on one page.
+    """Everything that blocks measurement, each with its remedy, on one page.
 
-    stale_device: jobs wait for a device that no living worker has. stale_worker: a worker lives, has work and gives no
-    results. unfit: a device's health keeps jobs from being measured. missing: a history has no result at the newest
-    commits, nor a status that says why. vanished: an operator, variant or case is not in the catalogue any more. An
-    alarm ends when its cause does.
+    stale_device: jobs are queued for a device without a worker. stale_worker: a worker is online, has jobs and returns
+    no results. unfit: the state of a device prevents measurement. missing: a series has no result and no status at the
+    newest commits. vanished: an operator, variant or case left the catalogue. An entry clears when its cause is gone.
     """
     repository_id = None if repository is None else repository_or_404(session, repository).id
-    found = alarms_of(request).list(session, repository_id)
-    return Page([row for row in found if kind in (None, row.kind)], None)
+    rows = alarms_of(request).list(session, repository_id)
+    return Page([row for row in rows if kind in (None, row.kind)], None)
 
 
 @router.get("/alarms.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

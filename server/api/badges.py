@@ -18,8 +18,8 @@ from warpwatch.settings import Settings
 router = APIRouter(tags=["reports"])
 KEPT_SECONDS = 120
 _SVG: dict[int | str, dict[str, Any]] = {
-    200: {"description": "An SVG picture.", "content": {"image/svg+xml": {"schema": {"type": "string"}}}},
-    304: {"description": "It is the picture whose ETag was shown."},
+    200: {"description": "An SVG image.", "content": {"image/svg+xml": {"schema": {"type": "string"}}}},
+    304: {"description": "Not modified."},
 }
 _MAX_LABEL = 60
 
@@ -30,15 +30,14 @@ def get_badge(
     session: Db,
     settings: Config,
     repository: str,
-    branch: Annotated[str | None, Query(max_length=200, description="By default the watched branch.")] = None,
-    operator: Annotated[str | None, Query(max_length=200, description="By default all of them.")] = None,
+    branch: Annotated[str | None, Query(max_length=200, description="Default: the watched branch.")] = None,
+    operator: Annotated[str | None, Query(max_length=200, description="Default: all.")] = None,
 ) -> Response:
-    """How many variants on cases are right or wrong at the newest commits of a branch, and how many slow-downs are
-    open."""
-    found = repository_or_404(session, repository)
-    name = operator_or_404(session, found, operator).name if operator else None
-    standing = read_badge_counts(session, found.id, _line(settings, found, branch), name)
-    picture = badge((name or found.name)[:_MAX_LABEL], standing)
+    """Passing and failing checks at the newest commits of a branch, and open slow-downs, as an SVG image."""
+    row = repository_or_404(session, repository)
+    name = operator_or_404(session, row, operator).name if operator else None
+    counts = read_badge_counts(session, row.id, _branch_commits(settings, row, branch), name)
+    picture = badge((name or row.name)[:_MAX_LABEL], counts)
     tag = f'"{hashlib.sha256(picture.encode()).hexdigest()[:20]}"'
     headers = {"Cache-Control": f"max-age={KEPT_SECONDS}", "ETag": tag}
     if tag in request.headers.get("if-none-match", ""):
@@ -46,9 +45,9 @@ def get_badge(
     return Response(picture, headers=headers, media_type="image/svg+xml")
 
 
-def _line(settings: Settings, repository: RepositoryRow, branch: str | None) -> list[str] | None:
-    """Ids of the branch's newest commits; None for all commits, where nobody fetched the repository and no branch is
-    named."""
+def _branch_commits(settings: Settings, repository: RepositoryRow, branch: str | None) -> list[str] | None:
+    """Ids of the newest commits of the branch; None for all commits, if the repository was not fetched and no branch is
+    given."""
     mirror = git.mirror_path(repository.url, settings.home)
     if not mirror.is_dir():
         if branch:

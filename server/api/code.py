@@ -41,13 +41,11 @@ router = APIRouter()
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 DeviceKey = Annotated[str, Query(max_length=200, description="Key of a device, such as nvidia-h100-80gb-hbm3.")]
 RepositoryName = Annotated[str, Field(max_length=100, description="Name of a registered repository.")]
-Sha = Annotated[
-    str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", description="A commit's id, or a unique beginning.")
-]
+Sha = Annotated[str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", description="A SHA, or a unique prefix.")]
 
 
 class NewRepository(BaseModel):
-    """A repository to measure. url is what git clones: a path on the server, or a URL it can reach without a prompt."""
+    """A repository to measure. url: a path on the server, or a URL that the server can clone without a password."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=100, examples=["kernels"])
@@ -56,33 +54,35 @@ class NewRepository(BaseModel):
 
 @router.get("/repositories", tags=["code"], responses=documented())
 def get_repositories(session: Db) -> Page[RepositoryRow]:
-    """Every repository, by name."""
+    """All repositories, by name."""
     return Page(list_repositories(session), None)
 
 
 @router.post("/repositories", tags=["code"], status_code=201, responses=documented(409, 422))
 def register_repository(request: Request, body: NewRepository, settings: Config, response: Response) -> RepositoryRow:
-    """Register a repository, after git could read it. The same name and url again change nothing."""
+    """Register a repository that git can read. Repeating the same name and url changes nothing."""
     require_schema(request)
     errors = []
     if not NAME.fullmatch(body.name):
         errors.append(
-            FieldError(field="name", message="is no name", remedy="use letters, digits, dots, dashes and underscores")
+            FieldError(
+                field="name", message="is not a valid name", remedy="use letters, digits, dots, dashes and underscores"
+            )
         )
-    # `ext::` and the like let git run commands of the caller's choosing.
+    # With `ext::` and similar transports the caller could make git run any command.
     if body.url.startswith("-") or "::" in body.url:
         errors.append(
             FieldError(field="url", message="is not allowed", remedy="use a path, or an https, ssh or git URL")
         )
     if errors:
-        raise Problem(422, "the repository cannot be registered; see `errors`", errors)
+        raise Problem(422, "not registered: some fields are not valid", errors)
     with database_of(request).session() as session:
-        known = {row.name: row for row in list_repositories(session)}
-    if body.name in known:
-        if known[body.name].url != body.url:
-            raise Problem(409, f"repository {body.name!r} is registered with another url; choose another name")
+        registered = {row.name: row for row in list_repositories(session)}
+    if body.name in registered:
+        if registered[body.name].url != body.url:
+            raise Problem(409, f"repository {body.name!r} is already registered with another url; choose another name")
         response.status_code = 200
-        return known[body.name]
+        return registered[body.name]
     try:
         update_mirror(body.url, settings.home)
     except GitError as error:
@@ -97,15 +97,15 @@ def register_repository(request: Request, body: NewRepository, settings: Config,
 
 @router.get("/operators", tags=["code"], responses=documented(404, 422))
 def get_operators(session: Db, repository: RepositoryName) -> Page[OperatorRow]:
-    """Every operator that any commit of the repository had, with its variants and cases."""
+    """All operators of the repository, over all commits, with their variants and cases."""
     return Page(list_operators(session, repository_or_404(session, repository).id), None)
 
 
 @router.get("/operators/{name}/cases", tags=["code"], responses=documented(404, 422))
 def get_cases(session: Db, name: str, repository: RepositoryName) -> Page[CaseRow]:
-    """Every case of an operator, with its sizes and cost."""
-    found = operator_or_404(session, repository_or_404(session, repository), name)
-    return Page(list_cases(session, found.id), None)
+    """All cases of an operator, with sizes and cost."""
+    row = operator_or_404(session, repository_or_404(session, repository), name)
+    return Page(list_cases(session, row.id), None)
 
 
 @router.get("/operators/{name}/code", tags=["code"], responses=documented(404, 422))
@@ -116,29 +116,28 @@ def get_code_history(
     device: DeviceKey,
     arch: Annotated[str | None, Query(max_length=40)] = None,
 ) -> CodeHistory:
-    """Registers, shared memory, spills, size and fingerprint of every kernel's machine code over the commits that were
-    built."""
-    found = operator_or_404(session, repository_or_404(session, repository), name)
-    return read_code_history(session, found.id, name, device_or_404(session, device).key, arch)
+    """Registers, shared memory, spills, size and hash of the machine code of every kernel, per built commit."""
+    row = operator_or_404(session, repository_or_404(session, repository), name)
+    return read_code_history(session, row.id, name, device_or_404(session, device).key, arch)
 
 
 @router.get("/commits", tags=["code"], responses=documented(404, 422))
 def get_commits(session: Db, repository: RepositoryName, before: Before = None, limit: Limit = 50) -> Page[CommitRow]:
-    """Commits known to the service in the order of history, newest first, with what was found at each."""
+    """Known commits in the order of history, newest first, with their counts of results."""
     return list_commits(session, repository_or_404(session, repository).id, before, limit)
 
 
 @router.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_commit_csv(session: Db, sha: Sha, repository: RepositoryName) -> Response:
-    """Every variant and case tried at a commit, as CSV."""
+    """The results of a commit as CSV."""
     detail = get_commit(session, sha, repository)
     return csv_response(CommitCell, detail.cells, f"{repository}-{detail.commit.sha[:12]}")
 
 
 @router.get("/commits/{sha}", tags=["code"], responses=documented(404, 422))
 def get_commit(session: Db, sha: Sha, repository: RepositoryName) -> CommitDetail:
-    """Every variant and case tried at a commit: right or wrong, time, change, trace; and how its libraries were built."""
-    found = read_commit(session, repository_or_404(session, repository).id, sha)
-    if found is None:
-        raise not_found("commit", sha, "it was never submitted, or the beginning is not unique")
-    return found
+    """The results of a commit: check, time, change and trace per variant and case; and its builds."""
+    detail = read_commit(session, repository_or_404(session, repository).id, sha)
+    if detail is None:
+        raise not_found("commit", sha, "submit it first, or use a longer prefix of its SHA")
+    return detail

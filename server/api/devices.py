@@ -1,4 +1,4 @@
-"""Devices, workers, environments, and how the service fares."""
+"""Devices, workers, environments, and the health of the service."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def get_health(request: Request, settings: Config) -> ServiceHealth:
         with database_of(request).session() as session:
             return ServiceHealth(status="ok", version=__version__, counts=read_health(session, settings.lease_seconds))
     except EngineError:
-        # The schema may have been replaced behind our back, by a restored backup for example.
+        # The schema may have changed meanwhile, by a restored backup for example.
         request.app.state.schema_is_current = False
         raise
 
 
 @router.get("/devices", responses=documented())
 def get_devices(session: Db, settings: Config) -> Page[DeviceRow]:
-    """Every device that was measured on or had a worker, with its queue."""
+    """All devices with measurements or a worker, with their queues."""
     return Page(list_devices(session, settings.lease_seconds), None)
 
 
 @router.get("/workers", responses=documented())
 def get_workers(session: Db, settings: Config) -> Page[WorkerRow]:
-    """Workers, the living first, each with the job it is at."""
+    """Workers, online ones first, each with its current job."""
     return Page(list_workers(session, settings.lease_seconds), None)
 
 
 @router.get("/environments/{environment_id}", responses=documented(404, 422))
 def get_environment(session: Db, environment_id: int) -> EnvironmentView:
-    """Everything besides the code that could change a number, and the measured ceilings."""
-    found = find_environment(session, environment_id)
-    if found is None:
+    """One environment: everything besides the code that can change a time, and the measured ceilings."""
+    environment = find_environment(session, environment_id)
+    if environment is None:
         raise not_found("environment", environment_id)
-    return found
+    return environment

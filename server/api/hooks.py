@@ -1,4 +1,4 @@
-"""Webhooks: pushes and change requests that GitHub or GitLab tell of become submissions."""
+"""Webhooks: turn pushes and change requests of GitHub and GitLab into submissions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BODY: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class HookAnswer:
-    """What was made of an event. submission_id is None where nothing is to be measured; reason says why."""
+    """The result of an event. submission_id is None when the event starts no run; reason says why."""
 
     event: str
     submission_id: int | None
@@ -39,7 +39,7 @@ class HookAnswer:
 
 
 async def raw_body(request: Request) -> bytes:
-    """The body as it was signed."""
+    """The raw body, as it was signed."""
     return await request.body()
 
 
@@ -49,71 +49,65 @@ def receive(
 ) -> HookAnswer:
     """Take an event from GitHub (`X-Hub-Signature-256`) or GitLab (`X-Gitlab-Token`).
 
-    Answers 201 when something was submitted, and 200 when there was nothing to do or it was submitted before.
+    Returns 201 for a new submission, and 200 when there is nothing to do or the event was submitted before.
     """
     require_schema(request)
     database = database_of(request)
     with database.session() as session:
-        found, secret = find_repository(session, repository), read_webhook_secret(session, repository)
-    # Who does not know the secret learns not even which repositories there are.
-    if not hooks.is_genuine(secret, request.headers, body) or found is None:
+        row, secret = find_repository(session, repository), read_webhook_secret(session, repository)
+    # Without the secret, a caller must not learn which repositories exist.
+    if not hooks.is_genuine(secret, request.headers, body) or row is None:
         raise Problem(
-            403, "the signature does not fit: set the same secret here (`warpwatch repository set`) and there"
+            403,
+            "the signature does not match: set the same secret on the code host and here (`warpwatch repository set`)",
         )
     try:
-        wanted = hooks.understand(request.headers, body)
+        message = hooks.understand(request.headers, body)
     except HookError as error:
         raise Problem(400, str(error)) from error
-    if isinstance(wanted, Push) and (ignored := _ignored(wanted, found)):
-        wanted = ignored
-    if isinstance(wanted, Ignored):
+    if isinstance(message, Push) and (ignored := _ignored(message, row)):
+        message = ignored
+    if isinstance(message, Ignored):
         response.status_code = 200
-        return HookAnswer(wanted.event, None, None, wanted.reason)
-    event = "push" if isinstance(wanted, Push) else "change request"
-    for asked in _requests(wanted, found):
-        key = f"hook:{found.name}:{event}:{asked.commits}:{asked.base}:{asked.branch}"
+        return HookAnswer(message.event, None, None, message.reason)
+    event = "push" if isinstance(message, Push) else "change request"
+    for submission in _requests(message, row):
+        key = f"hook:{row.name}:{event}:{submission.commits}:{submission.base}:{submission.branch}"
         with database.session() as session:
-            known = find_submission(session, key) is not None
+            is_repeated = find_submission(session, key) is not None
         try:
-            made = submit(database, settings, asked, "webhook", key)
+            new_id = submit(database, settings, submission, "webhook", key)
         except Problem as problem:
-            if asked.base is None or not problem.errors or any(error.field != "base" for error in problem.errors):
+            if submission.base is None or not problem.errors or any(error.field != "base" for error in problem.errors):
                 raise
             continue
-        response.status_code = 200 if known else 201
+        response.status_code = 200 if is_repeated else 201
         reason = (
             "submitted before"
-            if known
-            else f"held against {asked.base}"
-            if asked.base
-            else "nothing to hold it against"
+            if is_repeated
+            else f"compared with {submission.base}"
+            if submission.base
+            else "no baseline"
         )
-        return HookAnswer(event, made, f"{str(request.base_url).rstrip('/')}/submissions/{made}", reason)
-    raise Problem(422, "the commit cannot be held against anything: it has nothing in common with its target")
+        return HookAnswer(event, new_id, f"{str(request.base_url).rstrip('/')}/submissions/{new_id}", reason)
+    raise Problem(422, "the commit has no baseline: it shares no history with its target branch")
 
 
 def _ignored(push: Push, repository: RepositoryRow) -> Ignored | None:
-    """Only the watched branch is measured at every push; other branches are when someone wants to merge them."""
+    """Ignores pushes to other branches than the watched one; those are measured by change requests."""
     watched = repository.branch or push.default_branch
     if watched is None or push.branch == watched:
         return None
-    return Ignored("push", f"{push.branch} is not {watched}, the branch that is watched")
+    return Ignored("push", f"{push.branch} is not the watched branch {watched}")
 
 
-def _requests(wanted: Push | ChangeRequest, repository: RepositoryRow) -> list[SubmissionRequest]:
-    """What to submit: the first one whose base is there.
-
-    What a branch pointed to before may be gone after a forced push.
-    """
-    if isinstance(wanted, ChangeRequest):
-        bases: list[tuple[str | None, str | None]] = [(MERGE_BASE, wanted.target)]
+def _requests(event: Push | ChangeRequest, repository: RepositoryRow) -> list[SubmissionRequest]:
+    """Candidate submissions; the first with an existing base is used: a force push may remove the previous head."""
+    if isinstance(event, ChangeRequest):
+        bases: list[tuple[str | None, str | None]] = [(MERGE_BASE, event.target)]
     else:
-        bases = (
-            [(wanted.before, None), (PARENT, None), (None, None)] if wanted.before else [(PARENT, None), (None, None)]
-        )
+        bases = [(event.before, None), (PARENT, None), (None, None)] if event.before else [(PARENT, None), (None, None)]
     return [
-        SubmissionRequest(
-            repository=repository.name, commits=wanted.head, base=base, branch=branch, skip_unchanged=True
-        )
+        SubmissionRequest(repository=repository.name, commits=event.head, base=base, branch=branch, skip_unchanged=True)
         for base, branch in bases
     ]

@@ -1,4 +1,4 @@
-"""Proofs: what became of the adversaries that come with the service."""
+"""Self-tests: planted bugs and benchmark cheats, and whether Warpwatch caught them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warpwatch.server.http.service import Db
 
 router = APIRouter(tags=["proofs"])
 MOST = 2000
-"""Adversaries, or false accusations, of one proof."""
+"""The most planted faults, or false alarms, of one self-test."""
 
 
 class ProvedDevice(BaseModel):
@@ -26,7 +26,7 @@ class ProvedDevice(BaseModel):
 
 
 class PlantedFaultIn(BaseModel):
-    """What became of one adversary."""
+    """The outcome of one planted fault."""
 
     model_config = ConfigDict(extra="forbid")
     operator: str = Field(max_length=200)
@@ -40,7 +40,7 @@ class PlantedFaultIn(BaseModel):
 
 
 class FalseAlarmIn(BaseModel):
-    """A variant that is right and was called wrong."""
+    """A correct variant that was reported as wrong."""
 
     model_config = ConfigDict(extra="forbid")
     operator: str = Field(max_length=200)
@@ -51,14 +51,14 @@ class FalseAlarmIn(BaseModel):
 
 
 class ProofIn(BaseModel):
-    """One run of all adversaries of a kind, as `warpwatch prove --submit` sends it."""
+    """One run of all planted faults of a kind, as `warpwatch prove --submit` sends it."""
 
     model_config = ConfigDict(extra="forbid")
     kind: Literal["mutants", "cheaters"]
     device: ProvedDevice
     version: str = Field(min_length=1, max_length=50)
     seeds: int = Field(ge=0, lt=2**31)
-    innocent: int = Field(ge=0, lt=2**31, description="Runs of right variants that found nothing.")
+    innocent: int = Field(ge=0, lt=2**31, description="Runs of correct variants that raised no alarm.")
     exhibits: list[PlantedFaultIn] = Field(max_length=MOST)
     accused: list[FalseAlarmIn] = Field(max_length=MOST)
 
@@ -69,13 +69,13 @@ class ProofId(BaseModel):
 
 @router.get("/proofs", responses=documented())
 def get_proofs(session: Db) -> Page[ProofView]:
-    """The newest run of each kind of adversary on each device, with what caught every one of them."""
+    """The newest self-test of each kind and device, with the check that caught each fault."""
     return Page(list_proofs(session), None)
 
 
 @router.post("/proofs", status_code=201, responses=documented(422))
 def post_proof(session: Db, proof: ProofIn) -> ProofId:
-    """Record a run of the adversaries; the newest of its device and kind is the one shown."""
+    """Store a self-test; the newest of its device and kind is shown."""
     content = proof.model_dump(include={"seeds", "innocent", "exhibits", "accused"})
     device = proof.device
     return ProofId(

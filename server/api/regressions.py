@@ -1,4 +1,4 @@
-"""Regressions: what got slower, faster or broke between two commits, and what people make of it."""
+"""Regressions: changes between two commits, and their triage."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from warpwatch.contract.words import Triage
 from warpwatch.db.reads.events import list_events, read_quality
 from warpwatch.db.reads.regressions import list_all_regressions, list_regressions, read_regression
 from warpwatch.db.reads.rows import EventRow, Page, QualityRow, RegressionDetail, RegressionRow
@@ -18,7 +19,7 @@ from warpwatch.server.explanation.events import with_common
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
-from warpwatch.server.intake.filters import Filters, State, resolve_or_422
+from warpwatch.server.intake.filters import Filters, resolve_or_422
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error
 
 router = APIRouter(tags=["regressions"])
@@ -26,15 +27,15 @@ RegressionId = Annotated[int, Path(ge=1, le=2**62)]
 
 
 class TriagePatch(BaseModel):
-    """What somebody makes of a change.
+    """The triage of a regression.
 
-    A field left out stays as it is; null takes an assignee, a link or a due date away.
+    Omitted fields stay as they are; null removes an assignee, a link or a due date.
     """
 
     model_config = ConfigDict(extra="forbid")
     author: str = Field(min_length=1, max_length=MAX_NAME, examples=["ann"])
     note: str = Field(default="", max_length=MAX_NOTE)
-    state: State | None = Field(default=None, description="Left out, the state stays.")
+    state: Triage | None = Field(default=None, description="Default: the state stays.")
     assignee: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
     link: str | None = Field(default=None, max_length=MAX_LINK, examples=["https://github.com/acme/kernels/issues/7"])
     due_on: date | None = Field(default=None, description="A day, such as 2026-03-31.")
@@ -48,19 +49,19 @@ class TriagePatch(BaseModel):
         return value
 
     def fields(self) -> dict[str, str | date | None]:
-        """What was named; a state cannot be taken away."""
+        """The given fields; a state cannot be removed."""
         named = self.model_fields_set & set(FIELDS)
         return {name: getattr(self, name) for name in named if name != "state" or self.state is not None}
 
 
 class TriageRequest(TriagePatch):
-    """A new state with a note that says why; whatever else is named changes too."""
+    """A new state with a note that says why; other given fields change as well."""
 
-    state: State
+    state: Triage
 
 
 class TriageMany(TriagePatch):
-    """The same for several regressions, such as those of one event; either all of them change or none."""
+    """One triage for several regressions, such as those of one event; all change or none."""
 
     regressions: list[Annotated[int, Field(ge=1, le=2**62)]] = Field(min_length=1, max_length=500)
 
@@ -74,16 +75,16 @@ def get_regressions(
     before: Before = None,
     limit: Limit = 50,
 ) -> Page[RegressionRow]:
-    """What regressed between two commits or days and is still open, or anything else that the filters say; worst first."""
-    found = repository_or_404(session, repository)
-    return list_regressions(session, found.id, resolve_or_422(session, settings, found, filters), before, limit)
+    """Regressions that match the filters, worst first; by default the open, confirmed ones."""
+    row = repository_or_404(session, repository)
+    return list_regressions(session, row.id, resolve_or_422(session, settings, row, filters), before, limit)
 
 
 @router.get("/regressions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_regressions_csv(session: Db, settings: Config, repository: RepositoryName, filters: Filters) -> Response:
-    """The same list as CSV, whole: a file has no pages."""
-    found = repository_or_404(session, repository)
-    rows = list_all_regressions(session, found.id, resolve_or_422(session, settings, found, filters))
+    """The same list as CSV, without pagination."""
+    row = repository_or_404(session, repository)
+    rows = list_all_regressions(session, row.id, resolve_or_422(session, settings, row, filters))
     return csv_response(RegressionRow, rows, f"{repository}-regressions")
 
 
@@ -95,48 +96,45 @@ def get_events(
     filters: Filters,
     before: Before = None,
     limit: Limit = 20,
-    common: Annotated[bool, Query(description="Tell what all that changed has in common, which takes longer.")] = False,
+    common: Annotated[bool, Query(description="Include the pattern of each event, which takes longer.")] = False,
 ) -> Page[EventRow]:
-    """The same regressions grouped by what one cause explains: one direction, and one range of commits or ranges inside
-    each other."""
-    found = repository_or_404(session, repository)
-    page = list_events(session, found.id, resolve_or_422(session, settings, found, filters), before, limit)
+    """The same regressions grouped by root cause: same direction, and equal or nested ranges of commits."""
+    row = repository_or_404(session, repository)
+    page = list_events(session, row.id, resolve_or_422(session, settings, row, filters), before, limit)
     return Page(with_common(session, page.items), page.next_before) if common else page
 
 
 @router.get("/quality", responses=documented(404, 422))
 def get_quality(session: Db, repository: RepositoryName) -> Page[QualityRow]:
-    """How many suspicions were confirmed, dismissed or unsure and how long it took: in all, then per thirty days,
-    newest first."""
+    """Detection quality: suspicions confirmed, dismissed or inconclusive, and the time to verdict and triage. All time
+    first, then per 30 days, newest first."""
     return Page(read_quality(session, repository_or_404(session, repository).id, datetime.now(UTC)), None)
 
 
 @router.get("/regressions/{regression_id}", responses=documented(404, 422))
 def get_regression(session: Db, regression_id: RegressionId) -> RegressionDetail:
-    """One change with every series that shows it, the paired rounds, both traces, trials, notes and a command that
-    measures it again."""
-    found = read_regression(session, regression_id)
-    if found is None:
+    """One regression with its affected series, A/B rounds, traces, investigation, activity and reproduce command."""
+    detail = read_regression(session, regression_id)
+    if detail is None:
         raise not_found("regression", regression_id)
-    return found
+    return detail
 
 
 @router.get("/regressions/{regression_id}/cause", responses=documented(404, 422))
 def get_cause(session: Db, settings: Config, regression_id: RegressionId) -> CauseView:
-    """What differs on both sides of a change: sources, machine code, kernels, environments and clocks, numerical
-    errors."""
+    """The differences between base and head: sources, machine code, kernels, environments, clocks, numerical errors."""
     detail = get_regression(session, regression_id)
     return find_cause(session, settings, repository_or_404(session, detail.repository), detail)
 
 
 @router.patch("/regressions/{regression_id}", responses=documented(404, 422))
 def patch_regression(session: Db, regression_id: RegressionId, body: TriagePatch) -> RegressionDetail:
-    """Change state, assignee, link or due date, with a note; who changed what is kept."""
+    """Change state, assignee, link or due date, with a note; the activity records who changed what."""
     get_regression(session, regression_id)
     if not body.fields() and not body.note:
-        remedy = f"name one of {', '.join(FIELDS)}, or write a note"
+        remedy = f"set one of {', '.join(FIELDS)}, or add a note"
         raise Problem(
-            422, "nothing is to be changed", [FieldError(field="body", message="changes nothing", remedy=remedy)]
+            422, "the request changes nothing", [FieldError(field="body", message="changes nothing", remedy=remedy)]
         )
     triage(session, [regression_id], author=body.author, note=body.note, fields=body.fields())
     return get_regression(session, regression_id)
@@ -144,13 +142,13 @@ def patch_regression(session: Db, regression_id: RegressionId, body: TriagePatch
 
 @router.post("/regressions/{regression_id}/triage", responses=documented(404, 409, 422))
 def triage_regression(session: Db, regression_id: RegressionId, body: TriageRequest) -> RegressionDetail:
-    """Acknowledge, accept, mark as fixed or invalid, or open again."""
+    """Acknowledge, accept, mark as fixed or invalid, or reopen."""
     return patch_regression(session, regression_id, body)
 
 
 @router.post("/triage", responses=documented(404, 422))
 def triage_event(session: Db, body: TriageMany) -> Page[RegressionDetail]:
-    """Say the same of several regressions at once, such as all of one event."""
+    """Triage several regressions at once, such as all of one event."""
     for number in body.regressions:
         get_regression(session, number)
     triage(session, body.regressions, author=body.author, note=body.note, fields=body.fields())

@@ -1,4 +1,4 @@
-"""Reports on submissions, in every form that CI takes."""
+"""Reports on submissions, in the formats that CI reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEDIA_TYPES = {"junit": "application/xml", "md": "text/markdown", "sarif": "app
 
 
 class Reported:
-    """The report on a submission, and what its forms need besides."""
+    """The report on a submission, with the values that its output formats need."""
 
     def __init__(self, request: Request, session: Db, settings: Config, submission_id: int) -> None:
         facts = read_report_facts(session, submission_id)
@@ -45,30 +45,28 @@ Submission = Annotated[Reported, Depends(Reported, scope="function")]
 
 
 def _form(media_type: str, description: str) -> dict[int | str, dict[str, Any]]:
-    """How an endpoint that answers with something else than our JSON is described."""
+    """OpenAPI description of an endpoint that returns another format than JSON models."""
     schema = {"type": "object"} if media_type.endswith("json") else {"type": "string"}
     return documented(404, 422) | {200: {"description": description, "content": {media_type: {"schema": schema}}}}
 
 
 @router.get("/submissions/{submission_id}/report", responses=documented(404, 422))
-def get_report(found: Submission) -> Report:
-    """What a submission came to: only what matters, worst first, with an exit code for CI.
-
-    It is `pending` until all is decided.
-    """
-    return found.report
+def get_report(reported: Submission) -> Report:
+    """The findings of a submission, worst first, with an exit code for CI. `pending` until every verdict is made."""
+    return reported.report
 
 
 @router.get(
     "/submissions/{submission_id}/report.junit.xml",
     responses=_form(
-        _MEDIA_TYPES["junit"], "JUnit XML: wrong and slower fail, what could not run is an error, the rest is skipped."
+        _MEDIA_TYPES["junit"],
+        "JUnit XML: wrong and slower are failures, failed and not run are errors, other findings are skipped.",
     ),
     response_class=Response,
 )
-def get_junit(found: Submission) -> Response:
+def get_junit(reported: Submission) -> Response:
     """The report as JUnit XML, one suite per operator and device."""
-    return _file(found, junit(found.report), "junit", "xml")
+    return _file(reported, junit(reported.report), "junit", "xml")
 
 
 @router.get(
@@ -76,9 +74,9 @@ def get_junit(found: Submission) -> Response:
     responses=_form(_MEDIA_TYPES["md"], "Markdown of at most 65,536 characters."),
     response_class=Response,
 )
-def get_markdown(found: Submission) -> Response:
-    """The report as Markdown, for a comment; its first line is a marker to find the comment again."""
-    return _file(found, markdown(found.report), "md", "md")
+def get_markdown(reported: Submission) -> Response:
+    """The report as Markdown, for a comment; its first line marks the comment, so that CI can replace it."""
+    return _file(reported, markdown(reported.report), "md", "md")
 
 
 @router.get(
@@ -86,29 +84,29 @@ def get_markdown(found: Submission) -> Response:
     responses=_form(_MEDIA_TYPES["sarif"], "SARIF 2.1.0."),
     response_class=Response,
 )
-def get_sarif(found: Submission) -> Response:
+def get_sarif(reported: Submission) -> Response:
     """The report as SARIF 2.1.0, for code scanning; every finding points at its operator's file."""
-    content = sarif(found.report, found.repository_url, found.folder)
-    return JSONResponse(content, headers=_named(found, "sarif"), media_type=_MEDIA_TYPES["sarif"])
+    content = sarif(reported.report, reported.repository_url, reported.folder)
+    return JSONResponse(content, headers=_named(reported, "sarif"), media_type=_MEDIA_TYPES["sarif"])
 
 
 @router.get("/submissions/{submission_id}/report.github.json", responses=documented(404, 422))
-def get_check_run(found: Submission) -> dict[str, Any]:
+def get_check_run(reported: Submission) -> dict[str, Any]:
     """The report as the body of GitHub's `POST /repos/{owner}/{repo}/check-runs`."""
-    return check_run(found.report, found.folder)
+    return check_run(reported.report, reported.folder)
 
 
 @router.get("/submissions/{submission_id}/callbacks", responses=documented(404, 422))
 def get_callbacks(session: Db, submission_id: int) -> Page[CallbackRow]:
-    """Commit statuses that another system is or was to be told of this submission, oldest first."""
+    """Commit statuses that were or will be sent for this submission, oldest first."""
     if read_submission(session, submission_id) is None:
         raise not_found("submission", submission_id)
     return Page(list_callbacks(session, submission_id), None)
 
 
-def _file(found: Reported, text: str, form: str, ending: str) -> Response:
-    return Response(text, headers=_named(found, ending), media_type=f"{_MEDIA_TYPES[form]}; charset=utf-8")
+def _file(reported: Reported, text: str, form: str, ending: str) -> Response:
+    return Response(text, headers=_named(reported, ending), media_type=f"{_MEDIA_TYPES[form]}; charset=utf-8")
 
 
-def _named(found: Reported, ending: str) -> dict[str, str]:
-    return {"Content-Disposition": f'inline; filename="warpwatch-{found.report.submission_id}.{ending}"'}
+def _named(reported: Reported, ending: str) -> dict[str, str]:
+    return {"Content-Disposition": f'inline; filename="warpwatch-{reported.report.submission_id}.{ending}"'}

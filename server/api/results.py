@@ -33,22 +33,20 @@ from warpwatch.server.http.service import Before, Db, Limit, device_or_404, oper
 
 router = APIRouter(tags=["results"])
 Id = Annotated[int, Query(ge=1)]
-Ordinal = Annotated[int | None, Query(ge=0, le=2**62, description="Bound of history: a commit's ordinal.")]
-Metric = Annotated[
-    str | None, Query(max_length=20, description="By default the one that verdicts are made from: graph or hot.")
-]
+Ordinal = Annotated[int | None, Query(ge=0, le=2**62, description="Ordinal of a commit; bounds the history.")]
+Metric = Annotated[str | None, Query(max_length=20, description="Default: the metric of verdicts, graph or hot.")]
 Text = Annotated[str | None, Query(max_length=500)]
 
 
 def metric_of(device: DeviceRow, metric: str | None) -> str:
-    """The metric asked for, or the device's first; 422 for one that the device does not have."""
-    known = METRICS[device.kind]
-    if metric is not None and metric not in known:
+    """The given metric, or the first of the device; 422 for a metric that the device does not have."""
+    metrics = METRICS[device.kind]
+    if metric is not None and metric not in metrics:
         error = FieldError(
-            field="metric", message=f"{device.key} has no metric {metric!r}", remedy=f"use {', '.join(known)}"
+            field="metric", message=f"{device.key} has no metric {metric!r}", remedy=f"use {', '.join(metrics)}"
         )
-        raise Problem(422, "there is no such metric", [error])
-    return metric or known[0]
+        raise Problem(422, "unknown metric", [error])
+    return metric or metrics[0]
 
 
 @router.get("/overview.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
@@ -74,7 +72,7 @@ def get_overview(
     suite: Text = None,
     operator: Text = None,
 ) -> Page[OverviewCell]:
-    """The newest state of every operator, case and variant that was ever tried on the device."""
+    """The latest result of every operator, case and variant on the device."""
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     return Page(read_overview(session, found.id, on.id, metric_of(on, metric), suite, operator), None)
 
@@ -105,7 +103,7 @@ def get_series(
     before: Before = None,
     limit: Limit = 50,
 ) -> Page[SeriesRow]:
-    """Series that match every filter given, newest first."""
+    """Series that match all given filters, newest first."""
     found = repository_or_404(session, repository)
     return list_series(session, found.id, operator, case, variant, device, metric, before, limit)
 
@@ -125,30 +123,28 @@ def get_history(
     last: Ordinal = None,
     limit: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 2000,
 ) -> SeriesHistory:
-    """The newest `limit` points of a series between two ordinals, oldest first, with marks where a commit did not do
-    well."""
-    found = read_history(session, series_id, first, last, limit)
-    if found is None:
-        raise not_found("series", series_id, "list them at /api/v1/series")
-    return found
+    """The newest `limit` points of a series between two ordinals, oldest first, with marks for failed commits."""
+    history = read_history(session, series_id, first, last, limit)
+    if history is None:
+        raise not_found("series", series_id, "series are listed at /api/v1/series")
+    return history
 
 
 @router.get("/history/{series_id}/noise", responses=documented(404, 422))
 def get_noise(session: Db, series_id: int) -> Page[NoiseSummary]:
-    """How far runs of the same code lie apart in a series, the least change it can show, and where it changed; per
-    environment."""
+    """Noise, smallest detectable change and level shifts of a series, per environment."""
     if read_series(session, series_id) is None:
-        raise not_found("series", series_id, "list them at /api/v1/series")
+        raise not_found("series", series_id, "series are listed at /api/v1/series")
     return Page(read_learned(session, series_id), None)
 
 
 @router.get("/points/{point_id}/samples", responses=documented(404, 422))
 def get_samples(session: Db, point_id: int) -> PointSamples:
-    """Every kept sample of one point."""
-    found = read_samples(session, point_id)
-    if found is None:
+    """All stored samples of one point, in nanoseconds."""
+    samples = read_samples(session, point_id)
+    if samples is None:
         raise not_found("point", point_id)
-    return found
+    return samples
 
 
 @router.get("/compare.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
@@ -178,10 +174,10 @@ def get_comparison(
     metric: Metric = None,
     operator: Text = None,
 ) -> Page[ComparedRow]:
-    """Two commits, or two variants of one commit, cell by cell, from what was measured at each.
+    """Compare two commits, or two variants of one commit, case by case, from separate runs.
 
-    An operator that is unchanged at a commit has the times of the commit whose sources those are; what is the same on
-    both sides is left out.
+    An operator that is unchanged at a commit has the times of the commit with the same sources. Operators with the same
+    sources on both sides are left out.
     """
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     name = metric_of(on, metric)
@@ -193,7 +189,7 @@ def get_comparison(
 
 
 def _commit_or_404(session: Session, repository: RepositoryRow, sha: str) -> CommitRow:
-    found = find_commit(session, repository.id, sha)
-    if found is None:
-        raise not_found("commit", sha, "submit it first; to compare two variants give `commit` too")
-    return found
+    commit = find_commit(session, repository.id, sha)
+    if commit is None:
+        raise not_found("commit", sha, "submit it first; to compare two variants, set `commit` as well")
+    return commit

@@ -1,4 +1,4 @@
-"""Schedules: work that nobody has to ask for."""
+"""Schedules: recurring runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(tags=["schedules"])
 def get_schedules(
     session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50
 ) -> Page[ScheduleRow]:
-    """Schedules, newest first, with what each spent of its budget in the last 24 hours."""
+    """Schedules, newest first, with the budget used in the last 24 hours."""
     repository_id = None if repository is None else repository_or_404(session, repository).id
     return list_schedules(session, datetime.now(UTC), repository_id, before, limit)
 
@@ -39,11 +39,11 @@ def get_schedules_csv(
 
 @router.post("/schedules", status_code=201, responses=documented(422))
 def create_schedule(session: Db, body: ScheduleRequest, response: Response) -> ScheduleRow:
-    """Have something measured again and again. Its first turn is taken when the cron expression next says so."""
+    """Add a recurring run. It first runs at the next time of its cron expression."""
     now = datetime.now(UTC)
-    made = create(session, wanted_repository(session, body.repository), body, now)
-    response.headers["Location"] = f"/api/v1/schedules/{made}"
-    return find(session, made)
+    schedule_id = create(session, named_repository(session, body.repository), body, now)
+    response.headers["Location"] = f"/api/v1/schedules/{schedule_id}"
+    return find(session, schedule_id)
 
 
 @router.get("/schedules/{schedule_id}", responses=documented(404, 422))
@@ -54,7 +54,7 @@ def get_schedule(session: Db, schedule_id: int) -> ScheduleRow:
 
 @router.patch("/schedules/{schedule_id}", responses=documented(404, 422))
 def change_schedule(session: Db, schedule_id: int, body: ScheduleChange) -> ScheduleRow:
-    """Change what is named in the body, enable or disable; a schedule keeps its repository, name and kind."""
+    """Change the given fields, enable or disable. Repository, name and kind of a schedule are fixed."""
     schedule = find(session, schedule_id)
     change(session, repository_or_404(session, schedule.repository), schedule, body, datetime.now(UTC))
     return find(session, schedule_id)
@@ -62,37 +62,37 @@ def change_schedule(session: Db, schedule_id: int, body: ScheduleChange) -> Sche
 
 @router.delete("/schedules/{schedule_id}", status_code=204, responses=documented(404, 422))
 def delete_schedule(session: Db, schedule_id: int) -> None:
-    """Forget it. What it asked for stays."""
+    """Delete a schedule. Its submissions stay."""
     remove_schedule(session, find(session, schedule_id).id)
 
 
 @router.post("/schedules/{schedule_id}/run", responses=documented(404, 409, 422))
 def run_now(request: Request, schedule_id: int, settings: Config) -> ScheduleRow:
-    """Take a turn at once, within the budget; `message` says what it did. The next turn stays where it is."""
+    """Run the schedule now, within its budget; `message` holds the outcome. The next due time does not change."""
     require_schema(request)
     database = database_of(request)
     with database.session() as session:
         find(session, schedule_id)
     # git may have to fetch for minutes, so no transaction is open meanwhile.
     if not run_schedule(database, settings, schedule_id, datetime.now(UTC), due=False, cache=request.app.state.sources):
-        raise Problem(409, f"schedule {schedule_id} is taking a turn just now; look at its message, or try again")
+        raise Problem(409, f"schedule {schedule_id} is running already; read its message, or retry later")
     with database.session() as session:
         return find(session, schedule_id)
 
 
 def find(session: Session, schedule_id: int) -> ScheduleRow:
-    found = read_schedule(session, schedule_id, datetime.now(UTC))
-    if found is None:
-        raise not_found("schedule", schedule_id, "see /api/v1/schedules")
-    return found
+    schedule = read_schedule(session, schedule_id, datetime.now(UTC))
+    if schedule is None:
+        raise not_found("schedule", schedule_id, "schedules are listed at /api/v1/schedules")
+    return schedule
 
 
-def wanted_repository(session: Session, name: str) -> RepositoryRow:
-    """The repository that a body names; the problem is the field's, not the address's."""
-    found = find_repository(session, name)
-    if found is None:
+def named_repository(session: Session, name: str) -> RepositoryRow:
+    """The repository that a body names; 422 for an unknown name, because it is a field and not the address."""
+    repository = find_repository(session, name)
+    if repository is None:
         remedy = "register it with `warpwatch repository add NAME URL`"
         raise Problem(
             422, REFUSED, [FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)]
         )
-    return found
+    return repository

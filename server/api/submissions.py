@@ -1,4 +1,4 @@
-"""Submissions: ask for measurements, look at them, cancel and retry."""
+"""Submissions: create, read, cancel and retry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from warpwatch.server.intake.submissions import submit
 router = APIRouter(tags=["submissions"])
 IdempotencyKey = Annotated[
     str | None,
-    Header(min_length=1, max_length=200, description="The same key twice is one submission, however often it is sent."),
+    Header(
+        min_length=1, max_length=200, description="Repeating a request with the same key creates no second submission."
+    ),
 ]
 
 
@@ -31,7 +33,7 @@ def create(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> SubmissionRow:
-    """Make one job per commit, operator, kind and device. Nothing is made when a field cannot be used."""
+    """Create one job per commit, operator, kind and device. An invalid field rejects the whole request."""
     require_schema(request)
     database = database_of(request)
     origin = "cli" if request.headers.get("x-warpwatch-origin") == "cli" else "api"
@@ -45,7 +47,7 @@ def create(
 def get_submissions(
     session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50
 ) -> Page[SubmissionRow]:
-    """Submissions, newest first, with their jobs per state and results per status."""
+    """Submissions, newest first, with jobs per state and results per status."""
     repository_id = None if repository is None else repository_or_404(session, repository).id
     return list_submissions(session, repository_id, before, limit)
 
@@ -61,22 +63,22 @@ def get_submissions_csv(
 @router.get("/submissions/{submission_id}", responses=documented(404, 422))
 def get_submission(session: Db, submission_id: int) -> SubmissionRow:
     """One submission; its jobs are listed at /jobs?submission=…"""
-    found = read_submission(session, submission_id)
-    if found is None:
+    submission = read_submission(session, submission_id)
+    if submission is None:
         raise not_found("submission", submission_id)
-    return found
+    return submission
 
 
 @router.get("/submissions/{submission_id}/verdicts", responses=documented(404, 422))
 def get_verdicts(session: Db, submission_id: int) -> Verdicts:
-    """Confirmed changes that begin at the submission's commits, and how much is still to be decided."""
+    """Confirmed changes at the commits of the submission, and the number of pending verdicts."""
     get_submission(session, submission_id)
     return read_verdicts(session, submission_id)
 
 
 @router.post("/submissions/{submission_id}/cancel", responses=documented(404, 422))
 def cancel(session: Db, submission_id: int) -> SubmissionRow:
-    """Cancel every job that has not ended; running ones stop within two seconds."""
+    """Cancel all unfinished jobs; running jobs stop within two seconds."""
     get_submission(session, submission_id)
     cancel_submission(session, submission_id)
     return get_submission(session, submission_id)
@@ -84,7 +86,7 @@ def cancel(session: Db, submission_id: int) -> SubmissionRow:
 
 @router.post("/submissions/{submission_id}/retry", responses=documented(404, 422))
 def retry(session: Db, submission_id: int) -> SubmissionRow:
-    """Put every failed or cancelled job back into the queue."""
+    """Queue all failed and cancelled jobs again."""
     get_submission(session, submission_id)
     retry_submission(session, submission_id)
     return get_submission(session, submission_id)

@@ -1,4 +1,4 @@
-"""Traces: their kernel table, and the files themselves, streamed with the memory of one chunk."""
+"""Traces: kernel tables, comparisons, and the files, which are streamed in chunks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ JSON_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"description": "A Chrome trace.", "content": {"application/json": {}}}
 }
 BINARY_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {"description": "A report of Nsight Compute.", "content": {"application/octet-stream": {}}}
+    200: {"description": "A .ncu-rep file.", "content": {"application/octet-stream": {}}}
 }
 TraceId = Annotated[int, Query(ge=1, le=2**62)]
 GZIP_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {"description": "A gzip'ed Chrome trace.", "content": {"application/gzip": {}}}
+    200: {"description": "A Chrome trace, compressed with gzip.", "content": {"application/gzip": {}}}
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TraceHead:
-    """What a trace is of."""
+    """Operator, variant, case, commit and device of a trace."""
 
     id: int
     operator: str
@@ -44,7 +44,7 @@ class TraceHead:
 
 @dataclass(frozen=True, slots=True)
 class TraceComparison:
-    """Two traces and how they align; differences are b less a."""
+    """Two aligned traces; differences are b − a."""
 
     a: TraceHead
     b: TraceHead
@@ -53,7 +53,7 @@ class TraceComparison:
 
 @router.get("/traces/compare", responses=documented(404, 422))
 def compare_traces(session: Db, a: TraceId, b: TraceId) -> TraceComparison:
-    """Two traces aligned: kernels (on a CPU torch operators) added, removed, slower, faster and the same, per call."""
+    """Compare two traces: kernels (torch operators on a CPU) added, removed, slower, faster or unchanged, per call."""
     left, right = get_trace(session, a), get_trace(session, b)
     return TraceComparison(_head(left), _head(right), align_traces(left, right))
 
@@ -66,11 +66,11 @@ def compare_traces_csv(session: Db, a: TraceId, b: TraceId) -> Response:
 
 @router.get("/traces/{trace_id}", responses=documented(404, 422))
 def get_trace(session: Db, trace_id: int) -> TraceDetail:
-    """What the trace shows and its kernel table, the most expensive row first."""
-    found = read_trace(session, trace_id)
-    if found is None:
+    """The summary of a trace and its kernel table, the most expensive kernel first."""
+    trace = read_trace(session, trace_id)
+    if trace is None:
         raise not_found("trace", trace_id)
-    return found
+    return trace
 
 
 @router.get("/traces/{trace_id}/kernels.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
@@ -83,17 +83,17 @@ def get_kernels_csv(session: Db, trace_id: int) -> Response:
     "/traces/{trace_id}/report.ncu-rep", responses=documented(404, 422) | BINARY_ANSWER, response_class=Response
 )
 def download_report(session: Db, trace_id: int) -> Response:
-    """Nsight Compute's own file, for its user interface."""
+    """The .ncu-rep file, for Nsight Compute."""
     name, data = _file_name(get_trace(session, trace_id)), read_report(session, trace_id)
     if data is None:
-        raise not_found("report of trace", trace_id, "profile with hardware counters on a GPU where they are permitted")
+        raise not_found("report of trace", trace_id, "profile with hardware counters on a GPU that permits them")
     headers = {"Content-Disposition": f'attachment; filename="{name}.ncu-rep"'}
     return Response(data, media_type="application/octet-stream", headers=headers)
 
 
 @router.get("/traces/{trace_id}/download.json", responses=documented(404, 422) | JSON_ANSWER, response_class=Response)
 def download_json(request: Request, session: Db, trace_id: int) -> StreamingResponse:
-    """The trace as plain JSON, unpacked while it is sent."""
+    """The trace as plain JSON."""
     name = _file_name(get_trace(session, trace_id))
     headers = {"Content-Disposition": f'attachment; filename="{name}.pt.trace.json"'}
     return StreamingResponse(_stream(request, trace_id, is_plain=True), media_type="application/json", headers=headers)
@@ -103,11 +103,11 @@ def download_json(request: Request, session: Db, trace_id: int) -> StreamingResp
     "/traces/{trace_id}/download.json.gz", responses=documented(404, 422) | GZIP_ANSWER, response_class=Response
 )
 def download_gzip(request: Request, session: Db, trace_id: int) -> StreamingResponse:
-    """The trace as it is stored: Perfetto and chrome://tracing open it as it is, TensorBoard by the end of its name."""
-    found = get_trace(session, trace_id)
+    """The trace as compressed JSON, for Perfetto, chrome://tracing and TensorBoard."""
+    trace = get_trace(session, trace_id)
     headers = {
-        "Content-Disposition": f'attachment; filename="{_file_name(found)}.pt.trace.json.gz"',
-        "Content-Length": str(found.compressed_size),
+        "Content-Disposition": f'attachment; filename="{_file_name(trace)}.pt.trace.json.gz"',
+        "Content-Length": str(trace.compressed_size),
     }
     return StreamingResponse(_stream(request, trace_id, is_plain=False), media_type="application/gzip", headers=headers)
 
@@ -117,7 +117,7 @@ def _head(trace: TraceDetail) -> TraceHead:
 
 
 def _stream(request: Request, trace_id: int, *, is_plain: bool) -> Iterator[bytes]:
-    """A session of its own: the request's ends before the body is sent."""
+    """Opens its own session, because the request's session closes before the body is sent."""
     with database_of(request).session() as session:
         yield from iter_trace_json(session, trace_id) if is_plain else iter_trace(session, trace_id)
 

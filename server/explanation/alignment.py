@@ -1,4 +1,4 @@
-"""Aligns what two traces recorded: which kernels are new, gone, slower or faster.
+"""Aligns two traces: which kernels were added, removed, slower or faster.
 
 Pure: plain rows in, plain rows out.
 """
@@ -14,9 +14,9 @@ from warpwatch.db.reads.rows import TraceDetail
 from warpwatch.server.explanation.kernel_names import plain_name
 
 CALLS_BEFORE_SUMMARIES = 2
-"""Calls that a trace recorded before traces said how many."""
+"""Recorded calls of traces that were stored before traces included the count."""
 NOTABLE_SHARE, NOTABLE_NS = 0.05, 200.0
-"""What the few calls of a trace can tell from noise."""
+"""Differences below these are noise, because a trace holds only a few calls."""
 Pair = tuple[int | None, int | None]
 
 
@@ -59,7 +59,7 @@ class RuntimeRow:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Two traces beside each other. ordered: steps were matched in their order too, and not by name alone."""
+    """Two aligned traces. ordered: steps were matched by order as well as by name."""
 
     a_ns: float
     b_ns: float
@@ -69,13 +69,15 @@ class Alignment:
 
 
 def align_traces(a: TraceDetail, b: TraceDetail) -> Alignment:
-    """`b` against `a`; rows by how much they contribute to the change, runtime calls only where their number differs."""
+    """`b` compared with `a`; rows sorted by contribution, runtime calls only where their count differs."""
     ordered = all("sequence" in trace.summary for trace in (a, b))
     left, right = (steps_of(trace, ordered) for trace in (a, b))
     names = sorted(a.runtime_calls.keys() | b.runtime_calls.keys())
     runtime = [RuntimeRow(name, a.runtime_calls.get(name, 0.0), b.runtime_calls.get(name, 0.0)) for name in names]
     changed = sorted((row for row in runtime if row.a != row.b), key=lambda row: -abs(row.b - row.a))
-    return Alignment(sum(one.ns for one in left), sum(one.ns for one in right), ordered, align(left, right), changed)
+    return Alignment(
+        sum(step.ns for step in left), sum(step.ns for step in right), ordered, align(left, right), changed
+    )
 
 
 def steps_of(trace: TraceDetail, ordered: bool) -> list[AlignmentStep]:
@@ -94,13 +96,12 @@ def align(a: list[AlignmentStep], b: list[AlignmentStep]) -> list[AlignedRow]:
     """
     rows: dict[Hashable, AlignedRow] = {}
     for left, right in _pairs([step.name for step in a], [step.name for step in b]):
-        one, other = (a[left] if left is not None else None), (b[right] if right is not None else None)
-        row = _row(one, other)
+        row = _row(a[left] if left is not None else None, b[right] if right is not None else None)
         key = (row.a_name, row.b_name)
         rows[key] = _sum(rows[key], row) if key in rows else row
     total = sum(abs(row.difference_ns) for row in rows.values()) or 1.0
-    told = [replace(row, state=_state(row), contribution=row.difference_ns / total) for row in rows.values()]
-    return sorted(told, key=lambda row: -abs(row.difference_ns))
+    classified = [replace(row, state=_state(row), contribution=row.difference_ns / total) for row in rows.values()]
+    return sorted(classified, key=lambda row: -abs(row.difference_ns))
 
 
 def _pairs(a: list[str], b: list[str]) -> list[Pair]:
@@ -115,7 +116,7 @@ def _pairs(a: list[str], b: list[str]) -> list[Pair]:
 
 
 def _by_name(a: list[str], b: list[str], taken: Iterable[Pair], name: Callable[[str], str]) -> list[Pair]:
-    """Pairs among what is not taken yet, the first of a name with the first of the same name."""
+    """Pairs among the steps not taken yet: the first of a name with the first of the same name."""
     used = list(taken)
     used_a, used_b = {left for left, _ in used}, {right for _, right in used}
     waiting: dict[str, list[int]] = defaultdict(list)
@@ -135,14 +136,14 @@ def _row(a: AlignmentStep | None, b: AlignmentStep | None) -> AlignedRow:
     return AlignedRow("", a.name if a else None, b.name if b else None, a_count, b_count, a_ns, b_ns, b_ns - a_ns)
 
 
-def _sum(one: AlignedRow, other: AlignedRow) -> AlignedRow:
+def _sum(first: AlignedRow, second: AlignedRow) -> AlignedRow:
     return replace(
-        one,
-        a_count=one.a_count + other.a_count,
-        b_count=one.b_count + other.b_count,
-        a_ns=one.a_ns + other.a_ns,
-        b_ns=one.b_ns + other.b_ns,
-        difference_ns=one.difference_ns + other.difference_ns,
+        first,
+        a_count=first.a_count + second.a_count,
+        b_count=first.b_count + second.b_count,
+        a_ns=first.a_ns + second.a_ns,
+        b_ns=first.b_ns + second.b_ns,
+        difference_ns=first.difference_ns + second.difference_ns,
     )
 
 

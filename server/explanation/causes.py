@@ -1,5 +1,4 @@
-"""Puts together what is known of why something changed: sources, machine code, kernels, circumstances, numerical
-errors."""
+"""Collects the evidence for the cause of a change: sources, machine code, kernels, host conditions, errors."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from warpwatch.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Circumstance:
-    """One thing that was read before and after a bench, on both sides of the change; None where it was not told."""
+    """One host reading before and after the benchmark at base and head; None where it was not recorded."""
 
     name: str
     base_before: Any
@@ -30,10 +29,9 @@ class Circumstance:
 
 @dataclass(frozen=True, slots=True)
 class CauseView:
-    """Every part is None, or says why it is empty, where nothing is known.
+    """The evidence; a part without data is None or says why.
 
-    kernels: the trace of the head against that of the base. circumstances: clocks, temperature, throttling, or the load
-    of a CPU.
+    kernels: the trace of the head compared with the base's. circumstances: clocks, temperature, throttling, CPU load.
     """
 
     sources: SourceDiff
@@ -45,7 +43,7 @@ class CauseView:
 
 
 def find_cause(session: Session, settings: Settings, repository: RepositoryRow, detail: RegressionDetail) -> CauseView:
-    """What may explain a change."""
+    """Collects the evidence for the cause of a regression."""
     row = detail.regression
     evidence = read_evidence(session, row.id)
     return CauseView(

@@ -1,4 +1,4 @@
-"""Says of events what all that changed has in common."""
+"""Finds the pattern of an event: what all affected cases share and no unaffected case has."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from warpwatch.db.reads.rows import EventRow, RegressionRow
 from warpwatch.server.verdicts.common import SeriesCell, find_common
 
 NOTABLE_SHARE, NOTABLE_CHANGE, LARGEST_SHARE = 0.3, 0.02, 0.5
-"""A time that nobody measured in turn stayed the same when it moved by less than this share of the least confirmed
-change.
-
-Of a small one it may be more, because times move by themselves, but never more than half.
+"""A case without an A/B result counts as unaffected when its time moved by less than the first share of the least
+confirmed change. For small changes the bound is the second value, because of noise, but at most the third share.
 """
 NEITHER = ("unsupported", "skipped")
 
 
 def with_common(session: Session, events: Sequence[EventRow]) -> list[EventRow]:
-    """The events with their `common`; of what is not confirmed nothing is said."""
+    """The events with their `common` pattern; only confirmed regressions have one."""
     rows = {row.id: row for event in events for row in event.regressions if row.verdict == "confirmed"}
     cells = defaultdict(list)
     for cell in list_cells_around(session, rows) if rows else []:

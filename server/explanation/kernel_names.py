@@ -1,4 +1,4 @@
-"""Names of kernels as compilers write them, made short enough to read and alike enough to match."""
+"""Shortens kernel names as compilers write them, for reading and for matching."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def short_name(name: str) -> str:
 
 
 def without_signature(name: str) -> str:
-    """`void f<int>(float*)` as `f<int>`; a name that is no C++ function is left as it is."""
+    """`void f<int>(float*)` as `f<int>`; a name that is not a C++ function stays as it is."""
     text = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     depth = 0
     for index, letter in enumerate(text):
-        # "Memcpy HtoD (Pageable -> Device)" is no function, and a name that is all parentheses stays.
+        # "Memcpy HtoD (Pageable -> Device)" is not a function; a name that starts with a parenthesis stays as it is.
         if letter == "(" and depth == 0 and text[:index].strip() == text[:index]:
             return text[:index] or text
         depth += {"<": 1, ">": -1}.get(letter, 0)

@@ -1,4 +1,4 @@
-"""A badge: two fields of text as a small picture that screen readers can read. Pure."""
+"""Badges: two fields of text as an SVG image with a text alternative. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ GOOD, BAD, WARNING, UNKNOWN = "#1a7f37", "#c0392b", "#9a6700", "#57606a"
 """White text on each has a contrast of at least 4.5."""
 
 
-def badge(label: str, standing: BadgeCounts) -> str:
+def badge(label: str, counts: BadgeCounts) -> str:
     """The badge of a repository or an operator."""
-    return svg(label, *words(standing))
+    return svg(label, *words(counts))
 
 
-def words(standing: BadgeCounts) -> tuple[str, str]:
-    """What the badge says, and its colour: everything that is not right first."""
-    troubles = [(standing.wrong, "wrong"), (standing.failed, "failing"), (standing.slower, "slower")]
-    said = [f"{count} {name}" for count, name in troubles if count]
-    if said:
-        return ", ".join(said), BAD if standing.wrong or standing.slower else WARNING
-    return (f"{standing.right} right, none slower", GOOD) if standing.right else ("not measured", UNKNOWN)
+def words(counts: BadgeCounts) -> tuple[str, str]:
+    """Text and colour of the badge; failures come first."""
+    failures = [(counts.wrong, "wrong"), (counts.failed, "failing"), (counts.slower, "slower")]
+    texts = [f"{count} {name}" for count, name in failures if count]
+    if texts:
+        return ", ".join(texts), BAD if counts.wrong or counts.slower else WARNING
+    return (f"{counts.right} pass, none slower", GOOD) if counts.right else ("not measured", UNKNOWN)
 
 
 def svg(label: str, text: str, colour: str) -> str:
-    """Two fields beside each other; widths are those of a usual sans-serif, squeezed to fit where it is wider."""
+    """Two adjacent fields. Widths assume a common sans-serif font; wider fonts are squeezed to fit."""
     left, right = (round(2 * _PADDING + _PER_CHARACTER * len(part)) for part in (label, text))
-    said = escape(f"{label}: {text}")
+    alternative = escape(f"{label}: {text}")
 
     def field(part: str, start: int, width: int) -> str:
         room = width - 2 * _PADDING
-        return f'<text x="{start + _PADDING}" y="14" textLength="{room}" lengthAdjust="spacingAndGlyphs">{escape(part)}</text>'
+        place = f'x="{start + _PADDING}" y="14" textLength="{room}" lengthAdjust="spacingAndGlyphs"'
+        return f"<text {place}>{escape(part)}</text>"
 
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="{_HEIGHT}" role="img" aria-label="{said}">'
-        f"<title>{said}</title>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="{_HEIGHT}" role="img" '
+        f'aria-label="{alternative}">'
+        f"<title>{alternative}</title>"
         f'<clipPath id="r"><rect width="{left + right}" height="{_HEIGHT}" rx="3"/></clipPath>'
         f'<g clip-path="url(#r)"><rect width="{left}" height="{_HEIGHT}" fill="#3d444d"/>'
         f'<rect x="{left}" width="{right}" height="{_HEIGHT}" fill="{colour}"/></g>'

@@ -1,6 +1,6 @@
 """Plotly figures as plain JSON. Colours of text and grid come from the page's theme, in web/static/charts.js.
 
-The first custom value of every point is the address that a click on it leads to.
+The first custom value of every point is the address that a click opens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ SYMBOLS = {
     "skipped": ("circle-open", "#8a9097"),
 }
 
-_HOVER = "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br><b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>"
+_HOVER = (
+    "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br>"
+    "<b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>"
+)
+_ROOFLINE_HOVER = "<b>%{fullData.name}</b> %{customdata[1]}<br>%{y:.3s}FLOP/s, %{customdata[2]}<extra></extra>"
 _MAX_TICKS = 8
 
 
@@ -57,8 +61,8 @@ def history_figure(
 ) -> Figure:
     """Medians with their 95 % intervals over the commits that were measured, one line per series and environment.
 
-    Commits stand at equal distances in the order of history. Statuses other than ok stand in a strip below the lines.
-    steps: where the level of a series changed, by its id.
+    Commits are equidistant, in the order of history. Statuses other than ok are drawn in a strip below the lines.
+    steps: level shifts per series id.
     """
     commits = _positions(histories)
     size, unit = unit_of(max((point.median_ns for history in histories for point in history.points), default=1e3))
@@ -91,7 +95,7 @@ def history_figure(
 
 
 def rounds_figure(series: RegressionSeriesRow) -> Figure:
-    """The rounds of a comparison: base and head medians that were taken beside each other, joined in pairs."""
+    """The rounds of an A/B comparison: base and head medians, joined in pairs."""
     size, unit = unit_of(max([*series.base_ns, *series.head_ns], default=1e3))
     rounds = list(range(1, len(series.base_ns) + 1))
     base, head = ([value / size for value in side] for side in (series.base_ns, series.head_ns))
@@ -117,7 +121,7 @@ def rounds_figure(series: RegressionSeriesRow) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """One variant on one case: FLOP, bytes and median time, and where a click on it leads."""
+    """One variant on one case: FLOP, bytes, median time, and the address that a click opens."""
 
     variant: str
     case: str
@@ -128,7 +132,7 @@ class RooflinePoint:
 
 
 def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) -> Figure:
-    """FLOP/s over FLOP per byte, below the ceilings that were measured on the device."""
+    """FLOP/s over FLOP per byte, below the ceilings measured on the device."""
     usable = [point for point in points if point.flops and point.bytes]
     intensities = [point.flops / point.bytes for point in usable]
     low, high = (min(intensities) / 4, max(intensities) * 4) if intensities else (0.1, 10.0)
@@ -138,17 +142,17 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
         if name != "copy" and "copy" in peaks
     ]
     for index, variant in enumerate(sorted({point.variant for point in usable}, key=variant_order)):
-        own = [point for point in usable if point.variant == variant]
+        marks = [point for point in usable if point.variant == variant]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": variant,
                 "marker": {"size": 8, "color": PALETTE[index % len(PALETTE)]},
-                "x": [point.flops / point.bytes for point in own],
-                "y": [point.flops / point.median_ns * 1e9 for point in own],
-                "customdata": [[point.href, escape(point.case), duration(point.median_ns)] for point in own],
-                "hovertemplate": "<b>%{fullData.name}</b> %{customdata[1]}<br>%{y:.3s}FLOP/s, %{customdata[2]}<extra></extra>",
+                "x": [point.flops / point.bytes for point in marks],
+                "y": [point.flops / point.median_ns * 1e9 for point in marks],
+                "customdata": [[point.href, escape(point.case), duration(point.median_ns)] for point in marks],
+                "hovertemplate": _ROOFLINE_HOVER,
             }
         )
     layout = plain_layout()
@@ -161,10 +165,10 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
 
 
 def _positions(histories: Sequence[SeriesHistory]) -> dict[str, int]:
-    """Every commit with a point or a mark, and its place on the axis."""
-    found = {(point.ordinal, point.commit_sha) for history in histories for point in history.points}
-    found |= {(mark.ordinal, mark.commit_sha) for history in histories for mark in history.marks}
-    return {sha: place for place, (_, sha) in enumerate(sorted(found))}
+    """Every commit with a point or a mark → its place on the axis."""
+    commits = {(point.ordinal, point.commit_sha) for history in histories for point in history.points}
+    commits |= {(mark.ordinal, mark.commit_sha) for history in histories for mark in history.marks}
+    return {sha: place for place, (_, sha) in enumerate(sorted(commits))}
 
 
 def _lines(history: SeriesHistory, commits: dict[str, int], size: float, colour: str, *, several: bool) -> list[Figure]:
@@ -204,8 +208,8 @@ def _lines(history: SeriesHistory, commits: dict[str, int], size: float, colour:
 def _hover(history: SeriesHistory, point: PointRow) -> list[str]:
     interval = f"{history.series.variant}, {duration(point.low_ns, 4)} to {duration(point.high_ns, 4)}"
     if point.roofline_share is not None:
-        interval += f"<br>{share(point.roofline_share)} of {escape(point.bound or 'the roofline')}"
-    interval += "".join(f"<br>{escape(words)}" for words in shape(point.distribution))
+        interval += f"<br>{share(point.roofline_share)} of {_ceiling_name(point.bound)}"
+    interval += "".join(f"<br>{escape(remark)}" for remark in shape(point.distribution))
     return [
         _commit_address(history, point.commit_sha),
         short(point.commit_sha),
@@ -216,38 +220,44 @@ def _hover(history: SeriesHistory, point: PointRow) -> list[str]:
     ]
 
 
+def _ceiling_name(bound: str | None) -> str:
+    """The ceiling that a share of the roofline refers to; bound: copy, or a precision."""
+    if bound is None:
+        return "the roofline"
+    return "peak bandwidth" if bound == "copy" else f"peak {escape(bound)}"
+
+
 def _steps(
     histories: Sequence[SeriesHistory], steps: Mapping[int, Sequence[LevelShift]], commits: dict[str, int], size: float
 ) -> list[Figure]:
-    """A triangle with the change on the first point of every new level, where that point is shown; one trace per
-    direction."""
+    """A labelled triangle on the first point after every level shift that is shown; one trace per direction."""
     traces: list[Figure] = []
     for name, symbol, colour, place in (
         ("slower", "triangle-up", SLOWER, "top center"),
         ("faster", "triangle-down", FASTER, "bottom center"),
     ):
-        own = [
+        shifts = [
             (history, point, step)
             for history in histories
             for step in steps.get(history.series.id, ())
             for point in history.points
             if point.commit_sha == step.head_sha and (step.ratio > 1) == (name == "slower")
         ]
-        if own:
+        if shifts:
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "markers+text",
-                    "name": f"became {name}",
+                    "name": f"level shift, {name}",
                     "cliponaxis": False,
                     "hovertemplate": _HOVER,
-                    "x": [commits[point.commit_sha] for _, point, _ in own],
-                    "y": [point.median_ns / size for _, point, _ in own],
-                    "text": [change(step.ratio) for _, _, step in own],
+                    "x": [commits[point.commit_sha] for _, point, _ in shifts],
+                    "y": [point.median_ns / size for _, point, _ in shifts],
+                    "text": [change(step.ratio) for _, _, step in shifts],
                     "textposition": place,
                     "textfont": {"color": colour, "size": 12},
                     "marker": {"symbol": symbol, "size": 11, "color": colour},
-                    "customdata": [_step_hover(history, point, step) for history, point, step in own],
+                    "customdata": [_step_hover(history, point, step) for history, point, step in shifts],
                 }
             )
     return traces
@@ -258,22 +268,22 @@ def _step_hover(history: SeriesHistory, point: PointRow, step: LevelShift) -> li
         _commit_address(history, point.commit_sha),
         short(point.commit_sha),
         escape(_shortened(point.subject)),
-        f"{escape(history.series.variant)}, level since {short(step.base_sha)}",
+        f"{escape(history.series.variant)}, level shift since {short(step.base_sha)}",
         change(step.ratio),
-        "by history alone",
+        "in history, not a verdict",
     ]
 
 
 def _status_strip(histories: Sequence[SeriesHistory], commits: dict[str, int]) -> tuple[list[Figure], list[str]]:
-    """One trace per status, so that the legend explains the symbols; and the names of the strip's rows."""
+    """One trace per status, so that the legend explains the symbols; and the row names of the strip."""
     marks = [(history, mark) for history in histories for mark in history.marks]
     name = _row_of if len(histories) > 1 else lambda history, mark: mark.kind
     order = [history.series.variant for history in reversed(histories)] if len(histories) > 1 else ["bench", "check"]
     rows = [row for row in order if any(name(history, mark) == row for history, mark in marks)]
     traces: list[Figure] = []
     for status, (symbol, colour) in SYMBOLS.items():
-        own = [(history, mark) for history, mark in marks if mark.status == status]
-        if own:
+        shown = [(history, mark) for history, mark in marks if mark.status == status]
+        if shown:
             traces.append(
                 {
                     "type": "scatter",
@@ -282,10 +292,10 @@ def _status_strip(histories: Sequence[SeriesHistory], commits: dict[str, int]) -
                     "yaxis": "y2",
                     "legendgroup": status,
                     "hovertemplate": _HOVER,
-                    "x": [commits[mark.commit_sha] for _, mark in own],
-                    "y": [rows.index(name(history, mark)) for history, mark in own],
+                    "x": [commits[mark.commit_sha] for _, mark in shown],
+                    "y": [rows.index(name(history, mark)) for history, mark in shown],
                     "marker": {"symbol": symbol, "color": colour, "size": 9, "line": {"color": colour, "width": 1.5}},
-                    "customdata": [_mark_hover(history, mark) for history, mark in own],
+                    "customdata": [_mark_hover(history, mark) for history, mark in shown],
                 }
             )
     return traces, rows
@@ -309,7 +319,7 @@ def _mark_hover(history: SeriesHistory, mark: StatusMark) -> list[str]:
 def _environment_borders(
     histories: Sequence[SeriesHistory], commits: dict[str, int]
 ) -> tuple[list[Figure], list[Figure]]:
-    """A dotted line between neighbouring points of one series that were measured in different environments."""
+    """A dotted line between adjacent points of one series that come from different environments."""
     borders: dict[float, str] = {}
     for history in histories:
         for before, after in zip(history.points, history.points[1:], strict=False):
@@ -348,14 +358,14 @@ def _environment_borders(
 
 
 def _what_changed(history: SeriesHistory, before: PointRow, after: PointRow) -> str:
-    """The facts of the new environment that differ, the first two of them."""
+    """The first two facts in which the new environment differs."""
     old, new = (history.environments.get(point.environment_id, {}) for point in (before, after))
     changed = [f"{name} {fact(value)}" for name, value in new.items() if fact(old.get(name)) != fact(value)]
     return _shortened(", ".join(changed[:2]), 48) or f"environment {after.environment_id}"
 
 
 def commit_axis(commits: dict[str, int]) -> Figure:
-    """An axis on which every commit stands at its place; at most eight of them are named."""
+    """An axis with one place per commit; at most eight commits are labelled."""
     places = {place: sha for sha, place in commits.items()}
     step = max(1, -(-len(places) // _MAX_TICKS))
     ticks = [place for place in places if (len(places) - 1 - place) % step == 0]
@@ -377,7 +387,7 @@ def _commit_address(history: SeriesHistory, sha: str) -> str:
 
 
 def plain_layout() -> Figure:
-    """What all figures have in common."""
+    """The layout shared by all figures."""
     return {
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",

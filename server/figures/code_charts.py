@@ -19,23 +19,23 @@ QUANTITIES = {
     "compile_seconds": "compile time, s",
 }
 MAX_LINES = 16
-"""Kernels drawn at most: those that changed, and then the largest."""
+"""Kernels drawn at most: kernels that changed first, then the largest."""
 _NAMED_LINES = 4
-"""Lines that fit into a legend; of more, pointing at one tells its name."""
+"""Lines that fit into a legend; with more lines, hovering shows the name."""
 _HOVER = "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{fullData.name}: <b>%{y}</b><extra></extra>"
 
 
 def code_figure(history: CodeHistory, quantity: str, repository: str) -> tuple[Figure, int]:
-    """(figure, how many kernels are not drawn) of one quantity over the commits that were built, one line per kernel."""
+    """(figure, number of kernels not drawn) for one quantity over the built commits, one line per kernel."""
     commits = history.commits
     if quantity == "compile_seconds":
         lines: list[tuple[str, list[float | None]]] = [("library", [commit.compile_seconds for commit in commits])]
         left_out = 0
     else:
-        known = [series for series in history.kernels if any(_value(code, quantity) for code in series.values)]
-        chosen = sorted(known, key=lambda series: _interest(series, quantity), reverse=True)[:MAX_LINES]
+        candidates = [series for series in history.kernels if any(_value(code, quantity) for code in series.values)]
+        chosen = sorted(candidates, key=lambda series: _interest(series, quantity), reverse=True)[:MAX_LINES]
         lines = [(series.name, [_value(code, quantity) for code in series.values]) for series in chosen]
-        left_out = len(known) - len(chosen)
+        left_out = len(candidates) - len(chosen)
     layout = plain_layout()
     layout["xaxis"] |= commit_axis({commit.sha: place for place, commit in enumerate(commits)})
     layout["yaxis"] |= {"title": {"text": QUANTITIES[quantity]}, "rangemode": "tozero"}

@@ -1,4 +1,4 @@
-"""How numbers, times and names are written on pages. Every function is a Jinja filter of the same name."""
+"""How numbers, times and names are written on pages. Every function in FILTERS is a Jinja filter of the same name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from datetime import UTC, datetime
 from math import floor, log10
 from typing import Any
+
+from warpwatch.db.reads.rows import RegressionRow
 
 _MINUS = "\u2212"
 _THIN = "\u2009"
@@ -17,7 +19,7 @@ NOTABLE_CHANGE = 0.03
 
 SURE_OF_DRIFT = 0.01
 NOTABLE_DRIFT, NOTABLE_DEPENDENCE, NOTABLE_OUTLIERS = 0.005, 0.4, 0.05
-"""A drift, a correlation of neighbours and a share of outliers below these are not worth a word."""
+"""A drift, an autocorrelation and a share of outliers below these are not reported."""
 
 STATUS_NAMES = {
     "ok": "ok",
@@ -29,6 +31,12 @@ STATUS_NAMES = {
     "unsupported": "unsupported",
     "skipped": "skipped",
 }
+STATE_NAMES = {"unsure": "inconclusive", "alive": "online", "silent": "not responding"}
+KIND_NAMES = {"compare": "A/B"}
+ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch"}
+"""Shown instead of the stored word; any other word is shown as it is."""
+_SHARES = ("steal", "idle", "pressure")
+"""Readings of the host that are shares of one."""
 
 
 def unit_of(ns: float) -> tuple[float, str]:
@@ -76,15 +84,50 @@ def change(ratio: float | None) -> str:
     return f"{'+' if percent > 0 else _MINUS}{abs(percent):.1f}{_THIN}%"
 
 
+def interval(low: float | None, high: float | None) -> str:
+    """A 95 % interval of a ratio as percentages: −1.4 … +1.8 %; empty where there is none."""
+    if low is None or high is None:
+        return ""
+    first, last = change(low), change(high)
+    return f"{first.removesuffix(f'{_THIN}%')} … {last}" if last.endswith("%") else f"{first} … {last}"
+
+
+def change_headline(row: RegressionRow) -> str:
+    """A regression in a few words. Slower or faster comes from the measured ratio, never from the suspicion."""
+    measured = ", ".join(text for text in (change(row.ratio), interval(row.low, row.high)) if text)
+    if row.verdict in ("dismissed", "unsure"):
+        name = "No change" if row.verdict == "dismissed" else "Inconclusive"
+        return f"{name} ({measured})" if measured else name
+    if row.direction == "broken" or row.ratio is None:
+        return row.direction
+    return f"{change(row.ratio)} {'slower' if row.ratio > 1 else 'faster'}"
+
+
+def change_tone(row: RegressionRow) -> str:
+    """good | bad | muted: the colour of a regression's headline."""
+    if row.verdict in ("dismissed", "unsure"):
+        return "muted"
+    is_faster = row.direction == "faster" if row.ratio is None else row.ratio < 1
+    return "good" if is_faster and row.direction != "broken" else "bad"
+
+
+def candidate_commits(row: RegressionRow) -> str:
+    """The commits that may have caused a regression: "4 commits, bisecting", or "adjacent" for a single commit."""
+    if not row.commits_between:
+        return "adjacent"
+    is_bisecting = row.verdict == "confirmed" and row.settled_at is None
+    return plural(row.commits_between + 1, "commit") + (", bisecting" if is_bisecting else "")
+
+
 def direction(ratio: float | None, noise: float | None = None) -> str:
-    """slower | faster | same: whether a ratio of new over old is worth colouring, given the noise of the new value."""
+    """slower | faster | same: how a ratio of new over old is coloured, given the noise of the new value."""
     if ratio is None or abs(ratio - 1) < max(NOTABLE_CHANGE, 2 * (noise or 0.0)):
         return "same"
     return "slower" if ratio > 1 else "faster"
 
 
 def share(value: float | None, digits: int = 0) -> str:
-    """A share of one as a percentage; small ones keep a digit, so that they do not look like nothing."""
+    """A share of one as a percentage; below 10 % with one digit, so that a small share does not read as 0."""
     if value is None:
         return "–"
     percent = value * 100
@@ -120,8 +163,8 @@ def short(sha: str) -> str:
 
 
 def short_ids(message: str) -> str:
-    """The message with every id of a commit cut to what `short` leaves of it."""
-    return re.sub(r"\b[0-9a-f]{40}\b", lambda found: short(found[0]), message)
+    """The message with every commit id shortened."""
+    return re.sub(r"\b[0-9a-f]{40}\b", lambda match: short(match[0]), message)
 
 
 def ago(when: datetime, now: datetime | None = None) -> str:
@@ -149,7 +192,7 @@ def span(value: float | None) -> str:
 
 
 def moment(when: datetime) -> str:
-    """A moment to come, to the minute."""
+    """A future time in UTC, to the minute."""
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
@@ -157,19 +200,34 @@ def status_name(status: str) -> str:
     return STATUS_NAMES.get(status, status)
 
 
+def state_name(state: str) -> str:
+    """A state or verdict as pages show it."""
+    return STATE_NAMES.get(state, state.replace("_", " "))
+
+
+def kind_name(kind: str) -> str:
+    """A kind of job as pages show it."""
+    return KIND_NAMES.get(kind, kind)
+
+
+def origin_name(origin: str) -> str:
+    """Who or what started a submission, as pages show it."""
+    return ORIGIN_NAMES.get(origin, origin)
+
+
 def headline(message: str) -> str:
-    """The line of a message that says most: the last of a traceback, the first of anything else."""
+    """One line that stands for a message: the last line of a traceback, the first line of anything else."""
     lines = message.strip().splitlines() or [""]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
-    """Sorts 16 before 128, in names that hold numbers."""
+    """A sort key that puts 16 before 128 in names that contain numbers."""
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def variant_order(name: str) -> tuple[bool, list[tuple[bool, int, str]]]:
-    """Numbered versions first, in their order, then everything they are held against."""
+    """A sort key: v1, v2, … first, then the variants they are compared with."""
     return re.fullmatch(r"v\d+", name) is None, natural(name)
 
 
@@ -177,24 +235,22 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", _THIN)
 
 
-def shape(told: dict[str, Any] | None) -> list[str]:
-    """What is worth saying about a set of samples (contract.protocol.Distribution as JSON) besides its median; often
-    nothing."""
-    if not told:
+def shape(distribution: dict[str, Any] | None) -> list[str]:
+    """Remarks on a set of samples (contract.protocol.Distribution as JSON); empty for an unremarkable set."""
+    if not distribution:
         return []
-    found = []
-    if told["modes"]:
-        places = (f"{duration(mode['ns'])} ({share(mode['share'])})" for mode in told["modes"])
-        found.append(f"two modes: {' and '.join(places)}")
-    if told["drift_chance"] < SURE_OF_DRIFT and abs(told["drift"]) >= NOTABLE_DRIFT:
-        found.append(f"drifts {change(1 + told['drift'])} over the run")
-    if told["autocorrelation"] > NOTABLE_DEPENDENCE:
-        found.append(
-            f"neighbours alike (ρ {told['autocorrelation']:.2f}): worth {told['effective']:.0f} independent samples"
-        )
-    if told["outliers"] > NOTABLE_OUTLIERS:
-        found.append(f"{share(told['outliers'])} outliers")
-    return found
+    remarks = []
+    if distribution["modes"]:
+        modes = (f"{duration(mode['ns'])} ({share(mode['share'])})" for mode in distribution["modes"])
+        remarks.append(f"bimodal: {' and '.join(modes)}")
+    if distribution["drift_chance"] < SURE_OF_DRIFT and abs(distribution["drift"]) >= NOTABLE_DRIFT:
+        remarks.append(f"drifts {change(1 + distribution['drift'])} over the run")
+    if distribution["autocorrelation"] > NOTABLE_DEPENDENCE:
+        rho, effective = distribution["autocorrelation"], distribution["effective"]
+        remarks.append(f"autocorrelated (ρ {rho:.2f}, n_eff {effective:.0f})")
+    if distribution["outliers"] > NOTABLE_OUTLIERS:
+        remarks.append(f"{share(distribution['outliers'])} outliers")
+    return remarks
 
 
 def fact(value: Any) -> str:
@@ -206,12 +262,23 @@ def fact(value: Any) -> str:
     return "–" if value in (None, "") else str(value)
 
 
+def host_fact(value: Any, name: str) -> str:
+    """A reading of the host: shares as percentages with one digit, other fractions with three significant digits."""
+    if isinstance(value, float):
+        return share(value, 1) if name in _SHARES else significant(value)
+    return fact(value)
+
+
 FILTERS = (
     duration,
     significant,
     sci,
     seconds,
     change,
+    interval,
+    change_headline,
+    change_tone,
+    candidate_commits,
     direction,
     share,
     size,
@@ -224,8 +291,12 @@ FILTERS = (
     day,
     span,
     status_name,
+    state_name,
+    kind_name,
+    origin_name,
     headline,
     plural,
     shape,
     fact,
+    host_fact,
 )

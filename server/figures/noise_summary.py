@@ -1,4 +1,4 @@
-"""What a series has taught: its noise, how small a change it can show, and where it changed."""
+"""The noise of a series, the smallest change it can show, and its level shifts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from warpwatch.db.reads.history import list_readings
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import ReadingRow
 from warpwatch.server.verdicts.changes import Change, find_changes
-from warpwatch.server.verdicts.noise import ALARM, Reading, detectable, learn, split_environments
+from warpwatch.server.verdicts.noise import Reading, detectable, learn, split_environments
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 
 @dataclass(frozen=True, slots=True)
 class LevelShift:
-    """A change of level between two neighbouring commits that were measured; ratio is head over base level."""
+    """A shift of level between two adjacent measured commits; ratio is head over base level."""
 
     base_sha: str
     head_sha: str
@@ -27,9 +28,9 @@ class LevelShift:
 
 @dataclass(frozen=True, slots=True)
 class NoiseSummary:
-    """What the readings of one environment say. Deviations and `detectable` are shares of the time: 0.021 is 2.1 %.
+    """The noise of one environment. Deviations and `detectable` are shares of the time: 0.021 is 2.1 %.
 
-    repeats: readings of commits that had one already. detectable: the least change that one new run lets suspect.
+    repeats: reruns of measured commits. detectable: the smallest change that one new run can reveal.
     """
 
     environment_id: int
@@ -43,7 +44,7 @@ class NoiseSummary:
 
 
 def read_learned(session: Session, series_id: int) -> list[NoiseSummary]:
-    """Of every environment, the one measured at the newest commit first."""
+    """One summary per environment; the environment of the newest commit comes first."""
     rows = list_readings(session, series_id)
     return learn_from(rows)
 
@@ -54,13 +55,14 @@ def learn_from(rows: Sequence[ReadingRow]) -> list[NoiseSummary]:
     readings = [
         Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns) for row in rows
     ]
-    found = [_learn(id_, own, rows[0].device_kind, shas) for id_, own in split_environments(readings).items()]
-    newest = {one.environment_id: index for index, one in enumerate(readings)}
-    return sorted(found, key=lambda one: -newest[one.environment_id])
+    groups = split_environments(readings)
+    summaries = [_learn(id_, group, rows[0].device_kind, shas) for id_, group in groups.items()]
+    newest = {reading.environment_id: index for index, reading in enumerate(readings)}
+    return sorted(summaries, key=lambda summary: -newest[summary.environment_id])
 
 
 def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, shas: dict[int, str]) -> NoiseSummary:
-    changes = find_changes(readings, device_kind, ALARM[device_kind])
+    changes = find_changes(readings, device_kind, thresholds_of(device_kind).alarm)
     level = median(one.median_ns for one in readings[changes[-1].head if changes else 0 :])
     noise = learn(readings, device_kind)
     return NoiseSummary(

@@ -18,7 +18,7 @@ CSV_ANSWER: dict[int | str, dict[str, Any]] = {
         "content": {"text/csv": {"schema": {"type": "string"}}},
     }
 }
-"""How an endpoint that answers with CSV is described."""
+"""OpenAPI description of an endpoint that returns CSV."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -38,5 +38,5 @@ def _cell(value: object) -> object:
         return value.isoformat()
     if isinstance(value, dict | list):
         return json.dumps(value)
-    # A commit's subject must not become a formula in the spreadsheet of whoever opens the file.
+    # A commit's subject must not run as a formula when the file is opened in a spreadsheet.
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

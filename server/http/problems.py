@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from warpwatch.db import errors as db_errors
 from warpwatch.git import GitError
+from warpwatch.server.http.validation import explain
 
 MEDIA_TYPE = "application/problem+json"
 _log = logging.getLogger(__name__)
@@ -119,8 +120,9 @@ def _from_validation(error: RequestValidationError) -> Problem:
     found = error.errors()
     if any(entry["type"] == "json_invalid" for entry in found):
         return Problem(400, 'the body is not valid JSON; send an object such as {"name": …}')
-    fields = [FieldError(field=_field(entry["loc"]), message=entry["msg"], remedy=_remedy(entry)) for entry in found]
-    return Problem(422, "some fields cannot be used; see `errors`", fields)
+    explained = [(_field(entry["loc"]), *explain(entry)) for entry in found]
+    fields = [FieldError(field=field, message=message, remedy=remedy) for field, message, remedy in explained]
+    return Problem(422, "some fields are not valid", fields)
 
 
 def _field(location: tuple[Any, ...]) -> str:
@@ -131,34 +133,11 @@ def _field(location: tuple[Any, ...]) -> str:
     return name
 
 
-def _remedy(entry: Any) -> str:
-    context = entry.get("ctx", {})
-    if entry["type"] == "missing":
-        return "add it"
-    if entry["type"] == "extra_forbidden":
-        return "leave it out"
-    if "expected" in context:
-        return f"use {context['expected']}"
-    return next((f"{words} {context[name]}" for name, words in _BOUNDS.items() if name in context), "")
-
-
-_BOUNDS = {
-    "ge": "use at least",
-    "gt": "use more than",
-    "le": "use at most",
-    "lt": "use less than",
-    "min_length": "give at least this many:",
-    "max_length": "give at most this many:",
-}
-"""What a limit of a field asks for, by the name that it has in the description."""
-
-
 def _from_http(request: Request, error: HTTPException) -> Problem:
-    detail = (
-        f"there is nothing at {request.url.path}; see /api/v1/openapi.json"
-        if error.status_code == 404
-        else str(error.detail)
-    )
+    detail = str(error.detail)
+    if error.status_code == 404:
+        is_api = request.url.path.startswith("/api/")
+        detail = f"there is nothing at {request.url.path}" + ("; see /api/v1/openapi.json" if is_api else "")
     return Problem(error.status_code, detail, headers=dict(error.headers or {}))
 
 

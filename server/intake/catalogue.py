@@ -1,4 +1,4 @@
-"""Holds operators, variants and cases that are asked for against what the newest commits are known to have."""
+"""Checks requested operators, variants and cases against the catalogue of the newest commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warpwatch.server.intake.submission_request import SubmissionRequest
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """Variants and cases of one operator that a job is about, as far as a worker has read them."""
+    """Variants and cases of one operator that a job covers, as far as a worker has read them."""
 
     variants: list[str]
     cases: list[str]
@@ -24,8 +24,7 @@ class KnownNames:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSelection:
-    """Operators to measure; entries holds what is known of each (contract.protocol.OperatorEntry), None where nothing
-    is."""
+    """Operators to measure. entries: the catalogue entry of each (contract.protocol.OperatorEntry), or None."""
 
     operators: list[str]
     entries: dict[str, dict[str, Any] | None]
@@ -34,7 +33,7 @@ class OperatorSelection:
     suite: str
 
     def known(self, operator: str, device_kind: str) -> KnownNames | None:
-        """What a job of the operator on such a device is about; None when no worker has read the operator yet."""
+        """Variants and cases of a job of the operator on this kind of device; None while its catalogue is unknown."""
         entry = self.entries[operator]
         if entry is None:
             return None
@@ -51,30 +50,26 @@ class OperatorSelection:
 def select_operators(
     session: Session, repository_id: int, history: CommitHistory, request: SubmissionRequest
 ) -> tuple[OperatorSelection, list[FieldError]]:
-    """The operators that have what is asked for at any of the commits; or what is wrong with the request."""
+    """The operators that match the request at any of the commits, and the errors of the request."""
     present = sorted({name for names in history.operators.values() for name in names})
     errors = unknown_names("operators", "operator", request.operators, present) if history.commits else []
     if history.commits and not present:
-        message = f"no operators are in {history.folder}/ at these commits"
+        message = f"no operators in {history.folder}/ at these commits"
         errors = [
             FieldError(
-                field="commits", message=message, remedy="name their folder in warpwatch.toml, or choose other commits"
+                field="commits",
+                message=message,
+                remedy="set the operator folder in warpwatch.toml, or choose other commits",
             )
         ]
-    wanted = [name for name in present if not request.operators or name in request.operators]
-    entries = {name: read_operator_entry(session, repository_id, name) for name in wanted}
-    if wanted and all(entries.values()):
+    requested = [name for name in present if not request.operators or name in request.operators]
+    entries = {name: read_operator_entry(session, repository_id, name) for name in requested}
+    if requested and all(entries.values()):
         errors += _check_filters(request, [entry for entry in entries.values() if entry])
-    elif "compare" in request.kinds and wanted:
-        remedy = "check or bench one of its commits first"
-        errors.append(
-            FieldError(
-                field="kinds",
-                message="no commit of this operator was read yet, so nothing can be compared",
-                remedy=remedy,
-            )
-        )
-    chosen = [name for name in wanted if _has_any(entries[name], request)]
+    elif "compare" in request.kinds and requested:
+        message = "A/B is not possible before a worker has read a commit of this operator"
+        errors.append(FieldError(field="kinds", message=message, remedy="run check or bench first"))
+    chosen = [name for name in requested if _has_any(entries[name], request)]
     return OperatorSelection(chosen, entries, request.variants, request.cases, request.suite), errors
 
 
@@ -89,7 +84,7 @@ def _check_filters(request: SubmissionRequest, entries: list[dict[str, Any]]) ->
 
 
 def _has_any(entry: dict[str, Any] | None, request: SubmissionRequest) -> bool:
-    """Whether the operator has one of the variants and cases asked for; yes while nobody knows."""
+    """Whether the operator has one of the requested variants and cases; true while its catalogue is unknown."""
     if entry is None:
         return True
     has_variant = not request.variants or any(variant["name"] in request.variants for variant in entry["variants"])
@@ -97,15 +92,16 @@ def _has_any(entry: dict[str, Any] | None, request: SubmissionRequest) -> bool:
     return has_variant and has_case
 
 
-def unknown_names(field: str, what: str, wanted: Iterable[str], known: Iterable[str]) -> list[FieldError]:
+def unknown_names(field: str, what: str, requested: Iterable[str], known: Iterable[str]) -> list[FieldError]:
+    """An error for every requested name that is not among the known ones, with the nearest known names."""
     names = sorted(known)
     return [
         FieldError(field=field, message=f"there is no {what} {name!r}", remedy=_suggestion(name, names))
-        for name in wanted
+        for name in requested
         if name not in names
     ]
 
 
 def _suggestion(name: str, names: list[str]) -> str:
     near = get_close_matches(name, names, n=5, cutoff=0.4) or names[:10]
-    return f"near ones are: {' · '.join(near)}" if near else "none is known yet"
+    return f"did you mean: {' · '.join(near)}" if near else "none exists yet"

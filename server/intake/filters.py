@@ -1,4 +1,4 @@
-"""What people ask of regressions: the filters that page, JSON and CSV share, and the commits or days that bound them."""
+"""The filters of regressions that page, JSON and CSV share, and the commits or days that bound them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastapi import Depends, Query
 from pydantic import BeforeValidator
 
 from warpwatch import git
+from warpwatch.contract.words import ChangeDirection, Verdict
 from warpwatch.db.reads.events import find_ordinal, ordinal_at
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.regressions import NOBODY, Question
@@ -18,18 +19,15 @@ from warpwatch.db.reads.rows import RepositoryRow
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
 
-VerdictName = Literal["suspected", "confirmed", "dismissed", "unsure"]
-State = Literal["new", "acknowledged", "accepted", "fixed", "invalid"]
 StateFilter = Literal["open", "new", "acknowledged", "accepted", "fixed", "invalid", "any"]
-Direction = Literal["slower", "faster", "broken"]
 STATE_FILTERS: tuple[str, ...] = get_args(StateFilter)
-DIRECTIONS: tuple[str, ...] = get_args(Direction)
+DIRECTIONS: tuple[str, ...] = tuple(ChangeDirection)
 
-# A form without scripts sends its blank choices too.
+# Without JavaScript a form also sends its empty fields.
 _OrBlank = BeforeValidator(lambda value: value or None)
 _Bound = Annotated[
     str | None,
-    Query(max_length=200, description="A commit's id, a branch, a tag, or a day such as 2026-03-31."),
+    Query(max_length=200, description="A SHA, branch, tag, or a day such as 2026-03-31."),
 ]
 _Name = Annotated[str | None, Query(max_length=200)]
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -37,16 +35,16 @@ _SHA = re.compile(r"[0-9a-f]{4,40}")
 
 
 class _Filters:
-    """Everything that a list of regressions can be narrowed down by."""
+    """The filters of a list of regressions."""
 
     def __init__(
         self,
-        verdict: VerdictName = "confirmed",
+        verdict: Verdict = Verdict.CONFIRMED,
         state: Annotated[StateFilter | None, _OrBlank, Query(description="`open` is new or acknowledged.")] = None,
-        direction: Annotated[Direction | None, _OrBlank, Query()] = None,
+        direction: Annotated[ChangeDirection | None, _OrBlank, Query()] = None,
         operator: _Name = None,
         device: _Name = None,
-        assignee: Annotated[str | None, Query(max_length=200, description=f"`{NOBODY}` where nobody has it.")] = None,
+        assignee: Annotated[str | None, Query(max_length=200, description=f"`{NOBODY}` for unassigned.")] = None,
         overdue: Annotated[
             bool, BeforeValidator(lambda value: value or False), Query(description="Open, and due before today.")
         ] = False,
@@ -58,7 +56,7 @@ class _Filters:
         self.since, self.until = since, until
 
     def asked(self, **changes: Any) -> dict[str, Any]:
-        """The filters as an address has them, with some of them changed."""
+        """The filters as query parameters, with `changes` applied."""
         given = {
             "verdict": None if self.verdict == "confirmed" else self.verdict,
             "state": self.state,
@@ -78,14 +76,14 @@ Filters = Annotated[_Filters, Depends(_Filters)]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedFilters:
-    """A question that can be asked of the database; errors names the fields that could not be used."""
+    """The filters as the database takes them; errors lists the fields that cannot be used."""
 
     question: Question
     errors: list[FieldError] = field(default_factory=list)
 
 
 def resolve(session: Session, settings: Settings, repository: RepositoryRow, filters: _Filters) -> ResolvedFilters:
-    """The filters with their commits looked up, in the database first and then in the mirror."""
+    """The filters with their commits resolved, in the database first, then in the mirror."""
     errors: list[FieldError] = []
 
     def ordinal(name: str, text: str | None, *, end: bool) -> int | None:
@@ -94,7 +92,7 @@ def resolve(session: Session, settings: Settings, repository: RepositoryRow, fil
         try:
             return _ordinal(session, settings, repository, text.strip(), end=end)
         except (git.GitError, ValueError) as error:
-            remedy = "use a commit's id, a branch, a tag, or a day such as 2026-03-31"
+            remedy = "use a SHA, a branch, a tag, or a day such as 2026-03-31"
             errors.append(FieldError(field=name, message=str(error), remedy=remedy))
             return None
 
@@ -113,26 +111,27 @@ def resolve(session: Session, settings: Settings, repository: RepositoryRow, fil
 
 
 def resolve_or_422(session: Session, settings: Settings, repository: RepositoryRow, filters: _Filters) -> Question:
-    found = resolve(session, settings, repository, filters)
-    if found.errors:
-        raise Problem(422, "some filters cannot be used; see `errors`", found.errors)
-    return found.question
+    """The filters as the database takes them; Problem 422 names every field at fault."""
+    resolved = resolve(session, settings, repository, filters)
+    if resolved.errors:
+        raise Problem(422, "some filters are not valid", resolved.errors)
+    return resolved.question
 
 
 def _ordinal(session: Session, settings: Settings, repository: RepositoryRow, text: str, *, end: bool) -> int:
-    """Where a commit stands in history, or the last one before a day (of a day, where it ends a range)."""
+    """The ordinal of a commit, or of the last commit before a day (of that day when it ends a range)."""
     if _DAY.fullmatch(text):
         try:
             midnight = datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=end)
         except (ValueError, OverflowError):
-            raise ValueError(f"{text!r} is no day") from None
+            raise ValueError(f"{text!r} is not a date") from None
         return ordinal_at(session, repository.id, midnight)
-    known = find_ordinal(session, repository.id, text) if _SHA.fullmatch(text) else None
-    if known is not None:
-        return known
+    ordinal = find_ordinal(session, repository.id, text) if _SHA.fullmatch(text) else None
+    if ordinal is not None:
+        return ordinal
     mirror = git.mirror_path(repository.url, settings.home)
     if not mirror.exists():
-        raise ValueError(f"{text!r} is no measured commit, and nothing was fetched of {repository.name} yet")
+        raise ValueError(f"{text!r} is not a measured commit, and {repository.name} was not fetched yet")
     sha = git.resolve(mirror, text)
-    known = find_ordinal(session, repository.id, sha)
-    return git.describe(mirror, sha).ordinal if known is None else known
+    ordinal = find_ordinal(session, repository.id, sha)
+    return git.describe(mirror, sha).ordinal if ordinal is None else ordinal

@@ -1,7 +1,4 @@
-"""Understands what GitHub and GitLab send when someone pushes or proposes a change.
-
-Pure: nothing is asked, nothing is kept.
-"""
+"""Parses push and change-request events of GitHub and GitLab. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +14,18 @@ from urllib.parse import parse_qs
 SIGNATURE, TOKEN = "x-hub-signature-256", "x-gitlab-token"
 _SHA = re.compile(r"[0-9a-f]{40}")
 _NOTHING = "0" * 40
-"""How both say that there was, or is, no commit."""
+"""The id that both send for a commit that does not exist."""
 _GITHUB_ACTIONS = ("opened", "synchronize", "reopened", "ready_for_review")
 _GITLAB_ACTIONS = ("open", "update", "reopen")
 
 
 class HookError(ValueError):
-    """The message is not what GitHub or GitLab send; the text says what is missing."""
+    """The event does not have the form that GitHub or GitLab send; the text says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Commits that came to a branch. before: its newest commit until then, None for a new branch."""
+    """Commits pushed to a branch. before: its previous newest commit, None for a new branch."""
 
     branch: str
     default_branch: str | None
@@ -46,28 +43,25 @@ class ChangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A message that asks for nothing, and why."""
+    """An event that starts no run, and why."""
 
     event: str
     reason: str
 
 
 def is_genuine(secret: str | None, headers: Mapping[str, str], body: bytes) -> bool:
-    """Whether the message was sent by someone who knows the secret.
-
-    Takes as long when there is none to compare with.
-    """
+    """Whether the sender knows the secret. Takes the same time without a secret, so that timing reveals nothing."""
     key = (secret or "").encode()
     if SIGNATURE in headers:
-        wanted = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
-        shown = headers[SIGNATURE]
+        expected = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
+        given = headers[SIGNATURE]
     else:
-        wanted, shown = secret or "-", headers.get(TOKEN, "")
-    return hmac.compare_digest(shown.encode(), wanted.encode()) and bool(secret)
+        expected, given = secret or "-", headers.get(TOKEN, "")
+    return hmac.compare_digest(given.encode(), expected.encode()) and bool(secret)
 
 
 def understand(headers: Mapping[str, str], body: bytes) -> Push | ChangeRequest | Ignored:
-    """What a genuine message asks for; HookError when it cannot be read."""
+    """Parses an authenticated event; HookError when it cannot be read."""
     message = _payload(headers, body)
     try:
         if "x-gitlab-event" in headers:
@@ -75,7 +69,7 @@ def understand(headers: Mapping[str, str], body: bytes) -> Push | ChangeRequest 
         return _github(headers.get("x-github-event", "no event"), message)
     except (KeyError, TypeError, AttributeError) as error:
         raise HookError(
-            f"the message lacks {error}" if isinstance(error, KeyError) else "the message has another form"
+            f"the event has no {error}" if isinstance(error, KeyError) else "the event has an unknown form"
         ) from None
 
 
@@ -86,9 +80,9 @@ def _payload(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
             text = parse_qs(text)["payload"][0]
         message = json.loads(text)
     except (ValueError, KeyError, RecursionError):
-        raise HookError("the message is not JSON") from None
+        raise HookError("the event is not JSON") from None
     if not isinstance(message, dict):
-        raise HookError("the message is no JSON object")
+        raise HookError("the event is not a JSON object")
     return message
 
 
@@ -97,15 +91,13 @@ def _github(event: str, message: dict[str, Any]) -> Push | ChangeRequest | Ignor
         default = message.get("repository", {}).get("default_branch")
         return _push(message["ref"], default, message["before"], message["after"])
     if event != "pull_request":
-        return Ignored(event, "pong" if event == "ping" else "nothing is measured for it")
+        return Ignored(event, "pong" if event == "ping" else "this event starts no run")
     action, change = message["action"], message["pull_request"]
     if action not in _GITHUB_ACTIONS:
-        return Ignored(event, f"nothing is measured when one is {action}")
+        return Ignored(event, f"action {action} starts no run")
     head, base = change["head"], change["base"]
     if _differ(head.get("repo"), base.get("repo"), "full_name"):
-        return Ignored(
-            event, "it comes from a fork, whose code is not run unasked; submit it by hand when it was looked at"
-        )
+        return Ignored(event, "code from a fork does not run automatically; review it, then submit it by hand")
     return ChangeRequest(_sha(head["sha"]), _sha(base["sha"]))
 
 
@@ -114,39 +106,37 @@ def _gitlab(kind: str, message: dict[str, Any]) -> Push | ChangeRequest | Ignore
         default = message.get("project", {}).get("default_branch")
         return _push(message["ref"], default, message["before"], message["after"])
     if kind != "merge_request":
-        return Ignored(kind, "nothing is measured for it")
+        return Ignored(kind, "this event starts no run")
     change = message["object_attributes"]
     action = change.get("action", "no action")
-    # An update says what it was before only when it brings commits.
+    # GitLab sends oldrev with an update only when the update contains commits.
     if action not in _GITLAB_ACTIONS or (action == "update" and "oldrev" not in change):
-        return Ignored(kind, f"nothing is measured for {action}")
+        return Ignored(kind, f"action {action} starts no run")
     if change.get("source_project_id") != change.get("target_project_id"):
-        return Ignored(
-            kind, "it comes from a fork, whose code is not run unasked; submit it by hand when it was looked at"
-        )
+        return Ignored(kind, "code from a fork does not run automatically; review it, then submit it by hand")
     return ChangeRequest(_sha(change["last_commit"]["id"]), _branch(change["target_branch"]))
 
 
 def _push(ref: str, default: str | None, before: str, after: str) -> Push | Ignored:
     if not ref.startswith("refs/heads/"):
-        return Ignored("push", f"{ref[:200]} is no branch")
+        return Ignored("push", f"{ref[:200]} is not a branch")
     if after == _NOTHING:
         return Ignored("push", "the branch was deleted")
     return Push(ref.removeprefix("refs/heads/"), default, None if before == _NOTHING else _sha(before), _sha(after))
 
 
-def _differ(one: Any, other: Any, name: str) -> bool:
-    """Whether two repositories are told and are not the same; one that was deleted is told as null."""
-    return (one or {}).get(name) != (other or {}).get(name)
+def _differ(left: Any, right: Any, name: str) -> bool:
+    """Whether two repositories of an event differ; a deleted repository is null."""
+    return (left or {}).get(name) != (right or {}).get(name)
 
 
 def _sha(text: str) -> str:
     if not _SHA.fullmatch(text):
-        raise HookError("a commit is not named by its full id")
+        raise HookError("a commit is not given by its full SHA")
     return text
 
 
 def _branch(text: str) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= 200:
-        raise HookError("the branch has no usable name")
+        raise HookError("the branch has no valid name")
     return text

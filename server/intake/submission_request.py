@@ -1,4 +1,4 @@
-"""What people and CI may ask to have measured, field by field."""
+"""The fields of a request for measurements."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Kind = Literal["check", "bench", "profile", "compare"]
-ORDER: tuple[Kind, ...] = ("check", "bench", "profile", "compare")
-"""A commit is checked before it is timed, and timed before it is profiled."""
+from warpwatch.contract.words import JobKind
+
+ORDER: tuple[JobKind, ...] = (JobKind.CHECK, JobKind.BENCH, JobKind.PROFILE, JobKind.COMPARE)
+"""The order in which the jobs of a commit run."""
 
 
 class ProfileOptions(BaseModel):
-    """How profiles are taken: calls that are skipped, run to warm up and recorded, and how often; held to the harness's
-    limits by a test."""
+    """Profiler settings: skipped, warm-up and recorded calls, and repetitions. A test compares the limits with the
+    harness's."""
 
     model_config = ConfigDict(extra="forbid")
     wait: int = Field(default=1, ge=0, le=100)
     warm_up: int = Field(default=1, ge=0, le=100)
     active: int = Field(default=2, ge=1, le=100)
-    repeat: int = Field(default=1, ge=1, le=10, description="The trace kept is the last repetition's.")
+    repeat: int = Field(default=1, ge=1, le=10, description="The trace of the last repetition is kept.")
     counters: bool = Field(
-        default=False, description="Ask Nsight Compute for hardware counters too, where it is permitted."
+        default=False, description="Also read hardware counters with Nsight Compute, where permitted."
     )
 
 
@@ -36,31 +37,33 @@ class SubmissionRequest(BaseModel):
     base: str | None = Field(
         default=None,
         max_length=200,
-        description="What the commit is held against: a commit, `parent`, or `merge-base`, which is where it left `branch`. With kind "
-        "bench both are measured in turn where an operator's sources differ; with kind compare whether they differ or not.",
+        description="The baseline: a commit, `parent`, or `merge-base` (where the commit left `branch`). With kind "
+        "bench, operators whose sources differ get an interleaved A/B run; with kind compare, all operators do.",
     )
     branch: str | None = Field(
-        default=None, max_length=200, description="For base merge-base; by default the watched branch."
+        default=None, max_length=200, description="For base `merge-base`; default: the watched branch."
     )
-    kinds: list[Kind] = Field(default=["check", "bench"], min_length=1, max_length=4)
+    kinds: list[JobKind] = Field(default=[JobKind.CHECK, JobKind.BENCH], min_length=1, max_length=4)
     operators: list[str] = Field(default=[], max_length=200)
     variants: list[str] = Field(default=[], max_length=200)
     cases: list[str] = Field(default=[], max_length=1000)
     suite: str = Field(
-        default="quick", min_length=1, max_length=50, description="Which cases, unless `cases` names them."
+        default="quick", min_length=1, max_length=50, description="The suite of cases, unless `cases` names them."
     )
-    device: str = Field(default="all", min_length=1, max_length=200, description="A device's key, or cpu, cuda or all.")
-    priority: int = Field(default=0, ge=-10, le=10, description="Higher runs earlier.")
+    device: str = Field(
+        default="all", min_length=1, max_length=200, description="Key of a device, or cpu, cuda or all."
+    )
+    priority: int = Field(default=0, ge=-10, le=10, description="Higher runs first.")
     seed: int = Field(default=0, ge=0, lt=2**31)
     budget_ms: int | None = Field(
-        default=None, ge=1, le=600_000, description="Time to spend on timing one variant on one case."
+        default=None, ge=1, le=600_000, description="Time budget in milliseconds to benchmark one variant on one case."
     )
     profile: ProfileOptions = ProfileOptions()
     skip_unchanged: bool = Field(
         default=False,
-        description="Leave out an operator at a commit whose sources are those of the nearest commit where the same was asked for.",
+        description="Skip operators whose sources did not change since the last commit with the same request.",
     )
     sanitize: Literal["memcheck", "racecheck", "initcheck", "address"] | None = Field(
         default=None,
-        description="Check under this sanitizer; address looks at native code on a CPU, the others at a GPU's.",
+        description="Checks only: run under this sanitizer; address is for CPU code, the others for GPU code.",
     )

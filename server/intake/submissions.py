@@ -1,4 +1,4 @@
-"""Takes in what people and CI ask for: checks every field, resolves commits through git, and makes the jobs."""
+"""Validates a request, resolves its commits through git and creates the jobs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
 from warpwatch.db.reads.code import find_repository, list_repositories
 from warpwatch.db.reads.measured import JobSlot
@@ -20,17 +21,18 @@ from warpwatch.server.history.commits import CommitHistory, read_commits, write_
 from warpwatch.server.history.sources import Earlier, Sources
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
-from warpwatch.server.intake.submission_request import ORDER, Kind, ProfileOptions, SubmissionRequest
+from warpwatch.server.intake.submission_request import ORDER, ProfileOptions, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.threads.callbacks import tell_pending
 from warpwatch.settings import Settings
 
 MAX_JOBS = 20_000
+REFUSED = "not submitted: some fields are not valid"
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionPlan:
-    """Everything a submission needs, validated."""
+    """The validated input of a submission."""
 
     repository: RepositoryRow
     history: CommitHistory
@@ -40,15 +42,14 @@ class SubmissionPlan:
     mirror: Path
 
     def is_held(self, request: SubmissionRequest) -> bool:
-        """Whether the commit is held against a base: compared with it where sources differ, and its fate told to
-        whoever asked."""
+        """Whether the commit is compared with a baseline where sources differ, and its commit status is reported."""
         return self.base is not None and "compare" not in request.kinds
 
 
 def submit(
     database: Database, settings: Settings, request: SubmissionRequest, origin: str, idempotency_key: str | None = None
 ) -> int:
-    """The id of the new submission, or of the one that was made with the same key; Problem names every field at fault."""
+    """The id of the new submission, or of the submission with the same key; Problem names every field at fault."""
     with database.session() as session:
         earlier = _earlier(session, request, idempotency_key)
         repository = _repository(session, request.repository)
@@ -62,44 +63,44 @@ def submit(
         devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=origin == "webhook")
         errors = errors + wrong + missing
         if errors:
-            raise Problem(422, "nothing was submitted; see `errors`", errors)
+            raise Problem(422, REFUSED, errors)
         plan = SubmissionPlan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
-        made = _create(session, plan, request, origin, idempotency_key)
+        new_id = _create(session, plan, request, origin, idempotency_key)
         if plan.is_held(request):
-            tell_pending(session, settings.server_url, repository, made, plan.history.commits[0].sha)
-        return made
+            tell_pending(session, settings.server_url, repository, new_id, plan.history.commits[0].sha)
+        return new_id
 
 
 def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> int | None:
-    found = find_submission(session, key) if key is not None else None
-    if found is None:
+    earlier = find_submission(session, key) if key is not None else None
+    if earlier is None:
         return None
-    # Fields that came later have their defaults in what was asked for before.
-    if SubmissionRequest.model_validate(found.request) != request:
+    # Fields that were added later have their defaults in earlier requests.
+    if SubmissionRequest.model_validate(earlier.request) != request:
         raise Problem(
             409,
-            f"the idempotency key was used for submission {found.id}, which asked for something else; use a new key",
+            f"the idempotency key belongs to submission {earlier.id}, which has a different request; use a new key",
         )
-    return found.id
+    return earlier.id
 
 
 def _repository(session: Session, name: str) -> RepositoryRow:
-    found = find_repository(session, name)
-    if found is None:
+    repository = find_repository(session, name)
+    if repository is None:
         known = ", ".join(row.name for row in list_repositories(session)) or "none yet"
-        remedy = f"registered are: {known}; add one with `warpwatch repository add NAME URL`"
+        remedy = f"registered: {known}; add a repository with `warpwatch repository add NAME URL`"
         error = FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)
-        raise Problem(422, "nothing was submitted; see `errors`", [error])
-    return found
+        raise Problem(422, REFUSED, [error])
+    return repository
 
 
 def _base_of(request: SubmissionRequest) -> str | None:
-    """What the commit is held against or compared with, when that is asked for."""
+    """The requested baseline; None without one."""
     if not request.base and "compare" in request.kinds:
         error = FieldError(
-            field="base", message="kind compare needs it", remedy="name the commit to measure beside `commits`"
+            field="base", message="A/B needs a baseline", remedy="choose a commit, `parent` or `merge-base`"
         )
-        raise Problem(422, "nothing was submitted; see `errors`", [error])
+        raise Problem(422, REFUSED, [error])
     return request.base or None
 
 
@@ -109,8 +110,8 @@ def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
     return [
         FieldError(
             field="sanitize",
-            message="nothing that a sanitizer slows down can be timed",
-            remedy="ask for kind check alone",
+            message="a sanitizer works with kind check only, because it slows kernels down",
+            remedy="choose kind check only, or no sanitizer",
         )
     ]
 
@@ -118,14 +119,14 @@ def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
 def _own_base_errors(
     history: CommitHistory, base: CommitHistory | None, request: SubmissionRequest
 ) -> list[FieldError]:
-    """A commit measured beside itself says how much noise there is; held against itself it says nothing."""
+    """An A/B run of a commit against itself shows the noise; as a baseline the commit itself is useless."""
     if base is None or base.commits != history.commits or "compare" in request.kinds:
         return []
     return [
         FieldError(
             field="base",
-            message="is the commit itself",
-            remedy="use `parent`, or ask for kind compare to see the noise",
+            message="the baseline is the commit itself",
+            remedy="use `parent`, or kind compare to see the noise",
         )
     ]
 
@@ -155,9 +156,11 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
     jobs += _held_jobs(plan, request, commits, operators) if plan.is_held(request) else []
     if len(jobs) > MAX_JOBS:
         error = FieldError(
-            field="commits", message=f"would make {len(jobs)} jobs", remedy=f"ask for at most {MAX_JOBS} at once"
+            field="commits",
+            message=f"the request creates {len(jobs)} jobs",
+            remedy=f"submit at most {MAX_JOBS} at once",
         )
-        raise Problem(422, "nothing was submitted; see `errors`", [error])
+        raise Problem(422, REFUSED, [error])
     return create_submission(
         session,
         NewSubmission(
@@ -175,8 +178,7 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
 def _held_jobs(
     plan: SubmissionPlan, request: SubmissionRequest, commits: dict[str, int], operators: dict[str, int]
 ) -> list[NewJob]:
-    """Comparisons with the base of every operator that both commits have; where its sources are the same there is
-    nothing to do."""
+    """Comparisons with the baseline for every operator of both commits; unchanged sources need no measurement."""
     if plan.base is None or "bench" not in request.kinds:
         return []
     head, base, sources = plan.history.commits[0].sha, plan.base.commits[0].sha, Sources(plan.mirror)
@@ -189,9 +191,9 @@ def _held_jobs(
     for operator in shared:
         is_unchanged = sources.of(base, operator) == sources.of(head, operator)
         for device in plan.devices:
-            spec = job_spec(plan.choice, request, "compare", operator, device)
+            spec = job_spec(plan.choice, request, JobKind.COMPARE, operator, device)
             job = NewJob(
-                "compare",
+                JobKind.COMPARE,
                 commits[head],
                 operators[operator],
                 device.id,
@@ -200,15 +202,15 @@ def _held_jobs(
                 base if is_unchanged else None,
             )
             if "pairs" not in spec and not is_unchanged:
-                # Nobody knows its variants yet; the base is timed on its own, and history tells what differs.
-                spec = job_spec(plan.choice, request, "bench", operator, device)
-                job = NewJob("bench", commits[base], operators[operator], device.id, spec)
+                # The variants are not known yet, so the base is benchmarked alone and history shows the difference.
+                spec = job_spec(plan.choice, request, JobKind.BENCH, operator, device)
+                job = NewJob(JobKind.BENCH, commits[base], operators[operator], device.id, spec)
             if is_unchanged or spec.get("pairs") != []:
                 jobs.append(job)
     return jobs
 
 
-def _wanted(plan: SubmissionPlan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo, str, Kind, DeviceRow]]:
+def _wanted(plan: SubmissionPlan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo, str, JobKind, DeviceRow]]:
     for info in plan.history.commits:
         for operator in plan.choice.operators:
             if operator in plan.history.operators[info.sha]:
@@ -218,9 +220,9 @@ def _wanted(plan: SubmissionPlan, request: SubmissionRequest) -> Iterator[tuple[
 
 
 def job_spec(
-    choice: OperatorSelection, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow
+    choice: OperatorSelection, request: SubmissionRequest, kind: JobKind, operator: str, device: DeviceRow
 ) -> dict[str, Any]:
-    """What the worker needs besides the job's columns."""
+    """The job specification: what the worker needs besides the columns of the job."""
     spec: dict[str, Any] = {
         "suite": request.suite,
         "variants": request.variants or None,
@@ -231,11 +233,11 @@ def job_spec(
         spec["budget_ns"] = request.budget_ms * 1_000_000
     if request.sanitize is not None:
         spec["sanitize"] = request.sanitize
-    known = choice.known(operator, device.kind)
-    if known is not None:
-        spec["known"] = {"variants": known.variants, "cases": known.cases}
+    names = choice.known(operator, device.kind)
+    if names is not None:
+        spec["known"] = {"variants": names.variants, "cases": names.cases}
     if kind in ("profile", "compare") and request.profile != ProfileOptions():
         spec["profile"] = request.profile.model_dump()
-    if kind == "compare" and known is not None:
-        spec["pairs"] = [[variant, case] for case in known.cases for variant in known.variants]
+    if kind == "compare" and names is not None:
+        spec["pairs"] = [[variant, case] for case in names.cases for variant in names.variants]
     return spec

@@ -1,4 +1,4 @@
-"""What people see: one module per group of pages, each beside its JSON below /api/v1."""
+"""The pages: one module per group; each page has its JSON below /api/v1."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from warpwatch.server.pages import (
     schedules,
     submissions,
     traces,
+    verdicts,
 )
 from warpwatch.server.pages.errors import problem_page as problem_page
 
@@ -38,5 +39,6 @@ for module in (
     devices,
     proofs,
     reference,
+    verdicts,
 ):
     router.include_router(module.router)

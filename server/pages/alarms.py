@@ -1,4 +1,4 @@
-"""Alarms: what keeps numbers from coming, and what to do about it."""
+"""Health: devices without workers, workers without results, series that stopped; each with its remedy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from warpwatch.server.pages.render import Page, query
 router = APIRouter()
 KINDS = {
     "stale_device": "no worker",
-    "stale_worker": "late worker",
+    "stale_worker": "no results",
     "unfit": "unfit device",
     "missing": "missing data",
-    "vanished": "vanished",
+    "vanished": "removed from catalogue",
 }
-"""What each kind is called on the page, what stops most first."""
+"""The name of each kind on the page, the most serious first."""
 
 
 @router.get("/alarms")
 def alarms(page: Page, request: Request, kind: AlarmKind | None = Query(None)) -> Response:
-    """Every alarm of the service and of the repository."""
+    """Every health problem of the service and of the repository."""
     if page.repository is None:
         return page.page("welcome.html")
     rows = alarms_of(request).list(page.session, page.repository.id)
@@ -33,6 +33,6 @@ def alarms(page: Page, request: Request, kind: AlarmKind | None = Query(None)) -
         csv=f"/api/v1{address.replace('/alarms', '/alarms.csv', 1)}",
         rows=[row for row in rows if kind in (None, row.kind)],
         kind=kind,
-        kinds=[(name, f"{words} ({counts[name]})") for name, words in KINDS.items() if counts[name] or name == kind],
+        kinds=[(name, f"{label} ({counts[name]})") for name, label in KINDS.items() if counts[name] or name == kind],
         names=KINDS,
     )

@@ -1,4 +1,4 @@
-"""The switches that pages share: device, metric, suite."""
+"""The selectors that pages share: device, metric, suite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METRIC_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is looked at: a device and one of its metrics, among those there are."""
+    """The chosen device and metric, and all devices and metrics to choose from."""
 
     device: DeviceRow
     metric: str
@@ -39,16 +39,16 @@ class Bench:
 def choose_bench(
     session: Session, repository: RepositoryRow, device: str | None, metric: str | None, operator: str | None = None
 ) -> Bench | None:
-    """The device and metric asked for, or one that the repository, or its operator, was measured on; None while there
-    is no device."""
+    """The requested device and metric, else a device that the repository or its operator was measured on; None when
+    there is no device."""
     devices = list_devices(session)
     if not devices:
         return None
     chosen = _device(session, repository, devices, device, operator)
-    known = METRICS[chosen.kind]
-    # Switching to a device without the metric shows the device's own first one rather than an error.
+    metrics = METRICS[chosen.kind]
+    # A device without the requested metric shows its first metric instead of an error.
     return Bench(
-        chosen, metric if metric in known else known[0], devices, [(name, METRIC_NAMES[name]) for name in known]
+        chosen, metric if metric in metrics else metrics[0], devices, [(name, METRIC_NAMES[name]) for name in metrics]
     )
 
 
@@ -56,11 +56,11 @@ def _device(
     session: Session, repository: RepositoryRow, devices: list[DeviceRow], key: str | None, operator: str | None
 ) -> DeviceRow:
     if key:
-        found = next((row for row in devices if row.key == key), None)
-        if found is None:
+        device = next((row for row in devices if row.key == key), None)
+        if device is None:
             raise not_found("device", key, "start a worker on it with `warpwatch worker`")
-        return found
-    # What people ask first is how the GPU does.
+        return device
+    # GPUs come first, because most people look for GPU results.
     ordered = sorted(devices, key=lambda row: row.kind != "cuda")
     measured = (
         row for row in ordered if list_series(session, repository.id, operator, device_key=row.key, limit=1).items

@@ -1,4 +1,4 @@
-"""Commits, and everything that was found at one."""
+"""The list of commits, and the results of one commit."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ router = APIRouter()
 
 @router.get("/commits")
 def commits(page: Page, before: Before = None) -> Response:
-    """Commits in the order of history, newest first, each with what was found."""
+    """Commits in the order of history, newest first, each with its counts of results."""
     if page.repository is None:
         return page.page("welcome.html")
-    found = list_commits(page.session, page.repository.id, before)
+    rows = list_commits(page.session, page.repository.id, before)
     json = query("/commits", repository=page.repository.name, before=before)
-    return page.page("commits.html", json=json, commits=found, before=before)
+    return page.page("commits.html", json=json, commits=rows, before=before)
 
 
 @router.get("/commits/{sha}")
 def commit(page: Page, sha: str, show: Text = None) -> Response:
-    """Every variant on every case at one commit; `show=problems` leaves out what is fine."""
+    """Every variant on every case at one commit; `show=problems` shows failures only."""
     detail = _find(page, sha)
     page.moved(detail.repository)
     problems = [cell for cell in detail.cells if is_problem(cell)]
@@ -56,15 +56,15 @@ def commit(page: Page, sha: str, show: Text = None) -> Response:
 
 
 def _find(page: Page, sha: str) -> CommitDetail:
-    """The commit in the page's repository, or else in any other: short links carry no repository."""
+    """The commit in the page's repository, else in any other, because short links name no repository."""
     others = [row for row in page.repositories if row != page.repository]
     for repository in [page.repository, *others]:
-        found = read_commit(page.session, repository.id, sha) if repository else None
-        if found is not None:
-            return found
-    raise not_found("commit", sha, "it was never submitted, or the beginning is not unique")
+        detail = read_commit(page.session, repository.id, sha) if repository else None
+        if detail is not None:
+            return detail
+    raise not_found("commit", sha, "submit it first, or use a longer prefix of its SHA")
 
 
 def is_problem(cell: CommitCell) -> bool:
-    """Whether any of its jobs found it wrong, or broke."""
+    """Whether its check, benchmark or profile failed."""
     return any(status not in SETTLED for status in (cell.check_status, cell.bench_status, cell.profile_status))

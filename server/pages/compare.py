@@ -1,4 +1,4 @@
-"""Two commits, or two variants of one commit, beside each other."""
+"""Compares two commits, or two variants of one commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = APIRouter()
 
 @dataclass(slots=True)
 class CommitChoice:
-    """What is compared; `errors` names the fields that cannot be used."""
+    """The commits to compare; `errors` holds a message per field that cannot be used."""
 
     base: CommitRow | None = None
     head: CommitRow | None = None
@@ -43,7 +43,7 @@ def compare(
     if page.repository is None or bench is None:
         return page.page("welcome.html")
     choice = _resolve(page, {"base": base, "head": head, "commit": commit})
-    found = _compare(page, choice, bench, left, right, operator)
+    comparison = _compare(page, choice, bench, left, right, operator)
     operators = list_operators(page.session, page.repository.id)
     sides = {"left": left, "right": right, "commit": commit} if commit else {"left": base, "right": head}
     address = query(
@@ -56,15 +56,15 @@ def compare(
     )
     return page.page(
         "compare.html",
-        json=address if found else None,
+        json=address if comparison else None,
         csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
         bench=bench,
         choice=choice,
         given={"base": base, "head": head, "commit": commit, "left": left, "right": right, "operator": operator},
         by_variant=bool(commit or left or right),
-        rows=worst_first(found.rows) if found else None,
-        same=found.same if found else [],
-        unchanged=found.unchanged if found else [],
+        rows=worst_first(comparison.rows) if comparison else None,
+        same=comparison.same if comparison else [],
+        unchanged=comparison.unchanged if comparison else [],
         recent=list_commits(page.session, page.repository.id, limit=100).items,
         operators=[row.name for row in operators],
         variants=sorted({name for row in operators for name in row.variants}, key=variant_order),
@@ -72,25 +72,25 @@ def compare(
 
 
 def _resolve(page: Page, given: dict[str, str | None]) -> CommitChoice:
-    """The commits that were named; a field left empty is no error, the form is then simply shown."""
+    """The commits that the fields name; an empty field is not an error."""
     choice = CommitChoice()
     assert page.repository is not None
     for name, text in given.items():
         if not text:
             continue
-        found = find_commit(page.session, page.repository.id, text.strip().lower())
-        if found is None:
+        commit = find_commit(page.session, page.repository.id, text.strip().lower())
+        if commit is None:
             choice.errors[name] = (
-                f"{text!r} is no measured commit of {page.repository.name}; use at least four digits of its id"
+                f"No measured commit {text!r} in {page.repository.name}. Use at least 4 digits of a SHA."
             )
-        setattr(choice, "at" if name == "commit" else name, found)
+        setattr(choice, "at" if name == "commit" else name, commit)
     return choice
 
 
 def _compare(
     page: Page, choice: CommitChoice, bench: Bench, left: str | None, right: str | None, operator: str | None
 ) -> CommitComparison | None:
-    """None when not enough was named."""
+    """None when a side is missing."""
     session, device, metric = page.session, bench.device.id, bench.metric
     if choice.at and left and right:
         return compare_variants(session, choice.at, left, right, device, metric, operator or None)
@@ -100,5 +100,5 @@ def _compare(
 
 
 def worst_first(rows: list[ComparedRow]) -> list[ComparedRow]:
-    """What stands outside the intervals comes first, the most slowed down before the rest."""
+    """Rows beyond their intervals first, the largest slow-down before the others."""
     return sorted(rows, key=lambda row: (not row.separated, -(row.ratio or 0)))

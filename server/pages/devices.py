@@ -15,13 +15,13 @@ router = APIRouter()
 
 @router.get("/devices")
 def devices(page: Page, settings: Config) -> Response:
-    """Every device, who works for it, and what it was measured to reach."""
-    found = list_devices(page.session, settings.lease_seconds)
+    """Every device with its workers, environments and measured ceilings."""
+    rows = list_devices(page.session, settings.lease_seconds)
     recently = datetime.now(UTC) - timedelta(days=1)
     workers = [
         row
         for row in list_workers(page.session, settings.lease_seconds)
         if row.state != "stopped" or row.heartbeat_at > recently
     ]
-    environments = {device.id: list_environments(page.session, device.id, limit=10) for device in found}
-    return page.page("devices.html", json="/devices", devices=found, workers=workers, environments=environments)
+    environments = {device.id: list_environments(page.session, device.id, limit=10) for device in rows}
+    return page.page("devices.html", json="/devices", devices=rows, workers=workers, environments=environments)

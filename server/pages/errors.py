@@ -1,29 +1,30 @@
-"""Errors as pages: what happened, and what to do."""
+"""Errors as pages: what happened and what to do."""
 
 from __future__ import annotations
 
 from fastapi import Request, Response
 
-from warpwatch.server.http.problems import Problem
+from warpwatch.server.http.problems import FieldError, Problem
+from warpwatch.server.pages.forms import field_message
 from warpwatch.server.pages.render import render
 
 _TITLES = {
-    400: "This request cannot be understood",
+    400: "Invalid request",
     401: "Log in first",
-    403: "This is not allowed",
+    403: "Not allowed",
     404: "Not found",
-    409: "That cannot be done now",
+    409: "Not possible now",
     413: "Too large",
-    422: "Some of this cannot be used",
+    422: "Invalid request",
     500: "Something went wrong",
     502: "The repository cannot be read",
-    503: "The database cannot be used",
+    503: "Database unavailable",
 }
 _HINTS = {
-    404: ("It may never have been measured. Ask for a commit and it will be:", "warpwatch submit --commit HEAD --wait"),
-    500: ("Nothing was half-written. See whether the service is well:", "curl {address}api/v1/health"),
+    404: ("It may not have been measured yet. To measure a commit:", "warpwatch submit --commit HEAD --wait"),
+    500: ("No data was changed. Check the service:", "curl {address}api/v1/health"),
     503: (
-        "Nothing is lost; this page comes back when the database does. See how it fares:",
+        "No data is lost; reload when the database is back. Check the service:",
         "curl {address}api/v1/health",
     ),
 }
@@ -36,6 +37,14 @@ def problem_page(request: Request, problem: Problem) -> Response:
     text, command = _HINTS.get(problem.status, ("", None)) if is_thing else ("", None)
     command = command and command.format(address=request.base_url)
     title = _TITLES.get(problem.status, problem.title)
+    detail = field_message(FieldError(field="", message=problem.detail))
     return render(
-        request, "error.html", status=problem.status, problem=problem, title=title, hint=text, command=command
+        request,
+        "error.html",
+        status=problem.status,
+        problem=problem,
+        detail=detail,
+        title=title,
+        hint=text,
+        command=command,
     )

@@ -1,4 +1,4 @@
-"""One or several series over commits."""
+"""The history of one or several series over commits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 MAX_ROWS = 100
-"""Commits that the table shows; the chart, CSV and JSON hold all."""
+"""Rows of the table; the chart, CSV and JSON hold all commits."""
 Environment = Annotated[int | None, Query()]
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One commit of one series; change is over the point before it in the same environment."""
+    """One commit of one series. change: ratio to the previous point in the same environment."""
 
     variant: str
     commit_sha: str
@@ -38,11 +38,11 @@ class TableRow:
 @router.get("/history/{series_id}")
 def history(page: Page, series_id: int, environment: Environment = None, scale: Text = None) -> Response:
     """One series."""
-    found = read_history(page.session, series_id)
-    if found is None:
-        raise not_found("series", series_id, "it is listed under its operator")
-    page.moved(found.series.repository)
-    return _show(page, [found], environment, scale)
+    history = read_history(page.session, series_id)
+    if history is None:
+        raise not_found("series", series_id, "open a series from the page of its operator")
+    page.moved(history.series.repository)
+    return _show(page, [history], environment, scale)
 
 
 @router.get("/history")
@@ -56,52 +56,54 @@ def overlay(
     environment: Environment = None,
     scale: Text = None,
 ) -> Response:
-    """Several variants of one case on one device; without a variant, all of them."""
-    found = find_operator(page.session, page.repository.id, operator) if page.repository and operator else None
-    if page.repository is None or found is None:
+    """Several variants of one case on one device; all variants by default."""
+    row = find_operator(page.session, page.repository.id, operator) if page.repository and operator else None
+    if page.repository is None or row is None:
         raise not_found("operator", operator or "", "open one from the overview")
     bench = choose_bench(page.session, page.repository, device, metric, operator)
-    chosen_case = case if case in found.cases else next(iter(sorted(found.cases, key=natural)), None)
+    chosen_case = case if case in row.cases else next(iter(sorted(row.cases, key=natural)), None)
     if bench is None or chosen_case is None:
-        raise Problem(404, f"operator {operator} was never measured; submit a commit first")
+        raise Problem(404, f"operator {operator} has no measurements; submit a commit first")
     histories = []
-    for name in sorted(variant or found.variants, key=variant_order):
+    for name in sorted(variant or row.variants, key=variant_order):
         series = find_series(
-            page.session, page.repository.id, found.name, chosen_case, name, bench.device.key, bench.metric
+            page.session, page.repository.id, row.name, chosen_case, name, bench.device.key, bench.metric
         )
         if series is not None and (read := read_history(page.session, series.id)) is not None:
             histories.append(read)
     if not histories:
-        raise Problem(404, f"none of these variants was measured on {bench.device.name} with metric {bench.metric}")
+        raise Problem(
+            404, f"none of these variants has a measurement on {bench.device.name} with metric {bench.metric}"
+        )
     return _show(page, histories, environment, scale)
 
 
 def _show(page: Page, histories: list[SeriesHistory], environment: int | None, scale: str | None) -> Response:
     series = histories[0].series
     assert page.repository is not None
-    shown = [only_environment(one, environment) for one in histories]
+    shown = [only_environment(history, environment) for history in histories]
     operators = list_operators(page.session, page.repository.id)
     address = f"/history/{series.id}" if len(histories) == 1 else "/series"
     filters = {"operator": series.operator, "case": series.case, "device": series.device_key, "metric": series.metric}
-    named = next(row for row in operators if row.name == series.operator)
+    operator = next(row for row in operators if row.name == series.operator)
     rows = table_rows(shown)
-    learned = {one.series.id: read_learned(page.session, one.series.id) for one in histories}
+    summaries = {history.series.id: read_learned(page.session, history.series.id) for history in histories}
     return page.page(
         "history.html",
         json=address if len(histories) == 1 else query(address, repository=page.repository.name, **filters),
         histories=shown,
         series=series,
         filters=filters,
-        chosen=[one.series.variant for one in histories],
+        chosen=[history.series.variant for history in histories],
         bench=choose_bench(page.session, page.repository, series.device_key, series.metric),
-        cases=sorted(named.cases, key=natural),
-        variants=sorted(named.variants, key=variant_order),
+        cases=sorted(operator.cases, key=natural),
+        variants=sorted(operator.variants, key=variant_order),
         operators=[row.name for row in operators],
         environments=environment_facts(histories),
         environment=environment,
         scale=scale,
-        figure=history_figure(shown, steps_of(learned, environment), log_scale=scale == "log"),
-        learned={id_: only_shown(found, environment) for id_, found in learned.items()},
+        figure=history_figure(shown, steps_of(summaries, environment), log_scale=scale == "log"),
+        learned={id_: only_shown(rows_, environment) for id_, rows_ in summaries.items()},
         rows=rows[:MAX_ROWS],
         row_count=len(rows),
     )
@@ -114,16 +116,16 @@ def only_environment(history: SeriesHistory, environment: int | None) -> SeriesH
     return replace(history, points=[point for point in history.points if point.environment_id == environment])
 
 
-def only_shown(found: list[NoiseSummary], environment: int | None) -> NoiseSummary | None:
-    """What the chosen environment says, by default the newest; None where nothing was measured."""
-    return next((one for one in found if environment in (None, one.environment_id)), None)
+def only_shown(summaries: list[NoiseSummary], environment: int | None) -> NoiseSummary | None:
+    """The noise of the chosen environment, by default the newest; None where nothing was measured."""
+    return next((summary for summary in summaries if environment in (None, summary.environment_id)), None)
 
 
-def steps_of(learned: dict[int, list[NoiseSummary]], environment: int | None) -> dict[int, list[LevelShift]]:
-    """Where each series changed in the environments that are shown."""
+def steps_of(summaries: dict[int, list[NoiseSummary]], environment: int | None) -> dict[int, list[LevelShift]]:
+    """The level shifts of each series in the environments that are shown."""
     return {
-        id_: [step for one in found if environment in (None, one.environment_id) for step in one.steps]
-        for id_, found in learned.items()
+        id_: [step for row in rows if environment in (None, row.environment_id) for step in row.steps]
+        for id_, rows in summaries.items()
     }
 
 
@@ -139,18 +141,18 @@ def table_rows(histories: Iterable[SeriesHistory]) -> list[TableRow]:
         for point in history.points:
             last = before.get(point.environment_id)
             change = point.median_ns / last if last else None
-            own = marks.pop((point.ordinal, point.commit_sha), [])
-            rows.append((point.ordinal, TableRow(variant, point.commit_sha, point, change, own)))
+            own_marks = marks.pop((point.ordinal, point.commit_sha), [])
+            rows.append((point.ordinal, TableRow(variant, point.commit_sha, point, change, own_marks)))
             before[point.environment_id] = point.median_ns
-        rows += [(ordinal, TableRow(variant, sha, None, None, own)) for (ordinal, sha), own in marks.items()]
+        rows += [(ordinal, TableRow(variant, sha, None, None, rest)) for (ordinal, sha), rest in marks.items()]
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
 
 
 def environment_facts(histories: Iterable[SeriesHistory]) -> dict[int, list[tuple[str, str]]]:
-    """What tells the environments apart, by id; with only one, nothing does."""
-    found: dict[int, dict[str, Any]] = {}
+    """The facts in which the environments differ, by environment id."""
+    environments: dict[int, dict[str, Any]] = {}
     for history in histories:
-        found |= history.environments
-    names = dict.fromkeys(name for facts in found.values() for name in facts)
-    differing = [name for name in names if len({fact(facts.get(name)) for facts in found.values()}) > 1]
-    return {id_: [(name, fact(facts.get(name))) for name in differing] for id_, facts in sorted(found.items())}
+        environments |= history.environments
+    names = dict.fromkeys(name for facts in environments.values() for name in facts)
+    differing = [name for name in names if len({fact(facts.get(name)) for facts in environments.values()}) > 1]
+    return {id_: [(name, fact(facts.get(name))) for name in differing] for id_, facts in sorted(environments.items())}

@@ -1,25 +1,27 @@
-"""The queue, and one job with its live log."""
+"""The job queue, and one job with its live log."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
-from warpwatch.contract.words import JobKind
+from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.devices import list_devices, list_workers
+from warpwatch.db.reads.rows import DeviceRow
 from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
+from warpwatch.server.figures.formats import kind_name
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
-State = Literal["queued", "running", "done", "failed", "cancelled"]
 LOG_PIECES = 5000
 
 
@@ -27,56 +29,61 @@ LOG_PIECES = 5000
 def jobs(
     page: Page,
     settings: Config,
-    state: Annotated[State | None, Query()] = None,
+    state: Annotated[JobState | None, Query()] = None,
     kind: Annotated[JobKind | Literal[""] | None, Query()] = None,
     operator: Text = None,
     device: Text = None,
     before: Before = None,
 ) -> Response:
-    """The queue: who is at what, and how many jobs come before each.
-
-    Of every repository, unless an operator is asked for.
-    """
+    """The queue of all repositories, or of one operator of the page's repository."""
     repository = page.repository if operator else None
-    wanted = JobFilter(state, kind or None, repository.id if repository else None, operator or None, device or None)
+    job_filter = JobFilter(state, kind or None, repository.id if repository else None, operator or None, device or None)
     filters = {"state": state, "kind": kind, "operator": operator, "device": device}
     addressed = filters | {"repository": repository.name if repository else None, "before": before}
+    devices = list_devices(page.session, settings.lease_seconds)
     workers = list_workers(page.session, settings.lease_seconds)
     return page.page(
         "jobs.html",
         json=query("/jobs", **addressed),
         csv=query("/api/v1/jobs.csv", **addressed),
-        jobs=list_jobs(page.session, wanted, before),
+        jobs=list_jobs(page.session, job_filter, before),
         filters=filters,
         before=before,
-        kinds=list(JobKind),
+        kinds=[(kind, kind_name(kind)) for kind in JobKind],
         operators=[row.name for row in list_operators(page.session, page.repository.id)] if page.repository else [],
-        devices=list_devices(page.session, settings.lease_seconds),
+        devices=devices,
+        unserved=unserved_devices(devices),
         has_worker=any(worker.state == "alive" for worker in workers),
     )
 
 
 @router.get("/jobs/{job_id}")
-def job(page: Page, job_id: int, run: Annotated[int | None, Query()] = None) -> Response:
-    """One job; the log of its newest attempt follows live, an earlier one is shown as it is."""
-    found = read_job(page.session, job_id)
-    if found is None:
+def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Query()] = None) -> Response:
+    """One job with the live log of its newest attempt, or the stored log of the attempt `run`."""
+    detail = read_job(page.session, job_id)
+    if detail is None:
         raise not_found("job", job_id)
-    page.moved(found.repository)
-    shown = next((row for row in found.runs if row.id == run), found.runs[-1] if found.runs else None)
-    is_newest = shown is None or shown is found.runs[-1]
+    page.moved(detail.repository)
+    shown = next((row for row in detail.runs if row.id == run), detail.runs[-1] if detail.runs else None)
+    is_newest = shown is None or shown is detail.runs[-1]
     log = read_log(page.session, shown.id, limit=LOG_PIECES) if shown else []
     return page.page(
         "job.html",
         json=f"/jobs/{job_id}",
-        detail=found,
-        break_even=break_even(found.results),
-        job=found.job,
+        detail=detail,
+        break_even=break_even(detail.results),
+        job=detail.job,
+        unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
         shown=shown,
         log=log,
         last_log_id=log[-1].id if log else 0,
-        is_live=is_newest and found.job.state in ("queued", "running"),
+        is_live=is_newest and detail.job.state in ("queued", "running"),
     )
+
+
+def unserved_devices(devices: Iterable[DeviceRow]) -> dict[str, str]:
+    """Key → name of the devices without a living worker; jobs of these wait until a worker starts."""
+    return {device.key: device.name for device in devices if not device.workers}
 
 
 @router.post("/jobs/{job_id}/cancel")

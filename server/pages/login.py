@@ -1,4 +1,4 @@
-"""Logging in where a token is needed: the cookie that lets a browser in."""
+"""Log-in by token; a cookie keeps the browser logged in."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def show_login(request: Request) -> Response:
 
 @router.post("/login")
 def log_in(request: Request, settings: Config, token: Annotated[str, Form(max_length=500)]) -> Response:
-    """Set the cookie and go to the first page; the same page again with a word when the token is not the right one."""
+    """Sets the cookie and redirects to the overview; shows the form again with a message for a wrong token."""
     shown = Headers({"authorization": f"Bearer {token}"})
     if settings.token is not None and not has_token(shown, settings.token):
-        return render(request, "login.html", status=401, message="This is not the token.")
+        return render(request, "login.html", status=401, message="Wrong token.")
     response = RedirectResponse("/", status_code=303)
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, token, max_age=_MONTH, httponly=True, samesite="strict", secure=secure)

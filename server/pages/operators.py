@@ -36,7 +36,7 @@ class HeatCell:
 
 @dataclass(frozen=True, slots=True)
 class CodeView:
-    """The chart of machine code: what is drawn, what else there is to draw, and where its JSON lies."""
+    """The chart of machine code. left_out: kernels not drawn; quantities: the choices; json: address of the data."""
 
     history: CodeHistory
     figure: dict[str, Any]
@@ -111,7 +111,7 @@ def heat_of(speedup: float | None) -> int:
 
 
 def _code(page: Page, operator: OperatorRow, bench: Bench, arch: str | None, quantity: str | None) -> CodeView | None:
-    """The history of the operator's machine code; None where no library of it was built on the device."""
+    """The history of the operator's machine code; None where no native library was built on the device."""
     history = read_code_history(page.session, operator.id, operator.name, bench.device.key, arch)
     if not history.commits or page.repository is None:
         return None

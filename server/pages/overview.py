@@ -1,4 +1,4 @@
-"""The overview: operator × case × variant on one device, and what needs attention."""
+"""The overview: operator × case × variant on one device, with open regressions and failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTLED = ("ok", "unsupported", "skipped", None)
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One operator: a row per case, a column per variant, None where a variant was never tried."""
+    """One operator: a row per case, a column per variant, None where a variant did not run."""
 
     operator: str
     variants: list[str]
@@ -31,21 +31,20 @@ class Grid:
 
 def grids(cells: list[OverviewCell]) -> list[Grid]:
     """Cells, ordered by operator and case, as one grid per operator."""
-    found = []
+    result = []
     for operator, group in groupby(cells, key=lambda cell: cell.operator):
-        own = list(group)
-        variants = sorted({cell.variant for cell in own}, key=variant_order)
-        keyed = {(cell.case, cell.variant): cell for cell in own}
-        cases = sorted({cell.case for cell in own}, key=natural)
-        found.append(
-            Grid(operator, variants, [(case, [keyed.get((case, name)) for name in variants]) for case in cases])
-        )
-    return found
+        operator_cells = list(group)
+        variants = sorted({cell.variant for cell in operator_cells}, key=variant_order)
+        keyed = {(cell.case, cell.variant): cell for cell in operator_cells}
+        cases = sorted({cell.case for cell in operator_cells}, key=natural)
+        rows = [(case, [keyed.get((case, name)) for name in variants]) for case in cases]
+        result.append(Grid(operator, variants, rows))
+    return result
 
 
 @router.get("/")
 def overview(page: Page, device: Text = None, metric: Text = None, suite: Text = None) -> Response:
-    """The newest state of everything; what is wrong or slower comes first."""
+    """The latest result of every variant; regressions and failures come first."""
     bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
     if page.repository is None or bench is None:
         return page.page("welcome.html", json="/health")

@@ -1,4 +1,4 @@
-"""Why checks and timings can be trusted: every planted fault and what caught it, device by device."""
+"""Self-tests: every planted fault and what caught it, per device."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from warpwatch.server.pages.render import Page
 
 router = APIRouter()
 WHAT = {
-    "mutants": "Kernels with one fault each, checked as users' kernels are. Every one must be found, by what it was planted for.",
-    "cheaters": "Kernels that lie about their speed, checked and timed as users' kernels are. Every one must be found and named.",
+    "mutants": "Kernels with one planted bug each, checked like users' kernels. Every bug must be caught by its check.",
+    "cheaters": "Kernels that cheat in the benchmark, timed like users' kernels. Every cheat must be caught and named.",
 }
 _WORST_FIRST = {"survived": 0, "otherwise": 1, "caught": 2, "not_run": 3}
 
 
 @router.get("/proofs")
 def proofs(page: Page) -> Response:
-    """The newest proof of each device and kind."""
+    """The newest self-test of each device and kind."""
     proofs = [
         (
             proof,

@@ -15,7 +15,7 @@ router = APIRouter()
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that can be asked; parameters are (name, whether it is required, what it means)."""
+    """One endpoint; parameters are (name, whether it is required, description)."""
 
     group: str
     method: str
@@ -27,10 +27,10 @@ class Operation:
 
 @router.get("/api/v1/docs")
 def reference(request: Request) -> Response:
-    """Every endpoint, by group. Needs no database."""
+    """Every endpoint by group. Needs no database."""
     app: FastAPI = request.app
-    found = sorted(operations(app.openapi()), key=lambda one: one.group)
-    groups = [(name, list(group)) for name, group in groupby(found, key=lambda one: one.group)]
+    endpoints = sorted(operations(app.openapi()), key=lambda operation: operation.group)
+    groups = [(name, list(group)) for name, group in groupby(endpoints, key=lambda operation: operation.group)]
     return render(request, "reference.html", groups=groups, json_url=app.openapi_url)
 
 
@@ -43,7 +43,7 @@ def operations(schema: dict[str, Any]) -> list[Operation]:
             path=path,
             summary=entry.get("summary", ""),
             description=entry.get("description", ""),
-            parameters=[_parameter(one) for one in entry.get("parameters", [])] + _body(schema, entry),
+            parameters=[_parameter(parameter) for parameter in entry.get("parameters", [])] + _body(schema, entry),
         )
         for path, methods in schema["paths"].items()
         for method, entry in methods.items()

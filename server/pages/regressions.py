@@ -1,4 +1,4 @@
-"""Regressions: what got slower, faster or broke, grouped by cause, and what people make of it."""
+"""Regressions: changes grouped by cause, and their triage."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, settings_of
 from warpwatch.server.intake.filters import DIRECTIONS, STATE_FILTERS, Filters, resolve
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
+from warpwatch.server.pages.forms import field_message
 from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 EVENTS_PER_PAGE = 20
-Line = Annotated[str, Form(max_length=MAX_NAME)]
+TriageText = Annotated[str, Form(max_length=MAX_NAME)]
 
 
 @router.get("/regressions")
 def regressions(page: Page, settings: Config, filters: Filters, before: Before = None, whole: bool = False) -> Response:
-    """Events with that verdict, the worst first; those that are open unless something else is asked for.
+    """Events with a verdict, worst first; by default the open ones.
 
-    What is common to an event, and how good the alarms were, takes longer to find, so the page asks for it once it
-    stands.
+    Patterns and detection quality take longer to compute, so the page loads them after it is shown.
     """
     if page.repository is None:
         return page.page("welcome.html")
     filters.state = filters.state or "open"
-    understood = resolve(page.session, settings, page.repository, filters)
-    found: Listed[EventRow] = Listed([], None)
-    if not understood.errors:
-        found = list_events(page.session, page.repository.id, understood.question, before, EVENTS_PER_PAGE)
+    resolved = resolve(page.session, settings, page.repository, filters)
+    events: Listed[EventRow] = Listed([], None)
+    if not resolved.errors:
+        events = list_events(page.session, page.repository.id, resolved.question, before, EVENTS_PER_PAGE)
     if whole:
-        found = Listed(with_common(page.session, found.items), found.next_before)
+        events = Listed(with_common(page.session, events.items), events.next_before)
     asked, name = filters.asked(), page.repository.name
     return page.page(
         "regressions.html",
         json=None
-        if understood.errors
+        if resolved.errors
         else query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE, common="true"),
         csv=query("/api/v1/regressions.csv", repository=name, **asked),
-        found=found,
+        found=events,
         whole=whole,
         verdict=filters.verdict,
         asked=asked,
-        errors={error.field: f"{error.message}; {error.remedy}" for error in understood.errors},
+        errors={error.field: field_message(error) for error in resolved.errors},
         before=before,
         today=date.today(),
         quality=read_quality(page.session, page.repository.id, datetime.now(UTC)) if whole else None,
@@ -66,18 +66,18 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
 
 
 def _options(choices: dict[str, list[str]], asked: dict[str, str | None]) -> dict[str, Sequence[str]]:
-    """A link may ask for somebody who has nothing any more; the form must not show that as if everybody were asked for."""
+    """The options of every selector. A link may name a value that no regression has any more; it stays selectable."""
     choices["assignee"].insert(0, NOBODY)
-    for name, known in choices.items():
+    for name, values in choices.items():
         chosen = asked[name]
-        if chosen and chosen not in known:
-            known.append(chosen)
+        if chosen and chosen not in values:
+            values.append(chosen)
     return {"state": STATE_FILTERS, "direction": DIRECTIONS, **choices}
 
 
 @router.get("/regressions/{regression_id}")
 def regression(page: Page, regression_id: int) -> Response:
-    """One change with its proof, its likely cause and the rest of its event."""
+    """One regression with its evidence, its likely cause and the other regressions of its event."""
     return _show(page, _find(page, regression_id))
 
 
@@ -85,32 +85,32 @@ def regression(page: Page, regression_id: int) -> Response:
 def triage_form(
     page: Page,
     regression_id: int,
-    state: Line = "",
-    author: Line = "",
-    assignee: Line = "",
+    state: TriageText = "",
+    author: TriageText = "",
+    assignee: TriageText = "",
     link: Annotated[str, Form(max_length=MAX_LINK)] = "",
-    due_on: Line = "",
+    due_on: TriageText = "",
     note: Annotated[str, Form(max_length=MAX_NOTE)] = "",
     also: Annotated[list[int] | None, Form()] = None,
 ) -> Response:
-    """Keep what people made of it and of the others that were ticked; the form comes back with messages where a field
-    cannot be used."""
-    found = _find(page, regression_id)
+    """Stores the triage of this regression and of the ticked ones; shows the form again with messages for invalid
+    fields."""
+    detail = _find(page, regression_id)
     texts = {"state": state, "author": author, "assignee": assignee, "link": link, "due_on": due_on, "note": note}
     entered = {name: text.strip() for name, text in texts.items()}
     fields, errors = read_form(entered)
     if errors:
-        return _show(page, found, entered, errors, also)
+        return _show(page, detail, entered, errors, also)
     triage(page.session, [regression_id, *(also or [])], author=entered["author"], note=entered["note"], fields=fields)
     return RedirectResponse(f"/regressions/{regression_id}#triage", 303)
 
 
 def _find(page: Page, regression_id: int) -> RegressionDetail:
-    found = read_regression(page.session, regression_id)
-    if found is None:
+    detail = read_regression(page.session, regression_id)
+    if detail is None:
         raise not_found("regression", regression_id)
-    page.moved(found.repository)
-    return found
+    page.moved(detail.repository)
+    return detail
 
 
 def _show(
@@ -136,7 +136,7 @@ def _show(
         event=event,
         cause=find_cause(page.session, settings_of(page.request), page.repository, detail),
         others=others,
-        # Whoever opens an event means all of it that is still in the same state.
+        # By default triage applies to all regressions of the event that are in the same state.
         also=also if errors else [other.id for other in others if other.state == row.state],
         figures=[(series, rounds_figure(series)) for series in measured[:6]],
         states=list(Triage),

@@ -1,4 +1,4 @@
-"""Renders templates: what every page knows, how it links, and where its JSON lies."""
+"""Renders templates with the values, links and JSON address that every page needs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures import formats
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Db, alarms_of
+from warpwatch.server.pages.forms import field_message
 
 WEB = Path(__file__).parent.parent.parent / "web"
 
 
 class Scope:
-    """What a request for a page is about: its session, its repository and the others that could be switched to."""
+    """The context of a page: its session, its repository and all repositories to switch to."""
 
     def __init__(self, request: Request, session: Db, repository: str | None = None) -> None:
         self.request = request
@@ -37,15 +38,15 @@ class Scope:
 
     def _choose(self, name: str | None) -> RepositoryRow | None:
         if name:
-            found = next((row for row in self.repositories if row.name == name), None)
-            if found is None:
+            repository = next((row for row in self.repositories if row.name == name), None)
+            if repository is None:
                 raise not_found("repository", name, "register it with `warpwatch repository add NAME URL`")
-            return found
-        # The one that was registered first is the reader's own; examples come later.
+            return repository
+        # The repository that was registered first is the user's; example repositories are registered later.
         return min(self.repositories, key=lambda row: row.id, default=None)
 
     def page(self, template: str, *, json: str | None = None, status: int = 200, **values: Any) -> HTMLResponse:
-        """The page; `json` is the address of its JSON below /api/v1, None where there is none."""
+        """Renders the page. json: address of its data below /api/v1, None where there is none."""
         values |= {
             "repository": self.repository,
             "repositories": self.repositories,
@@ -56,7 +57,7 @@ class Scope:
         return render(self.request, template, status=status, **values)
 
     def moved(self, name: str) -> None:
-        """The thing shown belongs to the repository `name`, whatever the address said."""
+        """Switches to the repository that the shown object belongs to, whatever the address names."""
         self.repository = next(row for row in self.repositories if row.name == name)
 
 
@@ -64,7 +65,7 @@ Page = Annotated[Scope, Depends(Scope, scope="function")]
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A template with what every page needs; also works without a database, for error pages."""
+    """Renders a template with the values that every page needs; works without a database, for error pages."""
     values = {"repository": None, "repositories": [], "json_url": None, "alarm_count": 0, **values}
     text = environment().get_template(template).render(request=request, path=request.url.path, **values)
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
@@ -81,6 +82,7 @@ def environment() -> Environment:
     )
     jinja.filters |= {function.__name__: function for function in formats.FILTERS}
     jinja.filters["kernel_name"] = short_name
+    jinja.filters["field_message"] = field_message
     jinja.filters["row_option"] = lambda device: (device.key, device.name)
     jinja.globals |= {"link": link, "query": query, "asset": asset, "version": __version__}
     jinja.policies["json.dumps_kwargs"] = {"default": _plain, "separators": (",", ":")}
@@ -89,7 +91,7 @@ def environment() -> Environment:
 
 @pass_context
 def link(context: Context, path: str, **filters: Any) -> str:
-    """`path` with its filters, and with the repository of the page unless another is named."""
+    """`path` with its filters and, unless another is given, the repository of the page."""
     repository = filters.pop("repository", None)
     if repository is None and context.get("repository") is not None:
         repository = context["repository"].name
@@ -98,13 +100,13 @@ def link(context: Context, path: str, **filters: Any) -> str:
 
 def query(path: str, **filters: Any) -> str:
     """`path` with every filter that is set; lists become repeated filters."""
-    kept = {key: value for key, value in filters.items() if value not in (None, "", [], False)}
-    return f"{path}?{urlencode(kept, doseq=True)}" if kept else path
+    given = {key: value for key, value in filters.items() if value not in (None, "", [], False)}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 @cache
 def asset(name: str) -> str:
-    """Address of a static file; it changes with the file, so that browsers may keep it."""
+    """Address of a static file; it changes with the content, so browsers may cache it for ever."""
     digest = hashlib.sha256((WEB / "static" / name).read_bytes()).hexdigest()[:10]
     return f"/static/{name}?v={digest}"
 

@@ -1,4 +1,4 @@
-"""Schedules: what is measured without anybody asking, what it cost, and a form to add one."""
+"""Schedules: recurring runs, the device time they used, and a form to add one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from warpwatch.db.reads.schedules import list_schedules, read_schedule
 from warpwatch.db.schedules import remove_schedule
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.http.service import Before, Config, database_of, repository_or_404, require_schema
+from warpwatch.server.pages.forms import form_errors
 from warpwatch.server.pages.render import Page, query
 from warpwatch.server.pages.submissions import form_of
 from warpwatch.server.schedules.cron import EXAMPLE
@@ -36,8 +37,8 @@ EMPTY: dict[str, Any] = {
 }
 KINDS = {
     "suite": "the whole suite at the newest commit of the watched branch",
-    "rerun": "a commit measured before once more, so that the noise between runs is learned",
-    "backfill": "commits that histories lack, the widest gap first",
+    "rerun": "a measured commit again, to learn run-to-run noise",
+    "backfill": "unmeasured commits, the widest gap first",
 }
 
 
@@ -49,36 +50,32 @@ def schedules(page: Page, before: Before = None) -> Response:
 
 @router.post("/schedules")
 def add(page: Page, form: Annotated[FormData, Depends(form_of)]) -> Response:
-    """Adds a schedule; or shows the form again, with what was entered and a message by each field at fault."""
+    """Adds a schedule; shows the form again with the input and a message per invalid field."""
     entered: dict[str, Any] = {name: value for name, value in form.items() if str(value).strip()}
     entered["operators"] = form.getlist("operators")
     try:
-        wanted = ScheduleRequest.model_validate(entered)
-        create(page.session, _repository(page, wanted.repository), wanted, datetime.now(UTC))
-    except ValidationError as error:
-        errors = {str(found["loc"][0]): found["msg"] for found in error.errors()}
-    except Problem as problem:
-        if not problem.errors:
-            raise
-        errors = {found.field: f"{found.message}; {found.remedy}".rstrip("; ") for found in problem.errors}
+        body = ScheduleRequest.model_validate(entered)
+        create(page.session, _repository(page, body.repository), body, datetime.now(UTC))
+    except (ValidationError, Problem) as error:
+        errors = form_errors(error)
     else:
-        return RedirectResponse(query("/schedules", repository=wanted.repository), 303)
+        return RedirectResponse(query("/schedules", repository=body.repository), 303)
     return _show(page, entered, errors)
 
 
 @router.post("/schedules/{schedule_id}/run")
 def run(request: Request, schedule_id: int, settings: Config) -> Response:
-    """Takes a turn at once; the list says what came of it."""
+    """Runs the schedule now; the list shows the outcome."""
     require_schema(request)
     database, now = database_of(request), datetime.now(UTC)
     with database.session() as session:
-        found = read_schedule(session, schedule_id, now)
-    if found is None:
+        schedule = read_schedule(session, schedule_id, now)
+    if schedule is None:
         raise not_found("schedule", schedule_id)
-    # git may have to fetch for minutes, so no transaction is open meanwhile. A turn that is under way already is as
-    # good as this one.
+    # git may have to fetch for minutes, so no transaction is open meanwhile. If a run of the schedule is in progress
+    # already, there is nothing more to do.
     run_schedule(database, settings, schedule_id, now, due=False, cache=request.app.state.sources)
-    return _back(found)
+    return _back(schedule)
 
 
 @router.post("/schedules/{schedule_id}/enable")
@@ -93,23 +90,23 @@ def disable(page: Page, schedule_id: int) -> Response:
 
 @router.post("/schedules/{schedule_id}/remove")
 def remove(page: Page, schedule_id: int) -> Response:
-    found = _find(page, schedule_id)
+    schedule = _find(page, schedule_id)
     remove_schedule(page.session, schedule_id)
-    return _back(found)
+    return _back(schedule)
 
 
 def _switch(page: Page, schedule_id: int, *, is_enabled: bool) -> Response:
-    found = _find(page, schedule_id)
-    wanted = ScheduleChange(enabled=is_enabled)
-    change(page.session, repository_or_404(page.session, found.repository), found, wanted, datetime.now(UTC))
-    return _back(found)
+    schedule = _find(page, schedule_id)
+    body = ScheduleChange(enabled=is_enabled)
+    change(page.session, repository_or_404(page.session, schedule.repository), schedule, body, datetime.now(UTC))
+    return _back(schedule)
 
 
 def _find(page: Page, schedule_id: int) -> ScheduleRow:
-    found = read_schedule(page.session, schedule_id, datetime.now(UTC))
-    if found is None:
+    schedule = read_schedule(page.session, schedule_id, datetime.now(UTC))
+    if schedule is None:
         raise not_found("schedule", schedule_id)
-    return found
+    return schedule
 
 
 def _back(schedule: ScheduleRow) -> Response:

@@ -1,4 +1,4 @@
-"""Asking for measurements, and following them."""
+"""The form for a new run, the list of submissions, and one submission."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from starlette.datastructures import FormData
 
+from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.code import list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
@@ -19,8 +20,10 @@ from warpwatch.db.reads.work import JobFilter, list_jobs, list_submissions, read
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.http.service import Before, Config, database_of, require_schema
-from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
+from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
+from warpwatch.server.pages.forms import form_errors
+from warpwatch.server.pages.jobs import unserved_devices
 from warpwatch.server.pages.render import Page, Scope
 from warpwatch.server.pages.render import query as address
 from warpwatch.server.reports.build import build_report
@@ -28,9 +31,9 @@ from warpwatch.server.reports.model import KINDS, MEANINGS, Report
 
 router = APIRouter()
 CHOICES = ("kinds", "operators")
-"""Fields of several check boxes."""
+"""Fields with several check boxes."""
 LISTS = ("variants", "cases")
-"""Fields written as text, one entry per line or separated by blanks or semicolons; a case's key contains commas."""
+"""Text fields with one entry per line, or separated by blanks or semicolons; the key of a case contains commas."""
 EMPTY: dict[str, Any] = {
     "commits": "",
     "base": "",
@@ -49,27 +52,34 @@ EMPTY: dict[str, Any] = {
     "profile.repeat": "1",
     "profile.counters": "",
 }
+KIND_CARDS = (
+    (JobKind.CHECK, "Check", "against a float64 reference"),
+    (JobKind.BENCH, "Benchmark", "time per case"),
+    (JobKind.PROFILE, "Profile", "Chrome trace"),
+    (JobKind.COMPARE, "A/B", "against a base commit"),
+)
+"""Kind, name and meaning, as the form shows them."""
 PROFILE = "profile."
-"""What the names of the fields begin with that make up SubmissionRequest.profile."""
+"""Prefix of the fields that make up SubmissionRequest.profile."""
 
 
 @router.get("/submissions")
 def submissions(page: Page, before: Before = None) -> Response:
-    """What was asked for, newest first."""
-    found = list_submissions(page.session, page.repository.id if page.repository else None, before)
+    """Submissions, newest first."""
+    rows = list_submissions(page.session, page.repository.id if page.repository else None, before)
     filters = {"repository": page.repository and page.repository.name, "before": before}
-    return page.page("submissions.html", json=address("/submissions", **filters), submissions=found, before=before)
+    return page.page("submissions.html", json=address("/submissions", **filters), submissions=rows, before=before)
 
 
 @router.get("/submissions/new")
 def new(page: Page, request: Request) -> Response:
-    """The form; a link may fill it in: every field is also a query parameter."""
-    asked = request.query_params
+    """The form; every field is also a query parameter, so that a link can fill it in."""
+    parameters = request.query_params
     return _form(
         page,
         {
-            name: asked.getlist(name) if name in CHOICES else asked[name]
-            for name in asked
+            name: parameters.getlist(name) if name in CHOICES else parameters[name]
+            for name in parameters
             if name in (*EMPTY, "repository")
         },
     )
@@ -81,42 +91,37 @@ async def form_of(request: Request) -> FormData:
 
 @router.post("/submissions/new")
 def create(request: Request, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
-    """Submits; or shows the form again, with what was entered and a message by each field at fault."""
+    """Submits; shows the form again with the input and a message per invalid field."""
     require_schema(request)
     entered = read_form(form)
     try:
-        wanted = SubmissionRequest.model_validate({name: value for name, value in entered.items() if name != "nonce"})
+        body = SubmissionRequest.model_validate({name: value for name, value in entered.items() if name != "nonce"})
         # git may have to fetch for minutes, so no transaction is open meanwhile.
-        made = submit(database_of(request), settings, wanted, "form", _key(str(entered.get("nonce", "")), wanted))
-    except ValidationError as error:
-        errors = {str(found["loc"][0]): found["msg"] for found in error.errors()}
-    except Problem as problem:
-        if not problem.errors:
-            raise
-        errors = {
-            found.field.partition("[")[0]: f"{found.message}; {found.remedy}".rstrip("; ") for found in problem.errors
-        }
+        new_id = submit(database_of(request), settings, body, "form", _key(str(entered.get("nonce", "")), body))
+    except (ValidationError, Problem) as error:
+        errors = form_errors(error)
     else:
-        return RedirectResponse(f"/submissions/{made}", 303)
+        return RedirectResponse(f"/submissions/{new_id}", 303)
     with database_of(request).session() as session:
         return _form(Scope(request, session), form_values(form), errors)
 
 
 @router.get("/submissions/{submission_id}")
-def submission(page: Page, submission_id: int, before: Before = None) -> Response:
+def submission(page: Page, settings: Config, submission_id: int, before: Before = None) -> Response:
     """One submission with its jobs."""
-    found = read_submission(page.session, submission_id)
-    if found is None:
+    row = read_submission(page.session, submission_id)
+    if row is None:
         raise not_found("submission", submission_id)
-    page.moved(found.repository)
+    page.moved(row.repository)
     jobs = list_jobs(page.session, JobFilter(submission=submission_id), before, limit=200)
-    total = sum(found.counts.values())
-    ended = total - found.counts.get("queued", 0) - found.counts.get("running", 0)
+    total = sum(row.counts.values())
+    ended = total - row.counts.get("queued", 0) - row.counts.get("running", 0)
     return page.page(
         "submission.html",
         json=f"/submissions/{submission_id}",
-        submission=found,
+        submission=row,
         jobs=jobs,
+        unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
         before=before,
         total=total,
         ended=ended,
@@ -128,7 +133,7 @@ def submission(page: Page, submission_id: int, before: Before = None) -> Respons
 
 
 def report_on(page: Scope, submission_id: int) -> Report | None:
-    """What a submission came to so far."""
+    """The report on a submission so far."""
     facts = read_report_facts(page.session, submission_id)
     return build_report(facts, "") if facts is not None else None
 
@@ -146,7 +151,7 @@ def retry(page: Page, submission_id: int) -> Response:
 
 
 def read_form(form: FormData) -> dict[str, Any]:
-    """What SubmissionRequest is made from: texts, lists of texts, and nothing where a field was left empty."""
+    """The input as SubmissionRequest takes it; empty fields are left out."""
     entered: dict[str, Any] = {name: form.getlist(name) for name in CHOICES if name in form}
     for name, value in form_values(form).items():
         if name in LISTS:
@@ -158,13 +163,13 @@ def read_form(form: FormData) -> dict[str, Any]:
 
 
 def form_values(form: FormData) -> dict[str, Any]:
-    """What was entered, to be shown again."""
+    """The input, to be shown again."""
     return {name: form.getlist(name) if name in CHOICES else form[name] for name in form}
 
 
-def _key(nonce: str, wanted: SubmissionRequest) -> str | None:
-    """The same form sent twice, by a double click say, is one submission; sent again after a change it is another."""
-    return hashlib.sha256(f"{nonce} {wanted.model_dump_json()}".encode()).hexdigest() if nonce else None
+def _key(nonce: str, body: SubmissionRequest) -> str | None:
+    """An idempotency key: a double click makes one submission, the form sent again after a change makes another."""
+    return hashlib.sha256(f"{nonce} {body.model_dump_json()}".encode()).hexdigest() if nonce else None
 
 
 def _form(page: Scope, entered: dict[str, Any], errors: dict[str, str] | None = None) -> Response:
@@ -175,7 +180,7 @@ def _form(page: Scope, entered: dict[str, Any], errors: dict[str, str] | None = 
         status=422 if errors else 200,
         entered=EMPTY | {"nonce": secrets.token_hex(8)} | entered,
         errors=errors or {},
-        kinds=ORDER,
+        kinds=KIND_CARDS,
         operators=list_operators(page.session, chosen.id) if chosen else [],
         suites=(list_suites(page.session, chosen.id) if chosen else []) or ["quick", "full"],
         devices=list_devices(page.session),

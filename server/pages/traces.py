@@ -1,4 +1,4 @@
-"""A trace: what was read from it, the trace itself in the embedded viewer, the files; and two traces beside each other."""
+"""One trace with its summary, the embedded viewer and downloads; and the comparison of two traces."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Chosen = Annotated[int | None, Query(ge=1, le=2**62)]
 
 @router.get("/traces/compare")
 def compare(page: Page, a: Chosen = None, b: Chosen = None) -> Response:
-    """What `b` does otherwise than `a`; without `b` the traces to choose from."""
+    """Compares trace `b` with trace `a`; without `b`, offers the traces to choose from."""
     left = _find(page, a) if a is not None else None
     right = _find(page, b) if b is not None else None
-    known = left or right
-    if known is not None:
-        page.moved(known.repository)
+    either = left or right
+    if either is not None:
+        page.moved(either.repository)
     address = query("/traces/compare", a=a, b=b)
     return page.page(
         "trace_compare.html",
@@ -33,7 +33,7 @@ def compare(page: Page, a: Chosen = None, b: Chosen = None) -> Response:
         csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
         a=left,
         b=right,
-        others=list_related_traces(page.session, known.id) if known else [],
+        others=list_related_traces(page.session, either.id) if either else [],
         alignment=align_traces(left, right) if left and right else None,
     )
 
@@ -41,17 +41,17 @@ def compare(page: Page, a: Chosen = None, b: Chosen = None) -> Response:
 @router.get("/traces/{trace_id}")
 def trace(page: Page, trace_id: int) -> Response:
     """The viewer is loaded from our own host and given the trace's address, so nothing leaves the machine."""
-    found = _find(page, trace_id)
-    page.moved(found.repository)
+    detail = _find(page, trace_id)
+    page.moved(detail.repository)
     file = f"{str(page.request.base_url).rstrip('/')}/api/v1/traces/{trace_id}/download.json.gz"
     viewer = f"/perfetto/#!/?mode=embedded&hideSidebar=true&url={quote(file, safe='')}"
-    memory = found.summary.get("memory")
+    memory = detail.summary.get("memory")
     return page.page(
         "trace.html",
         json=f"/traces/{trace_id}",
-        trace=found,
-        summary=found.summary,
-        on_gpu=any("grid" in kernel.details for kernel in found.kernels),
+        trace=detail,
+        summary=detail.summary,
+        on_gpu=any("grid" in kernel.details for kernel in detail.kernels),
         viewer=viewer,
         others=list_related_traces(page.session, trace_id),
         memory=memory_figure(memory) if memory else None,
@@ -59,7 +59,7 @@ def trace(page: Page, trace_id: int) -> Response:
 
 
 def _find(page: Page, trace_id: int) -> TraceDetail:
-    found = read_trace(page.session, trace_id)
-    if found is None:
+    detail = read_trace(page.session, trace_id)
+    if detail is None:
         raise not_found("trace", trace_id)
-    return found
+    return detail

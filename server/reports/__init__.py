@@ -1,1 +1,1 @@
-"""What a submission came to, for CI: one model, and the forms it is written in. Everything here is pure."""
+"""Reports on submissions, for CI: one model and its output formats. Everything here is pure."""

@@ -1,4 +1,4 @@
-"""Makes a report from facts: decides pairs, drops what is said twice, and puts the worst first."""
+"""Builds a report from facts: classifies pairs, drops duplicates and sorts the worst first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from statistics import median
 from typing import Any
 
 from warpwatch.db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
-from warpwatch.server.reports.model import KINDS, Conclusion, Kind, Report, ReportRow, exit_code
+from warpwatch.server.figures.formats import plural
+from warpwatch.server.reports.model import (
+    ERRORS,
+    FAILURES,
+    KINDS,
+    Conclusion,
+    Report,
+    ReportRow,
+    ReportRowKind,
+    exit_code,
+)
 from warpwatch.server.verdicts.held import classify_pairs
 
 MAX_ROWS = 1000
@@ -17,8 +27,8 @@ MISMATCH = "the two commits ask for different interpreters"
 """How a worker begins to say that two commits cannot be compared; held equal to worker.comparison.MISMATCH by a test.
 """
 _CONCLUSIONS: tuple[Conclusion, ...] = ("success", "failure", "error")
-_ORACLE = {"check": "a check against the float64 oracle", "bench": "a check of what was computed while it was timed"}
-_ORDER: dict[Kind, int] = {kind: place for place, kind in enumerate(KINDS)}
+_ORACLE = {"check": "a check against the float64 reference", "bench": "a check of the outputs of the timed loop"}
+_ORDER: dict[ReportRowKind, int] = {kind: place for place, kind in enumerate(KINDS)}
 
 
 def build_report(facts: ReportFacts, address: str) -> Report:
@@ -36,18 +46,18 @@ def build_report(facts: ReportFacts, address: str) -> Report:
     overruled = {_place(row) for row in changes}
     pairs = [row for row in pairs if _place(row) not in overruled]
     faults = _worst_of_each(_fault_rows(facts, address))
-    told = {_place(row) for row in faults}
-    pairs = [row for row in pairs if row.kind not in ("failed", "skipped") or _place(row) not in told]
+    failed = {_place(row) for row in faults}
+    pairs = [row for row in pairs if row.kind not in ("failed", "skipped") or _place(row) not in failed]
     rows = sorted([*faults, *pairs, *changes, *_job_rows(facts, address)], key=_badness)
     return _report(facts, address, rows, len(compared), len(compared) - _about_compared(rows, compared))
 
 
 def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: int, same: int) -> Report:
-    found = Counter(row.kind for row in rows)
-    counts = {kind: found[kind] for kind in KINDS if found[kind]}
+    per_kind = Counter(row.kind for row in rows)
+    counts = {kind: per_kind[kind] for kind in KINDS if per_kind[kind]}
     code = exit_code(counts)
-    # What is held against a base is unchanged where the comparison was left out; its checks may be, because of any
-    # other commit.
+    # With a base, an operator counts as unchanged when its comparison was left out. Its check may have been left out
+    # because of any other commit.
     left_out = {
         job.cell.operator
         for job in facts.jobs
@@ -76,21 +86,37 @@ def _report(facts: ReportFacts, address: str, rows: list[ReportRow], compared: i
     )
 
 
-def _summary(facts: ReportFacts, counts: dict[Kind, int], compared: int, unchanged: list[str]) -> str:
-    """One line, short enough for a commit status."""
-    said = [f"{count} {KINDS[kind]}" for kind, count in counts.items()]
-    if not said:
-        said = ["all right" if facts.results.get("ok") else "nothing new" if unchanged else "nothing to say"]
-        said += ["none slower"] if compared else []
-    said += [f"{compared} compared"] if compared else []
-    said += [f"{len(unchanged)} unchanged"] if unchanged else []
-    said += [f"{facts.pending} to come"] if facts.pending else []
-    return ", ".join(said)
+def _summary(facts: ReportFacts, counts: dict[ReportRowKind, int], compared: int, unchanged: list[str]) -> str:
+    """One line, short enough for a commit status: failures, comparisons, the other findings, what is outstanding."""
+    is_failing = (FAILURES | ERRORS).__contains__
+    parts = [f"{count} {KINDS[kind]}" for kind, count in counts.items() if is_failing(kind)]
+    parts += [f"{compared} compared"] if compared and counts else []
+    parts += [f"{count} {KINDS[kind]}" for kind, count in counts.items() if not is_failing(kind)]
+    sentences = [", ".join(parts)] if parts else _without_findings(facts, compared, unchanged)
+    sentences += [f"{len(unchanged)} unchanged"] if unchanged else []
+    if facts.pending:
+        # Before the first result everything outstanding is a job; later it may be a verdict.
+        sentences.append(
+            f"{facts.pending} left" if facts.results or compared else f"{plural(facts.pending, 'job')} left"
+        )
+    return " · ".join(sentences)
+
+
+def _without_findings(facts: ReportFacts, compared: int, unchanged: list[str]) -> list[str]:
+    """The summary of a submission that has no findings, or none yet."""
+    comparisons = [f"no slow-downs in {plural(compared, 'comparison')}"] if compared else []
+    if facts.results.get("ok"):
+        return ["Passing so far" if facts.pending else "Checks pass", *comparisons]
+    if comparisons:
+        return [comparisons[0].capitalize()]
+    return ["No findings yet" if facts.pending else "Nothing new" if unchanged else "No findings"]
 
 
 def _fault_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
     for fault in facts.faults:
-        kind: Kind = "wrong" if fault.status == "wrong" else "skipped" if fault.status == "skipped" else "failed"
+        kind: ReportRowKind = (
+            "wrong" if fault.status == "wrong" else "skipped" if fault.status == "skipped" else "failed"
+        )
         yield _row(
             kind,
             fault.cell,
@@ -113,7 +139,7 @@ def _job_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             yield _row(kind, job.cell, job.state, job.message, f"job {job.job_id}", f"{address}/jobs/{job.job_id}")
 
 
-def _kind_of(job: JobFact, base_sha: str | None) -> Kind | None:
+def _kind_of(job: JobFact, base_sha: str | None) -> ReportRowKind | None:
     if job.state == "done":
         return None
     if job.kind == "compare" and job.message.startswith(MISMATCH):
@@ -127,31 +153,29 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
     for pair in facts.pairs:
         url = f"{address}/jobs/{pair.job_id}"
         if pair.status != "ok":
-            yield _row(
-                _kind_of_pair(pair), pair.cell, pair.status, pair.message, "a comparison that came to no end", url
-            )
+            yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "an A/B run that did not finish", url)
             continue
-        held = classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, among)
-        if held.told == "same":
+        verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, among)
+        if verdict.told == "same":
             continue
-        kind: Kind = "accepted" if held.told == "slower" and pair.is_accepted else held.told
+        kind: ReportRowKind = "accepted" if verdict.told == "slower" and pair.is_accepted else verdict.told
         yield _row(
             kind,
             pair.cell,
             pair.status,
             "",
-            f"{len(pair.base_ns)} paired rounds, both commits in turn on one device",
+            f"{len(pair.base_ns)} interleaved A/B rounds on one device",
             url,
-            ratio=held.ratio,
-            low=held.low,
-            high=held.high,
+            ratio=verdict.ratio,
+            low=verdict.low,
+            high=verdict.high,
             rounds=len(pair.base_ns),
             base_ns=median(pair.base_ns) if pair.base_ns else None,
             head_ns=median(pair.head_ns) if pair.head_ns else None,
         )
 
 
-def _kind_of_pair(pair: PairFact) -> Kind:
+def _kind_of_pair(pair: PairFact) -> ReportRowKind:
     if pair.status == "unsupported":
         return "mismatch"
     if pair.status == "skipped":
@@ -166,7 +190,7 @@ def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             change.cell,
             change.verdict,
             change.message,
-            f"history suspected it, {change.rounds} paired rounds on one device decided",
+            f"suspected from history, then {change.rounds} interleaved A/B rounds on one device",
             f"{address}/regressions/{change.regression_id}",
             ratio=change.ratio,
             low=change.low,
@@ -175,7 +199,7 @@ def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
         )
 
 
-def _kind_of_change(change: ChangeFact) -> Kind:
+def _kind_of_change(change: ChangeFact) -> ReportRowKind:
     if change.verdict != "confirmed":
         return "unsure"
     if change.direction == "faster":
@@ -183,7 +207,9 @@ def _kind_of_change(change: ChangeFact) -> Kind:
     return "accepted" if change.state in ("accepted", "invalid") else "slower"
 
 
-def _row(kind: Kind, cell: CellFact, status: str, message: str, decided_by: str, url: str, **more: Any) -> ReportRow:
+def _row(
+    kind: ReportRowKind, cell: CellFact, status: str, message: str, decided_by: str, url: str, **more: Any
+) -> ReportRow:
     return ReportRow(
         kind,
         cell.operator,
@@ -206,7 +232,7 @@ def _place(row: ReportRow) -> tuple[str, str | None, str | None, str]:
 
 
 def _worst_of_each(rows: Iterable[ReportRow]) -> list[ReportRow]:
-    """What is wrong both when it is checked and when it is timed is wrong once."""
+    """One row per case: a variant that is wrong in its check and in its benchmark counts once."""
     worst: dict[object, ReportRow] = {}
     for row in rows:
         key = (*_place(row), row.head_sha)
@@ -216,7 +242,7 @@ def _worst_of_each(rows: Iterable[ReportRow]) -> list[ReportRow]:
 
 
 def _badness(row: ReportRow) -> tuple[object, ...]:
-    """The order of rows: kind, then how far the ratio is from 1, then names."""
+    """Sort key: kind, then distance of the ratio from 1, then names."""
     return (
         _ORDER[row.kind],
         -abs(log(row.ratio)) if row.ratio else 0.0,

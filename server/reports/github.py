@@ -1,4 +1,4 @@
-"""A report as GitHub takes it: the body of a check run."""
+"""A report as the body of a GitHub check run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CONCLUSIONS = {"success": "success", "failure": "failure", "error": "action_req
 
 
 def check_run(report: Report, folder: str) -> dict[str, Any]:
-    """What `POST /repos/…/check-runs` takes.
+    """The body of `POST /repos/…/check-runs`.
 
-    folder: where the repository keeps its operators, to point at their files.
+    folder: where the repository keeps its operators, used to point at their files.
     """
     body: dict[str, Any] = {
         "name": NAME,

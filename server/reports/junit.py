@@ -10,11 +10,11 @@ from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, Report, Repo
 from warpwatch.server.reports.words import sentence
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML may hold, escaped or not; programs print them."""
+"""Characters that XML forbids even when escaped; programs print them."""
 
 
 def junit(report: Report) -> str:
-    """JUnit XML: wrong and slower are failures, what could not run is an error, what decides nothing is skipped."""
+    """JUnit XML: wrong and slower are failures, failed and not run are errors, other findings are skipped."""
     root = Element("testsuites", name="warpwatch")
     suites: dict[tuple[str, str], list[ReportRow]] = defaultdict(list)
     for row in report.rows:
@@ -38,20 +38,20 @@ def _case(suite: Element, row: ReportRow) -> None:
         SubElement(case, "system-out").text = _clean(_details(row))
         return
     kind = "failure" if row.kind in FAILURES else "error" if row.kind in ERRORS else "skipped"
-    found = SubElement(case, kind, type=row.kind, message=_clean(sentence(row)))
-    found.text = _clean(_details(row))
+    outcome = SubElement(case, kind, type=row.kind, message=_clean(sentence(row)))
+    outcome.text = _clean(_details(row))
 
 
 def _details(row: ReportRow) -> str:
-    lines = (row.message, f"decided by: {row.decided_by}", row.url, f"replay: {row.replay}" if row.replay else "")
+    lines = (row.message, f"evidence: {row.decided_by}", row.url, f"reproduce: {row.replay}" if row.replay else "")
     return "\n".join(line for line in lines if line)
 
 
 def _rest(suite: Element, report: Report) -> None:
-    """The suite of everything that needs no case of its own."""
+    """The suite that stands for everything without a finding."""
     case = SubElement(suite, "testcase", classname="warpwatch", name="everything that is not listed")
     if report.conclusion == "pending":
-        SubElement(case, "skipped", type="pending", message=f"{report.pending} jobs or verdicts are still to come")
+        SubElement(case, "skipped", type="pending", message=f"{report.pending} jobs or verdicts left")
     SubElement(case, "system-out").text = _clean(f"{report.summary}\n{report.url}")
     _count(suite)
 

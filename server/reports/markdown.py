@@ -10,39 +10,39 @@ from warpwatch.server.reports.words import ratio_text, reason
 LIMIT = 65_536
 """Characters that GitHub takes in a comment."""
 MARKER = "<!-- warpwatch -->"
-"""By which a comment is found again, so that it can be replaced."""
+"""Marks the comment, so that CI can find and replace it."""
 _ROOM_FOR_THE_END = 600
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~@$])")
 _ICONS = {"success": "✅", "failure": "❌", "error": "⚠️", "pending": "⏳"}
 
 
 def markdown(report: Report, limit: int = LIMIT) -> str:
-    """Headline, a table of what matters, and what to run to see each row again; never longer than `limit` characters."""
+    """Headline, table of findings and their reproduce commands; at most `limit` characters."""
     text = _head(report)
     if report.rows:
         text += (
-            "\n| finding | operator | variant | case | device | change | decided by |\n|---|---|---|---|---|---|---|\n"
+            "\n| finding | operator | variant | case | device | change | evidence |\n|---|---|---|---|---|---|---|\n"
         )
     shown: list[ReportRow] = []
-    # Every line has its details below, so half of the room is for the table.
+    # Every row has details below the table, so the table gets half of the space.
     for row in report.rows:
         line = _line(row)
         if len(text) + len(line) > limit // 2:
             break
         text += line
         shown.append(row)
-    left = len(report.rows) - len(shown) + report.left_out
-    if left:
-        text += f"\n{left} more: [submission {report.submission_id}]({report.url})\n"
+    hidden = len(report.rows) - len(shown) + report.left_out
+    if hidden:
+        text += f"\n{hidden} more: [submission {report.submission_id}]({report.url})\n"
     return text + _details(shown, limit - len(text)) + _end(report)
 
 
 def _head(report: Report) -> str:
-    against = f" against `{report.base_sha[:9]}`" if report.base_sha else ""
+    baseline = f" vs baseline `{report.base_sha[:9]}`" if report.base_sha else ""
     head = f"`{report.head_sha[:9]}`" if report.head_sha else "nothing"
     return (
         f"{MARKER}\n### {_ICONS[report.conclusion]} Warpwatch: {_text(report.summary)}\n\n"
-        f"{head}{against} of {_text(report.repository)}, [submission {report.submission_id}]({report.url})\n"
+        f"{head}{baseline} of {_text(report.repository)}, [submission {report.submission_id}]({report.url})\n"
     )
 
 
@@ -60,13 +60,13 @@ def _line(row: ReportRow) -> str:
 
 
 def _details(rows: list[ReportRow], room: int) -> str:
-    """What was said of each row, and how to see it again, folded away; as much as there is room for."""
-    opening, closing = "\n<details><summary>What was said, and how to see it again</summary>\n\n", "\n</details>\n"
+    """The message and reproduce command of each row, folded; as many rows as fit into `room` characters."""
+    opening, closing = "\n<details><summary>Details and how to reproduce</summary>\n\n", "\n</details>\n"
     room -= len(opening) + len(closing) + _ROOM_FOR_THE_END
     text = ""
     for row in rows:
-        said = f": {_text(reason(row))}" if row.message else ""
-        part = f"**{_text(row.cell)}** {KINDS[row.kind]}{said}\n" + (
+        message = f": {_text(reason(row))}" if row.message else ""
+        part = f"**{_text(row.cell)}** {KINDS[row.kind]}{message}\n" + (
             f"```\n{_code(row.replay)}\n```\n" if row.replay else ""
         )
         if len(text) + len(part) > room:
@@ -76,8 +76,8 @@ def _details(rows: list[ReportRow], room: int) -> str:
 
 
 def _end(report: Report) -> str:
-    met = [kind for kind in KINDS if kind in report.counts][:3]
-    lines = [f"{KINDS[kind]}: {MEANINGS[kind]}" for kind in met]
+    shown = [kind for kind in KINDS if kind in report.counts][:3]
+    lines = [f"{KINDS[kind]}: {MEANINGS[kind]}" for kind in shown]
     if report.unchanged:
         names = ", ".join(report.unchanged[:5]) + (" …" if len(report.unchanged) > 5 else "")
         lines.append(f"Unchanged, so not {'compared' if report.base_sha else 'measured'}: {_text(names[:150])}.")
@@ -85,7 +85,7 @@ def _end(report: Report) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as it is: no markup, no line ends, nobody called by name."""
+    """Escapes Markdown, line breaks and @mentions."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\@", "@\u200b")
 
 

@@ -1,4 +1,4 @@
-"""The report on a submission: only what matters, worst first."""
+"""The report on a submission: its findings, worst first."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-Kind = Literal["wrong", "slower", "failed", "not_run", "unsure", "mismatch", "skipped", "accepted", "faster"]
+ReportRowKind = Literal["wrong", "slower", "failed", "not_run", "unsure", "mismatch", "skipped", "accepted", "faster"]
 Conclusion = Literal["pending", "success", "failure", "error"]
 
-KINDS: dict[Kind, str] = {
+KINDS: dict[ReportRowKind, str] = {
     "wrong": "wrong",
     "slower": "slower",
     "failed": "failed",
     "not_run": "not run",
-    "unsure": "unsure",
+    "unsure": "inconclusive",
     "mismatch": "environment mismatch",
     "skipped": "skipped",
     "accepted": "slower, accepted",
     "faster": "faster",
 }
-"""Every kind of row, worst first, as people call it."""
+"""The name of every kind of row, worst first."""
 
-MEANINGS: dict[Kind, str] = {
-    "wrong": "The result differs from the oracle by more than is allowed.",
-    "slower": "Paired rounds of both commits on one device show a slow-down outside their noise.",
-    "failed": "It was tried, and crashed, timed out, ran out of memory or could not be built.",
-    "not_run": "It was not tried: its job failed before it began, or was cancelled.",
-    "unsure": "Both commits were compared, and the noise leaves open whether one is slower.",
-    "mismatch": "The two commits ask for different environments, so a difference would not be about their code.",
-    "skipped": "It was left out, because something it depends on had failed or is not there.",
-    "accepted": "It is slower, and someone accepted that.",
-    "faster": "Paired rounds of both commits on one device show a speed-up outside their noise.",
+MEANINGS: dict[ReportRowKind, str] = {
+    "wrong": "The result differs from the float64 reference by more than the tolerance.",
+    "slower": "Interleaved A/B rounds on one device show a slow-down beyond noise.",
+    "failed": "It crashed, timed out, ran out of memory or did not build.",
+    "not_run": "Its job failed before it started, or was cancelled.",
+    "unsure": "The A/B comparison could not tell: the noise is larger than the change.",
+    "mismatch": "The two commits need different environments, so their times are not comparable.",
+    "skipped": "It did not run, because something it depends on failed or is missing.",
+    "accepted": "It is slower, and the slow-down was accepted.",
+    "faster": "Interleaved A/B rounds on one device show a speed-up beyond noise.",
 }
-FAILURES: frozenset[Kind] = frozenset({"wrong", "slower"})
-ERRORS: frozenset[Kind] = frozenset({"failed", "not_run"})
+FAILURES: frozenset[ReportRowKind] = frozenset({"wrong", "slower"})
+ERRORS: frozenset[ReportRowKind] = frozenset({"failed", "not_run"})
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """One finding. variant and case are None where it is about a whole job.
+    """One finding. variant and case are None where it concerns a whole job.
 
     status: that of the result, comparison or job. ratio: head over base, with its 95 % interval; rounds: how many
     paired rounds decided it. is_known_before: the base had the same status.
     """
 
-    kind: Kind
+    kind: ReportRowKind
     operator: str
     variant: str | None
     case: str | None
@@ -67,17 +67,17 @@ class ReportRow:
 
     @property
     def cell(self) -> str:
-        """What it is about, in one line."""
+        """Operator, variant and case, in one line."""
         return " ".join(part for part in (self.operator, self.variant, self.case) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a submission. exit_code: 0 fine, 1 wrong or slower, 2 something could not be run.
+    """The outcome of a submission. exit_code: 0 success, 1 wrong or slower, 2 something could not run.
 
-    conclusion: pending while jobs or verdicts are to come, then success, failure or error for the exit codes 0, 1 and
-    2. counts: rows per kind, those left out included. results: per status. compared: pairs of variant and case held
-    against the base; same: those that show nothing. unchanged: operators whose sources are those of the base, or
+    conclusion: pending while jobs or verdicts are outstanding, then success, failure or error (exit codes 0, 1, 2).
+    counts: rows per kind, including rows left out. results: per status. compared: pairs of variant and case compared
+    with the base; same: pairs without a change. unchanged: operators whose sources are those of the base, or
     without one those of a commit that was measured.
     """
 
@@ -91,7 +91,7 @@ class Report:
     summary: str
     pending: int
     results: dict[str, int]
-    counts: dict[Kind, int]
+    counts: dict[ReportRowKind, int]
     compared: int
     same: int
     unchanged: list[str]
@@ -100,8 +100,8 @@ class Report:
     left_out: int = 0
 
 
-def exit_code(counts: dict[Kind, int]) -> int:
-    """0 fine, 1 wrong or slower, 2 could not run. What is unsure, skipped or of another environment fails nothing."""
+def exit_code(counts: dict[ReportRowKind, int]) -> int:
+    """0 success, 1 wrong or slower, 2 could not run. Inconclusive, skipped and mismatched rows do not fail."""
     if FAILURES & counts.keys():
         return 1
     return 2 if ERRORS & counts.keys() else 0

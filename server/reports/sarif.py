@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from warpwatch import __version__
-from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Kind, Report, ReportRow
+from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, MEANINGS, Report, ReportRow, ReportRowKind
 from warpwatch.server.reports.words import reason, sentence
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -16,7 +16,7 @@ _ROOT = "SRCROOT"
 
 def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
     """One run. folder: where the repository keeps its operators, to point at their files."""
-    kinds: list[Kind] = list(KINDS)
+    kinds: list[ReportRowKind] = list(KINDS)
     run: dict[str, Any] = {
         "tool": {
             "driver": {
@@ -40,7 +40,7 @@ def sarif(report: Report, repository_url: str, folder: str) -> dict[str, Any]:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _rule(kind: Kind) -> dict[str, Any]:
+def _rule(kind: ReportRowKind) -> dict[str, Any]:
     return {
         "id": f"warpwatch/{kind}",
         "name": "".join(word.capitalize() for word in kind.split("_")),
@@ -50,7 +50,7 @@ def _rule(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _level(kind: Kind) -> str:
+def _level(kind: ReportRowKind) -> str:
     return "error" if kind in FAILURES else "warning" if kind in ERRORS else "note"
 
 
@@ -85,7 +85,7 @@ def _result(row: ReportRow, rule: int, folder: str) -> dict[str, Any]:
 
 
 def _fingerprint(row: ReportRow) -> str:
-    """The same finding at another commit is the same alert."""
+    """Identifies a finding across commits, so that code scanning keeps one alert for it."""
     return hashlib.sha256(repr((row.kind, row.operator, row.variant, row.case, row.device)).encode()).hexdigest()
 
 

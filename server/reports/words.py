@@ -1,35 +1,35 @@
-"""How a row of a report is put into words, whatever form it is written in."""
+"""Sentences about a row of a report, shared by all output formats."""
 
 from __future__ import annotations
 
-from warpwatch.server.figures.formats import change
+from warpwatch.server.figures.formats import change, interval
 from warpwatch.server.reports.model import KINDS, ReportRow
 
 _SHOWN = 600
 
 
 def ratio_text(row: ReportRow) -> str:
-    """+12.3 % (+11.9 % … +12.8 %); empty where nothing was compared."""
+    """+12.3 % (+11.9 … +12.8 %); empty where nothing was compared."""
     if row.ratio is None:
         return ""
     if row.low is None or row.high is None:
         return change(row.ratio)
-    return f"{change(row.ratio)} ({change(row.low)} … {change(row.high)})"
+    return f"{change(row.ratio)} ({interval(row.low, row.high)})"
 
 
 def sentence(row: ReportRow) -> str:
-    """What was found, in one line: what, where, how much, between which commits."""
-    said = f"{row.cell} is {KINDS[row.kind]}" + (
+    """The finding in one line: what, where, how much, between which commits."""
+    text = f"{row.cell} is {KINDS[row.kind]}" + (
         f" ({row.status.replace('_', ' ')})" if row.kind in ("failed", "not_run") else ""
     )
     if row.ratio is not None:
-        said += f": {ratio_text(row)}"
-    said += f" on {row.device} at {row.head_sha[:9]}"
-    return said + (f" against {row.base_sha[:9]}" if row.base_sha else "")
+        text += f": {ratio_text(row)}"
+    text += f" on {row.device} at {row.head_sha[:9]}"
+    return text + (f" vs baseline {row.base_sha[:9]}" if row.base_sha else "")
 
 
 def reason(row: ReportRow) -> str:
-    """What was said of it, cut to a length that people read."""
+    """The message of the row, cut to a readable length."""
     text = " ".join(row.message.split())
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
-    return f"{text} (so it was at the base)" if row.is_known_before and text else text
+    return f"{text} (also failing at baseline)" if row.is_known_before and text else text

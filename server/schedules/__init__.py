@@ -1,1 +1,1 @@
-"""Work that nobody has to ask for: when it is due, what each kind would measure, and how much of it the budget allows."""
+"""Recurring runs: when they are due, what each kind of schedule measures, and how much of it the budget allows."""

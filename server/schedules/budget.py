@@ -1,20 +1,20 @@
-"""What planned work will take on its devices, from what such work took before, and how much of it fits. Pure."""
+"""Estimates the device time of planned jobs from earlier jobs, and fits them into a budget. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.schedules import JobCost, OpenJob
-from warpwatch.server.intake.submission_request import Kind
 
 FIRST_GUESS_SECONDS = 60.0
-"""What a job is taken to last before any of its kind ran on its device."""
+"""Estimated seconds of a job before any job of its kind ran on its device."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateJob:
-    """One job that a schedule would like to have.
+    """One job that a schedule may create.
 
     unchanged_since: id of the commit that was measured with the same sources.
     """
@@ -22,13 +22,13 @@ class CandidateJob:
     sha: str
     operator: str
     device_id: int
-    kind: Kind
+    kind: JobKind
     suite: str
     unchanged_since: str | None = None
 
 
 class CostEstimates:
-    """Seconds on the device per job: of the same operator and suite, else of its kind on the device, else a guess."""
+    """Seconds on the device per job: from the same operator and suite, else from its kind and device, else a guess."""
 
     def __init__(self, costs: Iterable[JobCost]) -> None:
         self._seconds = {(cost.kind, cost.device_id, cost.operator, cost.suite): cost.seconds for cost in costs}
@@ -46,9 +46,10 @@ class CostEstimates:
 
 @dataclass(frozen=True, slots=True)
 class BudgetFit:
-    """What of a list of wishes fits into a budget.
+    """The candidate jobs that fit into a budget.
 
-    seconds: of those that fit. too_large: those that exceed a whole day's budget.
+    seconds: their estimated device time. waiting: candidates for later. too_large: candidates above a whole day's
+    budget.
     """
 
     fitting: list[CandidateJob] = field(default_factory=list)
@@ -60,10 +61,10 @@ class BudgetFit:
 def fit_budget(
     wishes: Sequence[CandidateJob], costs: CostEstimates, left_seconds: float, budget_seconds: float, most: int
 ) -> BudgetFit:
-    """The first wishes that fit, at most so many.
+    """The first candidates that fit, at most `most`.
 
-    What comes after one that does not fit waits too, so that large work is not put off for ever by small work; what can
-    never fit is passed over.
+    Candidates after the first that does not fit wait as well, so that small jobs cannot starve a large one. Candidates
+    that can never fit are skipped.
     """
     fitting: list[CandidateJob] = []
     too_large: list[CandidateJob] = []

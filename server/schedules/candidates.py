@@ -1,4 +1,4 @@
-"""What each kind of schedule would measure if time were free, the most wanted first.
+"""The candidate jobs of each kind of schedule, most important first, regardless of the budget.
 
 Pure but for reading sources from git.
 """
@@ -12,8 +12,8 @@ from itertools import islice
 from math import sqrt
 from statistics import median
 
+from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.schedules import RequestedJob, SeriesReading
-from warpwatch.server.intake.submission_request import Kind
 from warpwatch.server.schedules.budget import CandidateJob
 from warpwatch.server.schedules.gaps import versions, widest_first
 from warpwatch.server.verdicts.noise import Reading, learn
@@ -38,25 +38,25 @@ class MeasuredCommits:
     shas: Sequence[str]
     operators: dict[str, list[str]]
     device_ids: Sequence[int]
-    kinds: Sequence[Kind]
+    kinds: Sequence[JobKind]
     suite: str
     asked: Sequence[RequestedJob]
 
     @property
-    def leading_kind(self) -> Kind:
+    def leading_kind(self) -> JobKind:
         """The kind that says whether a commit was measured."""
-        return "bench" if "bench" in self.kinds else self.kinds[0]
+        return JobKind.BENCH if JobKind.BENCH in self.kinds else self.kinds[0]
 
     def lines(self) -> list[Line]:
         """Every operator of the newest commit on every device."""
         return [(operator, device) for operator in self.operators[self.shas[-1]] for device in self.device_ids]
 
-    def wish(self, sha: str, line: Line, kind: Kind, unchanged_since: str | None = None) -> CandidateJob:
+    def wish(self, sha: str, line: Line, kind: JobKind, unchanged_since: str | None = None) -> CandidateJob:
         return CandidateJob(sha, *line, kind, self.suite, unchanged_since)
 
 
 def list_suite_candidates(
-    measured: MeasuredCommits, unchanged_since: Callable[[Line, Kind], str | None]
+    measured: MeasuredCommits, unchanged_since: Callable[[Line, JobKind], str | None]
 ) -> list[CandidateJob]:
     """Everything at the newest commit that was not asked for yet, what was measured longest ago first."""
     head = measured.shas[-1]
@@ -89,7 +89,7 @@ def list_rerun_candidates(measured: MeasuredCommits, readings: Sequence[SeriesRe
         chosen = min(newest, key=lambda sha: (runs[sha], -place[sha]))
         # What one more repeat teaches shrinks with the root of their number.
         need = noise.get(line, 0.0) / sqrt(repeats + 1)
-        found.append(((min(repeats, ENOUGH_REPEATS), -need), measured.wish(chosen, line, "bench")))
+        found.append(((min(repeats, ENOUGH_REPEATS), -need), measured.wish(chosen, line, JobKind.BENCH)))
     return [wish for _, wish in sorted(found, key=lambda pair: pair[0])]
 
 

@@ -1,4 +1,4 @@
-"""Which commits a history lacks most. Pure."""
+"""Finds the widest gaps in a history. Pure."""
 
 from __future__ import annotations
 

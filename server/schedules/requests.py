@@ -1,4 +1,4 @@
-"""What people ask of a schedule, checked field by field."""
+"""Requests to add or change a schedule, and their validation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from warpwatch.contract.words import JobKind, ScheduleKind
 from warpwatch.db.reads.code import list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.query import Session
@@ -14,22 +15,23 @@ from warpwatch.db.reads.rows import RepositoryRow, ScheduleRow
 from warpwatch.db.schedules import NewSchedule, change_schedule, create_schedule
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import unknown_names
-from warpwatch.server.intake.submission_request import ORDER, Kind
+from warpwatch.server.intake.submission_request import ORDER
 from warpwatch.server.intake.targets import KINDS as DEVICE_KINDS
 from warpwatch.server.schedules.cron import EXAMPLE, CronError, next_after
 
-ScheduleKind = Literal["suite", "rerun", "backfill"]
-WORK: dict[str, list[Kind]] = {"suite": ["check", "bench"], "rerun": ["bench"], "backfill": ["bench"]}
-"""Kinds of jobs that a kind of schedule makes unless it is told otherwise."""
+WORK: dict[str, list[JobKind]] = {
+    ScheduleKind.SUITE: [JobKind.CHECK, JobKind.BENCH],
+    ScheduleKind.RERUN: [JobKind.BENCH],
+    ScheduleKind.BACKFILL: [JobKind.BENCH],
+}
+"""The kinds of jobs of each kind of schedule, by default."""
 MAX_BUDGET = 1_000_000
-REFUSED = "nothing was changed; see `errors`"
+REFUSED = "not saved: some fields are not valid"
 
 Cron = Annotated[
     str, Field(min_length=1, max_length=100, description="minute hour day month weekday, in UTC.", examples=[EXAMPLE])
 ]
-Budget = Annotated[
-    int, Field(ge=1, le=MAX_BUDGET, description="Device minutes that it may take in any 24 hours, over all devices.")
-]
+Budget = Annotated[int, Field(ge=1, le=MAX_BUDGET, description="Device minutes per 24 hours, over all devices.")]
 Kinds = Annotated[list[Literal["check", "bench", "profile"]], Field(max_length=3)]
 Operators = Annotated[list[str], Field(max_length=200)]
 Suite = Annotated[str, Field(min_length=1, max_length=50)]
@@ -38,17 +40,17 @@ Priority = Annotated[int, Field(ge=-10, le=10)]
 
 
 class ScheduleRequest(BaseModel):
-    """Work that nobody has to ask for.
+    """A recurring run.
 
-    Empty operators mean all of them, empty kinds what the kind of schedule usually makes.
+    Empty operators mean all operators, empty kinds the default kinds of the schedule.
     """
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
     repository: str = Field(min_length=1, max_length=100)
     name: str = Field(min_length=1, max_length=100)
     kind: ScheduleKind = Field(
-        description="suite: all of the watched branch's newest commit. rerun: a measured commit once more, so that noise is learned. "
-        "backfill: commits that histories lack, the widest gap first."
+        description="suite: the whole suite at the newest commit of the watched branch. rerun: a measured commit "
+        "again, to learn run-to-run noise. backfill: unmeasured commits, the widest gap first."
     )
     cron: Cron = EXAMPLE
     budget_minutes: Budget = 60
@@ -57,14 +59,14 @@ class ScheduleRequest(BaseModel):
     kinds: Kinds = []
     suite: Suite = "quick"
     device: DeviceName = "all"
-    priority: Priority = Field(default=-5, description="Below that of what people ask for.")
+    priority: Priority = Field(default=-5, description="Below the default of submissions, 0.")
     skip_unchanged: bool = Field(
-        default=False, description="For suite: leave out operators whose sources were measured before."
+        default=False, description="Kind suite only: skip operators whose sources did not change."
     )
 
 
 class ScheduleChange(BaseModel):
-    """What is to be different; what is left out stays."""
+    """The fields to change; omitted fields stay as they are."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
     cron: Cron | None = None
@@ -79,39 +81,41 @@ class ScheduleChange(BaseModel):
 
 
 _ASKED = ("operators", "kinds", "suite", "device", "priority", "skip_unchanged")
-"""Fields that say what is measured, kept together as the schedule's request."""
+"""The fields that are stored together as the request of the schedule."""
 
 
-def create(session: Session, repository: RepositoryRow, wanted: ScheduleRequest, now: datetime) -> int:
+def create(session: Session, repository: RepositoryRow, body: ScheduleRequest, now: datetime) -> int:
     """The id of the new schedule; Problem names every field at fault."""
-    asked = _asked(wanted.kind, wanted.model_dump(include=set(_ASKED)))
-    due, errors = _due(wanted.cron, now)
-    errors += _check(session, repository, wanted.kind, asked)
+    asked = _asked(body.kind, body.model_dump(include=set(_ASKED)))
+    due, errors = _due(body.cron, now)
+    errors += _check(session, repository, body.kind, asked)
     if errors:
         raise Problem(422, REFUSED, errors)
     new = NewSchedule(
         repository_id=repository.id,
-        name=wanted.name,
-        kind=wanted.kind,
-        cron=wanted.cron,
+        name=body.name,
+        kind=body.kind,
+        cron=body.cron,
         request=asked,
-        budget_minutes=wanted.budget_minutes,
-        next_at=due if wanted.enabled else None,
+        budget_minutes=body.budget_minutes,
+        next_at=due if body.enabled else None,
     )
-    made = create_schedule(session, new)
-    if made is None:
+    schedule_id = create_schedule(session, new)
+    if schedule_id is None:
         error = FieldError(
-            field="name", message=f"{repository.name} has a schedule {wanted.name!r}", remedy="choose another name"
+            field="name",
+            message=f"{repository.name} already has a schedule {body.name!r}",
+            remedy="choose another name",
         )
         raise Problem(422, REFUSED, [error])
-    return made
+    return schedule_id
 
 
 def change(
-    session: Session, repository: RepositoryRow, schedule: ScheduleRow, wanted: ScheduleChange, now: datetime
+    session: Session, repository: RepositoryRow, schedule: ScheduleRow, body: ScheduleChange, now: datetime
 ) -> None:
-    """Changes what is named; Problem names every field at fault."""
-    fields = wanted.model_dump(exclude_none=True)
+    """Changes the given fields; Problem names every field at fault."""
+    fields = body.model_dump(exclude_none=True)
     asked = _asked(schedule.kind, schedule.request | {name: fields[name] for name in _ASKED if name in fields})
     cron = fields.get("cron", schedule.cron)
     due, errors = _due(cron, now)
@@ -131,7 +135,7 @@ def change(
 
 
 def _asked(kind: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """With the kinds of jobs that are made, in the order in which they are."""
+    """The request with the kinds of jobs it creates, in the order in which they run."""
     return asked | {"kinds": [name for name in ORDER if name in (asked["kinds"] or WORK[kind])]}
 
 
@@ -139,7 +143,7 @@ def _due(cron: str, now: datetime) -> tuple[datetime | None, list[FieldError]]:
     try:
         return next_after(cron, now), []
     except CronError as error:
-        remedy = f"write minute hour day month weekday in UTC, such as {EXAMPLE!r} for every night at two"
+        remedy = f"enter minute hour day month weekday in UTC, such as {EXAMPLE!r} for 02:00 every night"
         return None, [FieldError(field="cron", message=str(error), remedy=remedy)]
 
 
@@ -147,15 +151,15 @@ def _check(session: Session, repository: RepositoryRow, kind: str, asked: dict[s
     errors = []
     devices = [device.key for device in list_devices(session)]
     if asked["device"] not in ("all", *DEVICE_KINDS, *devices):
-        remedy = f"use one of: {', '.join(['all', *DEVICE_KINDS, *devices])}"
+        remedy = f"choose from: {', '.join(['all', *DEVICE_KINDS, *devices])}"
         errors.append(FieldError(field="device", message=f"there is no device {asked['device']!r}", remedy=remedy))
-    # Of a repository that nothing was measured of, nobody knows yet what it has.
+    # Before the first measurement of a repository its operators and suites are unknown.
     operators = [operator.name for operator in list_operators(session, repository.id)]
     suites = list_suites(session, repository.id)
     errors += unknown_names("operators", "operator", asked["operators"], operators) if operators else []
     errors += unknown_names("suite", "suite", [asked["suite"]], suites) if suites else []
     if kind == "rerun" and asked["kinds"] != ["bench"]:
         errors.append(
-            FieldError(field="kinds", message="a rerun measures times alone", remedy="leave it out, or say bench")
+            FieldError(field="kinds", message="kind rerun supports bench only", remedy="leave it out, or use bench")
         )
     return errors

@@ -1,8 +1,8 @@
-"""One turn of a schedule: read what is known, read git with no transaction open, then make the jobs and move the clock
-in one.
+"""One run of a schedule: reads the database, reads git without an open transaction, then creates the jobs and sets the
+next due time in one transaction.
 
-A turn is taken once however many servers see that it is due: whoever commits first has moved the clock, and the others'
-plans are void.
+Several servers may see that a schedule is due; the first to commit sets the next due time, and the others drop their
+plans.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from warpwatch import git
+from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.measured import JobSlot
@@ -33,7 +34,7 @@ from warpwatch.server.history.commits import CommitHistory, with_operators, writ
 from warpwatch.server.history.sources import Earlier, SourceCache
 from warpwatch.server.http.problems import FieldError
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
-from warpwatch.server.intake.submission_request import Kind, SubmissionRequest
+from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import job_spec
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.schedules.budget import BudgetFit, CandidateJob, CostEstimates, fit_budget
@@ -48,15 +49,15 @@ from warpwatch.server.schedules.cron import next_after
 from warpwatch.settings import Settings
 
 DEPTH = {"suite": 50, "rerun": 200, "backfill": 1000}
-"""Newest commits of the watched branch that a kind of schedule looks at."""
+"""The number of newest commits of the watched branch that each kind of schedule considers."""
 MOST_JOBS = 500
-"""Jobs that one turn makes."""
+"""The most jobs that one run creates."""
 RETRY = timedelta(minutes=10)
-"""How soon a turn is tried again that could not be taken for want of a worker or of the repository."""
+"""The delay before a run is retried that failed because no worker was online or the repository was unavailable."""
 
 
-class NothingToDo(Exception):  # noqa: N818 - it is no fault, but why a turn does nothing.
-    """Why a turn makes no jobs; the message is for people. passing: it may be over long before the next turn."""
+class NothingToDo(Exception):  # noqa: N818 - not an error.
+    """Why a run of a schedule creates no jobs; the message is for people. passing: retry before the next run."""
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
@@ -64,8 +65,8 @@ class NothingToDo(Exception):  # noqa: N818 - it is no fault, but why a turn doe
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
-    """What a turn begins with. left_seconds: of its budget, waiting jobs of its own taken off."""
+class _TurnStart:
+    """The input of a run. left_seconds: the rest of its budget, without its own queued jobs."""
 
     schedule: ScheduleRow
     repository: RepositoryRow
@@ -78,17 +79,17 @@ class _Start:
         return self.schedule.budget_minutes * 60.0
 
     def request(self, sha: str) -> SubmissionRequest:
-        """The same as a person would ask for at a commit."""
+        """The request of the schedule at a commit."""
         asked = self.schedule.request
         names = ("kinds", "operators", "suite", "device", "priority")
         return SubmissionRequest(repository=self.repository.name, commits=sha, **{name: asked[name] for name in names})
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The jobs of a turn, ready to be made."""
+class _TurnPlan:
+    """The jobs of a run, ready to be created."""
 
-    start: _Start
+    start: _TurnStart
     fit: BudgetFit
     history: CommitHistory
     choice: OperatorSelection
@@ -103,10 +104,9 @@ def run_schedule(
     due: bool = True,
     cache: SourceCache | None = None,
 ) -> bool:
-    """Takes the turn of a schedule and writes down what came of it; False when another server took it, or it is not due
-    any more.
+    """Runs a schedule and stores the outcome; False when another server ran it, or it is not due any more.
 
-    due: False for a turn that a person asked for, which leaves the next one where it is.
+    due: False for a run that a person started, which leaves the next due time unchanged.
     """
     with database.session() as session:
         schedule = read_schedule(session, schedule_id, now)
@@ -129,7 +129,9 @@ def run_schedule(
     return True
 
 
-def _plan(database: Database, settings: Settings, schedule: ScheduleRow, now: datetime, cache: SourceCache) -> _Plan:
+def _plan(
+    database: Database, settings: Settings, schedule: ScheduleRow, now: datetime, cache: SourceCache
+) -> _TurnPlan:
     with database.session() as session:
         start = _start(session, settings, schedule, now)
     mirror, history = _read_history(settings, start)
@@ -137,7 +139,7 @@ def _plan(database: Database, settings: Settings, schedule: ScheduleRow, now: da
     with database.session() as session:
         choice, errors = select_operators(session, start.repository.id, _at(history, head.sha), start.request(head.sha))
         if errors:
-            raise NothingToDo(f"nothing to do: {_told(errors)}")
+            raise NothingToDo(f"nothing to do: {_join_errors(errors)}")
         measured = _measured(session, start, history, choice)
         readings = list_readings(session, start.repository.id) if schedule.kind == "rerun" else []
         unchanged = _Unchanged(session, start, mirror, head, choice)
@@ -148,14 +150,14 @@ def _plan(database: Database, settings: Settings, schedule: ScheduleRow, now: da
         wishes = list_rerun_candidates(measured, readings)
     else:
         wishes = list_backfill_candidates(measured, cache.of(mirror).of)
-    return _Plan(start, _fit(start, wishes), history, choice)
+    return _TurnPlan(start, _fit(start, wishes), history, choice)
 
 
 class _Unchanged:
-    """Tells whether the newest commit's numbers are those of an earlier one, where the schedule leaves such work out."""
+    """Finds an earlier commit with the same sources as the newest, where the schedule skips unchanged operators."""
 
     def __init__(
-        self, session: Session, start: _Start, mirror: Path, head: git.CommitInfo, choice: OperatorSelection
+        self, session: Session, start: _TurnStart, mirror: Path, head: git.CommitInfo, choice: OperatorSelection
     ) -> None:
         asked = start.schedule.kind == "suite" and start.schedule.request["skip_unchanged"]
         self._earlier = Earlier(session, mirror, head) if asked else None
@@ -163,8 +165,8 @@ class _Unchanged:
         self._devices = {device.id: device for device in start.devices}
         self._operators = ensure_operators(session, start.repository.id, choice.operators) if asked else {}
 
-    def since(self, line: Line, kind: Kind) -> str | None:
-        """The commit whose numbers these are; None when they are to be measured."""
+    def since(self, line: Line, kind: JobKind) -> str | None:
+        """The earlier commit with the same sources; None when the operator has to be measured."""
         if self._earlier is None:
             return None
         operator, device_id = line
@@ -174,39 +176,41 @@ class _Unchanged:
         )
 
 
-def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: datetime) -> _Start:
+def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: datetime) -> _TurnStart:
     repository = find_repository(session, schedule.repository)
     assert repository is not None
     devices, errors = choose_devices(session, schedule.request["device"], settings.lease_seconds)
     if errors:
-        raise NothingToDo(f"waits: {_told(errors)}", passing=True)
+        raise NothingToDo(f"waiting: {_join_errors(errors)}", passing=True)
     living = [device for device in devices if device.workers]
     if not living:
         names = ", ".join(device.key for device in devices)
-        raise NothingToDo(f"waits: no worker for {names} is alive; start one with `warpwatch worker`", passing=True)
+        raise NothingToDo(f"waiting: no worker for {names}; start a worker with `warpwatch worker`", passing=True)
     costs = CostEstimates(read_costs(session))
     owed = costs.owed(list_open(session, schedule.id, now))
     left = schedule.budget_minutes * 60 - schedule.spent_minutes * 60 - owed
     if left <= 0:
-        waiting = f" and {owed / 60:.1f} more are waiting or running" if owed else ""
-        spent = f"{schedule.spent_minutes:.1f} of {schedule.budget_minutes} device minutes of the last 24 hours are spent{waiting}"
-        raise NothingToDo(f"waits: {spent}")
-    return _Start(schedule, repository, living, costs, left)
+        reserved = f", {owed / 60:.1f} more queued or running" if owed else ""
+        used = f"{schedule.spent_minutes:.1f} of {schedule.budget_minutes} device minutes used in the last 24 hours"
+        raise NothingToDo(f"waiting for budget: {used}{reserved}")
+    return _TurnStart(schedule, repository, living, costs, left)
 
 
-def _read_history(settings: Settings, start: _Start) -> tuple[Path, CommitHistory]:
-    """The newest commits of the watched branch, fetched just now."""
+def _read_history(settings: Settings, start: _TurnStart) -> tuple[Path, CommitHistory]:
+    """Fetches the repository and reads the newest commits of the watched branch."""
     repository = start.repository
     try:
         mirror = git.update_mirror(repository.url, settings.home)
     except git.GitError as error:
-        raise NothingToDo(f"waits: repository {repository.name!r} cannot be fetched: {error}", passing=True) from error
+        raise NothingToDo(
+            f"waiting: repository {repository.name!r} cannot be fetched: {error}", passing=True
+        ) from error
     try:
         shas = git.last_commits(mirror, repository.branch or "HEAD", DEPTH[start.schedule.kind])
     except git.UnknownRefError:
-        wanted = f"branch {repository.branch!r}" if repository.branch else "commit"
+        missing = f"branch {repository.branch!r}" if repository.branch else "commit"
         raise NothingToDo(
-            f"nothing to do: repository {repository.name!r} has no {wanted}; push it, or watch another branch"
+            f"nothing to do: repository {repository.name!r} has no {missing}; push it, or watch another branch"
         ) from None
     return mirror, with_operators(mirror, git.describe_many(mirror, shas))
 
@@ -216,7 +220,9 @@ def _at(history: CommitHistory, sha: str) -> CommitHistory:
     return CommitHistory(commits, {sha: history.operators[sha]}, history.folder)
 
 
-def _measured(session: Session, start: _Start, history: CommitHistory, choice: OperatorSelection) -> MeasuredCommits:
+def _measured(
+    session: Session, start: _TurnStart, history: CommitHistory, choice: OperatorSelection
+) -> MeasuredCommits:
     shas = [commit.sha for commit in history.commits]
     kinds, suite = start.schedule.request["kinds"], start.schedule.request["suite"]
     asked = list_requested(session, start.repository.id, shas, kinds)
@@ -226,36 +232,37 @@ def _measured(session: Session, start: _Start, history: CommitHistory, choice: O
 
 
 def _is_whole(job: RequestedJob, suite: str) -> bool:
-    """Whether the job is about all of the suite."""
+    """Whether the job covers the whole suite."""
     return job.spec.get("suite") == suite and not any(job.spec.get(name) for name in ("variants", "cases", "sanitize"))
 
 
-def _fit(start: _Start, wishes: Sequence[CandidateJob]) -> BudgetFit:
+def _fit(start: _TurnStart, wishes: Sequence[CandidateJob]) -> BudgetFit:
     if not wishes:
         raise NothingToDo(f"nothing to do: {_NOTHING[start.schedule.kind]}")
-    found = fit_budget(wishes, start.costs, start.left_seconds, start.budget_seconds, MOST_JOBS)
-    if found.fitting:
-        return found
-    dearest = max(found.too_large or wishes, key=start.costs.of)
+    fit = fit_budget(wishes, start.costs, start.left_seconds, start.budget_seconds, MOST_JOBS)
+    if fit.fitting:
+        return fit
+    dearest = max(fit.too_large or wishes, key=start.costs.of)
     need = f"{dearest.kind} of {dearest.operator} takes about {start.costs.of(dearest) / 60:.1f} device minutes"
-    if found.too_large and not found.waiting:
+    if fit.too_large and not fit.waiting:
         raise NothingToDo(
-            f"nothing fits: {need}, more than the whole budget of {start.schedule.budget_minutes}; raise it"
+            f"nothing fits: {need}, more than the whole budget of {start.schedule.budget_minutes}; increase the budget"
         )
     raise NothingToDo(
-        f"waits: {start.left_seconds / 60:.1f} device minutes are left of the budget of {start.schedule.budget_minutes}, and {need}"
+        f"waiting for budget: {start.left_seconds / 60:.1f} of {start.schedule.budget_minutes} device minutes left, "
+        f"{need}"
     )
 
 
 _NOTHING = {
-    "suite": "the newest commit was asked for already",
-    "rerun": "no commit of the watched branch was measured yet",
-    "backfill": "no history has a hole",
+    "suite": "the newest commit was already submitted",
+    "rerun": "no commit of the watched branch has a measurement",
+    "backfill": "no history has a gap",
 }
 
 
-def _carry_out(session: Session, plan: _Plan) -> str:
-    """Makes the jobs; what to say of it."""
+def _carry_out(session: Session, plan: _TurnPlan) -> str:
+    """Creates the jobs; returns the message of the run."""
     schedule, wishes = plan.start.schedule, plan.fit.fitting
     chosen = {wish.sha for wish in wishes}
     infos = [commit for commit in plan.history.commits if commit.sha in chosen]
@@ -285,16 +292,16 @@ def _carry_out(session: Session, plan: _Plan) -> str:
     return _summary(create_submission(session, new), plan)
 
 
-def _summary(submission_id: int, plan: _Plan) -> str:
-    found, schedule = plan.fit, plan.start.schedule
-    unchanged = sum(wish.unchanged_since is not None for wish in found.fitting)
-    commits = len({wish.sha for wish in found.fitting})
+def _summary(submission_id: int, plan: _TurnPlan) -> str:
+    fit, schedule = plan.fit, plan.start.schedule
+    unchanged = sum(wish.unchanged_since is not None for wish in fit.fitting)
+    commits = len({wish.sha for wish in fit.fitting})
     parts = [
-        f"submission {submission_id}: {_count(len(found.fitting) - unchanged, 'job')} at {_count(commits, 'commit')}, "
-        f"about {found.seconds / 60:.1f} of {schedule.budget_minutes} device minutes",
-        f"{_count(unchanged, 'job')} left out as unchanged" if unchanged else "",
-        f"{_count(found.waiting, 'job')} for later turns" if found.waiting else "",
-        f"{_count(len(found.too_large), 'job')} larger than the whole budget" if found.too_large else "",
+        f"submission {submission_id}: {_count(len(fit.fitting) - unchanged, 'job')} at {_count(commits, 'commit')}, "
+        f"about {fit.seconds / 60:.1f} of {schedule.budget_minutes} device minutes",
+        f"{_count(unchanged, 'job')} skipped as unchanged" if unchanged else "",
+        f"{_count(fit.waiting, 'job')} for later runs" if fit.waiting else "",
+        f"{_count(len(fit.too_large), 'job')} above the whole budget" if fit.too_large else "",
     ]
     return "; ".join(part for part in parts if part)
 
@@ -303,5 +310,5 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _told(errors: Sequence[FieldError]) -> str:
+def _join_errors(errors: Sequence[FieldError]) -> str:
     return "; ".join(f"{error.message}; {error.remedy}".rstrip("; ") for error in errors)

@@ -53,6 +53,7 @@ PAGES = {
     "devices": "/devices",
     "proofs": "/proofs",
     "reference": "/api/v1/docs",
+    "how verdicts are made": "/verdicts",
 }
 
 
@@ -104,7 +105,7 @@ def test_an_error_is_a_page_that_helps(server: str, path: str, status: int, word
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
     assert words in html.unescape(answer.text)
-    assert "To the overview" in answer.text
+    assert "Back to overview" in answer.text
 
 
 def test_every_page_but_the_forms_has_its_json(server: str, world: World) -> None:

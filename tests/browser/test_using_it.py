@@ -72,6 +72,18 @@ def test_lines_never_join_two_environments(visit: Visit) -> None:
     assert {"wrong", "crashed", "timed out"} >= names >= {"wrong", "crashed"}
 
 
+def test_a_chart_cannot_be_uploaded_and_can_be_saved_as_png(visit: Visit) -> None:
+    page = visit.open(HISTORY)
+    page.locator(".js-plotly-plot").hover()
+    names = page.evaluate("[...document.querySelectorAll('.modebar-btn')].map((button) => button.dataset.title)")
+    assert not [name for name in names if re.search("share|cloud|edit|upload|plotly", name, re.IGNORECASE)]
+    assert page.evaluate("document.querySelector('[data-figure]')._context.plotlyServerURL") == ""
+    with page.expect_download() as download:
+        page.locator(".modebar-btn[data-title^='Download plot as a PNG']").click()
+    assert download.value.suggested_filename == "warpwatch.png"
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
 def test_switches_keep_each_other(visit: Visit) -> None:
     page = visit.open(HISTORY)
     page.get_by_label("log scale").check()
@@ -175,7 +187,7 @@ def test_a_submission_can_be_cancelled_and_retried(visit: Visit, world: World) -
     assert found is not None
     page = visit.open(f"/submissions/{found.job.submission_id}")
     jobs = page.locator("section[aria-labelledby=jobs] tbody")
-    page.get_by_role("button", name="Cancel what is left").click()
+    page.get_by_role("button", name="Cancel remaining").click()
     expect(jobs).to_contain_text("cancelled")
     page.get_by_role("button", name="Retry failed and cancelled").click()
     expect(jobs).to_contain_text("queued")
@@ -235,7 +247,7 @@ def test_the_queue_follows_by_itself(visit: Visit, world: World) -> None:
     page = visit.open("/jobs?state=queued")
     job = submit(world, "check", 6, "kron", GPU.device_key)[0]
     expect(page.get_by_role("link", name=f"#{job}", exact=True).first).to_be_visible()
-    expect(page.locator("tbody tr").first).to_contain_text("before it")
+    expect(page.locator("tbody tr").first).to_contain_text("ahead")
 
 
 def test_a_table_that_is_fetched_anew_stays_where_it_was_moved(visit: Visit) -> None:
@@ -255,7 +267,7 @@ def test_what_people_make_of_a_regression_is_kept(visit: Visit, world: World) ->
     page.get_by_label("State").select_option("accepted")
     page.get_by_label("Note").fill("Correctness <first>.")
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("#author-error")).to_contain_text("who you are")
+    expect(page.locator("#author-error")).to_contain_text("Enter your name")
     expect(page.get_by_label("Note")).to_have_value("Correctness <first>.")
     visit.complaints.clear()
     page.get_by_label("Your name").fill("Fourth Author")
@@ -268,12 +280,12 @@ def test_a_whole_event_is_given_to_somebody(visit: Visit, world: World) -> None:
     page = visit.open("/regressions?operator=kron&state=any")
     row = page.locator("tbody tr", has_text="kron, square")
     # The list stands before what is common and the quality of alarms are told.
-    expect(page.get_by_role("heading", name="How good the alarms are")).to_be_visible()
+    expect(page.get_by_role("heading", name="Detection quality")).to_be_visible()
     row.locator("summary").click()
     row.get_by_role("link", name="kron", exact=True).last.click()
     page.wait_for_url(re.compile(r"/regressions/\d+"))
     visit.wait_for_charts()
-    boxes = page.get_by_role("group", name="The same for the rest of the event").get_by_role("checkbox")
+    boxes = page.get_by_role("group", name="Apply to other regressions of this event").get_by_role("checkbox")
     assert boxes.count() == 3
     for box in boxes.all():
         box.check()

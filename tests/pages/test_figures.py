@@ -108,10 +108,10 @@ def test_changes_of_level_are_triangles_with_their_size() -> None:
     figure = history_figure([history([point(1, 1e4), point(2, 1.3e4), point(3, 6.5e3)])], {1: steps})
     marks = {trace["name"]: trace for trace in figure["data"] if trace["mode"] == "markers+text"}
     assert {name: (trace["x"], trace["y"], trace["text"]) for name, trace in marks.items()} == {
-        "became slower": ([1], [13.0], ["+30.0\N{THIN SPACE}%"]),
-        "became faster": ([2], [6.5], ["\N{MINUS SIGN}50.0\N{THIN SPACE}%"]),
+        "level shift, slower": ([1], [13.0], ["+30.0\N{THIN SPACE}%"]),
+        "level shift, faster": ([2], [6.5], ["\N{MINUS SIGN}50.0\N{THIN SPACE}%"]),
     }, "a change behind the last point shown has no mark"
-    assert marks["became slower"]["customdata"][0][0] == f"/commits/{2:040x}?repository=kernels"
+    assert marks["level shift, slower"]["customdata"][0][0] == f"/commits/{2:040x}?repository=kernels"
     accepted(figure)
     assert history_figure([history([point(1, 1e4)])], {}) == history_figure([history([point(1, 1e4)])])
 

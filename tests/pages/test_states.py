@@ -64,7 +64,7 @@ def test_a_measured_device_without_results_says_so(client: TestClient, database:
     with database.session() as s:
         registry.ensure_repository(s, "mine", "/srv/mine")
         registry.ensure_device(s, "some-cpu", "cpu", "Some CPU")
-    assert "Nothing measured here yet" in client.get("/").text
+    assert "Nothing measured on this device yet" in client.get("/").text
     assert "no worker" in client.get("/devices").text
 
 
@@ -90,8 +90,8 @@ def test_a_database_that_is_away_is_explained(tmp_path: Path) -> None:
     app = create_app(Settings(home=tmp_path), away, judge=False)
     answer = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False).get("/jobs")
     assert answer.status_code == 503
-    assert "The database cannot be used" in answer.text
-    assert "Nothing is lost" in answer.text
+    assert "Database unavailable" in answer.text
+    assert "No data is lost" in answer.text
     assert "curl http://127.0.0.1:8321/api/v1/health" in answer.text
     assert answer.headers["retry-after"]
 
@@ -147,7 +147,7 @@ def test_a_visitor_without_a_token_is_shown_where_to_log_in(
     assert 'aria-label="Main"' not in answer.text, "links that nobody may follow yet"
     refused = visitor.post("/login", data={"token": "wrong"})
     assert refused.status_code == 401
-    assert "This is not the token." in refused.text
+    assert "Wrong token." in refused.text
     assert visitor.post("/login", data={"token": "t" * 24}).url.path == "/"
     assert visitor.get("/jobs").url.path == "/jobs"
 

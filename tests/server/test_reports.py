@@ -16,7 +16,7 @@ from tests.server.forms import JUNIT_CHILDREN, JUNIT_OPTIONAL, JUNIT_REQUIRED, S
 from warpwatch.server.reports.github import check_run
 from warpwatch.server.reports.junit import junit
 from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown
-from warpwatch.server.reports.model import KINDS, Kind, Report, ReportRow, exit_code
+from warpwatch.server.reports.model import KINDS, Report, ReportRow, ReportRowKind, exit_code
 from warpwatch.server.reports.sarif import sarif
 
 NASTY = (
@@ -24,7 +24,7 @@ NASTY = (
 )
 
 
-def row(kind: Kind, number: int = 0, **fields: Any) -> ReportRow:
+def row(kind: ReportRowKind, number: int = 0, **fields: Any) -> ReportRow:
     ratio = {"slower": 1.2, "faster": 0.8, "unsure": 1.05, "accepted": 1.1}.get(kind)
     interval = {} if ratio is None else {"ratio": ratio, "low": ratio - 0.01, "high": ratio + 0.01, "rounds": 12}
     return ReportRow(
@@ -96,7 +96,7 @@ REPORTS = {
         (["not_run", "faster"], 2),
     ],
 )
-def test_exit_codes(kinds: list[Kind], code: int) -> None:
+def test_exit_codes(kinds: list[ReportRowKind], code: int) -> None:
     assert exit_code(dict.fromkeys(kinds, 1)) == code
 
 

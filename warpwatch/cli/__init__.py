@@ -12,7 +12,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Which commit made which kernel slower or wrong.",
+    help="Finds the commit that made a kernel slower or wrong.",
 )
 
 

@@ -1,4 +1,4 @@
-"""How commands ask the server, and what ends them when it cannot answer."""
+"""Connects commands to the server and turns its errors into exit code 2."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ console = Console(stderr=True, highlight=False)
 
 @contextmanager
 def asking() -> Iterator[Client]:
-    """A client of the server in the settings; what it cannot do ends the command with exit code 2."""
+    """A client of the configured server; an error ends the command with exit code 2."""
     try:
         yield Client(load_settings().server_url)
     except (ApiError, SettingError, git.GitError) as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        console.print("not waiting any longer; the jobs go on: `warpwatch status`, `warpwatch cancel`")
+        console.print("stopped waiting; the jobs continue, see `warpwatch status` or `warpwatch cancel`")
         raise typer.Exit(2) from None

@@ -1,4 +1,4 @@
-"""`warpwatch build`: compile native code, for GPUs too where there is none."""
+"""`warpwatch build`: compile native code, for GPUs even without a GPU."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from warpwatch.native import Built
 
 SIDE_BY_SIDE = 2
-"""Libraries built at once: a source that takes longest in one leaves cores to the other."""
+"""Libraries built in parallel: while one waits for its longest source, another uses the idle cores."""
 COLOURS = {"ok": "green", "build_failed": "red", "skipped": "yellow"}
 
 
 @app.command()
 def build(
-    operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build; default: all."),
+    operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build. Default: all."),
 ) -> None:
     """Compile the native libraries of this checkout for the CPU and for every CUDA architecture.
 
     Needs nvcc, but no GPU.
 
-    Exits 1 when one does not compile, 2 when an operator is unknown.
+    Exits 1 if a library does not compile, 2 if an operator is unknown.
     """
     from rich.console import Console
 
@@ -51,7 +51,7 @@ def build(
         raise typer.Exit(1)
 
 
-def _build_all(wanted: list[str]) -> list[tuple[str, str, Built]]:
+def _build_all(names: list[str]) -> list[tuple[str, str, Built]]:
     """Builds as (operator, "cpu" or "cuda", result)."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -64,15 +64,15 @@ def _build_all(wanted: list[str]) -> list[tuple[str, str, Built]]:
     builds = []
     for target in ("cpu", "cuda"):
         native.configure(root / project.native, cache, target)
-        known = native.operators()
-        unknown = sorted(set(wanted) - set(known))
+        available = native.operators()
+        unknown = sorted(set(names) - set(available))
         if unknown:
+            folder = root / project.native
             typer.echo(
-                f"no native sources for {', '.join(unknown)}; {root / project.native} has {', '.join(known) or 'none'}",
-                err=True,
+                f"no native sources for {', '.join(unknown)}; {folder} has {', '.join(available) or 'none'}", err=True
             )
             raise typer.Exit(2)
-        chosen = wanted or known
+        chosen = names or available
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             builds += [
                 (name, target, built) for name, built in zip(chosen, pool.map(native.build, chosen), strict=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 
 class ApiError(RuntimeError):
-    """The server refused a request, or cannot be reached; the message is for people.
+    """The server rejected a request or cannot be reached; the message is for people.
 
-    status is None when nothing answered.
+    status is None when the server did not respond.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -22,7 +22,7 @@ class ApiError(RuntimeError):
 
 
 class Client:
-    """Calls /api/v1 of the server at `url`; WARPWATCH_TOKEN is sent where it is set."""
+    """Calls /api/v1 of the server at `url`, with WARPWATCH_TOKEN if it is set."""
 
     def __init__(self, url: str, timeout: float = 60) -> None:
         if not url.startswith(("http://", "https://")):
@@ -31,25 +31,25 @@ class Client:
         self.timeout = timeout
 
     def get(self, path: str, **query: Any) -> Any:
-        """The JSON below /api/v1 at `path`; arguments that are None are left out."""
+        """GET `path` below /api/v1 as JSON; arguments that are None are left out."""
         text = urllib.parse.urlencode({key: value for key, value in query.items() if value is not None}, doseq=True)
         return self._call("GET", f"{path}?{text}" if text else path, None, {})
 
     def post(self, path: str, body: dict[str, Any] | None = None, idempotency_key: str | None = None) -> Any:
-        """The JSON answer to a POST of `body`."""
+        """POST `body`; returns the JSON response."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._call("POST", path, body or {}, headers)
 
     def patch(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON answer to a PATCH of `body`."""
+        """PATCH `body`; returns the JSON response."""
         return self._call("PATCH", path, body, {})
 
     def delete(self, path: str) -> None:
-        """Forget what lies at `path`."""
+        """DELETE `path`."""
         self._send("DELETE", path, None, {})
 
     def read(self, path: str) -> bytes:
-        """What lies below /api/v1 at `path`, whatever its form."""
+        """GET `path` below /api/v1 as bytes, in any format."""
         return self._send("GET", path, None, {"Accept": "*/*"})
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
@@ -75,7 +75,7 @@ class Client:
         except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
             reason = getattr(error, "reason", error)
             raise ApiError(
-                f"no Warpwatch server answers at {self.url} ({reason}); start one with `make up` or set WARPWATCH_URL"
+                f"no Warpwatch server at {self.url} ({reason}); start it with `make up`, or set WARPWATCH_URL"
             ) from None
 
 
@@ -84,10 +84,10 @@ def _explain(error: urllib.error.HTTPError) -> str:
     try:
         problem = json.load(error)
     except ValueError:
-        return f"the server answered {error.code} {error.reason}"
+        return f"the server returned {error.code} {error.reason}"
     lines = [str(problem.get("detail") or problem.get("title") or error.reason)]
     lines += [
-        f"  {entry.get('field')}: {entry.get('message')} {entry.get('remedy') or ''}".rstrip()
+        f"  {entry.get('field')}: {'; '.join(filter(None, (entry.get('message'), entry.get('remedy'))))}"
         for entry in problem.get("errors", [])
     ]
     return "\n".join(lines)

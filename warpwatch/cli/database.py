@@ -1,4 +1,4 @@
-"""`warpwatch migrate`: brings the database to the tables this version needs."""
+"""`warpwatch migrate`: upgrades the database schema."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from warpwatch.settings import SettingError, Settings, load_settings
 
 @contextmanager
 def database_url(settings: Settings) -> Iterator[str]:
-    """URL of the database that the settings name: the given one, or the embedded server, which runs at least as long as
-    the block."""
+    """URL of the configured database, or of the embedded server, which runs at least until the block ends."""
     from warpwatch.db import embedded
 
     if settings.database_url:
@@ -27,10 +26,10 @@ def database_url(settings: Settings) -> Iterator[str]:
 @app.command()
 def migrate(
     check: bool = typer.Option(
-        False, help="Change nothing; exit 1 if the migrations do not lead to the tables the code expects."
+        False, help="Change nothing; exit 1 if the migrations do not produce the schema of the code."
     ),
 ) -> None:
-    """Bring the database to the tables that this version needs."""
+    """Upgrade the database to the schema of this version."""
     from warpwatch.db.errors import EngineError
 
     try:
@@ -55,9 +54,9 @@ def _upgrade(url: str) -> None:
 def _check(url: str) -> None:
     from warpwatch.db.migrate import differences
 
-    found = differences(url)
-    if found:
+    lines = differences(url)
+    if lines:
         typer.echo("the migrations (+) and db/models (-) differ:", err=True)
-        typer.echo("\n".join(found), err=True)
+        typer.echo("\n".join(lines), err=True)
         raise typer.Exit(1)
-    typer.echo("the migrations lead to the tables of db/models")
+    typer.echo("the migrations produce the schema of db/models")

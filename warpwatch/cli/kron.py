@@ -1,4 +1,4 @@
-"""`warpwatch kron`: check, bench or profile the factorized linear layer of this checkout, without server or database."""
+"""`warpwatch kron`: check, bench or profile the factorized linear layer of this checkout, without a server."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ USAGE = """warpwatch kron [--dtype {f,d}] [--device {cpu,cuda}] batch_size facto
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def kron(context: typer.Context) -> None:
-    """Check, bench or profile two stacked factorized linear layers here, without a server (`warpwatch kron --help`)."""
-    order = parse(context.args)
+    """Check, bench or profile two stacked factorized linear layers, without a server (`warpwatch kron --help`)."""
+    command = parse(context.args)
     from warpwatch.cli import kron_layer
 
     try:
-        layer = kron_layer.Layer(order)
-        right = {"check": kron_layer.check, "bench": kron_layer.bench, "profile": kron_layer.profile}[order.mode](layer)
+        layer = kron_layer.Layer(command)
+        passed = {"check": kron_layer.check, "bench": kron_layer.bench, "profile": kron_layer.profile}[command.mode](
+            layer
+        )
     except kron_layer.KronError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    raise typer.Exit(0 if right else 1)
+    raise typer.Exit(0 if passed else 1)
 
 
 def parse(arguments: Sequence[str]) -> KronCommand:
-    """The order that the command line gives, mode first or mode last; exits 2 with the usage when it makes no sense."""
+    """Parses the command line, with the mode first or last; prints the usage and exits 2 on an error."""
     parser = argparse.ArgumentParser(
         prog="warpwatch kron", usage=USAGE, description="Two stacked factorized linear layers."
     )
@@ -52,7 +54,7 @@ def parse(arguments: Sequence[str]) -> KronCommand:
     if len(modes) != 1:
         parser.error(f"name one of {', '.join(MODES)}")
     if bad := next((word for word in sizes if not word.isascii() or not word.isdigit() or int(word) < 1), None):
-        parser.error(f"{bad!r} is no size: batch_size and factors are whole numbers from 1")
+        parser.error(f"{bad!r} is not a size: batch_size and factors are whole numbers from 1")
     if len(sizes) < 2:
         parser.error("batch_size and at least one factor are needed")
     if min(given.wait, given.warmup) < 0 or given.active < 1:

@@ -35,7 +35,7 @@ DIRECTIONS: tuple[Direction, Direction] = ("fwd", "bwd")
 
 
 class KronError(Exception):
-    """The order names something that is not here; the message says what there is."""
+    """The command names something that does not exist; the message lists what exists."""
 
 
 class Layer:
@@ -55,7 +55,7 @@ class Layer:
 
     @cached_property
     def variants(self) -> dict[str, Variant]:
-        """The variants that can run this order; the others are named on standard error with the reason."""
+        """The variants that can run this command; the others are listed on standard error with the reason."""
         runnable = {}
         for name, variant in self.operator.variants.items():
             reason = self._reason_unsupported(variant)
@@ -131,7 +131,7 @@ def bench(layer: Layer) -> bool:
 
 
 def profile(layer: Layer) -> bool:
-    """Profiles forward plus backward steps of one variant and writes each trace to {impl}_{dtype}_{f1xf2}.{step}.json."""
+    """Profiles forward and backward of one variant; writes each trace to {impl}_{dtype}_{f1xf2}.{step}.json."""
     order = layer.order
     variant = layer.variants.get(order.implementation)
     if variant is None:

@@ -1,4 +1,4 @@
-"""What `warpwatch kron` was asked for."""
+"""The parsed command line of `warpwatch kron`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KronCommand:
-    """What was asked for. factors are in command-line order: the first belongs to the fastest axis of x."""
+    """The parsed command line. factors are in command-line order: the first belongs to the fastest axis of x."""
 
     mode: str
     dtype: str

@@ -1,4 +1,4 @@
-"""`warpwatch prove`: shows that what checks and times kernels finds every fault that was planted for it, and no other."""
+"""`warpwatch prove`: self-tests. Planted bugs and benchmark cheats must be caught, correct variants must pass."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ _STYLES = {"caught": "none", "not_run": "dim", "otherwise": "yellow", "survived"
 
 @app.command()
 def prove(
-    kind: str = typer.Argument("all", help="mutants (wrong results), cheaters (wrong times) or all."),
-    device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
-    seeds: int = typer.Option(3, min=0, help="Seeds that the right variants beside them are checked with."),
+    kind: str = typer.Argument("all", help="mutants (planted bugs), cheaters (benchmark cheats) or all."),
+    device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto: the first GPU, else the CPU."),
+    seeds: int = typer.Option(3, min=0, help="Seeds for the correct variants, which must raise no alarm."),
     operators: str | None = typer.Option(
-        None, help="Operators of the adversaries, separated by commas; all by default."
+        None, help="Operators of the planted faults, separated by commas. Default: all."
     ),
-    submit: bool = typer.Option(False, help="Show the outcome on the server's page of proofs."),
+    submit: bool = typer.Option(False, help="Publish the outcome on the Self-tests page of the server."),
 ) -> None:
-    """Run planted faults and deliberate cheats; exit 1 when one is not caught and named, or when something right is
-    accused."""
+    """Run the self-tests; exit 1 when a fault is missed or named wrongly, or a correct variant raises an alarm."""
     from warpwatch.worker.checkout import Host, Tools
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.proving import KINDS
@@ -40,11 +39,11 @@ def prove(
 
     try:
         if kind not in (*KINDS, "all"):
-            raise ValueError(f"there are no {kind!r}; choose from {', '.join(KINDS)}, all")
-        wanted = [word.strip() for word in operators.split(",")] if operators else None
+            raise ValueError(f"unknown kind {kind!r}; choose from {', '.join(KINDS)}, all")
+        names = [name.strip() for name in operators.split(",")] if operators else None
         tools = Tools(Host(load_settings(), choose_device(device)))
         try:
-            holds = [_prove(one, tools, seeds, wanted, submit) for one in (KINDS if kind == "all" else [kind])]
+            holds = [_prove(name, tools, seeds, names, submit) for name in (KINDS if kind == "all" else [kind])]
         finally:
             tools.close()
     except (git.GitError, SettingError, CannotRunError, ValueError, OSError, RuntimeError) as error:
@@ -59,7 +58,7 @@ def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, sub
 
     client = Client(load_settings().server_url) if submit else None
     if client is not None:
-        # Better to hear now than in minutes that there is no server, or none with these tables.
+        # Fails at once, not after minutes, if there is no server or its schema is outdated.
         client.get("/proofs")
     environment, _ = tools.identify(_Quiet())
     with console.status(f"{kind} on {environment.device_name} …") as status:
@@ -67,7 +66,7 @@ def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, sub
     _show(proof, environment)
     if client is not None:
         client.post("/proofs", _body(proof, environment))
-        console.print(f"shown at {client.url}/proofs", highlight=False)
+        console.print(f"published at {client.url}/proofs", highlight=False)
     return proof.holds
 
 
@@ -77,7 +76,7 @@ def _body(proof: Proof, environment: Environment) -> dict[str, Any]:
 
 
 def _show(proof: Proof, environment: Environment) -> None:
-    """A line for each, in columns that no narrow terminal breaks; what was said of it only where it was not caught."""
+    """Prints one line per planted fault, with its message only if it was not caught."""
     console.print(f"{proof.kind} on {environment.device_name}", style="bold", highlight=False)
     rows = [
         (fault.outcome.replace("_", " "), f"{fault.operator} {fault.variant}", fault.caught_by)
@@ -95,19 +94,17 @@ def _show(proof: Proof, environment: Environment) -> None:
     elsewhere = f", {counts['not_run']} cannot run on this device" if counts["not_run"] else ""
     console.print(f"{counts['caught']} of {ran} {proof.kind} caught and named{elsewhere}", highlight=False)
     console.print(
-        f"right variants: {proof.clean_runs} runs over {proof.seeds} seeds found nothing, "
-        f"{len(proof.false_alarms)} accused",
+        f"correct variants: {proof.clean_runs} runs over {proof.seeds} seeds passed, "
+        f"{len(proof.false_alarms)} false alarms",
         highlight=False,
     )
     for alarm in proof.false_alarms:
         where = f"{alarm.operator} {alarm.variant} {alarm.case} seed {alarm.seed}"
-        console.print(
-            f"{where} is right and was called wrong: {alarm.message}", style="red", markup=False, soft_wrap=True
-        )
+        console.print(f"false alarm, {where}: {alarm.message}", style="red", markup=False, soft_wrap=True)
 
 
 class _Quiet:
-    """A reporter that shows the newest step alone."""
+    """A reporter that shows only the current step."""
 
     def __init__(self, status: Any = None) -> None:
         self._status = status
@@ -117,7 +114,7 @@ class _Quiet:
             self._status.update(text[:100].replace("[", r"\["))
 
     def progress(self, done: int, total: int, text: str) -> None:
-        """Steps show in the log."""
+        """Not shown; the log shows the steps."""
 
     def should_stop(self) -> str | None:
         return None

@@ -1,4 +1,4 @@
-"""`warpwatch schedule …`: what the server measures without anybody asking."""
+"""`warpwatch schedule …`: recurring runs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from warpwatch.cli.asking import asking
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.repository import choose_repository
 
-schedule_app = typer.Typer(
-    no_args_is_help=True, help="What is measured without anybody asking, within budgets of device minutes."
-)
+schedule_app = typer.Typer(no_args_is_help=True, help="Recurring runs within budgets of device minutes.")
 app.add_typer(schedule_app, name="schedule")
-WHICH = typer.Argument(..., metavar="SCHEDULE", help="Its number or its name; see `warpwatch schedule list`.")
+WHICH = typer.Argument(..., metavar="SCHEDULE", help="Number or name; see `warpwatch schedule list`.")
 
 
 @schedule_app.command("list")
 def list_schedules(
-    repository: str | None = typer.Option(None, help="Those of one repository alone."),
-    as_json: bool = typer.Option(False, "--json", help="Print them as JSON."),
+    repository: str | None = typer.Option(None, help="Only this repository."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """List schedules: when each is due, what it spent in the last 24 hours, and what its last turn did."""
+    """List schedules with next run, budget used in the last 24 hours, and last outcome."""
     with asking() as client:
         rows = _all(client, repository)
         if as_json:
@@ -37,22 +35,20 @@ def list_schedules(
 def add_schedule(
     name: str,
     kind: str = typer.Argument(
-        ..., help="suite: the newest commit; rerun: a measured one once more; backfill: holes in histories."
+        ..., help="suite: the newest commit; rerun: a measured commit again; backfill: unmeasured commits."
     ),
-    repository: str | None = typer.Option(None, help="By default the one you stand in, or the only one."),
+    repository: str | None = typer.Option(None, help="Default: the repository of the current folder, or the only one."),
     cron: str = typer.Option("0 2 * * *", help="minute hour day month weekday, in UTC."),
-    budget: int = typer.Option(60, help="Device minutes in any 24 hours, over all devices."),
-    kinds: str = typer.Option("", help="check, bench, profile; separated by commas. By default what the kind needs."),
-    operators: str = typer.Option("", help="Separated by commas; all by default."),
-    suite: str = typer.Option("quick", help="Which cases."),
-    device: str = typer.Option("all", help="A device's key, or cpu, cuda or all."),
-    priority: int = typer.Option(-5, help="-10 to 10; higher runs earlier. What people ask for has 0."),
-    skip_unchanged: bool = typer.Option(
-        False, help="For suite: leave out operators whose sources were measured before."
-    ),
-    disabled: bool = typer.Option(False, help="Do not take turns yet."),
+    budget: int = typer.Option(60, help="Device minutes per 24 hours, over all devices."),
+    kinds: str = typer.Option("", help="check, bench, profile; separated by commas. Default: depends on the kind."),
+    operators: str = typer.Option("", help="Separated by commas. Default: all."),
+    suite: str = typer.Option("quick", help="Suite of cases."),
+    device: str = typer.Option("all", help="Key of a device, or cpu, cuda or all."),
+    priority: int = typer.Option(-5, help="-10 to 10; higher runs first. Submissions have 0."),
+    skip_unchanged: bool = typer.Option(False, help="Kind suite only: skip operators whose sources did not change."),
+    disabled: bool = typer.Option(False, help="Add it disabled."),
 ) -> None:
-    """Have something measured again and again."""
+    """Add a recurring run."""
     with asking() as client:
         chosen, _ = choose_repository(client, repository)
         body = {
@@ -74,7 +70,7 @@ def add_schedule(
 
 @schedule_app.command("remove")
 def remove_schedule(which: str = WHICH) -> None:
-    """Forget a schedule. What it asked for stays."""
+    """Remove a schedule. Its submissions stay."""
     with asking() as client:
         row = _find(client, which)
         client.delete(f"/schedules/{row['id']}")
@@ -83,19 +79,19 @@ def remove_schedule(which: str = WHICH) -> None:
 
 @schedule_app.command("enable")
 def enable_schedule(which: str = WHICH) -> None:
-    """Take turns again, from the next time on."""
+    """Enable a schedule from its next due time."""
     _change(which, {"enabled": True})
 
 
 @schedule_app.command("disable")
 def disable_schedule(which: str = WHICH) -> None:
-    """Take no turns."""
+    """Disable a schedule."""
     _change(which, {"enabled": False})
 
 
 @schedule_app.command("run")
 def run_schedule(which: str = WHICH) -> None:
-    """Take a turn at once, within the budget, and say what it did."""
+    """Run a schedule now, within its budget, and print the outcome."""
     with asking() as client:
         typer.echo(client.post(f"/schedules/{_find(client, which)['id']}/run")["message"])
 
@@ -118,15 +114,13 @@ def _all(client: Client, repository: str | None = None) -> list[dict[str, Any]]:
 
 def _find(client: Client, which: str) -> dict[str, Any]:
     rows = _all(client)
-    found = [row for row in rows if which in (str(row["id"]), row["name"])]
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join(f"{row['id']} ({row['repository']}: {row['name']})" for row in found or rows)
-    if found:
-        raise ApiError(f"{which!r} names more than one schedule; say the number: {listed}")
-    raise ApiError(
-        f"there is no schedule {which!r}; there are: {listed or 'none, see `warpwatch schedule add --help`'}"
-    )
+    matches = [row for row in rows if which in (str(row["id"]), row["name"])]
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join(f"{row['id']} ({row['repository']}: {row['name']})" for row in matches or rows)
+    if matches:
+        raise ApiError(f"several schedules are named {which!r}; use the number: {listed}")
+    raise ApiError(f"no schedule {which!r}; choose from: {listed or 'none yet, see `warpwatch schedule add --help`'}")
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""Commands that ask a running server: submit, status, cancel, retry, triage.
+"""Commands that need a running server: submit, status, cancel, retry, triage.
 
 Exit codes, for CI:
-0  every job ran, every result is ok (or unsupported, or skipped), and nothing is confirmed to be slower. What is unsure, and what two
-   environments make incomparable, fails nothing.
-1  a result is wrong, or something is confirmed to be slower than before.
-2  neither is so, but something could not be measured: no server answers, it refused the request, a job failed or was
-   cancelled, a build failed, a variant crashed, timed out or ran out of memory, or the wait was cut short.
+0  Every job ran, every result is ok, unsupported or skipped, and no slow-down is confirmed. Inconclusive results and
+   environment mismatches do not fail.
+1  A result is wrong, or a slow-down is confirmed.
+2  Neither of these, but something could not run: no server, a rejected request, a failed or cancelled job, a failed
+   build, a crash, a time-out, out of memory, or the wait ended early.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from warpwatch.cli.repository import choose_repository
 ENDED = {"done", "failed", "cancelled"}
 POLL_SECONDS = 0.5
 ROWS_SHOWN = 20
+NAMES = {"unsure": "inconclusive"}
+"""Shown instead of the stored kind of a finding."""
 RELATIVE = ("merge-base", "parent")
-"""Bases that the server finds: where the commit left the branch, and the commit before it."""
+"""Baselines that the server resolves: where the commit left the branch, and its parent."""
 FORMS = {
     "json": "report",
     "junit": "report.junit.xml",
@@ -37,38 +39,40 @@ FORMS = {
     "sarif": "report.sarif",
     "github": "report.github.json",
 }
-"""What --report writes, and where the server has it."""
+"""Formats of --report and their addresses on the server."""
 
 
 @app.command()
 def submit(
-    commit: str = typer.Option("HEAD", help="A commit, branch or tag, or a range A..B."),
-    repository: str | None = typer.Option(None, help="By default the one you stand in, or the only one."),
-    base: str | None = typer.Option(None, help="Hold the commit against another: a commit, merge-base or parent."),
-    branch: str | None = typer.Option(None, help="For --base merge-base; by default the branch that is watched."),
-    kinds: list[str] = typer.Option(["check,bench"], help="check, bench, profile, compare; separated by commas."),
-    operators: list[str] = typer.Option([], help="Separated by commas; all by default."),
-    variants: list[str] = typer.Option([], help="Separated by commas; all by default."),
-    cases: list[str] = typer.Option([], help="A case's key; give the option once for each."),
-    suite: str = typer.Option("quick", help="Which cases, unless --cases names them."),
-    device: str = typer.Option("all", help="A device's key, or cpu, cuda or all."),
-    priority: int = typer.Option(0, help="-10 to 10; higher runs earlier."),
+    commit: str = typer.Option("HEAD", help="A commit, branch or tag, or a range A..B, which excludes A."),
+    repository: str | None = typer.Option(None, help="Default: the repository of the current folder, or the only one."),
+    base: str | None = typer.Option(None, help="Baseline for A/B runs: a commit, merge-base or parent."),
+    branch: str | None = typer.Option(None, help="For --base merge-base. Default: the watched branch."),
+    kinds: list[str] = typer.Option(["check,bench"], help="check, bench, profile, compare (A/B); separated by commas."),
+    operators: list[str] = typer.Option([], help="Separated by commas. Default: all."),
+    variants: list[str] = typer.Option([], help="Separated by commas. Default: all."),
+    cases: list[str] = typer.Option([], help="Key of a case; repeat the option for several cases."),
+    suite: str = typer.Option("quick", help="Suite of cases, unless --cases is given."),
+    device: str = typer.Option("all", help="Key of a device, or cpu, cuda or all."),
+    priority: int = typer.Option(0, help="-10 to 10; higher runs first."),
     seed: int = typer.Option(0, help="Seed of the inputs."),
     profile: str | None = typer.Option(None, help=plans.HELP),
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
     skip_unchanged: bool = typer.Option(
-        False, help="Leave out operators whose sources were measured at an earlier commit."
+        False, help="Skip operators whose sources did not change since a measured commit."
     ),
-    idempotency_key: str | None = typer.Option(None, help="The same key twice is one submission."),
-    wait: bool = typer.Option(False, help="Follow it to its end; exit 0 fine, 1 wrong or slower, 2 could not run."),
-    timeout: float | None = typer.Option(None, help="Seconds to wait at most."),
-    report: list[str] = typer.Option(
-        [], help=f"FORM=FILE, for {', '.join(FORMS)}; waits, and may be given several times."
+    idempotency_key: str | None = typer.Option(
+        None, help="Repeating a request with the same key creates no second submission."
     ),
+    wait: bool = typer.Option(
+        False, help="Wait for the result. Exit code: 0 success, 1 wrong or slower, 2 could not run."
+    ),
+    timeout: float | None = typer.Option(None, help="Longest wait in seconds."),
+    report: list[str] = typer.Option([], help=f"FORMAT=FILE with {', '.join(FORMS)}; implies --wait, may be repeated."),
     as_json: bool = typer.Option(False, "--json", help="Print the submission as JSON."),
 ) -> None:
-    """Submit jobs to the server: commits × kinds × operators × devices."""
+    """Start a run: one job per commit, kind, operator and device."""
     reports = _reports(report)
     with asking() as client:
         name, here = choose_repository(client, repository)
@@ -101,13 +105,13 @@ def submit(
 
 @app.command()
 def status(
-    submission: int | None = typer.Argument(None, help="By default the newest one."),
-    wait: bool = typer.Option(False, help="Follow it to its end."),
-    timeout: float | None = typer.Option(None, help="Seconds to wait at most."),
-    report: list[str] = typer.Option([], help=f"FORM=FILE, for {', '.join(FORMS)}; may be given several times."),
+    submission: int | None = typer.Argument(None, help="Default: the newest submission."),
+    wait: bool = typer.Option(False, help="Wait until it is finished."),
+    timeout: float | None = typer.Option(None, help="Longest wait in seconds."),
+    report: list[str] = typer.Option([], help=f"FORMAT=FILE with {', '.join(FORMS)}; may be repeated."),
     as_json: bool = typer.Option(False, "--json", help="Print the submission as JSON."),
 ) -> None:
-    """Say how a submission fares. Exit codes as of `submit --wait`; 0 while nothing is wrong yet."""
+    """Show the state of a submission. Exit codes as in `submit --wait`; 0 while nothing has failed."""
     reports = _reports(report)
     with asking() as client:
         number = submission if submission is not None else _newest(client)
@@ -118,14 +122,14 @@ def status(
 
 
 @app.command()
-def cancel(number: int, job: bool = typer.Option(False, help="The number is a job's, not a submission's.")) -> None:
-    """Cancel a submission's jobs, or one job."""
+def cancel(number: int, job: bool = typer.Option(False, help="The number is a job, not a submission.")) -> None:
+    """Cancel the remaining jobs of a submission, or one job."""
     _change("cancel", number, job)
 
 
 @app.command()
-def retry(number: int, job: bool = typer.Option(False, help="The number is a job's, not a submission's.")) -> None:
-    """Put a submission's failed and cancelled jobs, or one job, back into the queue."""
+def retry(number: int, job: bool = typer.Option(False, help="The number is a job, not a submission.")) -> None:
+    """Queue the failed and cancelled jobs of a submission again, or one job."""
     _change("retry", number, job)
 
 
@@ -133,13 +137,13 @@ def retry(number: int, job: bool = typer.Option(False, help="The number is a job
 def triage(
     regression: int,
     state: str = typer.Argument(..., help="acknowledged, accepted, fixed, invalid or new."),
-    note: str = typer.Option("", help="Why."),
-    author: str | None = typer.Option(None, help="By default your user name."),
-    assignee: str | None = typer.Option(None, help="Who looks after it."),
-    link: str | None = typer.Option(None, help="Where it is talked about: the address of an issue or a pull request."),
-    due: str | None = typer.Option(None, help="A day, such as 2026-03-31."),
+    note: str = typer.Option("", help="The reason."),
+    author: str | None = typer.Option(None, help="Default: your user name."),
+    assignee: str | None = typer.Option(None, help="The person in charge."),
+    link: str | None = typer.Option(None, help="Discussion link: the address of an issue or a pull request."),
+    due: str | None = typer.Option(None, help="Due date, such as 2026-03-31."),
 ) -> None:
-    """Say what became of a regression or improvement."""
+    """Set the triage state of a regression or improvement."""
     with asking() as client:
         named = {"assignee": assignee, "link": link, "due_on": due}
         body = {"state": state, "note": note, "author": author or getpass.getuser()}
@@ -153,7 +157,7 @@ def _split(values: list[str]) -> list[str]:
 
 
 def _resolve(here: Path | None, ref: str) -> str:
-    """In the repository's own checkout a ref means what it means here, HEAD~2 included; elsewhere the server finds it."""
+    """Resolves a ref such as HEAD~2 in the local checkout of the repository; other refs are left to the server."""
     if here is None:
         return ref
     try:
@@ -166,32 +170,34 @@ def _resolve(here: Path | None, ref: str) -> str:
 def _newest(client: Client) -> int:
     rows = client.get("/submissions", limit=1)["items"]
     if not rows:
-        raise ApiError("nothing was submitted yet; see `warpwatch submit --help`")
+        raise ApiError("no submissions yet; see `warpwatch submit --help`")
     return int(rows[0]["id"])
 
 
-def _reports(wanted: list[str]) -> dict[str, Path]:
-    """Form → file."""
+def _reports(options: list[str]) -> dict[str, Path]:
+    """Format → file."""
     reports = {}
-    for text in wanted:
+    for text in options:
         form, separator, file = text.partition("=")
         if form not in FORMS or not separator or not file:
-            raise typer.BadParameter(f"{text!r} is not FORM=FILE with one of {', '.join(FORMS)}", param_hint="--report")
+            raise typer.BadParameter(
+                f"{text!r} is not FORMAT=FILE with one of {', '.join(FORMS)}", param_hint="--report"
+            )
         reports[form] = Path(file)
     return reports
 
 
 def _write(client: Client, number: int, reports: dict[str, Path]) -> None:
-    """Write the report on a submission in every form that was asked for."""
+    """Writes the report on a submission in every requested format."""
     for form, file in reports.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(client.read(f"/submissions/{number}/{FORMS[form]}"))
 
 
 def _follow(client: Client, number: int, timeout: float | None, reports: dict[str, Path]) -> dict[str, Any]:
-    """The submission once its jobs have ended and every suspicion about its commits is decided.
+    """Waits until all jobs are finished and all verdicts on the commits are made; returns the submission.
 
-    Reports are written in any case.
+    Reports are written even when the time-out ends the wait.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     columns = (
@@ -213,15 +219,15 @@ def _follow(client: Client, number: int, timeout: float | None, reports: dict[st
                 if not pending:
                     _write(client, number, reports)
                     return row
-                progress.update(bar, note=f"{note}; {pending} verdicts pending")
+                progress.update(bar, note=f"{note}; {pending} verdicts left")
             if deadline is not None and time.monotonic() > deadline:
                 _write(client, number, reports)
-                raise ApiError(f"submission {number} has not ended after {timeout:g} s; the jobs go on")
+                raise ApiError(f"submission {number} is not finished after {timeout:g} s; the jobs continue")
             time.sleep(POLL_SECONDS)
 
 
 def _report(client: Client, row: dict[str, Any], as_json: bool) -> None:
-    """Print how it went and exit accordingly."""
+    """Prints the outcome and exits with the code of the report."""
     report = client.get(f"/submissions/{row['id']}/report")
     if as_json:
         regressions = client.get(f"/submissions/{row['id']}/verdicts")["regressions"]
@@ -235,20 +241,20 @@ def _report(client: Client, row: dict[str, Any], as_json: bool) -> None:
 
 
 def _show(report: dict[str, Any]) -> None:
-    """The worst of what matters, with what to run to see each again."""
+    """Prints the worst findings with their reproduce commands."""
     for row in report["rows"][:ROWS_SHOWN]:
         cell = " ".join(part for part in (row["operator"], row["variant"], row["case"]) if part)
         ratio = f" × {row['ratio']:.3f}" if row["ratio"] is not None else ""
-        against = f" against {row['base_sha'][:9]}" if row["base_sha"] else ""
-        said = f": {row['message']}" if row["message"] and row["ratio"] is None else ""
-        typer.echo(
-            f"  {row['kind'].replace('_', ' ')}: {cell} on {row['device']}{ratio} at {row['head_sha'][:9]}{against}{said}"
-        )
+        baseline = f" vs {row['base_sha'][:9]}" if row["base_sha"] else ""
+        message = f": {row['message']}" if row["message"] and row["ratio"] is None else ""
+        name = NAMES.get(row["kind"], row["kind"].replace("_", " "))
+        commits = f"{row['head_sha'][:9]}{baseline}"
+        typer.echo(f"  {name}: {cell} on {row['device']}{ratio} at {commits}{message}")
         if row["kind"] != "faster":
             typer.echo(f"    {row['replay']}\n    {row['url']}")
-    left = len(report["rows"]) + report["left_out"] - ROWS_SHOWN
-    if left > 0:
-        typer.echo(f"  and {left} more: {report['url']}")
+    hidden = len(report["rows"]) + report["left_out"] - ROWS_SHOWN
+    if hidden > 0:
+        typer.echo(f"  and {hidden} more: {report['url']}")
 
 
 def _change(verb: str, number: int, is_job: bool) -> None:

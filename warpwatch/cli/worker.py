@@ -1,4 +1,4 @@
-"""`warpwatch worker` serves a queue, `warpwatch devices` says which there can be."""
+"""`warpwatch worker` runs the jobs of a device; `warpwatch devices` lists the devices of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warpwatch.settings import SettingError, load_settings
 
 @app.command()
 def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …")) -> None:
-    """Measure what is asked for, until Ctrl-C or SIGTERM; then a running job goes back into the queue."""
+    """Run jobs until Ctrl-C or SIGTERM; a running job then returns to the queue."""
     from warpwatch.cli.database import database_url
     from warpwatch.db.errors import EngineError, SchemaOutdatedError
     from warpwatch.db.migrate import pending
@@ -38,7 +38,7 @@ def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cu
 
 @app.command()
 def devices() -> None:
-    """List the devices of this machine, as `--device` takes them."""
+    """List the devices of this machine, in the form of `--device`."""
     from warpwatch.worker.devices import find_devices
 
     for device in find_devices():

@@ -20,9 +20,11 @@ function withTheme(layout) {
   return result;
 }
 
+// Plotly can upload a chart to a cloud service. Data must not leave this host, so its button and its address are removed.
 const CONFIG = {
-  responsive: true, displaylogo: false,
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"],
+  responsive: true, displaylogo: false, plotlyServerURL: "", showSendToCloud: false,
+  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"],
+  toImageButtonOptions: { format: "png", scale: 2, filename: "warpwatch" },
 };
 
 async function draw(place) {

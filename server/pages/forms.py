@@ -1,0 +1,44 @@
+"""Messages beside the fields of a form."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from warpwatch.server.http.problems import FieldError, Problem
+from warpwatch.server.http.validation import explain
+
+EMPTY_FIELDS = {
+    "repository": "Choose a repository.",
+    "commits": "Enter a commit, branch or range.",
+    "kinds": "Choose at least one kind.",
+    "kind": "Choose a kind.",
+    "name": "Enter a name.",
+    "cron": "Enter a cron expression.",
+    "budget_minutes": "Enter a number of device minutes.",
+}
+"""What to say of a field that was left empty."""
+_EMPTY = ("missing", "too_short", "string_too_short")
+
+
+def field_message(error: FieldError) -> str:
+    """What is wrong with a field and what to use instead, as a sentence."""
+    return _sentence(error.message, error.remedy)
+
+
+def form_errors(error: ValidationError | Problem) -> dict[str, str]:
+    """A message for every field at fault; a problem that names no field is raised again."""
+    if isinstance(error, Problem):
+        if not error.errors:
+            raise error
+        return {entry.field.partition("[")[0]: field_message(entry) for entry in error.errors}
+    messages = {}
+    for entry in error.errors():
+        field = str(entry["loc"][0])
+        is_empty = entry["type"] in _EMPTY and field in EMPTY_FIELDS
+        messages[field] = EMPTY_FIELDS[field] if is_empty else _sentence(*explain(entry))
+    return messages
+
+
+def _sentence(message: str, remedy: str) -> str:
+    text = "; ".join(part for part in (message, remedy) if part)
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

@@ -1,0 +1,34 @@
+"""How verdicts are made: the steps from a suspicion to a culprit, and every threshold per kind of device."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from warpwatch.server.figures.formats import change, duration, share
+from warpwatch.server.pages.render import Page
+from warpwatch.server.verdicts.thresholds import ThresholdRow, list_thresholds
+
+router = APIRouter()
+
+
+@router.get("/verdicts")
+def verdicts(page: Page) -> Response:
+    """The steps of a verdict and the table of thresholds."""
+    rows = list_thresholds()
+    return page.page(
+        "verdicts.html",
+        json="/verdicts/thresholds",
+        rows=[(row, {kind: threshold_text(row, kind) for kind in row.values}) for row in rows],
+    )
+
+
+def threshold_text(row: ThresholdRow, kind: str) -> str:
+    """The value of a threshold with its unit, as pages show numbers; an en dash where the kind of device has none."""
+    value = next((value for name, value in row.values.items() if name == kind), None)
+    if value is None:
+        return "–"
+    if row.unit == "ratio":
+        return change(value)
+    if row.unit == "ns":
+        return duration(value)
+    return share(value) if row.unit in ("share of the time", "probability") else f"{value:g}"
