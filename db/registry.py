@@ -41,9 +41,12 @@ class NewCommit:
     subject: str
 
 
-def ensure_repository(s: Session, name: str, url: str) -> int:
-    """The id of the repository called `name`; a new url replaces the old one."""
-    upsert(s, RepositoryRecord, [{"name": name, "url": url}], key=["name"], refresh=["url"])
+def ensure_repository(s: Session, name: str, url: str, *, is_example: bool = False) -> int:
+    """The id of the repository called `name`; a new url replaces the old one.
+
+    is_example: whether a repository that this call makes holds data shipped with Warpwatch.
+    """
+    upsert(s, RepositoryRecord, [{"name": name, "url": url, "is_example": is_example}], key=["name"], refresh=["url"])
     return s.scalars(select(RepositoryRecord.id).where(RepositoryRecord.name == name)).one()
 
 

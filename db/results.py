@@ -294,6 +294,7 @@ def _record_comparisons(
                 "head_commit_id": job.commit_id,
                 "status": Status(row.status),
                 "message": storable(row.message),
+                "reason": row.reason,
                 "base_ns": row.base_ns,
                 "head_ns": row.head_ns,
             }

@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import text
 
-from warpwatch.db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_page, fetch_scalar
+from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_page, fetch_scalar
 from warpwatch.db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow, UnchangedRow
 
 _REPOSITORIES = """
 SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch,
      status_url,
-       webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token
+       webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token, is_example
 FROM repositories
 """
 
@@ -95,14 +95,14 @@ def find_commit(session: Session, repository_id: int, sha: str) -> CommitRow | N
 def list_unchanged(session: Session, commit_id: int) -> list[UnchangedRow]:
     """The operators that were not measured at the commit because they are those of another, by name."""
     sql = f"""
-    SELECT operators.name AS operator, left_out.since, measured.id AS since_id
+    SELECT operators.name AS operator, measured.sha AS since, measured.id AS since_id
     FROM commits
     CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (operator_id) operator_id, {UNCHANGED_SINCE} AS since {_LEFT_OUT}
+        SELECT DISTINCT ON (operator_id) operator_id, unchanged_since_commit_id {_LEFT_OUT}
         ORDER BY operator_id, jobs.id DESC
     ) AS left_out
     JOIN operators ON operators.id = left_out.operator_id
-    JOIN commits AS measured ON measured.repository_id = commits.repository_id AND measured.sha = left_out.since
+    JOIN commits AS measured ON measured.id = left_out.unchanged_since_commit_id
     WHERE commits.id = :commit_id ORDER BY operators.name
     """
     return fetch(session, UnchangedRow, sql, commit_id=commit_id)

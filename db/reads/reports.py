@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpwatch.db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_scalar
+from warpwatch.contract.words import Reason
+from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
 from warpwatch.db.reads.replay import run_command, submit_command
 from warpwatch.db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 
@@ -40,14 +41,15 @@ WHERE submissions.id = :id ORDER BY results.id LIMIT :limit
 """
 
 _JOBS = f"""
-SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, operators.name AS operator, devices.key AS device_key,
+SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, jobs.reason, operators.name AS operator, devices.key AS device_key,
        devices.kind AS device_kind, commits.sha AS head_sha, base.sha AS base_sha, jobs.spec,
-       {UNCHANGED_SINCE} AS unchanged_since
+       measured.sha AS unchanged_since
 FROM jobs
 JOIN operators ON operators.id = jobs.operator_id
 JOIN devices ON devices.id = jobs.device_id
 JOIN commits ON commits.id = jobs.commit_id
 LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
+LEFT JOIN commits AS measured ON measured.id = jobs.unchanged_since_commit_id
 WHERE submission_id = :id AND (state IN ('failed', 'cancelled') OR {IS_UNCHANGED})
 ORDER BY jobs.id LIMIT :limit
 """
@@ -61,7 +63,7 @@ LEFT JOIN LATERAL (
 
 # What was repeated is said by the longer comparison.
 _PAIRS = f"""
-SELECT jobs.id AS job_id, comparisons.status, comparisons.message, base_ns, head_ns, operators.name AS operator,
+SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns, operators.name AS operator,
        variants.name AS variant, cases.key AS case, devices.key AS device_key, devices.kind AS device_kind,
        head.sha AS head_sha, base.sha AS base_sha,
        EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id {_FIRST}
@@ -179,11 +181,13 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         return None
     repository = found.repository
 
-    def job(job_id: int, state: str, message: str, unchanged_since: str | None, **cell: Any) -> JobFact:
+    def job(
+        job_id: int, state: str, message: str, reason: str | None, unchanged_since: str | None, **cell: Any
+    ) -> JobFact:
         kind, spec = cell.pop("kind"), cell.pop("spec")
         replay = _submit(repository, kind, spec.get("variants") or (), spec.get("cases") or (), spec, **cell)
         where = CellFact(variant=None, case=None, replay=replay, **cell)
-        return JobFact(job_id, kind, state, message, unchanged_since, where)
+        return JobFact(job_id, kind, state, message, _reason(reason), unchanged_since, where)
 
     def fault(
         job_id: int, kind: str, status: str, message: str, known_before: bool, spec: dict[str, Any], **cell: Any
@@ -201,12 +205,13 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         job_id: int,
         status: str,
         message: str,
+        reason: str | None,
         base_ns: list[float],
         head_ns: list[float],
         is_accepted: bool,
         **cell: Any,
     ) -> PairFact:
-        return PairFact(job_id, status, message, base_ns, head_ns, is_accepted, compared(**cell))
+        return PairFact(job_id, status, message, _reason(reason), base_ns, head_ns, is_accepted, compared(**cell))
 
     def change(**columns: Any) -> ChangeFact:
         own = {name: columns.pop(name) for name in _CHANGE_FIELDS}
@@ -221,6 +226,10 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
 
 
 _CHANGE_FIELDS = ("regression_id", "direction", "verdict", "state", "ratio", "low", "high", "rounds", "message")
+
+
+def _reason(column: str | None) -> Reason | None:
+    return None if column is None else Reason(column)
 
 
 def _submit(repository: str, kind: str, variants: Any, cases: Any, spec: dict[str, Any], **cell: Any) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
-    """branch: the one that is watched, None for the default one.
+    """branch: the one that is watched, None for the default one. is_example: its history was shipped with Warpwatch.
 
-    What webhooks are signed with is never told, only that it is set.
+    The secret that signs webhooks is never returned, only whether one is set.
     """
 
     id: int
@@ -22,6 +22,7 @@ class RepositoryRow:
     status_url: str | None = None
     has_webhook_secret: bool = False
     has_status_token: bool = False
+    is_example: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from warpwatch.contract.words import Reason
+
 
 @dataclass(frozen=True, slots=True)
 class CellFact:
@@ -23,12 +25,16 @@ class CellFact:
 
 @dataclass(frozen=True, slots=True)
 class JobFact:
-    """A job that has not ended well, or that had nothing to do. state: queued | running | done | failed | cancelled."""
+    """A job that has not ended well, or that had nothing to do.
+
+    state: contract.words.JobState. unchanged_since: the commit that was measured, where it had nothing to do.
+    """
 
     job_id: int
     kind: str
     state: str
     message: str
+    reason: Reason | None
     unchanged_since: str | None
     cell: CellFact
 
@@ -58,6 +64,7 @@ class PairFact:
     job_id: int
     status: str
     message: str
+    reason: Reason | None
     base_ns: list[float]
     head_ns: list[float]
     is_accepted: bool
