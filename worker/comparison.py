@@ -187,9 +187,7 @@ class _Rounds:
             (verb, side) for verb, order in (("prepare", both), ("sample", turns), ("finish", both)) for side in order
         ]
 
-    def _end(
-        self, found: Comparison, status: Status, message: str, reason: Reason | None = None
-    ) -> Comparison:
+    def _end(self, found: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
         """The comparison without its rounds; what `prepare` laid out is given back where its child still lives."""
         for side in (self._base, self._head):
             if side.checkout.running:

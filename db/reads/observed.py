@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpwatch.contract.words import Reason
-
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
 
 BEFORE, AFTER = 128, 32

@@ -12,7 +12,7 @@ from warpwatch.db.reads.rows.builds import BuildView, CodeChange, CodeCommit, Co
 from warpwatch.db.reads.rows.code import CaseRow, CommitRow, OperatorRow, RepositoryRow, UnchangedRow
 from warpwatch.db.reads.rows.devices import DeviceRow, EnvironmentView, HealthRow, JobStatusRow, WorkerRow
 from warpwatch.db.reads.rows.proofs import FalseAlarmView, PlantedFaultView, ProofView
-from warpwatch.db.reads.rows.schedules import AlarmRow, ScheduleRow, alarm
+from warpwatch.db.reads.rows.schedules import ScheduleRow
 from warpwatch.db.reads.rows.timings import (
     CommitCell,
     CommitDetail,
@@ -60,7 +60,6 @@ class Page(Generic[Item]):
 
 
 __all__ = [
-    "AlarmRow",
     "BuildView",
     "CaseRow",
     "CodeChange",
@@ -110,5 +109,4 @@ __all__ = [
     "UnchangedRow",
     "Verdicts",
     "WorkerRow",
-    "alarm",
 ]
