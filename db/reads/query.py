@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session as Session
 
 from warpwatch.contract.words import Reason
-from warpwatch.db.reads.rows import Page
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """One page of a list, newest first; `next_before` is the cursor of the following page, None on the last."""
+
+    items: list[Item]
+    next_before: int | None
+
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.db.reads.rows import Page
+from warpwatch.db.reads.query import Page
 from warpwatch.server.explanation.alarms import AlarmRow
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented

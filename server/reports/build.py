@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from warpwatch.contract.words import Reason
-from warpwatch.db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 from warpwatch.server.reports.model import KINDS, Conclusion, Kind, Report, ReportRow, exit_code
 from warpwatch.server.verdicts.held import classify_pairs
 

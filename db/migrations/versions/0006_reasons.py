@@ -50,7 +50,7 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("reason", sa.Text(), nullable=True))
     commit = sa.ForeignKey("commits.id", ondelete="SET NULL")
     op.add_column("jobs", sa.Column("unchanged_since_commit_id", sa.BigInteger(), commit, nullable=True))
-    example = sa.Column("is_example", sa.Boolean(), server_default="false", nullable=False)
+    example: sa.Column[bool] = sa.Column("is_example", sa.Boolean(), server_default="false", nullable=False)
     op.add_column("repositories", example)
     for statement in (_UNCHANGED_JOBS, _UNFIT_JOBS, _UNFIT_RUNS, _MISMATCHED_JOBS, _MISMATCHED_RUNS, _FAILED_BASES, _EXAMPLES):
         op.execute(statement)
