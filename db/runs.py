@@ -102,7 +102,7 @@ def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> N
 
 
 def finish_run(s: Session, run_id: int, outcome: RunOutcome) -> None:
-    """Records everything the run found and ends its job, in one transaction; StaleRunError when the job is not its own."""
+    """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own the job."""
     run, job = own(s, run_id)
     run.environment_id = record_outcome(s, job, run, outcome)
     _end(s, run, job, RunState.DONE, JobState.DONE, "")

@@ -24,7 +24,10 @@ class Stopped(Exception):  # noqa: N818 - it is a request from outside, not an e
 
 
 class CannotRunError(RuntimeError):
-    """The job could not be run at all, so there is no result to record; `retry` says whether another attempt may help."""
+    """The job could not be run at all, so there is no result to record.
+
+    retry: whether another attempt may help. reason: what code decides by; the message is for people.
+    """
 
     def __init__(self, message: str, *, retry: bool = False, reason: Reason | None = None) -> None:
         super().__init__(message)

@@ -17,8 +17,8 @@ PACE_RUNS = 50
 """Newest runs of a worker from which the usual duration of its jobs is taken."""
 PACE_FACTOR = 5.0
 PACE_LEAST_SECONDS = 600.0
-"""A worker is late when it has given no result for PACE_FACTOR times the 95th percentile of its jobs' durations, and for
-at least PACE_LEAST_SECONDS."""
+"""A worker is late when it has given no result for PACE_FACTOR times the 95th percentile of its jobs' durations, and
+for at least PACE_LEAST_SECONDS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class StaleDevice:
 def list_stale_devices(session: Session, now: datetime, lease_seconds: float) -> list[StaleDevice]:
     """Devices for which jobs have waited for a lease while no worker of the device was alive."""
     sql = """
-    SELECT devices.key AS device_key, devices.kind AS device_kind, waiting.queued, waiting.oldest_at, heard.last_heard_at,
+    SELECT devices.key AS device_key, devices.kind AS device_kind, waiting.queued, waiting.oldest_at,
+         heard.last_heard_at,
          waiting.job_id
     FROM (SELECT device_id, count(*) AS queued, min(created_at) AS oldest_at, min(id) AS job_id
           FROM jobs WHERE state = 'queued' GROUP BY device_id) AS waiting

@@ -145,7 +145,7 @@ class _Before(NamedTuple):
 
 
 def read_builds(session: Session, commit: CommitRow) -> list[BuildView]:
-    """Every build of a commit, with what changed in its machine code since the nearest earlier commit that was built."""
+    """Every build of a commit, with the changes of its machine code since the nearest earlier commit with a build."""
 
     def found(operator_id: int, environment_id: int, resources: list[Any], **columns: Any) -> _Found:
         return _Found(operator_id, environment_id, BuildView(resources=kernel_codes(resources), **columns))

@@ -192,7 +192,7 @@ def list_choices(session: Session, repository_id: int) -> dict[str, list[str]]:
 
 
 def find_ordinal(session: Session, repository_id: int, sha: str) -> int | None:
-    """Where a commit stands in history, by its id or a unique beginning of it; None when it is not known or not unique."""
+    """The ordinal of a commit, by its id or a unique prefix of it; None when it is not known or not unique."""
     sql = """
     SELECT ordinal FROM commits WHERE repository_id = :repository_id AND sha >= :sha AND sha < :sha || 'g' LIMIT 2
     """

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import text
 
 from warpwatch.db.reads.query import Page, Session, fetch, fetch_one, fetch_page
-from warpwatch.db.results import unpack_samples
+from warpwatch.db.samples import unpack_samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,10 @@ def list_all_regressions(session: Session, repository_id: int, question: Questio
 def _worst_first(
     session: Session, repository_id: int, question: Question, limit: int, skip: int
 ) -> list[RegressionRow]:
-    sql = f"{_REGRESSIONS} WHERE {MATCHES} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip"
+    sql = f"""
+    {_REGRESSIONS} WHERE {MATCHES}
+    ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip
+    """
     return fetch(
         session, RegressionRow, sql, repository_id=repository_id, limit=limit, skip=skip, **question.parameters
     )
@@ -319,7 +322,10 @@ def read_verdicts(session: Session, submission_id: int) -> Verdicts:
          AND judged_at IS NULL)
          + (SELECT count(*) FROM regressions WHERE verdict = 'suspected' AND settled_at IS NULL AND {_OF_SUBMISSION})
     """
-    confirmed = f"{_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id"
+    confirmed = f"""
+    {_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION}
+    ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id
+    """
     return Verdicts(
         fetch_scalar(session, sql, submission_id=submission_id),
         fetch(session, RegressionRow, confirmed, submission_id=submission_id),

@@ -143,7 +143,8 @@ WHERE submissions.id = :id ORDER BY results.id LIMIT :limit
 """
 
 _JOBS = f"""
-SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, jobs.reason, operators.name AS operator, devices.key AS device_key,
+SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, jobs.reason, operators.name AS operator,
+       devices.key AS device_key,
        devices.kind AS device_kind, commits.sha AS head_sha, base.sha AS base_sha, jobs.spec,
        measured.sha AS unchanged_since
 FROM jobs
@@ -165,7 +166,8 @@ LEFT JOIN LATERAL (
 
 # What was repeated is said by the longer comparison.
 _PAIRS = f"""
-SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns, operators.name AS operator,
+SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns,
+       operators.name AS operator,
        variants.name AS variant, cases.key AS case, devices.key AS device_key, devices.kind AS device_kind,
        head.sha AS head_sha, base.sha AS base_sha,
        EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id {_FIRST}

@@ -62,7 +62,11 @@ class SubmissionRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """position: how many jobs of its device come before it; None unless queued."""
+    """position: how many jobs of its device come before it; None unless queued.
+
+    reason: contract.words.Reason, None where none applies. unchanged_since: the commit whose results are this job's
+    too, where the reason is `unchanged`.
+    """
 
     id: int
     submission_id: int
@@ -76,6 +80,8 @@ class JobRow:
     attempt: int
     priority: int
     message: str
+    reason: str | None
+    unchanged_since: str | None
     progress: dict[str, Any] | None
     position: int | None
     created_at: datetime
@@ -90,6 +96,7 @@ class RunRow:
     worker: str | None
     state: str
     message: str
+    reason: str | None
     started_at: datetime
     finished_at: datetime | None
 
@@ -184,11 +191,13 @@ WITH line AS (
 )
 SELECT jobs.id, submission_id, jobs.kind, commits.sha AS commit_sha, commits.subject AS commit_subject,
      base.sha AS base_sha,
-       operators.name AS operator, devices.key AS device_key, state, attempt, priority, message, progress,
+       operators.name AS operator, devices.key AS device_key, state, attempt, priority, message,
+       jobs.reason, measured.sha AS unchanged_since, progress,
        CASE WHEN state = 'queued' THEN line.position END AS position, jobs.created_at, started_at, finished_at
 FROM jobs
 JOIN commits ON commits.id = jobs.commit_id
 LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
+LEFT JOIN commits AS measured ON measured.id = jobs.unchanged_since_commit_id
 JOIN operators ON operators.id = jobs.operator_id
 JOIN devices ON devices.id = jobs.device_id
 LEFT JOIN line ON line.id = jobs.id
@@ -226,7 +235,7 @@ def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, li
 
 
 _RUNS = """
-SELECT runs.id, attempt, workers.name AS worker, state, message, runs.started_at, finished_at
+SELECT runs.id, attempt, workers.name AS worker, state, message, reason, runs.started_at, finished_at
 FROM runs LEFT JOIN workers ON workers.id = runs.worker_id WHERE job_id = :job_id ORDER BY attempt
 """
 

@@ -18,6 +18,7 @@ from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingC
 from warpwatch.db.reads.query import Session
 
 _ORDER = ("stale_device", "stale_worker", "unfit", "missing", "vanished")
+"""Kinds of alarm, the one that stops most first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class AlarmRow:
 def list_alarms(
     session: Session, now: datetime, lease_seconds: float, repository_id: int | None = None
 ) -> list[AlarmRow]:
-    """Every alarm of the service and of one repository, or of all: first what stops everything, then what is missing."""
+    """Every alarm of the service and of one repository, or of all, in the order of _ORDER."""
     alarms = [
         *map(_stale_device, list_stale_devices(session, now, lease_seconds)),
         *map(_stale_worker, list_stale_workers(session, now, lease_seconds)),

@@ -116,14 +116,16 @@ def test_reasons_are_read_from_the_sentences_of_the_revision_before(empty_url: s
         "INSERT INTO devices (key, kind, name) VALUES ('gpu', 'cuda', '')",
         "INSERT INTO series (operator_id, case_id, variant_id, device_id, protocol, metric) "
         "VALUES (1, 1, 1, 1, '1', 'hot'), (1, 2, 1, 1, '1', 'hot')",
-        "INSERT INTO submissions (repository_id, request, origin) VALUES (1, '{}', 'api'), (2, '{}', 'example'), (3, '{}', 'form')",
+        "INSERT INTO submissions (repository_id, request, origin) "
+        "VALUES (1, '{}', 'api'), (2, '{}', 'example'), (3, '{}', 'form')",
         *(
             f"INSERT INTO jobs {ids} VALUES ({number}, 1, '{kind}', 2, 1, 1, '{{}}', '{state}', '{message}')"
             for number, (kind, state, message, _) in enumerate(SENTENCES, 1)
         ),
         "INSERT INTO runs (job_id, attempt, state, message) SELECT id, 1, 'failed', message FROM jobs",
         *(
-            "INSERT INTO comparisons (run_id, series_id, base_commit_id, head_commit_id, status, message, base_ns, head_ns) "
+            "INSERT INTO comparisons "
+            "(run_id, series_id, base_commit_id, head_commit_id, status, message, base_ns, head_ns) "
             f"VALUES (1, {number}, 1, 2, 'crashed', '{message}', '[]', '[]')"
             for number, message in enumerate(("base: it fell over", "head: it fell over"), 1)
         ),

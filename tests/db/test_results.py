@@ -19,7 +19,7 @@ from sqlalchemy import event, text
 
 from tests.db.conftest import CATALOGUE, ENVIRONMENT, World, measurement, outcome
 from warpwatch.contract.words import Status
-from warpwatch.db import registry, results, runs, traces
+from warpwatch.db import registry, runs, traces
 from warpwatch.db.errors import NotFoundError, OutcomeError
 from warpwatch.db.models import (
     BuildRecord,
@@ -36,6 +36,7 @@ from warpwatch.db.models import (
     VariantRecord,
 )
 from warpwatch.db.outcome import BuildRow, ComparisonRow, KernelRow, ResultRow, RunOutcome, TraceRow
+from warpwatch.db.samples import unpack_samples
 
 CASE = "n=16 f32 fwd"
 
@@ -82,7 +83,7 @@ def test_every_part_of_an_outcome_is_kept(world: World) -> None:
             "copy",
         )
         assert (point.commit_id, point.ordinal) == (world.commits[0], 1)
-        assert results.unpack_samples(s.get_one(SamplesRecord, point.id).data) == [999.0, 1000.0, 1001.0]
+        assert unpack_samples(s.get_one(SamplesRecord, point.id).data) == [999.0, 1000.0, 1001.0]
         assert s.query(EnvironmentRecord).one().peaks == {"copy": 1e10}
         assert s.query(VariantRecord.idea).scalar() == "plain"
         assert s.get_one(CommitRecord, world.commits[0]).catalogue == CATALOGUE
