@@ -32,6 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--reword", action="store_true", help=help_text)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    rewording.Switch.is_on = config.getoption("--reword")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests with a browser come last: from the first of them on an event loop runs in this thread, and no test may run
     its own."""

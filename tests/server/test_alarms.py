@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, GPU, Lab, catalogue
+from tests.rewording import stored
 from tests.worker.conftest import Diary
 from tests.worker.test_gate import HOT, Device
 from warpwatch.contract.words import Status
@@ -114,7 +115,7 @@ def test_an_unfit_device(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
         runs.fail_run(session, run, str(caught.value), retry=False, reason=caught.value.reason)
     (found,) = alarms(lab)
     assert (found.kind, found.device_key, found.job_id) == ("unfit", "test-gpu", job)
-    assert found.message == f"test-gpu: {caught.value}; 1 job failed for it"
+    assert found.message == f"test-gpu: {stored(str(caught.value))}; 1 job failed for it"
     with lab.database.session() as session:
         registry.set_trouble(session, lab.worker, "")
     assert [row.kind for row in alarms(lab)] == ["unfit"]
@@ -134,7 +135,7 @@ def test_an_operator_that_got_no_times_where_others_did(client: TestClient, lab:
     (found,) = alarms(lab)
     assert (found.kind, found.operator, found.commit_sha) == ("missing", "square", lab.shas[BEFORE])
     assert found.job_id == by_operator["square"]
-    assert found.message.endswith(f"job {found.job_id} failed: no compiler")
+    assert found.message.endswith(f"job {found.job_id} failed: {stored('no compiler')}")
     assert f"`warpwatch retry --job {found.job_id}`" in found.remedy
     measure(lab, BEFORE, operators=("square",))
     assert alarms(lab) == []

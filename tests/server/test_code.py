@@ -9,6 +9,7 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, commit, run_git
+from tests.rewording import stored
 from warpwatch.contract.words import Status
 
 
@@ -133,7 +134,7 @@ def test_commit_shows_every_cell(client: TestClient, lab: Lab) -> None:
     assert client.get(f"/api/v1/traces/{v1['trace_id']}").status_code == 200
     assert (v2["check_status"], v2["check_message"], v2["bench_status"], v2["median_ns"]) == (
         "wrong",
-        "it was wrong",
+        stored("it was wrong"),
         None,
         None,
     )
