@@ -54,4 +54,6 @@ def test_every_message_is_replaced_at_the_door(postgres_url: str, monkeypatch: p
     assert Comparison("v1", "n=1", "hot", "1", Status.OK).message == ""
 
 
-_MESSAGES = "SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'message'"
+_MESSAGES = (
+    "SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'message'"
+)
