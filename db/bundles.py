@@ -88,7 +88,8 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     known = bundle_known(s, bundle.sha256)
     if known is not None:
         return ImportedBundle(known, new=False, jobs=0)
-    repository_id = ensure_repository(s, bundle.repository_name, bundle.repository_url)
+    is_example = bundle.origin == "example"
+    repository_id = ensure_repository(s, bundle.repository_name, bundle.repository_url, is_example=is_example)
     commits = record_commits(s, repository_id, bundle.commits)
     submission = SubmissionRecord(repository_id=repository_id, request=bundle.request, origin=bundle.origin)
     s.add(submission)

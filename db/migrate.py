@@ -41,8 +41,8 @@ _CATALOGUE = """
 """.format(ours="c.relname NOT LIKE 'procrastinate%' AND c.relname <> 'alembic_version'")
 
 
-def upgrade(url: str) -> None:
-    """Applies every migration that is missing; safe to call from several processes at once."""
+def upgrade(url: str, revision: str = "head") -> None:
+    """Applies every migration up to `revision` that is missing; safe to call from several processes at once."""
     database = Database(url)
     try:
         with database.session() as session:
@@ -51,7 +51,7 @@ def upgrade(url: str) -> None:
             configuration = _configuration()
             configuration.attributes["connection"] = connection
             try:
-                command.upgrade(configuration, "head")
+                command.upgrade(configuration, revision)
             except (CommandError, RevisionError) as error:
                 raise SchemaTooNewError from error
     finally:

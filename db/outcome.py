@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Reason, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,7 @@ class ComparisonRow:
     message: str
     base_ns: list[float]
     head_ns: list[float]
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,12 @@ class NewCommit:
     subject: str
 
 
-def ensure_repository(s: Session, name: str, url: str) -> int:
-    """The id of the repository called `name`; a new url replaces the old one."""
-    upsert(s, RepositoryRecord, [{"name": name, "url": url}], key=["name"], refresh=["url"])
+def ensure_repository(s: Session, name: str, url: str, *, is_example: bool = False) -> int:
+    """The id of the repository called `name`; a new url replaces the old one.
+
+    is_example: whether a repository that this call makes holds data shipped with Warpwatch.
+    """
+    upsert(s, RepositoryRecord, [{"name": name, "url": url, "is_example": is_example}], key=["name"], refresh=["url"])
     return s.scalars(select(RepositoryRecord.id).where(RepositoryRecord.name == name)).one()
 
 
@@ -166,7 +169,7 @@ def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, dict[str
 def upsert(
     s: Session, table: type[Base], rows: list[dict[str, Any]], *, key: list[str], refresh: Sequence[str] = ()
 ) -> None:
-    """Inserts the rows whose key is new; of the others, brings the columns in `refresh` up to date where they differ."""
+    """Inserts the rows whose key is new, and updates the columns in `refresh` of the others where they differ."""
     if not rows:
         return
     # One order for everyone: two transactions that insert the same keys must not wait for each other.

@@ -5,10 +5,6 @@ Everything happens in the caller's transaction, which holds the fence (db.runs) 
 
 from __future__ import annotations
 
-import struct
-import sys
-import zlib
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +33,7 @@ from warpwatch.db.models import (
 )
 from warpwatch.db.outcome import BuildRow, ComparisonRow, MeasurementRow, ResultRow, RunOutcome
 from warpwatch.db.registry import ensure_environment, record_catalogue, upsert
+from warpwatch.db.samples import pack_samples
 from warpwatch.db.traces import store_trace
 
 
@@ -81,20 +78,6 @@ def record_outcome(s: Session, job: JobRecord, run: RunRecord, outcome: RunOutco
         _record_build(s, job, environment_id, outcome.build)
     _record_comparisons(s, job, run, outcome.comparisons, variants, cases)
     return environment_id
-
-
-def pack_samples(samples_ns: list[float]) -> bytes:
-    """Samples as they are stored: float32, little endian, zlib."""
-    values = array("f", samples_ns)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return zlib.compress(values.tobytes())
-
-
-def unpack_samples(data: bytes) -> list[float]:
-    """Samples, in nanoseconds, from what is stored."""
-    raw = zlib.decompress(data)
-    return list(struct.unpack(f"<{len(raw) // 4}f", raw))
 
 
 # --- names ----------------------------------------------------------------------------------------------------
@@ -294,6 +277,7 @@ def _record_comparisons(
                 "head_commit_id": job.commit_id,
                 "status": Status(row.status),
                 "message": storable(row.message),
+                "reason": row.reason,
                 "base_ns": row.base_ns,
                 "head_ns": row.head_ns,
             }

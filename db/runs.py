@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, aliased
 
-from warpwatch.contract.words import JobState, RunState
+from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.database import storable
 from warpwatch.db.errors import StaleRunError
 from warpwatch.db.live import announce
@@ -102,19 +102,17 @@ def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> N
 
 
 def finish_run(s: Session, run_id: int, outcome: RunOutcome) -> None:
-    """Records everything the run found and ends its job, in one transaction; StaleRunError when the job is not its own."""
+    """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own the job."""
     run, job = own(s, run_id)
     run.environment_id = record_outcome(s, job, run, outcome)
     _end(s, run, job, RunState.DONE, JobState.DONE, "")
 
 
-def fail_run(s: Session, run_id: int, message: str, *, retry: bool) -> None:
+def fail_run(s: Session, run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> None:
     """Ends a run that could not do its job. With `retry` the job waits again, unless this was its last attempt."""
     run, job = own(s, run_id)
-    if retry and job.attempt < job.max_attempts:
-        _end(s, run, job, RunState.FAILED, JobState.QUEUED, message)
-    else:
-        _end(s, run, job, RunState.FAILED, JobState.FAILED, message)
+    job_state = JobState.QUEUED if retry and job.attempt < job.max_attempts else JobState.FAILED
+    _end(s, run, job, RunState.FAILED, job_state, message, reason)
 
 
 def cancelled_run(s: Session, run_id: int) -> None:
@@ -186,9 +184,17 @@ def _locked(job_id: int | None) -> Any:
     return select(JobRecord).where(JobRecord.id == job_id).with_for_update().execution_options(populate_existing=True)
 
 
-def _end(s: Session, run: RunRecord, job: JobRecord, run_state: RunState, job_state: JobState, message: str) -> None:
-    run.state, run.message, run.finished_at = run_state, storable(message), func.now()
-    job.state, job.message, job.progress = job_state, storable(message), None
+def _end(
+    s: Session,
+    run: RunRecord,
+    job: JobRecord,
+    run_state: RunState,
+    job_state: JobState,
+    message: str,
+    reason: Reason | None = None,
+) -> None:
+    run.state, run.message, run.reason, run.finished_at = run_state, storable(message), reason, func.now()
+    job.state, job.message, job.reason, job.progress = job_state, storable(message), reason, None
     if job_state == JobState.QUEUED:
         job.started_at = None
         s.flush()

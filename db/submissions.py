@@ -10,23 +10,21 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from warpwatch.contract.words import JobState, RunState
+from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.live import announce
-from warpwatch.db.models import JobRecord, RunRecord, SubmissionRecord
+from warpwatch.db.models import CommitRecord, JobRecord, RunRecord, SubmissionRecord
 from warpwatch.db.queue import enqueue, withdraw
 
 ATTEMPTS = 3
 """Runs a job may lose before it fails, counted anew when a person asks for a retry."""
-UNCHANGED = "not measured: its sources are those of"
-"""How the message of a job begins that had nothing to do; the id of the commit that was measured follows."""
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """kind × commit × operator × device; see db.models.Job."""
+    """kind × commit × operator × device; see db.models.JobRecord."""
 
     kind: str
     commit_id: int
@@ -35,7 +33,7 @@ class NewJob:
     spec: dict[str, Any]
     base_commit_id: int | None = None
     unchanged_since: str | None = None
-    """Id of the commit whose results are this one's too: the job is done before it began."""
+    """Git's id of the commit whose results are this job's too: the job is done before it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class NewSubmission:
     schedule_id: int | None = None
     """What asked for it, when nobody did."""
     base_commit_id: int | None = None
-    """What the commit is held against; see db.models.Submission."""
+    """What the commit is compared with; see db.models.SubmissionRecord."""
 
 
 def create_submission(s: Session, new: NewSubmission) -> int:
@@ -104,6 +102,7 @@ def repeat(s: Session, job_id: int, **spec: Any) -> None:
 
 
 def _add_jobs(s: Session, submission_id: int, new: list[NewJob], priority: int) -> None:
+    measured = _commit_ids(s, submission_id, {job.unchanged_since for job in new if job.unchanged_since is not None})
     jobs = [
         {
             "submission_id": submission_id,
@@ -115,7 +114,7 @@ def _add_jobs(s: Session, submission_id: int, new: list[NewJob], priority: int) 
             "spec": job.spec,
             "priority": priority,
             "max_attempts": ATTEMPTS,
-            **_ended(job.unchanged_since),
+            **_end_of_unchanged(job.unchanged_since, measured),
         }
         for job in new
     ]
@@ -123,13 +122,37 @@ def _add_jobs(s: Session, submission_id: int, new: list[NewJob], priority: int) 
     enqueue(s, [job_id for job_id, job in zip(ids, new, strict=True) if job.unchanged_since is None])
 
 
-def _ended(unchanged_since: str | None) -> dict[str, Any]:
-    """The columns that say that a job has nothing to do; the same names for one that has, as one statement inserts
-    both."""
+def _commit_ids(s: Session, submission_id: int, shas: set[str]) -> dict[str, int]:
+    """The row ids of commits of the submission's repository, by git's id."""
+    if not shas:
+        return {}
+    statement = (
+        select(CommitRecord.sha, CommitRecord.id)
+        .join(SubmissionRecord, SubmissionRecord.repository_id == CommitRecord.repository_id)
+        .where(SubmissionRecord.id == submission_id, CommitRecord.sha.in_(shas))
+    )
+    ids = {row.sha: row.id for row in s.execute(statement)}
+    unknown = sorted(shas - set(ids))
+    if unknown:
+        raise NotFoundError(f"there is no commit {unknown[0]} in the repository of submission {submission_id}")
+    return ids
+
+
+def _end_of_unchanged(unchanged_since: str | None, commit_ids: dict[str, int]) -> dict[str, Any]:
+    """The columns of a job that has nothing to do. A job that has work gets the same columns, because one statement
+    inserts both."""
     if unchanged_since is None:
-        return {"state": JobState.QUEUED, "message": "", "finished_at": None, "judged_at": None}
+        columns = ("message", "reason", "unchanged_since_commit_id", "finished_at", "judged_at")
+        return {"state": JobState.QUEUED} | dict.fromkeys(columns) | {"message": ""}
     now = datetime.now(UTC)
-    return {"state": JobState.DONE, "message": f"{UNCHANGED} {unchanged_since}", "finished_at": now, "judged_at": now}
+    return {
+        "state": JobState.DONE,
+        "message": f"not measured: its sources are those of {unchanged_since}",
+        "reason": Reason.UNCHANGED,
+        "unchanged_since_commit_id": commit_ids[unchanged_since],
+        "finished_at": now,
+        "judged_at": now,
+    }
 
 
 def cancel_submission(s: Session, submission_id: int) -> int:
@@ -191,7 +214,7 @@ def _cancel(s: Session, job: JobRecord) -> None:
     if job.state == JobState.QUEUED:
         withdraw(s, [job.ticket])
     job.state = JobState.CANCELLED
-    job.message = "cancelled"
+    job.message, job.reason = "cancelled", None
     job.finished_at = func.now()
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
 
@@ -205,6 +228,7 @@ def _retry(s: Session, job: JobRecord) -> None:
     )
     job.state = JobState.QUEUED
     job.message = ""
+    job.reason = job.unchanged_since_commit_id = None
     job.progress = None
     job.judged_at = job.started_at = job.finished_at = None
     job.max_attempts = job.attempt + ATTEMPTS

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import rewording
 from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
 FAST_AND_FORGETFUL = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
@@ -26,9 +27,22 @@ _SEQUENCES = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = "Replace every message by another text, to show that nothing is decided by words (tests/rewording.py)."
+    parser.addoption("--reword", action="store_true", help=help_text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    rewording.Switch.is_on = config.getoption("--reword")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests with a browser come last: from the first of them on an event loop runs in this thread, and no test may run
     its own."""
+    if config.getoption("--reword"):
+        for item in items:
+            if item.get_closest_marker("words"):
+                item.add_marker(pytest.mark.skip(reason="it is about the words of a message"))
     items.sort(key=lambda item: bool({"page", "browser"} & set(getattr(item, "fixturenames", ()))))
 
 
@@ -43,12 +57,23 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     shutil.rmtree(embedded.data_folder(home), ignore_errors=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _reworded_contract(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With --reword, the contract's findings and comparisons carry other messages."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--reword"):
+            rewording.reword_contract(patch)
+        yield
+
+
 @pytest.fixture(scope="session")
-def migrated_url(postgres_url: str) -> str:
+def migrated_url(postgres_url: str, request: pytest.FixtureRequest) -> str:
     """The URL of a migrated database that all tests share; use `database_url`, which empties it."""
     from warpwatch.db import migrate
 
     migrate.upgrade(postgres_url)
+    if request.config.getoption("--reword"):
+        rewording.reword_database(postgres_url)
     return postgres_url
 
 

@@ -86,6 +86,13 @@ def test_imports_follow_the_layers(path: Path) -> None:
             assert is_allowed(layer, module), f"{layer} may not import {module}"
 
 
+def test_readers_do_not_import_writers() -> None:
+    for path in (ROOT / "db" / "reads").rglob("*.py"):
+        modules = {module for module in imports_of(path) if owner_of(module) == "db"}
+        readable = ("warpwatch.db.reads", "warpwatch.db.samples")
+        assert {module for module in modules if not module.startswith(readable)} == set(), path
+
+
 @pytest.mark.parametrize(
     ("library", "owners"),
     [

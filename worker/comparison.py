@@ -8,7 +8,7 @@ from statistics import mean
 
 from warpwatch.contract.outcome import Comparison, Finding, Order, Outcome
 from warpwatch.contract.protocol import METRICS, PROTOCOL, Catalogue, SampleReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
@@ -31,9 +31,6 @@ TURNS = {"cuda": 1, "cpu": 8}
 Bursts of other work on a CPU last longer than a slice, so that they mostly hit neighbouring slices alike.
 """
 
-MISMATCH = "the two commits ask for different interpreters"
-"""How a comparison that would not be about code is refused; reports know it by these words."""
-
 
 def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
     """Paired rounds and one profile per side for every (variant, case) in spec["pairs"]."""
@@ -47,7 +44,10 @@ def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path)
     )
     environment = head.checkout.environment(reporter)
     if base.checkout.environment(reporter).key != environment.key:
-        raise CannotRunError(f"{MISMATCH}, so a comparison would not be about their code")
+        raise CannotRunError(
+            "the two commits ask for different interpreters, so a comparison would not be about their code",
+            reason=Reason.INTERPRETER_MISMATCH,
+        )
     outcome = Outcome(environment, tools.peaks(head.checkout, reporter))
     expect_healthy(head.checkout, head.checkout.host.device, outcome.peaks, reporter)
     base.load()
@@ -164,7 +164,8 @@ class _Rounds:
         for verb, side in self._steps(index):
             reply = side.ask(verb, found.variant, found.case, self._budget_ns, self._rounds)
             if reply.status is not Status.OK:
-                return self._end(found, reply.status, f"{side.name}: {reply.message}")
+                reason = Reason.BASE_FAILED if side is self._base else None
+                return self._end(found, reply.status, f"{side.name}: {reply.message}", reason)
             if verb == "prepare":
                 metrics[side.name] = reply.metric or found.metric
             if len(set(metrics.values())) > 1:
@@ -186,12 +187,12 @@ class _Rounds:
             (verb, side) for verb, order in (("prepare", both), ("sample", turns), ("finish", both)) for side in order
         ]
 
-    def _end(self, found: Comparison, status: Status, message: str) -> Comparison:
+    def _end(self, found: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
         """The comparison without its rounds; what `prepare` laid out is given back where its child still lives."""
         for side in (self._base, self._head):
             if side.checkout.running:
                 side.ask("finish", found.variant, found.case, self._budget_ns, self._rounds)
-        return replace(found, status=status, message=message, base_ns=[], head_ns=[])
+        return replace(found, status=status, message=message, reason=reason, base_ns=[], head_ns=[])
 
 
 def typical(samples_ns: list[float], device_kind: str) -> float:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from warpwatch import __version__
 from warpwatch.contract.outcome import Order
+from warpwatch.contract.words import Reason
 from warpwatch.db import embedded, queue, registry, runs
 from warpwatch.db.database import Database
 from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, OutcomeError, StaleRunError
@@ -139,11 +140,11 @@ class _Worker:
             return _ending_of_stopped(order.run_id, stopped.reason)
         except UnhealthyError as error:
             reporter.log(str(error))
-            unfit = str(error)
+            unfit = error
             return lambda s: self._give_back(s, order.run_id, unfit)
         except CannotRunError as error:
             reporter.log(str(error))
-            return _failure(order.run_id, str(error), retry=error.retry)
+            return _failure(order.run_id, str(error), retry=error.retry, reason=error.reason)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end the worker, nor leave its job without an end
             _log.exception("job %d stumbled over a fault of Warpwatch itself", order.job_id)
             return _failure(order.run_id, f"internal error: {type(error).__name__}: {error}", retry=True)
@@ -151,10 +152,10 @@ class _Worker:
             reporter.close()
         return lambda s: self._finish(s, order, rows)
 
-    def _give_back(self, s: Session, run_id: int, trouble: str) -> None:
+    def _give_back(self, s: Session, run_id: int, unfit: UnhealthyError) -> None:
         """The job waits again, and the device is marked until a measurement on it succeeds."""
-        registry.set_trouble(s, self._id, trouble)
-        runs.fail_run(s, run_id, trouble, retry=True)
+        registry.set_trouble(s, self._id, str(unfit))
+        runs.fail_run(s, run_id, str(unfit), retry=unfit.retry, reason=unfit.reason)
 
     def _finish(self, s: Session, order: JobOrder, rows: RunOutcome) -> None:
         if order.kind in ("bench", "compare"):
@@ -200,8 +201,8 @@ def _ending_of_stopped(run_id: int, reason: str) -> Ending | None:
     return endings[reason]
 
 
-def _failure(run_id: int, message: str, *, retry: bool) -> Ending:
-    return lambda s: runs.fail_run(s, run_id, message, retry=retry)
+def _failure(run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> Ending:
+    return lambda s: runs.fail_run(s, run_id, message, retry=retry, reason=reason)
 
 
 class _RunReporter:

@@ -122,4 +122,4 @@ def _build(build: BuildReply) -> BuildRow:
 
 def _comparison(c: Comparison) -> ComparisonRow:
     status = c.status
-    return ComparisonRow(c.variant, c.case, c.metric, c.protocol, status, c.message, c.base_ns, c.head_ns)
+    return ComparisonRow(c.variant, c.case, c.metric, c.protocol, status, c.message, c.base_ns, c.head_ns, c.reason)

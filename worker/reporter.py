@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.words import Reason
 
 LOG_LIMIT = 2**20
 """Bytes of log that one run may leave; a kernel that prints in a loop must not fill the database."""
@@ -23,18 +24,22 @@ class Stopped(Exception):  # noqa: N818 - it is a request from outside, not an e
 
 
 class CannotRunError(RuntimeError):
-    """The job could not be run at all, so there is no result to record; `retry` says whether another attempt may help."""
+    """The job could not be run at all, so there is no result to record.
 
-    def __init__(self, message: str, *, retry: bool = False) -> None:
+    retry: whether another attempt may help. reason: what code decides by; the message is for people.
+    """
+
+    def __init__(self, message: str, *, retry: bool = False, reason: Reason | None = None) -> None:
         super().__init__(message)
         self.retry = retry
+        self.reason = reason
 
 
 class UnhealthyError(CannotRunError):
     """The device is not fit to be measured on; the message says what is the matter with it."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, retry=True)
+        super().__init__(message, retry=True, reason=Reason.UNFIT_DEVICE)
 
 
 class Reporter(Protocol):

@@ -24,6 +24,8 @@ class RepositoryRecord(Base):
     status_url: Mapped[str | None]
     """Where commit statuses are sent, with {sha} in it; None sends none."""
     status_token: Mapped[str | None]
+    is_example: Mapped[bool] = mapped_column(server_default="false")
+    """Whether its history was measured elsewhere and shipped with Warpwatch."""
     created_at: Mapped[datetime] = created()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpwatch.contract.words import Answer, Cause, ChangeDirection, Purpose, Triage, Verdict
+from warpwatch.contract.words import Answer, Cause, ChangeDirection, Purpose, Reason, Triage, Verdict
 from warpwatch.db.models.base import Base, created, one_of
 
 
@@ -16,7 +16,11 @@ class ComparisonRecord(Base):
     """Paired rounds of two commits measured in turn on one device. ratio is head over base, with its 95 % interval."""
 
     __tablename__ = "comparisons"
-    __table_args__ = (UniqueConstraint("run_id", "series_id"), Index(None, "series_id"))
+    __table_args__ = (
+        one_of("reason", Reason),
+        UniqueConstraint("run_id", "series_id"),
+        Index(None, "series_id"),
+    )
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"))
@@ -24,6 +28,8 @@ class ComparisonRecord(Base):
     head_commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
     status: Mapped[str]
     message: Mapped[str] = mapped_column(server_default="")
+    reason: Mapped[str | None]
+    """Why there are no rounds, where something other than the head is the cause."""
     base_ns: Mapped[list[Any]]
     """Median of each round; base_ns[i] and head_ns[i] were taken beside each other."""
     head_ns: Mapped[list[Any]]

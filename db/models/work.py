@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpwatch.contract.words import JobKind, JobState, RunState, ScheduleKind
+from warpwatch.contract.words import JobKind, JobState, Reason, RunState, ScheduleKind
 from warpwatch.db.models.base import Base, created, one_of
 
 
@@ -86,6 +86,7 @@ class JobRecord(Base):
     __table_args__ = (
         one_of("kind", JobKind),
         one_of("state", JobState),
+        one_of("reason", Reason),
         Index(None, "submission_id", "id"),
         Index(None, "state", "id"),
         Index(None, "operator_id", "id"),
@@ -120,6 +121,11 @@ class JobRecord(Base):
     Only a hint: begin_run decides who gets it.
     """
     message: Mapped[str] = mapped_column(server_default="")
+    """For people; what is decided from is `state` and `reason`."""
+    reason: Mapped[str | None]
+    """Why the job has no results of its own, where that is one of contract.words.Reason."""
+    unchanged_since_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
+    """The commit whose results are this job's too, where the reason is `unchanged`."""
     progress: Mapped[dict[str, Any] | None]
     """{"done": n, "total": m, "text": …} of the current run."""
     judged_at: Mapped[datetime | None]
@@ -135,6 +141,7 @@ class RunRecord(Base):
     __tablename__ = "runs"
     __table_args__ = (
         one_of("state", RunState),
+        one_of("reason", Reason),
         UniqueConstraint("job_id", "attempt"),
         Index("ix_runs_running", "heartbeat_at", postgresql_where="state = 'running'"),
         Index(None, "finished_at"),
@@ -146,6 +153,8 @@ class RunRecord(Base):
     environment_id: Mapped[int | None] = mapped_column(ForeignKey("environments.id", ondelete="SET NULL"), index=True)
     state: Mapped[str] = mapped_column(server_default=RunState.RUNNING)
     message: Mapped[str] = mapped_column(server_default="")
+    reason: Mapped[str | None]
+    """Why the run measured nothing, where that is one of contract.words.Reason."""
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()
     finished_at: Mapped[datetime | None]

@@ -2,17 +2,90 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 
-from warpwatch.db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_page, fetch_scalar
-from warpwatch.db.reads.rows import CaseRow, CommitRow, OperatorRow, Page, RepositoryRow, UnchangedRow
+from warpwatch.db.reads.query import IS_UNCHANGED, Page, Session, fetch, fetch_one, fetch_page, fetch_scalar
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryRow:
+    """branch: the one that is watched, None for the default one. is_example: its history was shipped with Warpwatch.
+
+    The secret that signs webhooks is never returned, only whether one is set.
+    """
+
+    id: int
+    name: str
+    url: str
+    commits: int
+    branch: str | None = None
+    status_url: str | None = None
+    has_webhook_secret: bool = False
+    has_status_token: bool = False
+    is_example: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRow:
+    """points: timings.
+
+    wrong, broken: variants on a case and device that were wrong, or ended in another status than ok, wrong, unsupported
+    or skipped. unchanged: operators that were not measured, because their sources are those of a commit that was.
+    """
+
+    id: int
+    sha: str
+    parent_sha: str | None
+    ordinal: int
+    author: str
+    authored_at: datetime
+    subject: str
+    points: int = 0
+    wrong: int = 0
+    broken: int = 0
+    unchanged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnchangedRow:
+    """An operator that was not measured at a commit, because its sources are those of the commit `since`, whose id is
+    `since_id`."""
+
+    operator: str
+    since: str
+    since_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    id: int
+    name: str
+    summary: str
+    variants: list[str]
+    cases: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRow:
+    id: int
+    key: str
+    sizes: dict[str, Any]
+    precision: str
+    direction: str
+    layout: str
+    suites: list[str]
+    flops: int
+    bytes: int
+
 
 _REPOSITORIES = """
 SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch,
      status_url,
-       webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token
+       webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token, is_example
 FROM repositories
 """
 
@@ -95,14 +168,14 @@ def find_commit(session: Session, repository_id: int, sha: str) -> CommitRow | N
 def list_unchanged(session: Session, commit_id: int) -> list[UnchangedRow]:
     """The operators that were not measured at the commit because they are those of another, by name."""
     sql = f"""
-    SELECT operators.name AS operator, left_out.since, measured.id AS since_id
+    SELECT operators.name AS operator, measured.sha AS since, measured.id AS since_id
     FROM commits
     CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (operator_id) operator_id, {UNCHANGED_SINCE} AS since {_LEFT_OUT}
+        SELECT DISTINCT ON (operator_id) operator_id, unchanged_since_commit_id {_LEFT_OUT}
         ORDER BY operator_id, jobs.id DESC
     ) AS left_out
     JOIN operators ON operators.id = left_out.operator_id
-    JOIN commits AS measured ON measured.repository_id = commits.repository_id AND measured.sha = left_out.since
+    JOIN commits AS measured ON measured.id = left_out.unchanged_since_commit_id
     WHERE commits.id = :commit_id ORDER BY operators.name
     """
     return fetch(session, UnchangedRow, sql, commit_id=commit_id)

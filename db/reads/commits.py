@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from warpwatch.db.reads.builds import read_builds
-from warpwatch.db.reads.code import find_commit, list_unchanged
+from warpwatch.db.reads.builds import BuildView, read_builds
+from warpwatch.db.reads.code import CommitRow, UnchangedRow, find_commit, list_unchanged
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
 from warpwatch.db.reads.replay import run_command
-from warpwatch.db.reads.rows import CommitCell, CommitDetail, CommitRow, ComparedRow, UnchangedRow
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCell:
+    """One variant on one case on one device at one commit: right or wrong, time, change, trace."""
+
+    operator: str
+    case: str
+    variant: str
+    device_key: str
+    check_status: str | None
+    check_message: str
+    check_result_id: int | None
+    bench_status: str | None
+    bench_message: str
+    bench_result_id: int | None
+    profile_status: str | None
+    series_id: int | None
+    median_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
+    change: float | None
+    trace_id: int | None
+    replay: str = ""
+    """A command that checks it again in a checkout, or times it where that is what went wrong, without a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDetail:
+    commit: CommitRow
+    repository: str
+    cells: list[CommitCell]
+    builds: list[BuildView]
+    unchanged: list[UnchangedRow]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """Left and right may be two commits of one variant or two variants of one commit; ratio is right over left."""
+
+    operator: str
+    case: str
+    left_variant: str
+    right_variant: str
+    left_status: str | None
+    right_status: str | None
+    left_ns: float | None
+    right_ns: float | None
+    ratio: float | None
+    separated: bool
+    """True when the two 95 % intervals do not touch."""
+    left_series_id: int | None
+    right_series_id: int | None
+    left_trace_id: int | None = None
+    right_trace_id: int | None = None
+
 
 _CELLS = f"""
 WITH newest AS (
@@ -53,7 +109,7 @@ ORDER BY operators.name, cells.case_id, cells.variant_id, device.key
 
 
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
-    """Every variant and case tried at a commit, given by its id or a unique beginning of it; None when it is unknown."""
+    """Every variant and case tried at a commit, given by its id or a unique prefix of it; None when it is unknown."""
     commit = find_commit(session, repository_id, sha)
     if commit is None:
         return None

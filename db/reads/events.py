@@ -2,14 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
 
-from warpwatch.db.reads.query import MAX_PAGE, Session, fetch
-from warpwatch.db.reads.regressions import COLUMNS, MATCHES, RANK, SEVERITY, TABLES, Question
-from warpwatch.db.reads.rows import EventRow, Page, QualityRow, RegressionRow
+from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch
+from warpwatch.db.reads.regressions import COLUMNS, MATCHES, RANK, SEVERITY, TABLES, Question, RegressionRow
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """What one cause did: changes in one direction and one range of commits, or in ranges that lie inside each other.
+
+    id, ratio and the range are those of its worst regression. open: how many of its regressions are new or
+    acknowledged. common: what all of them share and nothing that stayed the same does, in words; empty where nothing
+    simple tells them apart.
+    """
+
+    id: int
+    direction: str
+    ratio: float | None
+    base_sha: str
+    head_sha: str
+    head_subject: str
+    head_author: str
+    commits_between: int
+    open: int
+    operators: list[str]
+    devices: list[str]
+    regressions: list[RegressionRow]
+    common: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRow:
+    """How good suspicions of one period were, and how quickly somebody looked; None in `since` and `until` for all
+    time.
+
+    triaged: of the confirmed ones, those that a person said something of. decide_seconds: median from the end of the
+    first job at the head commit to the decision. triage_seconds: median from the decision to the first word of a
+    person. None where there is none.
+    """
+
+    since: datetime | None
+    until: datetime | None
+    suspected: int
+    confirmed: int
+    dismissed: int
+    unsure: int
+    waiting: int
+    triaged: int
+    decide_seconds: float | None
+    triage_seconds: float | None
+
 
 OPEN = ("new", "acknowledged")
 """States in which a regression waits for somebody."""
@@ -145,7 +192,7 @@ def list_choices(session: Session, repository_id: int) -> dict[str, list[str]]:
 
 
 def find_ordinal(session: Session, repository_id: int, sha: str) -> int | None:
-    """Where a commit stands in history, by its id or a unique beginning of it; None when it is not known or not unique."""
+    """The ordinal of a commit, by its id or a unique prefix of it; None when it is not known or not unique."""
     sql = """
     SELECT ordinal FROM commits WHERE repository_id = :repository_id AND sha >= :sha AND sha < :sha || 'g' LIMIT 2
     """

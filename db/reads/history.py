@@ -2,13 +2,106 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 
-from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_page
-from warpwatch.db.reads.rows import Page, PointRow, PointSamples, ReadingRow, SeriesHistory, SeriesRow, StatusMark
-from warpwatch.db.results import unpack_samples
+from warpwatch.db.reads.query import Page, Session, fetch, fetch_one, fetch_page
+from warpwatch.db.samples import unpack_samples
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRow:
+    id: int
+    repository: str
+    operator: str
+    case: str
+    variant: str
+    device_key: str
+    device_name: str
+    metric: str
+    protocol: str
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PointRow:
+    """One point of a history, with what the tooltip shows."""
+
+    id: int
+    commit_sha: str
+    ordinal: int
+    subject: str
+    author: str
+    authored_at: datetime
+    environment_id: int
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    noise: float
+    count: int
+    roofline_share: float | None
+    bound: str | None
+    result_id: int
+    distribution: dict[str, Any] | None = None
+    """contract.protocol.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not
+    told."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointSamples:
+    """Every kept sample of one point, in the order they were taken, one call each. distribution: see PointRow."""
+
+    id: int
+    series_id: int
+    commit_sha: str
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    dropped: int
+    samples_ns: list[float]
+    distribution: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusMark:
+    """A commit of a history where check or bench ended in another status than ok."""
+
+    commit_sha: str
+    ordinal: int
+    kind: str
+    status: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRow:
+    """What one run measured in one series.
+
+    Unlike points of a history, all runs of a commit count: repeats teach the noise.
+    """
+
+    commit_sha: str
+    commit_id: int
+    ordinal: int
+    environment_id: int
+    device_kind: str
+    median_ns: float
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesHistory:
+    series: SeriesRow
+    points: list[PointRow]
+    marks: list[StatusMark]
+    environments: dict[int, dict[str, Any]]
+    """Environment id to facts."""
+
 
 MAX_POINTS = 5000
 """Points that one history may hold."""

@@ -1,20 +1,21 @@
-"""Finds histories that ended: a series that had points at every commit, and has none at the newest, nor a word why.
+"""Finds series that had a point at every commit and have none, and no status, at the newest.
 
-A status is a word: what crashed, or cannot be built, is told elsewhere. Every query starts from an index and reads the
-newest few commits only, so that it costs as much in the tenth year as in the first.
+A case that crashed or cannot be built has a status, so it is not missing. Every query starts from an index and reads
+only the newest few commits, so its cost does not grow with the length of history. server.explanation.alarms writes the
+sentences.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from warpwatch.db.reads.query import Session, fetch
-from warpwatch.db.reads.rows import AlarmRow, alarm
 
 BEFORE = 3
 """Measured commits in a row that must have had a result for its absence at the next one to be missed."""
@@ -22,12 +23,48 @@ COMMITS = BEFORE + 3
 """Newest commits measured of an operator on a device that are looked at: some may have been asked for in part only."""
 MISSING_DAYS, VANISHED_DAYS = 90, 14
 """How long something is missed: what was taken out of the catalogue was most likely taken out on purpose."""
-_ON_PURPOSE = (
-    f"put it back; if it went on purpose there is nothing to do, this ends {VANISHED_DAYS} days after its last result"
-)
 
-Cell = tuple[str, str]
-"""A variant and a case."""
+
+class MissingCause(StrEnum):
+    """Why results are missing.
+
+    job_failed: the operator's job failed. no_job: everything was asked for, and the operator got no job. no_result: its
+    job ended without a result for some cases. operator_removed, variant_removed, cases_removed: the catalogue of the
+    commit does not name them any more.
+    """
+
+    JOB_FAILED = "job_failed"
+    NO_JOB = "no_job"
+    NO_RESULT = "no_result"
+    OPERATOR_REMOVED = "operator_removed"
+    VARIANT_REMOVED = "variant_removed"
+    CASES_REMOVED = "cases_removed"
+
+
+REMOVALS = (MissingCause.OPERATOR_REMOVED, MissingCause.VARIANT_REMOVED, MissingCause.CASES_REMOVED)
+"""Causes that are most likely intended, so they count for VANISHED_DAYS only."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingResults:
+    """Results that an operator, a variant or some of its cases had at earlier commits and lack at `commit_sha`.
+
+    since: when that commit was measured. last_sha: the newest commit with results of the operator. variant is empty
+    where all are missing. job_id, job_message: of the job that failed.
+    """
+
+    cause: MissingCause
+    repository: str
+    operator: str
+    device_key: str
+    suite: str
+    last_sha: str
+    commit_sha: str
+    since: datetime
+    variant: str = ""
+    cases: list[str] = field(default_factory=list)
+    job_id: int | None = None
+    job_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +148,10 @@ FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN operators
 WHERE jobs.commit_id = ANY(:commits) AND jobs.kind = 'bench' ORDER BY jobs.id
 """
 
-_CATALOGUES = "SELECT id AS commit_id, catalogue -> 'operators' AS operators FROM commits WHERE id = ANY(:commits) AND catalogue IS NOT NULL"
+_CATALOGUES = """
+SELECT id AS commit_id, catalogue -> 'operators' AS operators FROM commits
+WHERE id = ANY(:commits) AND catalogue IS NOT NULL
+"""
 
 
 class _Entry(NamedTuple):
@@ -137,7 +177,7 @@ class _Thinned:
     cases: dict[str, list[str]]
 
 
-def list_missing(session: Session, now: datetime, repository_id: int | None = None) -> Iterator[AlarmRow]:
+def list_missing(session: Session, now: datetime, repository_id: int | None = None) -> Iterator[MissingResults]:
     """What is missing of one repository, or of all."""
     lines: dict[tuple[int, str, int], list[_Measured]] = defaultdict(list)
     for row in _read_histories(session, repository_id):
@@ -153,8 +193,8 @@ def list_missing(session: Session, now: datetime, repository_id: int | None = No
             ended.append(_Ended(rows[0], sorted(later, key=lambda row: -row.ordinal)))
         if cells := _lost_cells(rows):
             thinned.append(_Thinned(rows[0], cells))
-    yield from _tell_ended(session, now, ended)
-    yield from _tell_thinned(session, now, thinned)
+    yield from _explain_ended(session, now, ended)
+    yield from _explain_thinned(session, now, thinned)
 
 
 def _read_histories(session: Session, repository_id: int | None) -> list[_Measured]:
@@ -163,16 +203,16 @@ def _read_histories(session: Session, repository_id: int | None) -> list[_Measur
     def row(spec: dict[str, Any], **fields: Any) -> _Measured | None:
         return None if spec.get("variants") or spec.get("cases") else _Measured(**fields)
 
-    found: dict[tuple[int, str, int, int, str], _Measured] = {}
-    for one in fetch(session, row, _HISTORIES, repository_id=repository_id):
-        if one is None:
+    measured: dict[tuple[int, str, int, int, str], _Measured] = {}
+    for run in fetch(session, row, _HISTORIES, repository_id=repository_id):
+        if run is None:
             continue
-        key = one.repository_id, one.operator, one.device_id, one.commit_id, one.suite
-        if key in found:
-            found[key].cells.extend(one.cells)
+        key = run.repository_id, run.operator, run.device_id, run.commit_id, run.suite
+        if key in measured:
+            measured[key].cells.extend(run.cells)
         else:
-            found[key] = one
-    return list(found.values())
+            measured[key] = run
+    return list(measured.values())
 
 
 def _had_points(rows: Sequence[_Measured]) -> bool:
@@ -190,83 +230,64 @@ def _lost_cells(rows: Sequence[_Measured]) -> dict[str, list[str]]:
     if len(before) < BEFORE:
         return {}
     kept = set.intersection(*({(cell[0], cell[1]) for cell in row.cells if cell[2] == "ok"} for row in before[:BEFORE]))
-    found: dict[str, list[str]] = defaultdict(list)
+    lost: dict[str, list[str]] = defaultdict(list)
     for variant, case in sorted(kept - {(cell[0], cell[1]) for cell in head.cells}):
-        found[variant].append(case)
-    return found
+        lost[variant].append(case)
+    return lost
 
 
-def _tell_ended(session: Session, now: datetime, ended: Sequence[_Ended]) -> Iterator[AlarmRow]:
-    commits = sorted({row.commit_id for one in ended for row in one.later})
+def _explain_ended(session: Session, now: datetime, ended: Sequence[_Ended]) -> Iterator[MissingResults]:
+    commits = sorted({commit.commit_id for history in ended for commit in history.later})
     jobs: dict[int, list[_Asked]] = defaultdict(list)
     for job in fetch(session, _Asked, _ASKED, commits=commits) if commits else []:
         jobs[job.commit_id].append(job)
     catalogues = _read_catalogues(session, commits)
-    for one in ended:
-        for place in one.later:
-            found = _look_at(
-                one.last, place, [job for job in jobs[place.commit_id] if job.device_id == place.device_id], catalogues
-            )
-            if found is not None:
-                yield from (row for row in found if row.kind == "missing" or _is_recent(one.last, now))
+    for history in ended:
+        for commit in history.later:
+            jobs_here = [job for job in jobs[commit.commit_id] if job.device_id == commit.device_id]
+            facts = _explain_at(history.last, commit, jobs_here, catalogues)
+            if facts is not None:
+                yield from (fact for fact in facts if fact.cause not in REMOVALS or _is_recent(history.last, now))
                 break
 
 
-def _look_at(
-    last: _Measured, place: _Measured, jobs: Sequence[_Asked], catalogues: dict[int, dict[str, _Entry]]
-) -> list[AlarmRow] | None:
-    """What a commit without results of an operator says: alarms, none where all is well, None where it says nothing of
-    it."""
-    own = [job for job in jobs if job.operator == last.operator]
-    known = catalogues.get(place.commit_id)
-    sha = place.sha[:8]
-    if own:
-        failed = own[-1] if own[-1].state == "failed" else None
-        if failed is None:
+def _explain_at(
+    last: _Measured, commit: _Measured, jobs: Sequence[_Asked], catalogues: dict[int, dict[str, _Entry]]
+) -> list[MissingResults] | None:
+    """Why a commit has no results of an operator: an empty list where nothing is wrong, None where nothing is known."""
+    jobs_of_operator = [job for job in jobs if job.operator == last.operator]
+    catalogue = catalogues.get(commit.commit_id)
+    if jobs_of_operator:
+        newest = jobs_of_operator[-1]
+        if newest.state != "failed":
             return []
-        message = (
-            f"{last.operator} on {last.device_key} has no times at {sha}: job {failed.job_id} failed: {failed.message}"
-        )
-        remedy = f"mend what the message names, then run `warpwatch retry --job {failed.job_id}`"
-        return [_about(place, "missing", last, message, remedy, job_id=failed.job_id)]
-    if known is not None and last.operator not in known:
-        message = f"{last.operator} is not in the catalogue of {sha} any more; it was last measured on {last.device_key} at {last.sha[:8]}"
-        return [_about(place, "vanished", last, message, _ON_PURPOSE)]
+        return [_missing(MissingCause.JOB_FAILED, last, commit, job_id=newest.job_id, job_message=newest.message)]
+    if catalogue is not None and last.operator not in catalogue:
+        return [_missing(MissingCause.OPERATOR_REMOVED, last, commit)]
     if any(job.whole for job in jobs):
-        message = f"everything was asked for at {sha}, and {last.operator} got no job on {last.device_key}"
-        return [_about(place, "missing", last, message, _ask_again(last, place))]
+        return [_missing(MissingCause.NO_JOB, last, commit)]
     return None
 
 
-def _tell_thinned(session: Session, now: datetime, thinned: Sequence[_Thinned]) -> Iterator[AlarmRow]:
-    catalogues = _read_catalogues(session, sorted({one.head.commit_id for one in thinned}))
-    for one in thinned:
-        head = one.head
+def _explain_thinned(session: Session, now: datetime, thinned: Sequence[_Thinned]) -> Iterator[MissingResults]:
+    catalogues = _read_catalogues(session, sorted({history.head.commit_id for history in thinned}))
+    for history in thinned:
+        head = history.head
         entry = catalogues.get(head.commit_id, {}).get(head.operator)
-        for variant, cases in one.cases.items():
-            what, sha = f"{variant} of {head.operator}", head.sha[:8]
-            gone = (
-                cases
-                if entry and variant not in entry.variants
-                else [case for case in cases if entry and _left(entry, case, head)]
+        for variant, cases in history.cases.items():
+            cause, removed = (
+                MissingCause.CASES_REMOVED,
+                [case for case in cases if entry and _is_removed(entry, case, head)],
             )
-            if gone and _is_recent(head, now):
-                why = (
-                    f"{what} is not in" if entry and variant not in entry.variants else f"{_count(gone)} of {what} left"
-                )
-                message = f"{why} the catalogue of {sha}, or its suite {head.suite}; the {BEFORE} commits before had times on {head.device_key}"
-                yield _about(head, "vanished", head, message, _ON_PURPOSE, variant=variant, cases=gone)
-            if rest := [case for case in cases if case not in gone]:
-                message = (
-                    f"{what} has no result for {_count(rest)} at {sha} on {head.device_key}, nor a status that says why; "
-                    f"the {BEFORE} commits measured before had times"
-                )
-                yield _about(
-                    head, "missing", head, message, _ask_again(head, head, variant), variant=variant, cases=rest
-                )
+            if entry and variant not in entry.variants:
+                cause, removed = MissingCause.VARIANT_REMOVED, cases
+            if removed and _is_recent(head, now):
+                yield _missing(cause, head, head, variant=variant, cases=removed)
+            if rest := [case for case in cases if case not in removed]:
+                yield _missing(MissingCause.NO_RESULT, head, head, variant=variant, cases=rest)
 
 
-def _left(entry: _Entry, case: str, head: _Measured) -> bool:
+def _is_removed(entry: _Entry, case: str, head: _Measured) -> bool:
     return head.suite not in entry.cases.get(case, [])
 
 
@@ -289,27 +310,15 @@ def _is_recent(last: _Measured, now: datetime) -> bool:
     return now - last.measured_at < timedelta(days=VANISHED_DAYS)
 
 
-def _about(place: _Measured, kind: str, line: _Measured, message: str, remedy: str, **more: Any) -> AlarmRow:
-    return alarm(
-        kind,
-        place.measured_at,
-        message,
-        remedy,
-        repository=line.repository,
-        operator=line.operator,
-        device_key=line.device_key,
-        commit_sha=place.sha,
-        **more,
+def _missing(cause: MissingCause, last: _Measured, commit: _Measured, **columns: Any) -> MissingResults:
+    return MissingResults(
+        cause=cause,
+        repository=last.repository,
+        operator=last.operator,
+        device_key=last.device_key,
+        suite=last.suite,
+        last_sha=last.sha,
+        commit_sha=commit.sha,
+        since=commit.measured_at,
+        **columns,
     )
-
-
-def _ask_again(line: _Measured, place: _Measured, variant: str = "") -> str:
-    only = f" --variants {variant}" if variant else ""
-    return (
-        f"measure it: `warpwatch submit --repository {line.repository} --commit {place.sha[:12]} --kinds bench "
-        f"--operators {line.operator}{only} --suite {line.suite} --device {line.device_key}`"
-    )
-
-
-def _count(cases: Sequence[str]) -> str:
-    return f"case {cases[0]}" if len(cases) == 1 else f"{len(cases)} cases"

@@ -4,7 +4,9 @@ rounds."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from warpwatch.contract.words import Reason
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
 
 BEFORE, AFTER = 128, 32
@@ -54,6 +56,7 @@ class RoundsRow:
     series_id: int
     status: str
     message: str
+    reason: Reason | None
     base_ns: list[float]
     head_ns: list[float]
 
@@ -150,5 +153,9 @@ def list_checks(session: Session, job_id: int) -> list[CheckRow]:
 
 def list_rounds(session: Session, job_id: int) -> dict[int, RoundsRow]:
     """The paired rounds of a compare job's newest run by series."""
-    sql = f"SELECT series_id, status, message, base_ns, head_ns FROM comparisons WHERE run_id = {NEWEST_RUN}"
-    return {row.series_id: row for row in fetch(session, RoundsRow, sql, job_id=job_id)}
+    sql = f"SELECT series_id, status, message, base_ns, head_ns, reason FROM comparisons WHERE run_id = {NEWEST_RUN}"
+
+    def rounds(reason: str | None, **columns: Any) -> RoundsRow:
+        return RoundsRow(reason=None if reason is None else Reason(reason), **columns)
+
+    return {row.series_id: row for row in fetch(session, rounds, sql, job_id=job_id)}

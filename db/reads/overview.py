@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from warpwatch.db.reads.query import Session, fetch
-from warpwatch.db.reads.rows import OverviewCell
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewCell:
+    """The newest state of one variant on one case on one device.
+
+    Timing fields are None where it was never measured; `change` is against the previous measured commit of the same
+    environment-free series. check_status and bench_status are the newest results' statuses, None where there is none.
+    """
+
+    operator: str
+    case: str
+    variant: str
+    series_id: int | None
+    commit_sha: str | None
+    median_ns: float | None
+    noise: float | None
+    roofline_share: float | None
+    gflops: float | None
+    gbs: float | None
+    previous_ns: float | None
+    previous_sha: str | None
+    change: float | None
+    check_status: str | None
+    check_message: str
+    bench_status: str | None
+    bench_message: str
+    regression_id: int | None
+
 
 # Every LATERAL below is one probe of an index, so the cost grows with the number of cells and not with the history.
 _OVERVIEW = """

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session as Session
 
-from warpwatch.db.reads.rows import Page
-from warpwatch.db.submissions import UNCHANGED
+from warpwatch.contract.words import Reason
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """One page of a list, newest first; `next_before` is the cursor of the following page, None on the last."""
+
+    items: list[Item]
+    next_before: int | None
+
 
 T = TypeVar("T")
 
 MAX_PAGE = 200
 """Rows that one page of a list may hold."""
 
-IS_UNCHANGED = f"(jobs.state = 'done' AND jobs.message LIKE '{UNCHANGED} %')"
-"""Whether a job had nothing to do, because its sources are those of a commit that was measured."""
-UNCHANGED_SINCE = (
-    f"(CASE WHEN jobs.state = 'done' THEN (regexp_match(jobs.message, '^{UNCHANGED} ([0-9a-f]+)$'))[1] END)"
-)
-"""The id of that commit; null for every other job."""
+IS_UNCHANGED = f"(jobs.reason = '{Reason.UNCHANGED}')"
+"""SQL: whether a job had nothing to do, because its sources are those of a commit that was measured."""
 
 PRIMARY_METRIC = "CASE device.kind WHEN 'cuda' THEN 'graph' ELSE 'hot' END"
 """SQL for the first metric of the device."""

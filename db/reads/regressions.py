@@ -2,22 +2,127 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import date, datetime
 from typing import Any
 
 from sqlalchemy import text
 
-from warpwatch.db.reads.query import MAX_PAGE, Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch, fetch_one, fetch_scalar
 from warpwatch.db.reads.replay import run_command, submit_command
-from warpwatch.db.reads.rows import (
-    NoteRow,
-    Page,
-    RegressionDetail,
-    RegressionRow,
-    RegressionSeriesRow,
-    TrialRow,
-    Verdicts,
-)
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionRow:
+    """A change of one operator on one device. ratio: head over base of its worst series, None where something broke."""
+
+    id: int
+    operator: str
+    device_key: str
+    direction: str
+    verdict: str
+    state: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    base_sha: str
+    head_sha: str
+    head_subject: str
+    head_author: str
+    commits_between: int
+    series: int
+    created_at: datetime
+    decided_at: datetime | None
+    cause: str = "history"
+    assignee: str | None = None
+    link: str | None = None
+    due_on: date | None = None
+    settled_at: datetime | None = None
+    triaged_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionSeriesRow:
+    """base_ns, head_ns: the paired rounds of the comparison that decided it.
+
+    base_status, head_status: those of its checks, where something broke; then message is what the failing one said, and
+    replay does it again in a checkout.
+    """
+
+    series_id: int
+    case: str
+    variant: str
+    metric: str
+    verdict: str
+    suspected_ratio: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    base_ns: list[float] = field(default_factory=list)
+    head_ns: list[float] = field(default_factory=list)
+    base_status: str | None = None
+    head_status: str | None = None
+    message: str = ""
+    replay: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteRow:
+    author: str
+    state: str
+    note: str
+    created_at: datetime
+    changes: dict[str, Any] = field(default_factory=dict)
+    """What was changed with it, as {"assignee": [before, after], …}."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A job that was to tell something about a change, and what it said.
+
+    base_sha is the commit that head_sha was measured beside.
+    """
+
+    job_id: int
+    job_kind: str
+    job_state: str
+    purpose: str
+    answer: str
+    base_sha: str
+    head_sha: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    message: str
+    created_at: datetime
+    answered_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionDetail:
+    regression: RegressionRow
+    repository: str
+    series: list[RegressionSeriesRow]
+    notes: list[NoteRow]
+    compare_job_id: int | None
+    base_trace_id: int | None
+    head_trace_id: int | None
+    replay: str
+    """A command that measures the two commits beside each other again."""
+    trials: list[TrialRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What history and comparisons say of a submission's commits.
+
+    pending: how many of its jobs are not judged yet, plus how many suspicions wait for their comparison.
+    regressions: confirmed changes, slower or faster, that begin at one of its commits.
+    """
+
+    pending: int
+    regressions: list[RegressionRow]
+
 
 NOBODY = "nobody"
 """Stands for an assignee where there is none."""
@@ -98,7 +203,10 @@ def list_all_regressions(session: Session, repository_id: int, question: Questio
 def _worst_first(
     session: Session, repository_id: int, question: Question, limit: int, skip: int
 ) -> list[RegressionRow]:
-    sql = f"{_REGRESSIONS} WHERE {MATCHES} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip"
+    sql = f"""
+    {_REGRESSIONS} WHERE {MATCHES}
+    ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id DESC LIMIT :limit OFFSET :skip
+    """
     return fetch(
         session, RegressionRow, sql, repository_id=repository_id, limit=limit, skip=skip, **question.parameters
     )
@@ -214,7 +322,10 @@ def read_verdicts(session: Session, submission_id: int) -> Verdicts:
          AND judged_at IS NULL)
          + (SELECT count(*) FROM regressions WHERE verdict = 'suspected' AND settled_at IS NULL AND {_OF_SUBMISSION})
     """
-    confirmed = f"{_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION} ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id"
+    confirmed = f"""
+    {_REGRESSIONS} WHERE verdict = 'confirmed' AND {_OF_SUBMISSION}
+    ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id
+    """
     return Verdicts(
         fetch_scalar(session, sql, submission_id=submission_id),
         fetch(session, RegressionRow, confirmed, submission_id=submission_id),

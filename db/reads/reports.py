@@ -2,11 +2,114 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from warpwatch.db.reads.query import IS_UNCHANGED, UNCHANGED_SINCE, Session, fetch, fetch_one, fetch_scalar
+from warpwatch.contract.words import Reason
+from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
 from warpwatch.db.reads.replay import run_command, submit_command
-from warpwatch.db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+
+
+@dataclass(frozen=True, slots=True)
+class CellFact:
+    """Where something was found: one variant on one case of an operator, on one device at one commit."""
+
+    operator: str
+    variant: str | None
+    case: str | None
+    device_key: str
+    device_kind: str
+    head_sha: str
+    base_sha: str | None
+    replay: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFact:
+    """A job that has not ended well, or that had nothing to do.
+
+    state: contract.words.JobState. unchanged_since: the commit that was measured, where it had nothing to do.
+    """
+
+    job_id: int
+    kind: str
+    state: str
+    message: str
+    reason: Reason | None
+    unchanged_since: str | None
+    cell: CellFact
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFact:
+    """A result of a check, bench or profile that is not ok.
+
+    known_before: the base's newest check of the same ended so too.
+    """
+
+    job_id: int
+    kind: str
+    status: str
+    message: str
+    known_before: bool
+    cell: CellFact
+
+
+@dataclass(frozen=True, slots=True)
+class PairFact:
+    """Paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
+
+    is_accepted: someone said it may be so.
+    """
+
+    job_id: int
+    status: str
+    message: str
+    reason: Reason | None
+    base_ns: list[float]
+    head_ns: list[float]
+    is_accepted: bool
+    cell: CellFact
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFact:
+    """One series of a change that history suggested and a comparison decided. rounds: how many decided it."""
+
+    regression_id: int
+    direction: str
+    verdict: str
+    state: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    rounds: int
+    message: str
+    cell: CellFact
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFacts:
+    """Everything that a report says of a submission. pending: jobs and verdicts that are still to come.
+
+    base_sha: what its commit is held against; None where that is nothing. results: per status, at its own commits.
+    """
+
+    submission_id: int
+    repository: str
+    repository_url: str
+    head_sha: str | None
+    base_sha: str | None
+    counts: dict[str, int]
+    results: dict[str, int]
+    pending: int
+    created_at: datetime
+    jobs: list[JobFact] = field(default_factory=list)
+    faults: list[ResultFact] = field(default_factory=list)
+    pairs: list[PairFact] = field(default_factory=list)
+    changes: list[ChangeFact] = field(default_factory=list)
+
 
 MAX_FACTS = 5000
 """Rows of a kind that a report is made from; what fails as often as that fails for one reason."""
@@ -40,14 +143,16 @@ WHERE submissions.id = :id ORDER BY results.id LIMIT :limit
 """
 
 _JOBS = f"""
-SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, operators.name AS operator, devices.key AS device_key,
+SELECT jobs.id AS job_id, jobs.kind, jobs.state, jobs.message, jobs.reason, operators.name AS operator,
+       devices.key AS device_key,
        devices.kind AS device_kind, commits.sha AS head_sha, base.sha AS base_sha, jobs.spec,
-       {UNCHANGED_SINCE} AS unchanged_since
+       measured.sha AS unchanged_since
 FROM jobs
 JOIN operators ON operators.id = jobs.operator_id
 JOIN devices ON devices.id = jobs.device_id
 JOIN commits ON commits.id = jobs.commit_id
 LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
+LEFT JOIN commits AS measured ON measured.id = jobs.unchanged_since_commit_id
 WHERE submission_id = :id AND (state IN ('failed', 'cancelled') OR {IS_UNCHANGED})
 ORDER BY jobs.id LIMIT :limit
 """
@@ -61,7 +166,8 @@ LEFT JOIN LATERAL (
 
 # What was repeated is said by the longer comparison.
 _PAIRS = f"""
-SELECT jobs.id AS job_id, comparisons.status, comparisons.message, base_ns, head_ns, operators.name AS operator,
+SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns,
+       operators.name AS operator,
        variants.name AS variant, cases.key AS case, devices.key AS device_key, devices.kind AS device_kind,
        head.sha AS head_sha, base.sha AS base_sha,
        EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id {_FIRST}
@@ -179,11 +285,13 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         return None
     repository = found.repository
 
-    def job(job_id: int, state: str, message: str, unchanged_since: str | None, **cell: Any) -> JobFact:
+    def job(
+        job_id: int, state: str, message: str, reason: str | None, unchanged_since: str | None, **cell: Any
+    ) -> JobFact:
         kind, spec = cell.pop("kind"), cell.pop("spec")
         replay = _submit(repository, kind, spec.get("variants") or (), spec.get("cases") or (), spec, **cell)
         where = CellFact(variant=None, case=None, replay=replay, **cell)
-        return JobFact(job_id, kind, state, message, unchanged_since, where)
+        return JobFact(job_id, kind, state, message, _reason(reason), unchanged_since, where)
 
     def fault(
         job_id: int, kind: str, status: str, message: str, known_before: bool, spec: dict[str, Any], **cell: Any
@@ -201,12 +309,13 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         job_id: int,
         status: str,
         message: str,
+        reason: str | None,
         base_ns: list[float],
         head_ns: list[float],
         is_accepted: bool,
         **cell: Any,
     ) -> PairFact:
-        return PairFact(job_id, status, message, base_ns, head_ns, is_accepted, compared(**cell))
+        return PairFact(job_id, status, message, _reason(reason), base_ns, head_ns, is_accepted, compared(**cell))
 
     def change(**columns: Any) -> ChangeFact:
         own = {name: columns.pop(name) for name in _CHANGE_FIELDS}
@@ -221,6 +330,10 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
 
 
 _CHANGE_FIELDS = ("regression_id", "direction", "verdict", "state", "ratio", "low", "high", "rounds", "message")
+
+
+def _reason(column: str | None) -> Reason | None:
+    return None if column is None else Reason(column)
 
 
 def _submit(repository: str, kind: str, variants: Any, cases: Any, spec: dict[str, Any], **cell: Any) -> str:

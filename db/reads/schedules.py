@@ -8,8 +8,34 @@ from typing import Any
 
 from sqlalchemy import text
 
-from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
-from warpwatch.db.reads.rows import Page, ScheduleRow
+from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """kind: suite | rerun | backfill.
+
+    cron: when, in UTC. request: operators, suite, device and what else a submission says.
+    """
+
+    id: int
+    repository: str
+    name: str
+    kind: str
+    cron: str
+    request: dict[str, Any]
+    budget_minutes: int
+    spent_minutes: float
+    """Device minutes that its jobs took in the last 24 hours."""
+    is_enabled: bool
+    last_at: datetime | None
+    next_at: datetime | None
+    message: str
+    """What its last turn did, or why it did nothing."""
+    submission_id: int | None
+    """The newest submission it made."""
+    created_at: datetime
+
 
 COST_JOBS = 5000
 """Jobs back that tell what a job takes."""

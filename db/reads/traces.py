@@ -2,8 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
 from warpwatch.db.reads.query import Session, fetch, fetch_one
-from warpwatch.db.reads.rows import KernelView, TraceDetail, TraceRow
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    name: str
+    calls: int
+    total_ns: float
+    mean_ns: float
+    share: float
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDetail:
+    id: int
+    repository: str
+    operator: str
+    variant: str
+    case: str
+    commit_sha: str
+    device_key: str
+    size: int
+    compressed_size: int
+    sha256: str
+    runtime_calls: dict[str, float]
+    created_at: datetime
+    kernels: list[KernelView]
+    summary: dict[str, Any] = field(default_factory=dict)
+    """What else was read from it (worker/harness/profile_summary.py); empty for traces of earlier versions."""
+    has_report: bool = False
+    """Whether Nsight Compute's file is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """A trace that another can be compared with."""
+
+    id: int
+    variant: str
+    case: str
+    commit_sha: str
+    commit_subject: str
+    created_at: datetime
+
 
 MAX_KERNELS = 500
 """Rows that a kernel table shows, by total time."""

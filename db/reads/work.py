@@ -2,25 +2,138 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 
 from warpwatch.db.reads.code import find_operator_ids
-from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
+from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page
 from warpwatch.db.reads.replay import run_command, submit_command
-from warpwatch.db.reads.rows import (
-    JobDetail,
-    JobRow,
-    JobStatusRow,
-    LogLine,
-    MeasuredSeries,
-    Page,
-    ResultView,
-    RunRow,
-    SubmissionRow,
-)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatusRow:
+    """What a page follows while a job runs. run_id is its newest attempt's, None before the first."""
+
+    job_id: int
+    state: str
+    attempt: int
+    message: str
+    progress: dict[str, Any] | None
+    position: int | None
+    run_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSeries:
+    """One metric of one result. distribution: see PointRow."""
+
+    point_id: int
+    series_id: int
+    metric: str
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    noise: float
+    count: int
+    dropped: int
+    roofline_share: float | None
+    bound: str | None
+    distribution: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionRow:
+    """state: queued | running | done | failed | cancelled, drawn from its jobs. counts: jobs per state."""
+
+    id: int
+    repository: str
+    origin: str
+    request: dict[str, Any]
+    state: str
+    counts: dict[str, int]
+    results: dict[str, int]
+    """Results per status, over all its runs that count."""
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """position: how many jobs of its device come before it; None unless queued.
+
+    reason: contract.words.Reason, None where none applies. unchanged_since: the commit whose results are this job's
+    too, where the reason is `unchanged`.
+    """
+
+    id: int
+    submission_id: int
+    kind: str
+    commit_sha: str
+    commit_subject: str
+    base_sha: str | None
+    operator: str
+    device_key: str
+    state: str
+    attempt: int
+    priority: int
+    message: str
+    reason: str | None
+    unchanged_since: str | None
+    progress: dict[str, Any] | None
+    position: int | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    id: int
+    attempt: int
+    worker: str | None
+    state: str
+    message: str
+    reason: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultView:
+    id: int
+    variant: str
+    case: str
+    kind: str
+    status: str
+    message: str
+    details: dict[str, Any]
+    median_ns: float | None
+    trace_id: int | None
+    measured: list[MeasuredSeries] = field(default_factory=list)
+    """Every metric of a bench, in the order they were taken."""
+    replay: str = ""
+    """A command that does it again in a checkout, without a server; empty for what a comparison found."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    job: JobRow
+    repository: str
+    spec: dict[str, Any]
+    runs: list[RunRow]
+    results: list[ResultView]
+    replay: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    id: int
+    text: str
+    created_at: datetime
+
 
 _SUBMISSIONS = """
 SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,
@@ -78,11 +191,13 @@ WITH line AS (
 )
 SELECT jobs.id, submission_id, jobs.kind, commits.sha AS commit_sha, commits.subject AS commit_subject,
      base.sha AS base_sha,
-       operators.name AS operator, devices.key AS device_key, state, attempt, priority, message, progress,
+       operators.name AS operator, devices.key AS device_key, state, attempt, priority, message,
+       jobs.reason, measured.sha AS unchanged_since, progress,
        CASE WHEN state = 'queued' THEN line.position END AS position, jobs.created_at, started_at, finished_at
 FROM jobs
 JOIN commits ON commits.id = jobs.commit_id
 LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
+LEFT JOIN commits AS measured ON measured.id = jobs.unchanged_since_commit_id
 JOIN operators ON operators.id = jobs.operator_id
 JOIN devices ON devices.id = jobs.device_id
 LEFT JOIN line ON line.id = jobs.id
@@ -120,7 +235,7 @@ def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, li
 
 
 _RUNS = """
-SELECT runs.id, attempt, workers.name AS worker, state, message, runs.started_at, finished_at
+SELECT runs.id, attempt, workers.name AS worker, state, message, reason, runs.started_at, finished_at
 FROM runs LEFT JOIN workers ON workers.id = runs.worker_id WHERE job_id = :job_id ORDER BY attempt
 """
 

@@ -6,7 +6,8 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.db.reads.rows import AlarmRow, Page
+from warpwatch.db.reads.query import Page
+from warpwatch.server.explanation.alarms import AlarmRow
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, alarms_of, repository_or_404
@@ -26,8 +27,8 @@ def get_alarms(
     newest commits. vanished: an operator, variant or case left the catalogue. An entry clears when its cause is gone.
     """
     repository_id = None if repository is None else repository_or_404(session, repository).id
-    rows = alarms_of(request).list(session, repository_id)
-    return Page([row for row in rows if kind in (None, row.kind)], None)
+    alarms = alarms_of(request).list(session, repository_id)
+    return Page([row for row in alarms if kind in (None, row.kind)], None)
 
 
 @router.get("/alarms.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from warpwatch import git
 from warpwatch.db.reads.badges import read_badge_counts
-from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.server.figures.badges import badge
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db, operator_or_404, repository_or_404

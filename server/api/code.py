@@ -8,19 +8,19 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from warpwatch.db.reads.builds import read_code_history
-from warpwatch.db.reads.code import list_cases, list_commits, list_operators, list_repositories
-from warpwatch.db.reads.commits import read_commit
-from warpwatch.db.reads.rows import (
+from warpwatch.db.reads.builds import CodeHistory, read_code_history
+from warpwatch.db.reads.code import (
     CaseRow,
-    CodeHistory,
-    CommitCell,
-    CommitDetail,
     CommitRow,
     OperatorRow,
-    Page,
     RepositoryRow,
+    list_cases,
+    list_commits,
+    list_operators,
+    list_repositories,
 )
+from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
+from warpwatch.db.reads.query import Page
 from warpwatch.db.registry import ensure_repository
 from warpwatch.git import GitError, update_mirror
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response

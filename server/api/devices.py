@@ -7,8 +7,17 @@ from pydantic import BaseModel
 
 from warpwatch import __version__
 from warpwatch.db.errors import EngineError
-from warpwatch.db.reads.devices import find_environment, list_devices, list_workers, read_health
-from warpwatch.db.reads.rows import DeviceRow, EnvironmentView, HealthRow, Page, WorkerRow
+from warpwatch.db.reads.devices import (
+    DeviceRow,
+    EnvironmentView,
+    HealthRow,
+    WorkerRow,
+    find_environment,
+    list_devices,
+    list_workers,
+    read_health,
+)
+from warpwatch.db.reads.query import Page
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db, database_of, require_schema
 

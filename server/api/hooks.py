@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from warpwatch.db.reads.code import find_repository, read_webhook_secret
-from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.db.reads.code import RepositoryRow, find_repository, read_webhook_secret
 from warpwatch.db.reads.work import find_submission
 from warpwatch.server.history.commits import MERGE_BASE, PARENT
 from warpwatch.server.http.problems import Problem, documented

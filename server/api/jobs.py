@@ -9,8 +9,18 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from warpwatch.contract.words import JobKind, JobState
-from warpwatch.db.reads.rows import JobDetail, JobRow, JobStatusRow, LogLine, Page
-from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_job_status, read_log
+from warpwatch.db.reads.query import Page
+from warpwatch.db.reads.work import (
+    JobDetail,
+    JobFilter,
+    JobRow,
+    JobStatusRow,
+    LogLine,
+    list_jobs,
+    read_job,
+    read_job_status,
+    read_log,
+)
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.api.code import RepositoryName
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response

@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpwatch.db.proofs import NewProof, record_proof
-from warpwatch.db.reads.proofs import list_proofs
-from warpwatch.db.reads.rows import Page, ProofView
+from warpwatch.db.reads.proofs import ProofView, list_proofs
+from warpwatch.db.reads.query import Page
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db
 

@@ -9,9 +9,15 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from warpwatch.contract.words import Triage
-from warpwatch.db.reads.events import list_events, read_quality
-from warpwatch.db.reads.regressions import list_all_regressions, list_regressions, read_regression
-from warpwatch.db.reads.rows import EventRow, Page, QualityRow, RegressionDetail, RegressionRow
+from warpwatch.db.reads.events import EventRow, QualityRow, list_events, read_quality
+from warpwatch.db.reads.query import Page
+from warpwatch.db.reads.regressions import (
+    RegressionDetail,
+    RegressionRow,
+    list_all_regressions,
+    list_regressions,
+    read_regression,
+)
 from warpwatch.db.triage import FIELDS, triage
 from warpwatch.server.api.code import RepositoryName
 from warpwatch.server.explanation.causes import CauseView, find_cause

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from warpwatch.db.reads.callbacks import CallbackRow, list_callbacks
+from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.reports import read_report_facts
-from warpwatch.db.reads.rows import Page
 from warpwatch.db.reads.work import read_submission
 from warpwatch.server.history.commits import operator_folder
 from warpwatch.server.http.problems import documented, not_found

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.registry import set_repository
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, repository_or_404

@@ -7,23 +7,22 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from warpwatch.contract.protocol import METRICS
-from warpwatch.db.reads.code import find_commit
-from warpwatch.db.reads.commits import compare_commits, compare_variants
-from warpwatch.db.reads.history import MAX_POINTS, list_series, read_history, read_samples, read_series
-from warpwatch.db.reads.overview import read_overview
-from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import (
-    CommitRow,
-    ComparedRow,
-    DeviceRow,
-    OverviewCell,
-    Page,
+from warpwatch.db.reads.code import CommitRow, RepositoryRow, find_commit
+from warpwatch.db.reads.commits import ComparedRow, compare_commits, compare_variants
+from warpwatch.db.reads.devices import DeviceRow
+from warpwatch.db.reads.history import (
+    MAX_POINTS,
     PointRow,
     PointSamples,
-    RepositoryRow,
     SeriesHistory,
     SeriesRow,
+    list_series,
+    read_history,
+    read_samples,
+    read_series,
 )
+from warpwatch.db.reads.overview import OverviewCell, read_overview
+from warpwatch.db.reads.query import Page, Session
 from warpwatch.server.api.code import DeviceKey, RepositoryName
 from warpwatch.server.figures.noise_summary import NoiseSummary, read_learned
 from warpwatch.server.figures.speedups import VariantSpeedup, variant_speedups

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request, Response
 
-from warpwatch.db.reads.code import find_repository
-from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import Page, RepositoryRow, ScheduleRow
-from warpwatch.db.reads.schedules import list_schedules, read_schedule
+from warpwatch.db.reads.code import RepositoryRow, find_repository
+from warpwatch.db.reads.query import Page, Session
+from warpwatch.db.reads.schedules import ScheduleRow, list_schedules, read_schedule
 from warpwatch.db.schedules import remove_schedule
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
-from warpwatch.db.reads.regressions import read_verdicts
-from warpwatch.db.reads.rows import Page, SubmissionRow, Verdicts
-from warpwatch.db.reads.work import list_submissions, read_submission
+from warpwatch.db.reads.query import Page
+from warpwatch.db.reads.regressions import Verdicts, read_verdicts
+from warpwatch.db.reads.work import SubmissionRow, list_submissions, read_submission
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented, not_found

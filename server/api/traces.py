@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from warpwatch.db.reads.rows import KernelView, TraceDetail
-from warpwatch.db.reads.traces import read_trace
+from warpwatch.db.reads.traces import KernelView, TraceDetail, read_trace
 from warpwatch.db.traces import iter_trace, iter_trace_json, read_report
 from warpwatch.server.explanation.alignment import AlignedRow, Alignment, align_traces
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from warpwatch.db.reads.rows import Page
+from warpwatch.db.reads.query import Page
 from warpwatch.server.http.problems import documented
 from warpwatch.server.verdicts.thresholds import ThresholdRow, list_thresholds
 

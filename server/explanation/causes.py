@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warpwatch.db.reads.causes import read_evidence
+from warpwatch.db.reads.causes import BenchEvidence, CodeEvidence, ErrorEvidence, read_evidence
+from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import RegressionDetail, RepositoryRow
-from warpwatch.db.reads.rows.causes import BenchEvidence, CodeEvidence, ErrorEvidence
+from warpwatch.db.reads.regressions import RegressionDetail
 from warpwatch.db.reads.traces import read_trace
 from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.server.history.diffs import SourceDiff, read_source_diff

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from warpwatch.db.reads.rows import ResultView
+from warpwatch.db.reads.work import ResultView
 from warpwatch.server.figures.formats import duration, plural
 
 _SETUP = "setup"

@@ -11,7 +11,8 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
-from warpwatch.db.reads.rows import PointRow, RegressionSeriesRow, SeriesHistory, StatusMark
+from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark
+from warpwatch.db.reads.regressions import RegressionSeriesRow
 from warpwatch.server.figures.formats import (
     STATUS_NAMES,
     absolute,

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
-from warpwatch.db.reads.rows import CodeCommit, CodeHistory, CodeSeries, KernelCode
+from warpwatch.db.reads.builds import CodeCommit, CodeHistory, CodeSeries, KernelCode
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures.charts import PALETTE, Figure, commit_axis, plain_layout
 from warpwatch.server.figures.formats import short

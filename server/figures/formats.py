@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from math import floor, log10
 from typing import Any
 
-from warpwatch.db.reads.rows import RegressionRow
+from warpwatch.db.reads.regressions import RegressionRow
 
 _MINUS = "\u2212"
 _THIN = "\u2009"

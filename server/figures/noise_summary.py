@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from warpwatch.db.reads.history import list_readings
+from warpwatch.db.reads.history import ReadingRow, list_readings
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import ReadingRow
 from warpwatch.server.verdicts.changes import Change, find_changes
 from warpwatch.server.verdicts.noise import Reading, detectable, learn, split_environments
 from warpwatch.server.verdicts.thresholds import thresholds_of

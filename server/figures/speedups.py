@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from warpwatch.db.reads.rows import OverviewCell
+from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.server.figures.formats import variant_order
 
 

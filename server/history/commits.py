@@ -7,8 +7,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from warpwatch import git
+from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import RepositoryRow
 from warpwatch.db.registry import NewCommit, record_commits
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
 from warpwatch.server.http.problems import FieldError, Problem

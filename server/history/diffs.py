@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from warpwatch import git
-from warpwatch.db.reads.rows import RepositoryRow
+from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.server.history.sources import Sources
 from warpwatch.settings import Settings
 

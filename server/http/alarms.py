@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from warpwatch.db.reads.alarms import list_alarms
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import AlarmRow
+from warpwatch.server.explanation.alarms import AlarmRow, list_alarms
 
 KEPT_SECONDS = 30.0
 """How old a count may be: pages come often, and what is wrong stays wrong for longer than that."""
@@ -24,9 +23,9 @@ class Alarms:
 
     def list(self, session: Session, repository_id: int | None) -> list[AlarmRow]:
         """Every alarm as it is now."""
-        found = list_alarms(session, datetime.now(UTC), self._lease, repository_id)
-        self._counts[repository_id] = self._clock(), len(found)
-        return found
+        alarms = list_alarms(session, datetime.now(UTC), self._lease, repository_id)
+        self._counts[repository_id] = self._clock(), len(alarms)
+        return alarms
 
     def count(self, session: Session, repository_id: int | None) -> int:
         """Their number, at most KEPT_SECONDS old."""

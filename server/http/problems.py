@@ -55,9 +55,16 @@ class Problem(Exception):  # noqa: N818 - RFC 9457 calls it so.
         self.headers = headers or {}
 
 
-def not_found(what: str, name: object, remedy: str = "") -> Problem:
+class UnknownNameProblem(Problem):
+    """A request names something that is not in the database; an address that leads nowhere is a plain 404."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(404, detail)
+
+
+def not_found(what: str, name: object, remedy: str = "") -> UnknownNameProblem:
     """The problem that there is no `what` called `name`."""
-    return Problem(404, f"there is no {what} {name!r}" + (f"; {remedy}" if remedy else ""))
+    return UnknownNameProblem(f"there is no {what} {name!r}" + (f"; {remedy}" if remedy else ""))
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -89,7 +96,6 @@ _STATUS_OF_ENGINE_ERRORS = {
     db_errors.DatabaseFullError: 503,
     db_errors.SchemaOutdatedError: 503,
     db_errors.SchemaTooNewError: 503,
-    db_errors.NotFoundError: 404,
     db_errors.StateError: 409,
 }
 
@@ -142,6 +148,8 @@ def _from_http(request: Request, error: HTTPException) -> Problem:
 
 
 def _from_engine(error: db_errors.EngineError) -> Problem:
+    if isinstance(error, db_errors.NotFoundError):
+        return UnknownNameProblem(str(error))
     status = _STATUS_OF_ENGINE_ERRORS.get(type(error), 500)
     return Problem(status, str(error), headers={"Retry-After": "5"} if status == 503 else None)
 

@@ -10,10 +10,9 @@ from fastapi import Depends, Query, Request
 from warpwatch.db.database import Database
 from warpwatch.db.errors import SchemaOutdatedError
 from warpwatch.db.migrate import pending
-from warpwatch.db.reads.code import find_operator, find_repository
-from warpwatch.db.reads.devices import find_device
+from warpwatch.db.reads.code import OperatorRow, RepositoryRow, find_operator, find_repository
+from warpwatch.db.reads.devices import DeviceRow, find_device
 from warpwatch.db.reads.query import MAX_PAGE, Session
-from warpwatch.db.reads.rows import DeviceRow, OperatorRow, RepositoryRow
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.http.problems import not_found
 from warpwatch.settings import Settings

@@ -12,10 +12,10 @@ from pydantic import BeforeValidator
 
 from warpwatch import git
 from warpwatch.contract.words import ChangeDirection, Verdict
+from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.events import find_ordinal, ordinal_at
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.regressions import NOBODY, Question
-from warpwatch.db.reads.rows import RepositoryRow
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
-from warpwatch.db.reads.code import find_repository, list_repositories
+from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
+from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.measured import JobSlot
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import DeviceRow, RepositoryRow
 from warpwatch.db.reads.work import find_submission
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission

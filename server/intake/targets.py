@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from warpwatch.db.reads.devices import list_devices, list_workers
+from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import DeviceRow
 from warpwatch.server.http.problems import FieldError
 
 KINDS = ("cpu", "cuda")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from warpwatch.contract.words import Answer, Purpose, Verdict
+from warpwatch.contract.words import Answer, Purpose, Reason, Verdict
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.reads.observed import BAD, RoundsRow, list_checks, list_rounds
 from warpwatch.db.reads.query import Session
@@ -100,7 +100,7 @@ def _hear_rounds(session: Session, dossier: RegressionContext, trial: TrialState
     if (
         not measured
         and trial.purpose == Purpose.BISECT
-        and not any(row.message.startswith("base:") for row in rounds.values())
+        and not any(row.reason == Reason.BASE_FAILED for row in rounds.values())
     ):
         return TrialResult(Answer.SKIPPED, troubles[0] if troubles else "it cannot be measured", [])
     verdict = combine(one.verdict for one in measured) if measured else Verdict.UNSURE

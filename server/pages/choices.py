@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import Query
 
 from warpwatch.contract.protocol import METRICS
-from warpwatch.db.reads.devices import list_devices
+from warpwatch.db.reads.code import RepositoryRow
+from warpwatch.db.reads.devices import DeviceRow, list_devices
 from warpwatch.db.reads.history import list_series
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import DeviceRow, RepositoryRow
 from warpwatch.server.http.problems import not_found
 
 Text = Annotated[str | None, Query(max_length=500)]

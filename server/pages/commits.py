@@ -8,8 +8,7 @@ from itertools import groupby
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import list_commits
-from warpwatch.db.reads.commits import read_commit
-from warpwatch.db.reads.rows import CommitCell, CommitDetail
+from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before

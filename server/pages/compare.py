@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Response
 
-from warpwatch.db.reads.code import find_commit, list_commits, list_operators
-from warpwatch.db.reads.commits import CommitComparison, compare_commits, compare_variants
-from warpwatch.db.reads.rows import CommitRow, ComparedRow
+from warpwatch.db.reads.code import CommitRow, find_commit, list_commits, list_operators
+from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits, compare_variants
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.pages.choices import Bench, Text, choose_bench
 from warpwatch.server.pages.render import Page, query

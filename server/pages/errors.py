@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from warpwatch.server.http.problems import FieldError, Problem
+from warpwatch.server.http.problems import FieldError, Problem, UnknownNameProblem
 from warpwatch.server.pages.forms import field_message
 from warpwatch.server.pages.render import render
 
@@ -32,9 +32,9 @@ _HINTS = {
 
 def problem_page(request: Request, problem: Problem) -> Response:
     """The page for a problem; reads nothing from the database, which may be what is broken."""
-    # An address that leads nowhere is no question of measuring.
-    is_thing = problem.status != 404 or problem.detail.startswith("there is no ")
-    text, command = _HINTS.get(problem.status, ("", None)) if is_thing else ("", None)
+    # Measuring a commit makes names known; it does not help an address that leads nowhere.
+    has_hint = problem.status != 404 or isinstance(problem, UnknownNameProblem)
+    text, command = _HINTS.get(problem.status, ("", None)) if has_hint else ("", None)
     command = command and command.format(address=request.base_url)
     title = _TITLES.get(problem.status, problem.title)
     detail = field_message(FieldError(field="", message=problem.detail))

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from warpwatch.db.reads.code import find_operator, list_operators
-from warpwatch.db.reads.history import find_series, read_history
-from warpwatch.db.reads.rows import PointRow, SeriesHistory, StatusMark
+from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark, find_series, read_history
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.formats import fact, natural, variant_order
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned

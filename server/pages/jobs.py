@@ -10,8 +10,7 @@ from fastapi.responses import RedirectResponse
 
 from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.reads.code import list_operators
-from warpwatch.db.reads.devices import list_devices, list_workers
-from warpwatch.db.reads.rows import DeviceRow
+from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
 from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even

@@ -7,11 +7,10 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from warpwatch.db.reads.builds import read_code_history
-from warpwatch.db.reads.code import find_operator, list_cases, list_suites, read_operator_entry
+from warpwatch.db.reads.builds import CodeHistory, read_code_history
+from warpwatch.db.reads.code import CaseRow, OperatorRow, find_operator, list_cases, list_suites, read_operator_entry
 from warpwatch.db.reads.devices import list_environments
-from warpwatch.db.reads.overview import read_overview
-from warpwatch.db.reads.rows import CaseRow, CodeHistory, OperatorRow, OverviewCell
+from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.server.figures.charts import RooflinePoint, roofline_figure
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.formats import variant_order

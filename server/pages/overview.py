@@ -9,9 +9,8 @@ from itertools import groupby
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import list_suites
-from warpwatch.db.reads.overview import read_overview
+from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.regressions import Question, list_regressions
-from warpwatch.db.reads.rows import OverviewCell
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.pages.choices import Text, choose_bench
 from warpwatch.server.pages.render import Page, query

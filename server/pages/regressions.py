@@ -10,10 +10,9 @@ from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
 
 from warpwatch.contract.words import Triage
-from warpwatch.db.reads.events import list_choices, list_events, read_event, read_quality
-from warpwatch.db.reads.regressions import NOBODY, read_regression
-from warpwatch.db.reads.rows import EventRow, RegressionDetail
-from warpwatch.db.reads.rows import Page as Listed
+from warpwatch.db.reads.events import EventRow, list_choices, list_events, read_event, read_quality
+from warpwatch.db.reads.query import Page as Listed
+from warpwatch.db.reads.regressions import NOBODY, RegressionDetail, read_regression
 from warpwatch.db.triage import triage
 from warpwatch.server.explanation.causes import find_cause
 from warpwatch.server.explanation.events import with_common

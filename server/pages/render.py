@@ -15,9 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
 from warpwatch import __version__
-from warpwatch.db.reads.code import list_repositories
+from warpwatch.db.reads.code import RepositoryRow, list_repositories
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import RepositoryRow
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures import formats
 from warpwatch.server.http.problems import not_found

@@ -10,10 +10,9 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from starlette.datastructures import FormData
 
-from warpwatch.db.reads.code import list_operators, list_suites
+from warpwatch.db.reads.code import RepositoryRow, list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
-from warpwatch.db.reads.rows import RepositoryRow, ScheduleRow
-from warpwatch.db.reads.schedules import list_schedules, read_schedule
+from warpwatch.db.reads.schedules import ScheduleRow, list_schedules, read_schedule
 from warpwatch.db.schedules import remove_schedule
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.http.service import Before, Config, database_of, repository_or_404, require_schema

@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Response
 
-from warpwatch.db.reads.rows import TraceDetail
-from warpwatch.db.reads.traces import list_related_traces, read_trace
+from warpwatch.db.reads.traces import TraceDetail, list_related_traces, read_trace
 from warpwatch.server.explanation.alignment import align_traces
 from warpwatch.server.figures.trace_charts import memory_figure
 from warpwatch.server.http.problems import not_found

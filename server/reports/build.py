@@ -8,7 +8,8 @@ from math import log
 from statistics import median
 from typing import Any
 
-from warpwatch.db.reads.rows.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
+from warpwatch.contract.words import Reason
+from warpwatch.db.reads.reports import CellFact, ChangeFact, JobFact, PairFact, ReportFacts, ResultFact
 from warpwatch.server.figures.formats import plural
 from warpwatch.server.reports.model import (
     ERRORS,
@@ -23,9 +24,6 @@ from warpwatch.server.reports.model import (
 from warpwatch.server.verdicts.held import classify_pairs
 
 MAX_ROWS = 1000
-MISMATCH = "the two commits ask for different interpreters"
-"""How a worker begins to say that two commits cannot be compared; held equal to worker.comparison.MISMATCH by a test.
-"""
 _CONCLUSIONS: tuple[Conclusion, ...] = ("success", "failure", "error")
 _ORACLE = {"check": "a check against the float64 reference", "bench": "a check of the outputs of the timed loop"}
 _ORDER: dict[ReportRowKind, int] = {kind: place for place, kind in enumerate(KINDS)}
@@ -142,7 +140,7 @@ def _job_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
 def _kind_of(job: JobFact, base_sha: str | None) -> ReportRowKind | None:
     if job.state == "done":
         return None
-    if job.kind == "compare" and job.message.startswith(MISMATCH):
+    if job.reason == Reason.INTERPRETER_MISMATCH:
         return "mismatch"
     # A base that cannot be measured is no fault of the change.
     return "unsure" if job.cell.head_sha == base_sha else "not_run"
@@ -180,7 +178,7 @@ def _kind_of_pair(pair: PairFact) -> ReportRowKind:
         return "mismatch"
     if pair.status == "skipped":
         return "skipped"
-    return "unsure" if pair.message.startswith("base:") else "failed"
+    return "unsure" if pair.reason == Reason.BASE_FAILED else "failed"
 
 
 def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpwatch.contract.words import JobKind, ScheduleKind
-from warpwatch.db.reads.code import list_operators, list_suites
+from warpwatch.db.reads.code import RepositoryRow, list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import RepositoryRow, ScheduleRow
+from warpwatch.db.reads.schedules import ScheduleRow
 from warpwatch.db.schedules import NewSchedule, change_schedule, create_schedule
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import unknown_names

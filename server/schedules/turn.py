@@ -15,12 +15,13 @@ from pathlib import Path
 from warpwatch import git
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
-from warpwatch.db.reads.code import find_repository
+from warpwatch.db.reads.code import RepositoryRow, find_repository
+from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.measured import JobSlot
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.rows import DeviceRow, RepositoryRow, ScheduleRow
 from warpwatch.db.reads.schedules import (
     RequestedJob,
+    ScheduleRow,
     list_open,
     list_readings,
     list_requested,

@@ -13,9 +13,9 @@ from warpwatch import __version__
 from warpwatch.db import callbacks
 from warpwatch.db.callbacks import PENDING, DueCallback
 from warpwatch.db.database import Database
+from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import count_pending, read_report_facts
-from warpwatch.db.reads.rows import RepositoryRow
 from warpwatch.server.reports.build import build_report
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings

@@ -18,8 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.live import listen
-from warpwatch.db.reads.rows import JobStatusRow, LogLine
-from warpwatch.db.reads.work import read_job_status, read_log
+from warpwatch.db.reads.work import JobStatusRow, LogLine, read_job_status, read_log
 
 ENDED = ("done", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 5.0

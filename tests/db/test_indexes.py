@@ -16,11 +16,12 @@ from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.outcome import ComparisonRow, ResultRow, Status
 from warpwatch.db.reads import judging, observed
-from warpwatch.db.reads.alarms import list_alarms
+from warpwatch.db.reads.alarms import list_stale_devices, list_stale_workers, list_unfit_devices
 from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.causes import read_evidence
 from warpwatch.db.reads.cells import list_cells_around
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
+from warpwatch.db.reads.missing import list_missing
 from warpwatch.db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
@@ -81,7 +82,9 @@ def read_everything(world: World) -> None:
     """Asks all that can be asked of regressions, schedules and alarms."""
     with world.database.session() as s:
         now = datetime.now(UTC)
-        list_alarms(s, now, 15.0, world.repository)
+        for list_facts in (list_stale_devices, list_stale_workers, list_unfit_devices):
+            list_facts(s, now, 15.0)
+        list(list_missing(s, now, world.repository))
         assert list_jobs(s, JobFilter(repository_id=world.repository, operator="kron")).items
         list_schedules(s, now, world.repository)
         list_due(s, now)

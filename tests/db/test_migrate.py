@@ -86,6 +86,64 @@ def test_migrating_again_keeps_everything(own_url: str) -> None:
     database.close()
 
 
+MEASURED = "a" * 40
+SENTENCES = (
+    ("check", "done", f"not measured: its sources are those of {MEASURED}", ("unchanged", 1)),
+    ("check", "done", f"not measured: its sources are those of {'f' * 40}", ("unchanged", None)),
+    ("check", "failed", f"not measured: its sources are those of {MEASURED}", (None, None)),
+    ("bench", "queued", "cuda:0 is not fit to be measured on: it is 91 °C hot", ("unfit_device", None)),
+    ("bench", "failed", "cuda:0 is not fit to be measured on: it is 91 °C hot", ("unfit_device", None)),
+    ("compare", "failed", "the two commits ask for different interpreters, so", ("interpreter_mismatch", None)),
+    ("bench", "failed", "the two commits ask for different interpreters, so", (None, None)),
+    ("bench", "failed", "no compiler", (None, None)),
+    ("bench", "done", "", (None, None)),
+)
+"""Kind, state and message of jobs at revision 0005; reason and commit of which they are unchanged since."""
+
+
+def test_reasons_are_read_from_the_sentences_of_the_revision_before(empty_url: str) -> None:
+    migrate.upgrade(empty_url, "0005")
+    ids = "(id, submission_id, kind, commit_id, operator_id, device_id, spec, state, message)"
+    execute(
+        empty_url,
+        "INSERT INTO repositories (name, url) VALUES ('mine', ''), ('example-h100', ''), ('examples-of-ours', '')",
+        "INSERT INTO commits (repository_id, sha, ordinal, author, authored_at, subject) "
+        f"VALUES (1, '{MEASURED}', 1, '', now(), ''), (1, '{'b' * 40}', 2, '', now(), '')",
+        "INSERT INTO operators (repository_id, name) VALUES (1, 'kron')",
+        "INSERT INTO variants (operator_id, name) VALUES (1, 'v1')",
+        "INSERT INTO cases (operator_id, key, sizes, precision, direction, layout, suites, flops, bytes) "
+        "VALUES (1, 'n=1', '{}', '', '', '', '[]', 1, 1), (1, 'n=2', '{}', '', '', '', '[]', 1, 1)",
+        "INSERT INTO devices (key, kind, name) VALUES ('gpu', 'cuda', '')",
+        "INSERT INTO series (operator_id, case_id, variant_id, device_id, protocol, metric) "
+        "VALUES (1, 1, 1, 1, '1', 'hot'), (1, 2, 1, 1, '1', 'hot')",
+        "INSERT INTO submissions (repository_id, request, origin) "
+        "VALUES (1, '{}', 'api'), (2, '{}', 'example'), (3, '{}', 'form')",
+        *(
+            f"INSERT INTO jobs {ids} VALUES ({number}, 1, '{kind}', 2, 1, 1, '{{}}', '{state}', '{message}')"
+            for number, (kind, state, message, _) in enumerate(SENTENCES, 1)
+        ),
+        "INSERT INTO runs (job_id, attempt, state, message) SELECT id, 1, 'failed', message FROM jobs",
+        *(
+            "INSERT INTO comparisons "
+            "(run_id, series_id, base_commit_id, head_commit_id, status, message, base_ns, head_ns) "
+            f"VALUES (1, {number}, 1, 2, 'crashed', '{message}', '[]', '[]')"
+            for number, message in enumerate(("base: it fell over", "head: it fell over"), 1)
+        ),
+    )
+    migrate.upgrade(empty_url)
+    database = Database(empty_url)
+    with database.session() as s:
+        jobs = s.execute(text("SELECT reason, unchanged_since_commit_id FROM jobs ORDER BY id")).all()
+        runs = s.scalars(text("SELECT reason FROM runs ORDER BY job_id")).all()
+        comparisons = s.scalars(text("SELECT reason FROM comparisons ORDER BY id")).all()
+        examples = s.scalars(text("SELECT name FROM repositories WHERE is_example")).all()
+    database.close()
+    assert [tuple(row) for row in jobs] == [columns for *_, columns in SENTENCES]
+    assert runs == [None, None, None, "unfit_device", "unfit_device", "interpreter_mismatch", None, None, None]
+    assert comparisons == ["base_failed", None]
+    assert examples == ["example-h100"]
+
+
 def test_several_processes_may_migrate_at_once(empty_url: str) -> None:
     errors: list[Exception] = []
 

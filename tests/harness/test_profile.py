@@ -19,7 +19,7 @@ import torch
 from tests.harness.child import BOOTSTRAP, ROOT, Harness
 from warpwatch.contract.protocol import ProfilePlan, ProfileReply, Request
 from warpwatch.contract.words import Status
-from warpwatch.db.reads.rows import KernelView, TraceDetail
+from warpwatch.db.reads.traces import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import Alignment, align_traces
 from warpwatch.worker.harness import counters
 from warpwatch.worker.harness.occupancy import occupancy

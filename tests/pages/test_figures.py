@@ -9,7 +9,8 @@ from typing import Any
 import plotly.graph_objects as plotly
 
 from warpwatch.contract.words import Status
-from warpwatch.db.reads.rows import PointRow, RegressionSeriesRow, SeriesHistory, SeriesRow, StatusMark
+from warpwatch.db.reads.history import PointRow, SeriesHistory, SeriesRow, StatusMark
+from warpwatch.db.reads.regressions import RegressionSeriesRow
 from warpwatch.server.figures.charts import SYMBOLS, RooflinePoint, history_figure, roofline_figure, rounds_figure
 from warpwatch.server.figures.formats import STATUS_NAMES
 from warpwatch.server.figures.noise_summary import LevelShift

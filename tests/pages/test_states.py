@@ -71,7 +71,9 @@ def test_a_measured_device_without_results_says_so(client: TestClient, database:
 def test_example_data_is_labelled_and_is_not_what_one_sees_first(client: TestClient, database: Database) -> None:
     with database.session() as s:
         registry.ensure_repository(s, "mine", "/srv/mine")
-        registry.ensure_repository(s, "example-h100", "/srv/mine")
+        registry.ensure_repository(s, "example-h100", "/srv/mine", is_example=True)
+        registry.ensure_repository(s, "examples-of-ours", "/srv/ours")
+    assert "Example data." not in client.get("/commits?repository=examples-of-ours").text
     assert "Example data." not in client.get("/commits").text
     shown = client.get("/commits?repository=example-h100").text
     assert "Example data." in shown
@@ -81,6 +83,7 @@ def test_example_data_is_labelled_and_is_not_what_one_sees_first(client: TestCli
 
 def test_an_imported_file_is_named_where_others_say_what_was_asked_for(client: TestClient, database: Database) -> None:
     found = import_bundle(database, EXAMPLE, "example-h100", "example")
+    assert "Example data." in client.get("/submissions?repository=example-h100").text
     for path in ("/submissions?repository=example-h100", f"/submissions/{found.submission_id}"):
         assert f'<span class="mono">{EXAMPLE.name}</span>' in client.get(path).text
 

@@ -13,14 +13,15 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, GPU, Lab, catalogue
+from tests.rewording import stored
 from tests.worker.conftest import Diary
 from tests.worker.test_gate import HOT, Device
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs
-from warpwatch.db.reads.alarms import PACE_LEAST_SECONDS, UNFIT, list_alarms
+from warpwatch.db.reads.alarms import PACE_LEAST_SECONDS
 from warpwatch.db.reads.missing import BEFORE, MISSING_DAYS, VANISHED_DAYS
-from warpwatch.db.reads.rows import AlarmRow
-from warpwatch.db.submissions import UNCHANGED, cancel_job
+from warpwatch.db.submissions import cancel_job
+from warpwatch.server.explanation.alarms import AlarmRow, list_alarms
 from warpwatch.server.http.alarms import KEPT_SECONDS, Alarms
 from warpwatch.worker import gate
 from warpwatch.worker.reporter import UnhealthyError
@@ -102,22 +103,19 @@ def test_a_worker_without_work_is_not_late(lab: Lab) -> None:
 
 
 def test_an_unfit_device(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words as the worker says them; the alarm ends with the next good measurement."""
+    """The alarm ends with the next good measurement."""
     monkeypatch.setattr(gate, "WAIT_SECONDS", 0)
-    with pytest.raises(UnhealthyError, match=UNFIT) as caught:
+    with pytest.raises(UnhealthyError, match="91 °C") as caught:
         gate.expect_healthy(Device(HOT), "cuda:0", None, Diary())
     lab.switch(GPU)
     job = lab.submit("bench", 0)
     run = lab.begin(job)
     with lab.database.session() as session:
         registry.set_trouble(session, lab.worker, str(caught.value))
-        runs.fail_run(session, run, str(caught.value), retry=False)
+        runs.fail_run(session, run, str(caught.value), retry=False, reason=caught.value.reason)
     (found,) = alarms(lab)
     assert (found.kind, found.device_key, found.job_id) == ("unfit", "test-gpu", job)
-    assert (
-        found.message
-        == "test-gpu: cuda:0 is not fit to be measured on: it is 91 °C hot, more than 85; 1 job failed for it"
-    )
+    assert found.message == f"test-gpu: {stored(str(caught.value))}; 1 job failed for it"
     with lab.database.session() as session:
         registry.set_trouble(session, lab.worker, "")
     assert [row.kind for row in alarms(lab)] == ["unfit"]
@@ -137,7 +135,7 @@ def test_an_operator_that_got_no_times_where_others_did(client: TestClient, lab:
     (found,) = alarms(lab)
     assert (found.kind, found.operator, found.commit_sha) == ("missing", "square", lab.shas[BEFORE])
     assert found.job_id == by_operator["square"]
-    assert found.message.endswith(f"job {found.job_id} failed: no compiler")
+    assert found.message.endswith(f"job {found.job_id} failed: {stored('no compiler')}")
     assert f"`warpwatch retry --job {found.job_id}`" in found.remedy
     measure(lab, BEFORE, operators=("square",))
     assert alarms(lab) == []
@@ -152,7 +150,7 @@ def test_what_was_left_out_or_cancelled_is_not_missing(client: TestClient, lab: 
     assert alarms(lab) == []
     change(
         lab,
-        f"UPDATE jobs SET state = 'done', attempt = 0, message = '{UNCHANGED} abc' WHERE id = :id",
+        "UPDATE jobs SET state = 'done', attempt = 0, reason = 'unchanged' WHERE id = :id",
         id=jobs["square"],
     )
     assert alarms(lab) == []

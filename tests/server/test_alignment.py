@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab, trace
 from warpwatch.contract.words import Status
 from warpwatch.db.outcome import ResultRow
-from warpwatch.db.reads.rows import KernelView, TraceDetail
+from warpwatch.db.reads.traces import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import AlignmentStep, align, align_traces
 from warpwatch.server.explanation.kernel_names import plain_name, short_name
 from warpwatch.worker.bundle import BundleReader

@@ -11,8 +11,7 @@ from fastapi.testclient import TestClient
 from tests.builders import CPU, GPU, Lab
 from tests.pages.test_figures import accepted
 from warpwatch.db.outcome import BuildRow
-from warpwatch.db.reads.builds import code_changes, read_unchanged_since
-from warpwatch.db.reads.rows import KernelCode
+from warpwatch.db.reads.builds import KernelCode, code_changes, read_unchanged_since
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 
 
@@ -143,7 +142,7 @@ def test_history_of_one_architecture(client: TestClient, lab: Lab) -> None:
 
 
 def test_the_chart_draws_what_changed_first(lab: Lab) -> None:
-    from warpwatch.db.reads.rows import CodeCommit, CodeHistory, CodeSeries
+    from warpwatch.db.reads.builds import CodeCommit, CodeHistory, CodeSeries
 
     commits = [CodeCommit(f"{n:040}", n, "subject", "", None) for n in range(2)]
     codes = [

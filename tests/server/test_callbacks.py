@@ -134,6 +134,7 @@ def test_pauses_grow(settings: Settings, database: Database, client: TestClient,
     assert [round(float(pause), -1) for pause in pauses] == [100, 200, 400, 800]
 
 
+@pytest.mark.words
 @pytest.mark.parametrize("code", [400, 401, 404, 422, 302])
 def test_what_will_never_be_taken_is_given_up(
     teller: StatusNotifier, heard: Heard, database: Database, submission: int, code: int
@@ -154,6 +155,7 @@ def test_there_is_an_end_to_trying(teller: StatusNotifier, heard: Heard, databas
     assert rows(database)[0]["given_up_at"]
 
 
+@pytest.mark.words
 def test_an_older_status_never_follows_a_newer_one(
     client: TestClient, lab: Lab, settings: Settings, heard: Heard, database: Database, submission: int
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_retry_is_pending_again(
     assert heard.states == ["error", "pending", "success"]
 
 
+@pytest.mark.words
 def test_nobody_there(settings: Settings, database: Database, client: TestClient, lab: Lab, caplog: Any) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -18,6 +18,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from tests.builders import CASES, Lab
+from tests.rewording import stored
 from warpwatch import git
 from warpwatch.cli import app
 from warpwatch.contract.words import Status
@@ -91,9 +92,9 @@ def test_waiting_names_what_is_wrong_and_how_to_see_it_again(served: Settings, l
     done = submit(served, lab, {"check": Status.WRONG, "bench": "no compiler"}, "--wait")
     assert done.exit_code == 1, done.stdout + done.stderr
     assert "failed: 1 wrong" in done.stdout
-    assert f"wrong: square v1 {CASES[0]} on test-cpu at {lab.shas[5][:9]}: it was wrong" in done.stdout
+    assert f"wrong: square v1 {CASES[0]} on test-cpu at {lab.shas[5][:9]}: {stored('it was wrong')}" in done.stdout
     assert "warpwatch submit --repository kernels" in done.stdout
-    assert f"not run: square on test-cpu at {lab.shas[5][:9]}: no compiler" in done.stdout
+    assert f"not run: square on test-cpu at {lab.shas[5][:9]}: {stored('no compiler')}" in done.stdout
 
 
 def test_waiting_for_a_verdict(served: Settings, lab: Lab) -> None:

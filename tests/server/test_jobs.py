@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import make_url
 
 from tests.builders import CASES, Lab
+from tests.rewording import stored
 from tests.server.test_code import problem
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
@@ -72,14 +73,14 @@ def test_job_detail(client: TestClient, lab: Lab) -> None:
     detail = client.get(f"/api/v1/jobs/{job}").json()
     assert detail["repository"] == "kernels"
     assert [(run["attempt"], run["state"], run["message"]) for run in detail["runs"]] == [
-        (1, "failed", "the machine went away"),
+        (1, "failed", stored("the machine went away")),
         (2, "done", ""),
     ]
     results = {result["variant"]: result for result in detail["results"]}
     assert (results["v1"]["status"], results["v1"]["median_ns"]) == ("ok", 1234.0)
     assert (results["v2"]["status"], results["v2"]["message"], results["v2"]["median_ns"]) == (
         "timed_out",
-        "it was timed_out",
+        stored("it was timed_out"),
         None,
     )
     assert shlex.split(detail["replay"]) == [

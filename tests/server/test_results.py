@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, GPU, Lab
+from tests.rewording import stored
 from tests.server.test_code import problem
 from warpwatch.contract.words import Status
 from warpwatch.db.outcome import ResultRow
@@ -58,7 +59,7 @@ def test_cells_tell_wrong_broken_and_never_tried_apart(client: TestClient, lab: 
     assert set(cells) == {CELL, ("v2", CASES[0])}
     assert (cells[CELL]["check_status"], cells[CELL]["bench_status"]) == ("wrong", None)
     assert (cells["v2", CASES[0]]["check_status"], cells["v2", CASES[0]]["bench_status"]) == ("ok", "out_of_memory")
-    assert cells["v2", CASES[0]]["bench_message"] == "it was out_of_memory"
+    assert cells["v2", CASES[0]]["bench_message"] == stored("it was out_of_memory")
 
 
 def test_the_overview_is_of_one_device_metric_suite_and_operator(client: TestClient, lab: Lab) -> None:

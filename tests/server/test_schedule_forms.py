@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
@@ -66,6 +67,7 @@ def test_the_form_comes_back_with_messages_by_the_field(client: TestClient, lab:
     assert client.get("/api/v1/schedules").json()["items"] == []
 
 
+@pytest.mark.words
 def test_buttons_run_switch_and_remove(client: TestClient, lab: Lab) -> None:
     schedule = add(client, "suite", kinds=["bench"])
     assert client.post(f"/schedules/{schedule}/disable", follow_redirects=False).status_code == 303
@@ -95,6 +97,7 @@ def test_alarms_are_counted_in_the_navigation_and_shown(client: TestClient, lab:
     assert "1 job waits" not in page(client, "/alarms?kind=missing")
 
 
+@pytest.mark.words
 def test_commands(served: Settings, lab: Lab) -> None:
     def say(*words: str, code: int = 0) -> str:
         result = command(served, "schedule", *words)

@@ -70,6 +70,7 @@ def measure_all(client: TestClient, lab: Lab, indices: dict[str, int] | None = N
         lab.finish(row["id"], lab.outcome([lab._timed(*V1, 10_000.0, 0.002)]))
 
 
+@pytest.mark.words
 def test_the_nightly_suite_measures_the_newest_commit_once(
     client: TestClient, lab: Lab, settings: Settings, now: datetime
 ) -> None:
@@ -93,6 +94,7 @@ def test_the_nightly_suite_measures_the_newest_commit_once(
     assert show(client, schedule)["message"] == "nothing to do: the newest commit was asked for already"
 
 
+@pytest.mark.words
 def test_only_what_fits_into_the_budget_is_asked_for(
     client: TestClient, lab: Lab, settings: Settings, now: datetime
 ) -> None:
@@ -131,6 +133,7 @@ def test_the_page_says_what_is_spent(client: TestClient, lab: Lab, settings: Set
     assert show(client, schedule)["spent_minutes"] == pytest.approx(1.5)
 
 
+@pytest.mark.words
 def test_a_job_larger_than_the_whole_budget_is_said(
     client: TestClient, lab: Lab, settings: Settings, now: datetime
 ) -> None:
@@ -191,6 +194,7 @@ def test_missed_times_are_made_up_for_once(client: TestClient, lab: Lab, setting
     assert len(made(client)) == 1
 
 
+@pytest.mark.words
 def test_backfill_halves_the_widest_gap_until_there_is_none(
     client: TestClient, database: Database, settings: Settings, tmp_path: Path, now: datetime
 ) -> None:
@@ -268,6 +272,7 @@ def test_repeats_of_another_environment_teach_nothing(
     assert made(client) == [("bench", "square", lab.shas[1]), ("bench", "square", lab.shas[5])]
 
 
+@pytest.mark.words
 def test_what_did_not_change_is_left_out_of_the_suite(
     client: TestClient, database: Database, settings: Settings, tmp_path: Path, now: datetime
 ) -> None:
@@ -283,6 +288,7 @@ def test_what_did_not_change_is_left_out_of_the_suite(
     assert "1 job left out as unchanged" in show(client, schedule)["message"]
 
 
+@pytest.mark.words
 def test_why_nothing_happens_is_said(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
     suite, rerun = add(client, "suite"), add(client, "rerun")
     with lab.database.session() as session:
@@ -320,6 +326,7 @@ def test_the_watched_branch_is_what_counts(
     assert made(client) == [("bench", "square", lab.shas[2])]
 
 
+@pytest.mark.words
 def test_a_fault_of_ours_moves_the_clock(
     client: TestClient, lab: Lab, settings: Settings, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +343,7 @@ def test_a_fault_of_ours_moves_the_clock(
     assert show(client, fine)["submission_id"]
 
 
+@pytest.mark.words
 def test_the_server_takes_turns_by_itself(served: Settings, lab: Lab) -> None:
     import json
     import time
@@ -382,6 +390,7 @@ def test_a_schedule_is_changed_disabled_and_removed(
     assert client.delete(f"/api/v1/schedules/{schedule}").status_code == 404
 
 
+@pytest.mark.words
 def test_a_person_may_take_a_turn_at_once(client: TestClient, lab: Lab) -> None:
     schedule = add(client, "suite", cron="0 2 * * *", enabled=False, kinds=["bench"])
     row = client.post(f"/api/v1/schedules/{schedule}/run").json()

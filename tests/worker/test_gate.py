@@ -11,9 +11,9 @@ from sqlalchemy import select
 from tests.builders import Lab, make_repository
 from tests.worker.conftest import Diary
 from warpwatch.contract.protocol import CanaryReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Reason, Status
 from warpwatch.db.database import Database
-from warpwatch.db.models import JobRecord
+from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.reads.devices import list_workers
 from warpwatch.worker import gate
 from warpwatch.worker.child import ChildFailure
@@ -123,13 +123,15 @@ def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database
     for _ in range(3):
         run = lab.begin(job)
         with database.session() as s:
-            _Worker._give_back(worker, s, run, "it is on fire")
+            _Worker._give_back(worker, s, run, UnhealthyError("it is on fire"))
         with database.session() as s:
             states.append(s.scalars(select(JobRecord.state).where(JobRecord.id == job)).one())
             (row,) = list_workers(s)
-            assert row.trouble == "it is on fire"
+            assert row.trouble
     assert states == ["queued", "queued", "failed"]
     with database.session() as s:
+        assert s.scalars(select(JobRecord.reason).where(JobRecord.id == job)).one() == Reason.UNFIT_DEVICE
+        assert set(s.scalars(select(RunRecord.reason))) == {Reason.UNFIT_DEVICE}
         order: Any = SimpleNamespace(kind="bench", run_id=lab.begin(lab.submit("bench", 0)))
         _Worker._finish(worker, s, order, lab.outcome([]))
         (row,) = list_workers(s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warpwatch.contract.protocol import BenchReply, BuildReply, Catalogue, CheckReply, Environment, ProfileReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Reason, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Medians (ns) of paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i]."""
+    """Medians (ns) of paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
+
+    reason: why there are no rounds, where something other than the head is the cause.
+    """
 
     variant: str
     case: str
@@ -52,6 +55,7 @@ class Comparison:
     message: str = ""
     base_ns: list[float] = field(default_factory=list)
     head_ns: list[float] = field(default_factory=list)
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

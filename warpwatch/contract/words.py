@@ -19,13 +19,12 @@ class Status(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a job, a run, a result or a comparison has no number.
+    """Why a job, a run or a comparison has no number. A message beside it is for people; nothing is decided by it.
 
-    A message beside it is for people; nothing is decided by it.
-
-    unchanged: the sources are those of a commit that was measured. base_failed: the base of a comparison could not be
-    measured, which says nothing about its head. interpreter_mismatch: two commits ask for different interpreters, so
-    they cannot be compared. unfit_device: the device was busy, throttled or too hot to be measured on.
+    unchanged (job): the sources are those of a commit that was measured. base_failed (comparison): the base could not
+    be measured, which says nothing about the head. interpreter_mismatch (job, run): the two commits ask for different
+    interpreters, so they cannot be compared. unfit_device (job, run): the device was busy, throttled or too hot to be
+    measured on.
     """
 
     UNCHANGED = "unchanged"

@@ -1,0 +1,162 @@
+"""Writes alarms from facts: what keeps numbers from coming, since when, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from warpwatch.db.reads.alarms import (
+    StaleDevice,
+    StaleWorker,
+    UnfitDevice,
+    list_stale_devices,
+    list_stale_workers,
+    list_unfit_devices,
+)
+from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
+from warpwatch.db.reads.query import Session
+
+_ORDER = ("stale_device", "stale_worker", "unfit", "missing", "vanished")
+"""Kinds of alarm, the one that stops most first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmRow:
+    """Something that keeps numbers from coming although nobody asked for that.
+
+    kind: stale_device | stale_worker | unfit | missing | vanished.
+
+    Fields that the alarm is not about are empty: a device has no operator. since: when it began, as far as is known.
+    """
+
+    kind: str
+    repository: str = field(kw_only=True, default="")
+    operator: str = field(kw_only=True, default="")
+    variant: str = field(kw_only=True, default="")
+    cases: list[str] = field(kw_only=True, default_factory=list)
+    device_key: str = field(kw_only=True, default="")
+    commit_sha: str = field(kw_only=True, default="")
+    job_id: int | None = field(kw_only=True, default=None)
+    since: datetime
+    message: str
+    remedy: str
+
+
+def list_alarms(
+    session: Session, now: datetime, lease_seconds: float, repository_id: int | None = None
+) -> list[AlarmRow]:
+    """Every alarm of the service and of one repository, or of all, in the order of _ORDER."""
+    alarms = [
+        *map(_stale_device, list_stale_devices(session, now, lease_seconds)),
+        *map(_stale_worker, list_stale_workers(session, now, lease_seconds)),
+        *map(_unfit_device, list_unfit_devices(session, now, lease_seconds)),
+        *map(_missing_results, list_missing(session, now, repository_id)),
+    ]
+    return sorted(
+        alarms, key=lambda row: (_ORDER.index(row.kind), row.repository, row.operator, row.device_key, row.variant)
+    )
+
+
+def _stale_device(device: StaleDevice) -> AlarmRow:
+    jobs = "1 job waits" if device.queued == 1 else f"{device.queued} jobs wait"
+    name = "cuda:0" if device.device_kind == "cuda" else "cpu"
+    return AlarmRow(
+        "stale_device",
+        max(device.oldest_at, device.last_heard_at or device.oldest_at),
+        f"{jobs} for {device.device_key}, and no worker for it is alive",
+        f"start one there with `warpwatch worker --device {name}`, or cancel what waits",
+        device_key=device.device_key,
+        job_id=device.job_id,
+    )
+
+
+def _stale_worker(worker: StaleWorker) -> AlarmRow:
+    at = f"it is at job {worker.job_id}" if worker.job_id else "it takes none of the jobs that wait"
+    return AlarmRow(
+        "stale_worker",
+        worker.since,
+        f"worker {worker.worker} gave no result for {worker.silent_seconds / 60:.0f} minutes; most of its jobs take "
+        f"{_span(worker.pace_seconds)}, and {at}",
+        "look at the job's log; cancel the job, or start the worker again",
+        device_key=worker.device_key,
+        job_id=worker.job_id,
+    )
+
+
+def _span(seconds: float) -> str:
+    return f"up to {seconds / 60:.0f} minutes" if seconds >= 90 else f"up to {max(seconds, 1):.0f} s"
+
+
+def _unfit_device(device: UnfitDevice) -> AlarmRow:
+    jobs = "1 job failed for it" if device.failed == 1 else f"{device.failed} jobs failed for it"
+    return AlarmRow(
+        "unfit",
+        device.since,
+        f"{device.device_key}: {device.trouble}" + (f"; {jobs}" if device.failed else ""),
+        "end what else uses the device or let it cool; then retry what failed",
+        device_key=device.device_key,
+        job_id=device.job_id,
+    )
+
+
+def _missing_results(fact: MissingResults) -> AlarmRow:
+    return AlarmRow(
+        "vanished" if fact.cause in REMOVALS else "missing",
+        fact.since,
+        _missing_message(fact),
+        _missing_remedy(fact),
+        repository=fact.repository,
+        operator=fact.operator,
+        variant=fact.variant,
+        cases=fact.cases,
+        device_key=fact.device_key,
+        commit_sha=fact.commit_sha,
+        job_id=fact.job_id,
+    )
+
+
+def _missing_message(fact: MissingResults) -> str:
+    operator, device, sha = fact.operator, fact.device_key, fact.commit_sha[:8]
+    variant = f"{fact.variant} of {operator}"
+    match fact.cause:
+        case MissingCause.JOB_FAILED:
+            return f"{operator} on {device} has no times at {sha}: job {fact.job_id} failed: {fact.job_message}"
+        case MissingCause.NO_JOB:
+            return f"everything was asked for at {sha}, and {operator} got no job on {device}"
+        case MissingCause.NO_RESULT:
+            return (
+                f"{variant} has no result for {_count(fact.cases)} at {sha} on {device}, nor a status that says why; "
+                f"the {BEFORE} commits measured before had times"
+            )
+        case MissingCause.OPERATOR_REMOVED:
+            return (
+                f"{operator} is not in the catalogue of {sha} any more; "
+                f"it was last measured on {device} at {fact.last_sha[:8]}"
+            )
+        case MissingCause.VARIANT_REMOVED:
+            start = f"{variant} is not in"
+        case MissingCause.CASES_REMOVED:
+            start = f"{_count(fact.cases)} of {variant} left"
+    return (
+        f"{start} the catalogue of {sha}, or its suite {fact.suite}; the {BEFORE} commits before had times on {device}"
+    )
+
+
+def _missing_remedy(fact: MissingResults) -> str:
+    if fact.cause in REMOVALS:
+        return (
+            f"put it back; if it was removed on purpose there is nothing to do: "
+            f"this alarm ends {VANISHED_DAYS} days after the last result"
+        )
+    if fact.cause is MissingCause.JOB_FAILED:
+        return f"fix what the message names, then run `warpwatch retry --job {fact.job_id}`"
+    variant = f" --variants {fact.variant}" if fact.variant else ""
+    return (
+        f"measure it: `warpwatch submit --repository {fact.repository} --commit {fact.commit_sha[:12]} --kinds bench "
+        f"--operators {fact.operator}{variant} --suite {fact.suite} --device {fact.device_key}`"
+    )
+
+
+def _count(cases: Sequence[str]) -> str:
+    return f"case {cases[0]}" if len(cases) == 1 else f"{len(cases)} cases"

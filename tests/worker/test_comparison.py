@@ -1,0 +1,48 @@
+"""A comparison without rounds says by its reason whether the head, the base or neither is the cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Diary
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.outcome import Comparison, Order
+from warpwatch.contract.protocol import SampleReply
+from warpwatch.contract.words import Reason, Status
+from warpwatch.worker.comparison import _Rounds, compare
+from warpwatch.worker.reporter import BoundedReporter, CannotRunError
+
+PAIR = ("v1", "n=1")
+ORDER = Order("compare", "/srv/kernels", "b" * 40, "square", {"pairs": [list(PAIR)]}, "a" * 40)
+
+
+def side(name: str, status: Status) -> Any:
+    """One commit, every step of which ends with `status`."""
+    checkout = SimpleNamespace(host=SimpleNamespace(kind="cpu"), running=False, renew_child=lambda reporter: None)
+    return SimpleNamespace(name=name, checkout=checkout, ask=lambda *_: SampleReply(status, "a message"))
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "reason"),
+    [(Status.CRASHED, Status.OK, Reason.BASE_FAILED), (Status.OK, Status.CRASHED, None)],
+)
+def test_a_failure_of_the_base_is_not_one_of_the_head(base: Status, head: Status, reason: Reason | None) -> None:
+    rounds = _Rounds(ORDER, side("base", base), side("head", head), BoundedReporter(Diary()))
+    comparison = rounds._round(Comparison(*PAIR, "hot", "1", Status.OK), 0)
+    assert (comparison.status, comparison.reason, comparison.base_ns) == (Status.CRASHED, reason, [])
+    assert from_json(Comparison, to_json(comparison)) == comparison
+
+
+def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
+    keys = iter(("one interpreter", "another interpreter"))
+    checkouts = [
+        SimpleNamespace(environment=lambda reporter, key=key: SimpleNamespace(key=key), sanitize=None) for key in keys
+    ]
+    tools: Any = SimpleNamespace(checkouts=lambda *_: checkouts)
+    with pytest.raises(CannotRunError) as caught:
+        compare(ORDER, tools, BoundedReporter(Diary()), tmp_path)
+    assert (caught.value.reason, caught.value.retry) == (Reason.INTERPRETER_MISMATCH, False)
