@@ -1,6 +1,6 @@
 """Fresh processes for benchmarks that ask how much identical code differs from process to process.
 
-A process answers the harness's own requests (contract.protocol.Request) about a repository, as a worker's child does;
+A process answers the harness's own requests (contract.messages.Request) about a repository, as a worker's child does;
 only the confinement is missing.
 """
 

@@ -28,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
-from warpwatch.contract.protocol import Request
+from warpwatch.contract.messages import Request
 from warpwatch.server.verdicts.paired import MORE_ROUNDS, ROUNDS, decide
 from warpwatch.worker.comparison import middle, turns_of, typical
 

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpwatch import CONTRACT, git
-from warpwatch.contract.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry
+from warpwatch.contract.catalogue import Catalogue, OperatorEntry
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.messages import CeilingsReply
 from warpwatch.contract.words import Status
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings

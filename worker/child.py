@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from warpwatch import CONTRACT
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.protocol import Request
+from warpwatch.contract.messages import Request
 from warpwatch.contract.words import Status
 from warpwatch.worker import sandbox
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Protocol, TypeVar
 
-from warpwatch.contract.protocol import CanaryReply
+from warpwatch.contract.messages import CanaryReply
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.reporter import Reporter, Stopped, UnhealthyError
 

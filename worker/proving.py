@@ -13,13 +13,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from warpwatch import git
-from warpwatch.contract.outcome import Finding, Order
-from warpwatch.contract.words import Status
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind, Status
 from warpwatch.worker.checkout import Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
@@ -114,7 +115,9 @@ def prove(kind: str, tools: Tools, reporter: Reporter, seeds: int, operators: li
     with _laid_out(kind, tools) as (url, sha):
         for charges in read_charges(kind):
             if operators is None or charges.operator in operators:
-                _Trial(charges, KINDS[kind], Order("check", url, sha, charges.operator), tools, reporter, proof).run()
+                _Trial(
+                    charges, KINDS[kind], JobRequest(JobKind.CHECK, url, sha, charges.operator), tools, reporter, proof
+                ).run()
     return proof
 
 
@@ -125,14 +128,14 @@ class _Trial:
         self,
         charges: Expectations,
         kinds: tuple[str, ...],
-        order: Order,
+        request: JobRequest,
         tools: Tools,
         reporter: Reporter,
         proof: Proof,
     ) -> None:
         self._charges = charges
         self._kinds = kinds
-        self._base = order
+        self._base = request
         self._tools = tools
         self._reporter = reporter
         self._proof = proof
@@ -179,14 +182,9 @@ class _Trial:
     def _find(self, kind: str, variants: list[str], **spec: Any) -> list[tuple[str, Finding]]:
         if not variants:
             return []
-        order = Order(
-            kind,
-            self._base.url,
-            self._base.sha,
-            self._base.operator,
-            {"variants": variants, "budget_ns": BENCH_BUDGET_NS, **spec},
-        )
-        outcome = execute(order, self._tools, self._reporter, self._tools.host.home)
+        job_spec = JobSpec(variants=variants, budget_ns=BENCH_BUDGET_NS, **spec)
+        request = replace(self._base, kind=JobKind(kind), spec=job_spec)
+        outcome = execute(request, self._tools, self._reporter, self._tools.host.home)
         return [(finding.variant, finding) for finding in outcome.findings]
 
     def _judge(self, name: str, findings: list[tuple[str, Finding]]) -> PlantedFault:

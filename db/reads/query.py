@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from sqlalchemy import text
 from sqlalchemy.orm import Session as Session
 
+from warpwatch.contract.measurement import METRICS
+from warpwatch.db.models.base import StoredSpec
 from warpwatch.db.reads.rows import Page
 from warpwatch.db.submissions import UNCHANGED
 
@@ -24,13 +26,13 @@ UNCHANGED_SINCE = (
 )
 """The id of that commit; null for every other job."""
 
-PRIMARY_METRIC = "CASE device.kind WHEN 'cuda' THEN 'graph' ELSE 'hot' END"
+PRIMARY_METRIC = f"CASE device.kind WHEN 'cuda' THEN '{METRICS['cuda'][0]}' ELSE '{METRICS['cpu'][0]}' END"
 """SQL for the first metric of the device."""
 
 
 def fetch(session: Session, row: Callable[..., T], sql: str, **parameters: Any) -> list[T]:
-    """Every row of a query whose column names are the field names of `row`."""
-    result = session.execute(text(sql), parameters)
+    """Every row of a query whose column names are the field names of `row`; a column `spec` is read as JobSpec."""
+    result = session.execute(text(sql).columns(spec=StoredSpec()), parameters)
     names = tuple(result.keys())
     if names == _field_names(row):
         # Twice as fast as by name, which counts for a history of a thousand points.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_one, fetch_page
 from warpwatch.db.reads.rows import Page, ScheduleRow
 
@@ -117,7 +117,7 @@ class RequestedJob:
     device_id: int
     kind: str
     state: str
-    spec: dict[str, Any]
+    spec: JobSpec
     environment_id: int | None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from warpwatch.contract.protocol import METRICS
+from warpwatch.contract.measurement import METRICS
 from warpwatch.db.reads.code import find_commit
 from warpwatch.db.reads.commits import compare_commits, compare_variants
 from warpwatch.db.reads.history import MAX_POINTS, list_series, read_history, read_samples, read_series

@@ -178,7 +178,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def shape(told: dict[str, Any] | None) -> list[str]:
-    """What is worth saying about a set of samples (contract.protocol.Distribution as JSON) besides its median; often
+    """What is worth saying about a set of samples (contract.measurement.Distribution as JSON) besides its median; often
     nothing."""
     if not told:
         return []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from warpwatch.contract.spec import USUAL_PLAN, JobSpec, ProfilePlan
 from warpwatch.db.database import Database
 from warpwatch.db.reads.code import find_repository, list_repositories
 from warpwatch.db.reads.measured import JobSlot
@@ -20,7 +20,7 @@ from warpwatch.server.history.commits import CommitHistory, read_commits, write_
 from warpwatch.server.history.sources import Earlier, Sources
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
-from warpwatch.server.intake.submission_request import ORDER, Kind, ProfileOptions, SubmissionRequest
+from warpwatch.server.intake.submission_request import ORDER, Kind, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.threads.callbacks import tell_pending
 from warpwatch.settings import Settings
@@ -199,11 +199,11 @@ def _held_jobs(
                 commits[base],
                 base if is_unchanged else None,
             )
-            if "pairs" not in spec and not is_unchanged:
+            if spec.pairs is None and not is_unchanged:
                 # Nobody knows its variants yet; the base is timed on its own, and history tells what differs.
                 spec = job_spec(plan.choice, request, "bench", operator, device)
                 job = NewJob("bench", commits[base], operators[operator], device.id, spec)
-            if is_unchanged or spec.get("pairs") != []:
+            if is_unchanged or spec.pairs != []:
                 jobs.append(job)
     return jobs
 
@@ -219,23 +219,19 @@ def _wanted(plan: SubmissionPlan, request: SubmissionRequest) -> Iterator[tuple[
 
 def job_spec(
     choice: OperatorSelection, request: SubmissionRequest, kind: Kind, operator: str, device: DeviceRow
-) -> dict[str, Any]:
-    """What the worker needs besides the job's columns."""
-    spec: dict[str, Any] = {
-        "suite": request.suite,
-        "variants": request.variants or None,
-        "cases": request.cases or None,
-        "seed": request.seed,
-    }
-    if request.budget_ms is not None:
-        spec["budget_ns"] = request.budget_ms * 1_000_000
-    if request.sanitize is not None:
-        spec["sanitize"] = request.sanitize
+) -> JobSpec:
+    """The specification of one job of the request."""
     known = choice.known(operator, device.kind)
-    if known is not None:
-        spec["known"] = {"variants": known.variants, "cases": known.cases}
-    if kind in ("profile", "compare") and request.profile != ProfileOptions():
-        spec["profile"] = request.profile.model_dump()
-    if kind == "compare" and known is not None:
-        spec["pairs"] = [[variant, case] for case in known.cases for variant in known.variants]
-    return spec
+    is_compare = kind == "compare"
+    has_profile = is_compare or kind == "profile"
+    return JobSpec(
+        suite=request.suite,
+        variants=request.variants or None,
+        cases=request.cases or None,
+        seed=request.seed,
+        budget_ns=None if request.budget_ms is None else request.budget_ms * 1_000_000,
+        sanitize=request.sanitize,
+        known=known,
+        profile=ProfilePlan(**request.profile.model_dump()) if has_profile else USUAL_PLAN,
+        pairs=[(variant, case) for case in known.cases for variant in known.variants] if is_compare and known else None,
+    )

@@ -22,4 +22,4 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
         if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs)).told == "unsure"
     ]
     for job_id, group in groupby(sorted(unsure, key=lambda pair: pair.job_id), key=lambda pair: pair.job_id):
-        repeat(session, job_id, pairs=[[pair.cell.variant, pair.cell.case] for pair in group], rounds=MORE_ROUNDS)
+        repeat(session, job_id, [(pair.cell.variant or "", pair.cell.case or "") for pair in group], MORE_ROUNDS)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from warpwatch.contract.protocol import METRICS
+from warpwatch.contract.measurement import METRICS
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.history import list_series
 from warpwatch.db.reads.query import Session

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.devices import list_devices, list_workers
@@ -70,6 +71,7 @@ def job(page: Page, job_id: int, run: Annotated[int | None, Query()] = None) -> 
         "job.html",
         json=f"/jobs/{job_id}",
         detail=found,
+        spec=JobSpec.from_stored(found.spec),
         break_even=break_even(found.results),
         job=found.job,
         shown=shown,

@@ -227,7 +227,7 @@ def _measured(session: Session, start: _Start, history: CommitHistory, choice: O
 
 def _is_whole(job: RequestedJob, suite: str) -> bool:
     """Whether the job is about all of the suite."""
-    return job.spec.get("suite") == suite and not any(job.spec.get(name) for name in ("variants", "cases", "sanitize"))
+    return job.spec.suite == suite and job.spec.is_whole_suite() and job.spec.sanitize is None
 
 
 def _fit(start: _Start, wishes: Sequence[CandidateJob]) -> BudgetFit:

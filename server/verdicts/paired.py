@@ -8,15 +8,16 @@ from math import comb
 from statistics import median
 from typing import Literal
 
+from warpwatch.contract.measurement import ROUNDS as ROUNDS
+
 TimeDirection = Literal["slower", "faster"]
 Decision = Literal["confirmed", "dismissed", "unsure"]
 
 CONFIRM_RATIO = {"cuda": 1.005, "cpu": 1.02}
 """Least change that the whole interval of a comparison must lie beyond, per device kind."""
 CONFIDENCE = 0.95
-ROUNDS, MORE_ROUNDS, FEW_ROUNDS = 12, 36, 6
-"""Rounds of a comparison; of the second try of what was unsure, whose interval is about half as wide; and of halving a
-plain change."""
+MORE_ROUNDS, FEW_ROUNDS = 36, 6
+"""Rounds of the second try of what was unsure, whose interval is about half as wide; and of halving a plain change."""
 
 
 @dataclass(frozen=True, slots=True)

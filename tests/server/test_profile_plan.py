@@ -13,7 +13,7 @@ from tests.builders import Lab
 from tests.server.test_submissions import ask, errors, jobs
 from warpwatch.cli.plans import profile_plan
 from warpwatch.contract.codec import from_json
-from warpwatch.contract.protocol import ProfilePlan
+from warpwatch.contract.spec import ProfilePlan
 from warpwatch.server.intake.submission_request import ProfileOptions
 from warpwatch.worker.harness.profiling import LIMITS
 
@@ -32,7 +32,7 @@ def test_a_plan_travels_with_the_job_and_its_replay(client: TestClient, lab: Lab
     assert from_json(ProfilePlan, detail["spec"]["profile"]) == ProfilePlan(**PLAN)
     words = shlex.split(detail["replay"])
     at = words.index("--profile")
-    assert profile_plan(words[at + 1], "--counters" in words) == PLAN
+    assert profile_plan(words[at + 1], "--counters" in words) == ProfilePlan(**PLAN)
 
 
 def test_the_usual_plan_is_not_mentioned(client: TestClient, lab: Lab) -> None:
@@ -80,7 +80,7 @@ def test_limits_are_those_of_the_harness(client: TestClient, lab: Lab, name: str
     ],
 )
 def test_words_of_the_command_line(words: str | None, counters: bool, plan: dict[str, Any]) -> None:
-    assert profile_plan(words, counters) == plan
+    assert profile_plan(words, counters) == ProfilePlan(**plan)
 
 
 @pytest.mark.parametrize("words", ["", "1", "1,2", "1,2,3,4,5", "1,x,3", "-1,1,1"])

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from warpwatch.contract.protocol import CheckReply, TensorError
+from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Status
 
 from .failures import WrongResultError

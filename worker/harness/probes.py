@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from warpwatch.contract.protocol import Probe
+from warpwatch.contract.measurement import Probe
 from warpwatch.contract.words import Status
 
 from .capture import graph_capture

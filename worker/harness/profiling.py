@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from warpwatch.contract.protocol import ProfilePlan, ProfileReply, Request
+from warpwatch.contract.messages import ProfileReply, Request
+from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import Status
 
 from .counters import count_hardware

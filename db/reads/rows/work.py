@@ -81,6 +81,7 @@ class JobDetail:
     job: JobRow
     repository: str
     spec: dict[str, Any]
+    """As the API shows it: contract.spec.JobSpec.to_stored."""
     runs: list[RunRow]
     results: list[ResultView]
     replay: str
