@@ -165,7 +165,7 @@ def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, Operator
 def upsert(
     s: Session, table: type[Base], rows: list[dict[str, Any]], *, key: list[str], refresh: Sequence[str] = ()
 ) -> None:
-    """Inserts the rows whose key is new; of the others, brings the columns in `refresh` up to date where they differ."""
+    """Inserts the rows whose key is new; updates the columns in `refresh` of the others where they differ."""
     if not rows:
         return
     # One order for everyone: two transactions that insert the same keys must not wait for each other.

@@ -164,7 +164,7 @@ class _Worker:
 
     def _end(self, job: ClaimedJob, ending: Ending | None) -> None:
         if ending is None:
-            _log.warning("job %d was given to another worker; this run writes nothing", job.job_id)
+            _log.warning("job %d belongs to another worker now; this run writes nothing", job.job_id)
             return
         try:
             self._write(ending)

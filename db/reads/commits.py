@@ -54,7 +54,7 @@ ORDER BY operators.name, cells.case_id, cells.variant_id, device.key
 
 
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
-    """Every variant and case tried at a commit, given by its id or a unique beginning of it; None when it is unknown."""
+    """Every variant and case tried at a commit, given by its id or a unique prefix of it; None when it is unknown."""
     commit = find_commit(session, repository_id, sha)
     if commit is None:
         return None

@@ -1,4 +1,4 @@
-"""What people and CI may ask to have measured, field by field."""
+"""What a submission may ask for, field by field."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class SubmissionRequest(BaseModel):
     base: str | None = Field(
         default=None,
         max_length=200,
-        description="What the commit is held against: a commit, `parent`, or `merge-base`, which is where it left `branch`. With kind "
-        "bench both are measured in turn where an operator's sources differ; with kind compare whether they differ or not.",
+        description="What the commit is held against: a commit, `parent`, or `merge-base`, which is where it left "
+        "`branch`. With kind bench both are measured in turn where an operator's sources differ; with kind compare "
+        "whether they differ or not.",
     )
     branch: str | None = Field(
         default=None, max_length=200, description="For base merge-base; by default the watched branch."
@@ -58,7 +59,8 @@ class SubmissionRequest(BaseModel):
     profile: ProfileOptions = ProfileOptions()
     skip_unchanged: bool = Field(
         default=False,
-        description="Leave out an operator at a commit whose sources are those of the nearest commit where the same was asked for.",
+        description="Leave out an operator at a commit whose sources are those of the nearest commit where the same was "
+        "asked for.",
     )
     sanitize: Literal["memcheck", "racecheck", "initcheck", "address"] | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Takes in what people and CI ask for: checks every field, resolves commits through git, and makes the jobs."""
+"""Creates submissions: checks every field, resolves commits through git, and creates the jobs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SubmissionPlan:
 def submit(
     database: Database, settings: Settings, request: SubmissionRequest, origin: str, idempotency_key: str | None = None
 ) -> int:
-    """The id of the new submission, or of the one that was made with the same key; Problem names every field at fault."""
+    """The id of the new submission, or of the one with the same key; Problem names every field that is wrong."""
     with database.session() as session:
         earlier = _earlier(session, request, idempotency_key)
         repository = _repository(session, request.repository)
@@ -71,26 +71,26 @@ def submit(
 
 
 def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> int | None:
-    found = find_submission(session, key) if key is not None else None
-    if found is None:
+    submission = find_submission(session, key) if key is not None else None
+    if submission is None:
         return None
-    # Fields that came later have their defaults in what was asked for before.
-    if SubmissionRequest.model_validate(found.request) != request:
+    # A field that is newer than the stored request has its default there.
+    if SubmissionRequest.model_validate(submission.request) != request:
         raise Problem(
             409,
-            f"the idempotency key was used for submission {found.id}, which asked for something else; use a new key",
+            f"the idempotency key was used for submission {submission.id}, which asked for something else; use a new key",
         )
-    return found.id
+    return submission.id
 
 
 def _repository(session: Session, name: str) -> RepositoryRow:
-    found = find_repository(session, name)
-    if found is None:
-        known = ", ".join(row.name for row in list_repositories(session)) or "none yet"
-        remedy = f"registered are: {known}; add one with `warpwatch repository add NAME URL`"
+    repository = find_repository(session, name)
+    if repository is None:
+        names = ", ".join(row.name for row in list_repositories(session)) or "none yet"
+        remedy = f"registered are: {names}; add one with `warpwatch repository add NAME URL`"
         error = FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)
         raise Problem(422, "nothing was submitted; see `errors`", [error])
-    return found
+    return repository
 
 
 def _base_of(request: SubmissionRequest) -> str | None:
@@ -175,8 +175,8 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
 def _held_jobs(
     plan: SubmissionPlan, request: SubmissionRequest, commits: dict[str, int], operators: dict[str, int]
 ) -> list[NewJob]:
-    """Comparisons with the base of every operator that both commits have; where its sources are the same there is
-    nothing to do."""
+    """Comparisons with the base of every operator that both commits have; one whose sources are the same is done
+    at once."""
     if plan.base is None or "bench" not in request.kinds:
         return []
     head, base, sources = plan.history.commits[0].sha, plan.base.commits[0].sha, Sources(plan.mirror)
@@ -200,7 +200,7 @@ def _held_jobs(
                 base if is_unchanged else None,
             )
             if spec.pairs is None and not is_unchanged:
-                # Nobody knows its variants yet; the base is timed on its own, and history tells what differs.
+                # No worker has read its variants yet, so the base is benched alone and history shows the difference.
                 spec = job_spec(plan.choice, request, "bench", operator, device)
                 job = NewJob("bench", commits[base], operators[operator], device.id, spec)
             if is_unchanged or spec.pairs != []:

@@ -17,7 +17,7 @@ CONFIRM_RATIO = {"cuda": 1.005, "cpu": 1.02}
 """Least change that the whole interval of a comparison must lie beyond, per device kind."""
 CONFIDENCE = 0.95
 MORE_ROUNDS, FEW_ROUNDS = 36, 6
-"""Rounds of the second try of what was unsure, whose interval is about half as wide; and of halving a plain change."""
+"""Rounds of the second try of what was unsure, whose interval is about half as wide; of halving a plain change."""
 
 
 @dataclass(frozen=True, slots=True)

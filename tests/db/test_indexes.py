@@ -114,9 +114,8 @@ def judge_everything(world: World) -> None:
             .one()
         )
         ends = (world.commits[0], world.commits[1])
-        new = trials.NewTrial(
-            number, world.repository, world.operator, world.device, "compare", Purpose.CONFIRM, *ends, JobSpec(pairs=[]), -1
-        )
+        place = (number, world.repository, world.operator, world.device)
+        new = trials.NewTrial(*place, "compare", Purpose.CONFIRM, *ends, JobSpec(pairs=[]), -1)
         job = trials.ask(s, new)
         trial = judging.find_trial(s, job)
         assert trial is not None
@@ -133,7 +132,7 @@ def judge_everything(world: World) -> None:
         submission = s.query(JobRecord.submission_id).filter_by(id=job).scalar()
         assert read_report_facts(s, submission) is not None
         submissions.may_repeat(s, submission)
-        submissions.repeat(s, job, rounds=36)
+        submissions.repeat(s, job, [], 36)
         for read_of in (judging.read_state, judging.list_members, judging.list_trials, judging.list_wider):
             read_of(s, number)
         judging.list_known(s, world.operator, world.device, 0)

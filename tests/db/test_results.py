@@ -59,7 +59,9 @@ def record(world: World, found: Outcome, **job: int | str) -> int:
 def trace_row(path: Path, content: bytes, level: int = 6) -> ProfileReply:
     path.write_bytes(gzip.compress(content, level))
     return ProfileReply(
-        path,
+        Status.OK,
+        "",
+        str(path),
         len(content),
         [TraceKernel("kron_kernel", 3, 300.0, 100.0, 1.0, {"grid": [1, 2, 3]})],
         {"cudaLaunchKernel": 1.5},

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Any
 
 import pytest
 import typer
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
-from tests.builders import Lab
+from tests.builders import CASES, Lab, trace
 from tests.server.test_submissions import ask, errors, jobs
 from warpwatch.cli.plans import profile_plan
 from warpwatch.contract.codec import from_json
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import ProfilePlan
+from warpwatch.contract.words import Status
+from warpwatch.db import runs
 from warpwatch.server.intake.submission_request import ProfileOptions
 from warpwatch.worker.harness.profiling import LIMITS
 
@@ -55,6 +60,39 @@ def test_the_form_asks_for_it_too(client: TestClient, lab: Lab) -> None:
     assert refused.status_code == 422
     assert 'id="profile-error"' in refused.text
     assert 'value="3"' in refused.text, "what was entered is kept"
+
+
+@pytest.mark.parametrize("plan", [{"wait": 3}, {"counters": True}, {"wait": "three", "pause": 1}, None])
+def test_a_stored_plan_that_is_not_whole_takes_defaults(client: TestClient, lab: Lab, plan: Any) -> None:
+    job = lab.submit("profile", 0)
+    lab.finish(job, lab.outcome([Finding("v1", CASES[0], Status.OK, profile=trace(lab.folder))]))
+    with lab.database.session() as session:
+        session.execute(
+            text("UPDATE jobs SET spec = jsonb_set(spec, '{profile}', CAST(:plan AS jsonb)) WHERE id = :id"),
+            {"plan": json.dumps(plan), "id": job},
+        )
+    assert client.get(f"/jobs/{job}").status_code == 200
+    replay = client.get(f"/api/v1/jobs/{job}").json()["replay"]
+    assert ("--profile" in replay) == (plan in ({"wait": 3}, {"counters": True}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kinds": ["check"], "sanitize": "racecheck", "seed": 7}, "--seed 7 --sanitize racecheck"),
+        ({"kinds": ["profile"], "profile": PLAN}, "--profile 3,1,4,2 --counters"),
+    ],
+)
+def test_the_replay_command_in_a_report_drops_no_option(
+    client: TestClient, lab: Lab, fields: dict[str, Any], words: str
+) -> None:
+    number = ask(client, operators=["square"], **fields).json()["id"]
+    (job,) = jobs(client, number)
+    run_id = lab.begin(job["id"])
+    with lab.database.session() as session:
+        runs.fail_run(session, run_id, "it cannot be run", retry=False)
+    (row,) = client.get(f"/api/v1/submissions/{number}/report").json()["rows"]
+    assert words in row["replay"]
 
 
 @pytest.mark.parametrize("name", LIMITS)

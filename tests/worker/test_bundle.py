@@ -19,7 +19,7 @@ from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import Measurement, TraceKernel
 from warpwatch.contract.messages import BenchReply, ProfileReply
 from warpwatch.contract.outcome import Finding, Outcome
-from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.spec import JobRequest, ProfilePlan
 from warpwatch.contract.words import JobKind, Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
@@ -33,6 +33,7 @@ from warpwatch.db.models import (
     SubmissionRecord,
     TraceRecord,
 )
+from warpwatch.db.reads.work import read_job
 from warpwatch.db.traces import iter_trace_json
 from warpwatch.git import CommitInfo
 from warpwatch.worker.bundle import BundleError, BundleReader, BundleWriter
@@ -227,6 +228,18 @@ def test_forged_files_are_refused_and_leave_nothing(bundle: Path, database: Data
     with pytest.raises(BundleError, match=words):
         import_bundle(database, forged)
     assert_empty(database)
+
+
+def test_a_plan_that_is_not_whole_takes_defaults(bundle: Path, database: Database) -> None:
+    forged = rewrite(bundle, edit(PROFILE, "order", "spec", "profile", value={"wait": 3}), resign=True)
+    import_bundle(database, forged)
+    with database.session() as s:
+        job = s.scalars(select(JobRecord).where(JobRecord.kind == "profile")).one()
+        assert job.spec.profile == ProfilePlan(wait=3)
+        detail = read_job(s, job.id)
+    assert detail is not None
+    assert "--profile 3,1,2,1" in detail.replay
+    assert "--profile 3,1,2,1" in detail.results[0].replay
 
 
 def test_a_changed_member_is_noticed(bundle: Path, database: Database) -> None:

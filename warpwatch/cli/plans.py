@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import typer
 
@@ -27,7 +28,7 @@ def profile_plan(words: str | None, counters: bool) -> ProfilePlan:
         raise typer.BadParameter(
             f"{words!r} is no plan; give three or four numbers such as 3,1,4", param_hint="--profile"
         )
-    plan = {name: int(number) for name, number in zip(NAMES, numbers, strict=False)}
+    plan: dict[str, Any] = {name: int(number) for name, number in zip(NAMES, numbers, strict=False)}
     return replace(ProfilePlan(counters=counters), **plan)
 
 

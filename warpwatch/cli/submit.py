@@ -1,8 +1,8 @@
 """Commands that ask a running server: submit, status, cancel, retry, triage.
 
 Exit codes, for CI:
-0  every job ran, every result is ok (or unsupported, or skipped), and nothing is confirmed to be slower. What is unsure, and what two
-   environments make incomparable, fails nothing.
+0  every job ran, every result is ok (or unsupported, or skipped), and nothing is confirmed to be slower. What is
+   unsure, and what two environments make incomparable, fails nothing.
 1  a result is wrong, or something is confirmed to be slower than before.
 2  neither is so, but something could not be measured: no server answers, it refused the request, a job failed or was
    cancelled, a build failed, a variant crashed, timed out or ran out of memory, or the wait was cut short.
@@ -152,7 +152,7 @@ def triage(
 
 
 def _resolve(here: Path | None, ref: str) -> str:
-    """In the repository's own checkout a ref means what it means here, HEAD~2 included; elsewhere the server finds it."""
+    """In the repository's own checkout git resolves a ref here, HEAD~2 included; elsewhere the server does."""
     if here is None:
         return ref
     try:
@@ -239,10 +239,9 @@ def _show(report: dict[str, Any]) -> None:
         cell = " ".join(part for part in (row["operator"], row["variant"], row["case"]) if part)
         ratio = f" × {row['ratio']:.3f}" if row["ratio"] is not None else ""
         against = f" against {row['base_sha'][:9]}" if row["base_sha"] else ""
-        said = f": {row['message']}" if row["message"] and row["ratio"] is None else ""
-        typer.echo(
-            f"  {row['kind'].replace('_', ' ')}: {cell} on {row['device']}{ratio} at {row['head_sha'][:9]}{against}{said}"
-        )
+        message = f": {row['message']}" if row["message"] and row["ratio"] is None else ""
+        kind, commit = row["kind"].replace("_", " "), row["head_sha"][:9]
+        typer.echo(f"  {kind}: {cell} on {row['device']}{ratio} at {commit}{against}{message}")
         if row["kind"] != "faster":
             typer.echo(f"    {row['replay']}\n    {row['url']}")
     left = len(report["rows"]) + report["left_out"] - ROWS_SHOWN
