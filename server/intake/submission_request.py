@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from warpwatch.contract.spec import PLAN_LIMITS, USUAL_PLAN
 
 Kind = Literal["check", "bench", "profile", "compare"]
 ORDER: tuple[Kind, ...] = ("check", "bench", "profile", "compare")
 """A commit is checked before it is timed, and timed before it is profiled."""
 
 
+def _plan_field(name: str, description: str | None = None) -> Any:
+    low, high = PLAN_LIMITS[name]
+    return Field(default=getattr(USUAL_PLAN, name), ge=low, le=high, description=description)
+
+
 class ProfileOptions(BaseModel):
-    """How profiles are taken: calls that are skipped, run to warm up and recorded, and how often; held to the harness's
-    limits by a test."""
+    """How profiles are taken: calls that are skipped, run to warm up and recorded, and how often."""
 
     model_config = ConfigDict(extra="forbid")
-    wait: int = Field(default=1, ge=0, le=100)
-    warm_up: int = Field(default=1, ge=0, le=100)
-    active: int = Field(default=2, ge=1, le=100)
-    repeat: int = Field(default=1, ge=1, le=10, description="The trace kept is the last repetition's.")
+    wait: int = _plan_field("wait")
+    warm_up: int = _plan_field("warm_up")
+    active: int = _plan_field("active")
+    repeat: int = _plan_field("repeat", "The trace kept is the last repetition's.")
     counters: bool = Field(
         default=False, description="Ask Nsight Compute for hardware counters too, where it is permitted."
     )

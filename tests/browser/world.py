@@ -220,10 +220,10 @@ def _measure(world: World, op: Op, number: int, environment: Environment) -> Non
         finish(
             world,
             submit(world, "check", number, op.name, device)[0],
-            Outcome(environment, build=build, results=checked),
+            Outcome(environment, build=build, findings=checked),
             log,
         )
-    finish(world, submit(world, "bench", number, op.name, device)[0], Outcome(environment, results=benched), log)
+    finish(world, submit(world, "bench", number, op.name, device)[0], Outcome(environment, findings=benched), log)
 
 
 def _machine_code(op: str, number: int) -> list[KernelResources]:

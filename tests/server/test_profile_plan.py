@@ -16,11 +16,10 @@ from tests.server.test_submissions import ask, errors, jobs
 from warpwatch.cli.plans import profile_plan
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.spec import ProfilePlan
+from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
 from warpwatch.server.intake.submission_request import ProfileOptions
-from warpwatch.worker.harness.profiling import LIMITS
 
 PLAN = {"wait": 3, "warm_up": 1, "active": 4, "repeat": 2, "counters": True}
 
@@ -95,9 +94,9 @@ def test_the_replay_command_in_a_report_drops_no_option(
     assert words in row["replay"]
 
 
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("name", PLAN_LIMITS)
 def test_limits_are_those_of_the_harness(client: TestClient, lab: Lab, name: str) -> None:
-    low, high = LIMITS[name]
+    low, high = PLAN_LIMITS[name]
     for value, good in ((low, True), (high, True), (low - 1, False), (high + 1, False)):
         answer = ask(client, kinds=["profile"], operators=["square"], profile={name: value})
         assert (answer.status_code == 201) is good, (name, value)

@@ -7,10 +7,9 @@ from typing import Any
 
 import typer
 
-from warpwatch.contract.spec import JobSpec, KnownNames, ProfilePlan
+from warpwatch.contract.spec import PLAN_LIMITS, JobSpec, KnownNames, ProfilePlan
 from warpwatch.contract.words import JobKind
 
-NAMES = ("wait", "warm_up", "active", "repeat")
 HELP = "Calls a profile skips, warms up with and records, and how often: WAIT,WARM_UP,ACTIVE[,REPEAT], such as 3,1,4."
 SANITIZE_HELP = "Check under memcheck, racecheck or initcheck (GPU) or address (CPU, native code)."
 COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
@@ -28,7 +27,7 @@ def profile_plan(words: str | None, counters: bool) -> ProfilePlan:
         raise typer.BadParameter(
             f"{words!r} is no plan; give three or four numbers such as 3,1,4", param_hint="--profile"
         )
-    plan: dict[str, Any] = {name: int(number) for name, number in zip(NAMES, numbers, strict=False)}
+    plan: dict[str, Any] = {name: int(number) for name, number in zip(PLAN_LIMITS, numbers, strict=False)}
     return replace(ProfilePlan(counters=counters), **plan)
 
 

@@ -13,7 +13,6 @@ from warpwatch.contract.words import JobKind
 BUDGET_NS = 1_000_000_000
 """Time that timing one variant on one case takes where a specification names none."""
 _ALWAYS_STORED = ("suite", "variants", "cases", "seed")
-_PLAN_NUMBERS = ("wait", "warm_up", "active", "repeat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,8 @@ class ProfilePlan:
 
 
 USUAL_PLAN = ProfilePlan()
+PLAN_LIMITS = {"wait": (0, 100), "warm_up": (0, 100), "active": (1, 100), "repeat": (1, 10)}
+"""Least and greatest value of every number of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class JobSpec:
         words += [word for variant in self.variants or () for word in ("--variants", variant)]
         words += [word for case in self.cases or () for word in ("--cases", case)]
         if kind in (JobKind.PROFILE, JobKind.COMPARE) and self.profile != USUAL_PLAN:
-            words += ["--profile", ",".join(str(getattr(self.profile, name)) for name in _PLAN_NUMBERS)]
+            words += ["--profile", ",".join(str(getattr(self.profile, name)) for name in PLAN_LIMITS)]
             words += ["--counters"] if self.profile.counters else []
         words += ["--seed", str(self.seed)] if self.seed else []
         words += ["--sanitize", self.sanitize] if self.sanitize is not None and kind == JobKind.CHECK else []

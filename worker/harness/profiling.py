@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from warpwatch.contract.messages import ProfileReply, Request
-from warpwatch.contract.spec import ProfilePlan
+from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
 from warpwatch.contract.words import Status
 
 from .counters import count_hardware
@@ -28,7 +28,6 @@ from .rotation import Rotation
 from .trace_events import CALL, read_recording
 from .trace_tables import kernel_table, runtime_calls
 
-LIMITS = {"wait": (0, 100), "warm_up": (0, 100), "active": (1, 100), "repeat": (1, 10)}
 _CHUNK = 2**20
 _TABLE_LIMIT = 16 * 2**20
 """Bytes of a trace beyond which torch takes seconds to make its table."""
@@ -72,7 +71,7 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path) -> Pro
 
 def check_plan(plan: ProfilePlan) -> None:
     """ValueError for numbers of calls that cannot be, or that would make a trace nobody can open."""
-    for name, (low, high) in LIMITS.items():
+    for name, (low, high) in PLAN_LIMITS.items():
         value = getattr(plan, name)
         if not low <= value <= high:
             raise ValueError(f"a profile's {name} is {low} to {high}, not {value}")
@@ -142,4 +141,4 @@ def _marked(problem: CaseProblem) -> Iterator[None]:
 
 
 def _plain(plan: ProfilePlan) -> dict[str, Any]:
-    return {name: getattr(plan, name) for name in (*LIMITS, "counters")}
+    return {name: getattr(plan, name) for name in (*PLAN_LIMITS, "counters")}
