@@ -1,6 +1,6 @@
 """Fresh processes for benchmarks of how much identical code differs between processes.
 
-A process serves requests of the harness (contract.protocol.Request) for a repository, as a worker's child does, but
+A process serves requests of the harness (contract.messages.Request) for a repository, as a worker's child does, but
 without the sandbox.
 """
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from warpwatch import git
 from warpwatch.cli.client import Client
 from warpwatch.cli.services import running_database, running_services
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db import migrate, queue, registry, submissions
 from warpwatch.db.database import Database
 from warpwatch.settings import load_settings
@@ -48,7 +49,7 @@ async def pick_ups(url: str, count: int) -> list[float]:
     taken = []
     for number in range(count):
         with database.session() as s:
-            job = submissions.NewJob("check", commit, operator, device, {})
+            job = submissions.NewJob("check", commit, operator, device, JobSpec())
             submissions.create_submission(s, submissions.NewSubmission(repository, {}, [job]))
         committed = time.perf_counter()
         while len(started) <= number:

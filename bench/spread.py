@@ -29,7 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, fresh_processes, open_verbs, serve
-from warpwatch.contract.protocol import Request
+from warpwatch.contract.messages import Request
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.summary import quantile
 from warpwatch.worker.harness.verbs import Verbs

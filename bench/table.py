@@ -18,11 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from warpwatch.contract.catalogue import Catalogue, OperatorEntry
+from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.protocol import Catalogue, Measurement, OperatorEntry
+from warpwatch.contract.roofline import roofline
 from warpwatch.contract.words import Status
 from warpwatch.worker.bundle import BundleReader
-from warpwatch.worker.record import roofline
 
 Findings = dict[str, dict[tuple[str, str], Finding]]
 """By kind, then by (variant, case)."""
@@ -82,7 +83,7 @@ def row(
         finding = benches[best]
         assert finding is not None
         assert finding.bench is not None
-        share, bound = roofline(finding.bench, times[best], precision, peaks)
+        share, bound = roofline(finding.bench.flops, finding.bench.bytes, times[best], precision, peaks)
     reached = f"{100 * share:.0f} % ({bound})" if share else ""
     cells = [cell(findings["check"].get((v.name, case)), benches[v.name], metric) for v in entry.variants]
     return "| " + " | ".join([case, *cells, gain, reached]) + " |"

@@ -29,7 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, FreshProcess, fresh_processes, open_verbs, serve
-from warpwatch.contract.protocol import Request
+from warpwatch.contract.messages import Request
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import thresholds_of
 from warpwatch.worker.comparison import middle, turns_of, typical

@@ -1,4 +1,4 @@
-"""Imports results measured elsewhere, without a server: a whole bundle or nothing of it."""
+"""Imports results that were measured without a server: a whole bundle or nothing of it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobState, RunState
 from warpwatch.db.database import storable
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.live import announce
 from warpwatch.db.models import BundleRecord, JobRecord, RunRecord, SubmissionRecord
-from warpwatch.db.outcome import RunOutcome
 from warpwatch.db.registry import NewCommit, ensure_device, ensure_operators, ensure_repository, record_commits
 from warpwatch.db.results import record_outcome
 
 
 @dataclass(frozen=True, slots=True)
 class BundledJob:
-    """One job as it was done elsewhere. Times are UTC."""
+    """One job as another machine executed it. Times are UTC."""
 
-    kind: str
-    commit_sha: str
-    operator: str
-    spec: dict[str, Any]
-    outcome: RunOutcome
+    request: JobRequest
+    outcome: Outcome
     started_at: datetime
     finished_at: datetime
-    base_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class NewBundle:
 class ImportedBundle:
     """new is False when the same file had been imported before; then nothing was written.
 
-    jobs: those that no other file had brought.
+    jobs: number of jobs that no other file had brought.
     """
 
     submission_id: int
@@ -82,7 +79,7 @@ def import_bundle(s: Session, bundle: NewBundle) -> ImportedBundle:
 
 
 def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
-    # Two imports of one file at once: the second waits here, and then finds the first.
+    # Of two simultaneous imports of one file the second waits here, and then finds the first.
     key = int.from_bytes(hashlib.sha256(bundle.sha256.encode()).digest()[:8], "big", signed=True)
     s.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
     known = bundle_known(s, bundle.sha256)
@@ -103,19 +100,20 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
 
 
 def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int], bundled: BundledJob) -> bool:
-    """Whether the job was new: a longer file brings again what an earlier one brought."""
-    for sha in (bundled.commit_sha, bundled.base_sha):
+    """Whether the job was new: a longer file repeats the jobs of an earlier one."""
+    request = bundled.request
+    for sha in (request.sha, request.base_sha):
         if sha is not None and sha not in commits:
             raise OutcomeError(f"the bundle measures the commit {sha[:12]}, but does not describe it")
     environment = bundled.outcome.environment
     job = JobRecord(
         submission_id=submission.id,
-        kind=bundled.kind,
-        commit_id=commits[bundled.commit_sha],
-        base_commit_id=None if bundled.base_sha is None else commits[bundled.base_sha],
-        operator_id=ensure_operators(s, submission.repository_id, [bundled.operator])[bundled.operator],
+        kind=request.kind,
+        commit_id=commits[request.sha],
+        base_commit_id=None if request.base_sha is None else commits[request.base_sha],
+        operator_id=ensure_operators(s, submission.repository_id, [request.operator])[request.operator],
         device_id=ensure_device(s, environment.device_key, environment.device_kind, environment.device_name),
-        spec=bundled.spec,
+        spec=request.spec,
         state=JobState.DONE,
         attempt=1,
         started_at=bundled.started_at,
@@ -139,7 +137,7 @@ def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int
 
 
 def _is_here(s: Session, job: JobRecord) -> bool:
-    """Whether another submission has what can only be the same job: a device does one at a time."""
+    """Whether another submission has the same job; a device executes one at a time, so its times identify it."""
     same = (
         JobRecord.commit_id,
         JobRecord.kind,

@@ -1,6 +1,6 @@
-"""Writes what is known before anything is measured: repositories, commits, operators, devices, environments, workers.
+"""Writes what exists before anything is measured: repositories, commits, operators, devices, environments, workers.
 
-Everything here may be told twice: rows are found by their natural key, and made when they are not there.
+Every function may be called twice: it finds rows by their natural key and inserts those that are missing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.catalogue import Catalogue, OperatorEntry
+from warpwatch.contract.codec import to_json
+from warpwatch.contract.environment import Environment
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.models import (
     Base,
@@ -26,7 +29,6 @@ from warpwatch.db.models import (
     VariantRecord,
     WorkerRecord,
 )
-from warpwatch.db.outcome import EnvironmentRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def ensure_repository(s: Session, name: str, url: str, *, is_example: bool = Fal
 
 
 def set_repository(s: Session, repository_id: int, values: dict[str, str | None]) -> None:
-    """Changes some of branch, webhook_secret, status_url and status_token; None takes one away."""
+    """Changes some of branch, webhook_secret, status_url and status_token; None clears a value."""
     if values:
         s.execute(update(RepositoryRecord).where(RepositoryRecord.id == repository_id).values(values))
 
@@ -61,29 +63,24 @@ def record_commits(s: Session, repository_id: int, commits: Iterable[NewCommit])
     rows = [{"repository_id": repository_id, **asdict(commit)} for commit in commits]
     upsert(s, CommitRecord, rows, key=["repository_id", "sha"])
     shas = [row["sha"] for row in rows]
-    found = s.execute(
+    ids = s.execute(
         select(CommitRecord.sha, CommitRecord.id).where(
             CommitRecord.repository_id == repository_id, CommitRecord.sha.in_(shas)
         )
     )
-    return {row.sha: row.id for row in found}
+    return {row.sha: row.id for row in ids}
 
 
 def ensure_operators(s: Session, repository_id: int, names: Iterable[str]) -> dict[str, int]:
     """The id of each operator, by its name."""
-    wanted = list(names)
-    upsert(
-        s,
-        OperatorRecord,
-        [{"repository_id": repository_id, "name": name} for name in wanted],
-        key=["repository_id", "name"],
-    )
-    found = s.execute(
+    rows = [{"repository_id": repository_id, "name": name} for name in names]
+    upsert(s, OperatorRecord, rows, key=["repository_id", "name"])
+    ids = s.execute(
         select(OperatorRecord.name, OperatorRecord.id).where(
-            OperatorRecord.repository_id == repository_id, OperatorRecord.name.in_(wanted)
+            OperatorRecord.repository_id == repository_id, OperatorRecord.name.in_([row["name"] for row in rows])
         )
     )
-    return {row.name: row.id for row in found}
+    return {row.name: row.id for row in ids}
 
 
 def ensure_device(s: Session, key: str, kind: str, name: str) -> int:
@@ -92,11 +89,11 @@ def ensure_device(s: Session, key: str, kind: str, name: str) -> int:
     return s.scalars(select(DeviceRecord.id).where(DeviceRecord.key == key)).one()
 
 
-def ensure_environment(s: Session, environment: EnvironmentRow) -> int:
-    """The id of the environment; freshly measured peaks replace older ones."""
+def ensure_environment(s: Session, environment: Environment, peaks: dict[str, float] | None) -> int:
+    """The id of the environment. peaks: measured ceilings, see CeilingsReply; they replace older ones unless None."""
     device_id = ensure_device(s, environment.device_key, environment.device_kind, environment.device_name)
-    row = {"device_id": device_id, "key": environment.key, "facts": environment.facts, "peaks": environment.peaks}
-    upsert(s, EnvironmentRecord, [row], key=["key"], refresh=["peaks"] if environment.peaks else [])
+    row = {"device_id": device_id, "key": environment.key, "facts": environment.facts, "peaks": peaks}
+    upsert(s, EnvironmentRecord, [row], key=["key"], refresh=["peaks"] if peaks else [])
     return s.scalars(select(EnvironmentRecord.id).where(EnvironmentRecord.key == environment.key)).one()
 
 
@@ -109,12 +106,12 @@ def register_worker(s: Session, name: str, device_id: int, version: str, facts: 
 
 
 def worker_heartbeat(s: Session, worker_id: int) -> None:
-    """Says that the worker lives, whether or not it has a job."""
+    """Marks the worker as alive, whether or not it has a job."""
     s.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(heartbeat_at=func.now(), stopped_at=None))
 
 
 def set_trouble(s: Session, worker_id: int, trouble: str) -> None:
-    """Marks the worker's device as not fit to be measured on; an empty text takes the mark away."""
+    """Marks the worker's device as unfit to be measured on; an empty text removes the mark."""
     s.execute(
         update(WorkerRecord)
         .where(WorkerRecord.id == worker_id, func.coalesce(WorkerRecord.facts["trouble"].astext, "") != trouble)
@@ -123,45 +120,47 @@ def set_trouble(s: Session, worker_id: int, trouble: str) -> None:
 
 
 def stop_worker(s: Session, worker_id: int) -> None:
-    """Says that the worker ended as it should."""
+    """Marks the worker as stopped in an orderly way."""
     s.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(stopped_at=func.now()))
 
 
-def record_catalogue(s: Session, commit_id: int, catalogue: dict[str, Any]) -> None:
-    """Keeps contract.protocol.Catalogue (as JSON) with its commit, and makes the operators, variants and cases it
-    names."""
-    kept = (
+def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
+    """Stores a commit's catalogue, and inserts the operators, variants and cases that it names."""
+    stored = to_json(catalogue)
+    replacing = (
         update(CommitRecord)
-        .where(CommitRecord.id == commit_id, CommitRecord.catalogue.is_distinct_from(catalogue))
-        .values(catalogue=catalogue)
+        .where(CommitRecord.id == commit_id, CommitRecord.catalogue.is_distinct_from(stored))
+        .values(catalogue=stored)
     )
-    repository_id = s.scalar(kept.returning(CommitRecord.repository_id))
+    repository_id = s.scalar(replacing.returning(CommitRecord.repository_id))
     if repository_id is None:
         if s.get(CommitRecord, commit_id) is None:
             raise NotFoundError(f"there is no commit with the id {commit_id}")
-        # Every job of a commit brings its catalogue, and what it names was made when the first did.
+        # Every job of a commit brings the same catalogue; the first one inserted what it names.
         return
-    entries = catalogue["operators"]
-    # An operator whose file does not load has no summary to tell; the one from another commit stays.
-    rows = [{"repository_id": repository_id, "name": entry["name"], "summary": entry["summary"]} for entry in entries]
-    loaded = [row for row, entry in zip(rows, entries, strict=True) if entry.get("error") is None]
-    upsert(s, OperatorRecord, loaded, key=["repository_id", "name"], refresh=["summary"])
-    ids = ensure_operators(s, repository_id, [entry["name"] for entry in entries])
-    _record_variants_and_cases(s, [(ids[entry["name"]], entry) for entry in entries])
+    # An operator whose file does not load has an empty summary; the one from another commit stays.
+    rows = [
+        {"repository_id": repository_id, "name": entry.name, "summary": entry.summary}
+        for entry in catalogue.operators
+        if entry.error is None
+    ]
+    upsert(s, OperatorRecord, rows, key=["repository_id", "name"], refresh=["summary"])
+    ids = ensure_operators(s, repository_id, [entry.name for entry in catalogue.operators])
+    _record_variants_and_cases(s, [(ids[entry.name], entry) for entry in catalogue.operators])
 
 
-def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, dict[str, Any]]]) -> None:
+def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, OperatorEntry]]) -> None:
     variants = [
-        {"operator_id": operator_id, "name": variant["name"], "idea": variant["idea"]}
+        {"operator_id": operator_id, "name": variant.name, "idea": variant.idea}
         for operator_id, entry in entries
-        for variant in entry["variants"]
+        for variant in entry.variants
     ]
     upsert(s, VariantRecord, variants, key=["operator_id", "name"], refresh=["idea"])
     columns = ["sizes", "precision", "direction", "layout", "suites", "flops", "bytes"]
     cases = [
-        {"operator_id": operator_id, "key": case["key"], **{column: case[column] for column in columns}}
+        {"operator_id": operator_id, "key": case.key, **{column: getattr(case, column) for column in columns}}
         for operator_id, entry in entries
-        for case in entry["cases"]
+        for case in entry.cases
     ]
     upsert(s, CaseRecord, cases, key=["operator_id", "key"], refresh=columns)
 

@@ -11,6 +11,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Cause, ChangeDirection, JobState, Verdict
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
@@ -30,7 +31,7 @@ class EndedJob:
     device_id: int
     submission_id: int
     finished_at: datetime | None
-    spec: dict[str, Any]
+    spec: JobSpec
     message: str
 
 

@@ -13,13 +13,14 @@ from typing import Any, Literal
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, aliased
 
-from warpwatch.contract.words import JobState, Reason, RunState
+from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.words import JobKind, JobState, Reason, RunState
 from warpwatch.db.database import storable
 from warpwatch.db.errors import StaleRunError
 from warpwatch.db.live import announce
 from warpwatch.db.models import (
     CommitRecord,
-    DeviceRecord,
     JobRecord,
     OperatorRecord,
     RepositoryRecord,
@@ -27,30 +28,22 @@ from warpwatch.db.models import (
     RunRecord,
     SubmissionRecord,
 )
-from warpwatch.db.outcome import RunOutcome
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.results import record_outcome
 
 
 @dataclass(frozen=True, slots=True)
-class JobOrder:
-    """Everything a worker needs to run a job. base_sha is the commit measured beside commit_sha, for compare jobs."""
+class ClaimedJob:
+    """A job that a run owns: what to execute, and as which attempt."""
 
     job_id: int
     run_id: int
     attempt: int
-    kind: str
-    repository_name: str
-    repository_url: str
-    commit_sha: str
-    base_sha: str | None
-    operator: str
-    device_key: str
-    spec: dict[str, Any]
+    request: JobRequest
 
 
-def begin_run(s: Session, job_id: int, worker_id: int | None) -> JobOrder | None:
-    """Gives the job to a new run of the worker; None when it is not waiting any more."""
+def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | None:
+    """Gives the job to a new run of the worker; None when the job is no longer queued."""
     job = s.scalars(_locked(job_id).where(JobRecord.state == JobState.QUEUED)).one_or_none()
     if job is None:
         return None
@@ -62,11 +55,11 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> JobOrder | None
     s.add(run)
     s.flush()
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
-    return _order(s, job, run)
+    return ClaimedJob(job.id, run.id, run.attempt, _request(s, job))
 
 
 def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
-    """Says that the run lives. "cancel": somebody cancelled its job; "lost": it does not own its job any more."""
+    """Renews the run's lease. "cancel": somebody cancelled its job; "lost": the run no longer owns its job."""
     alive = (
         update(RunRecord)
         .where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING)
@@ -91,7 +84,7 @@ def append_log(s: Session, run_id: int, text: str) -> None:
 
 
 def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> None:
-    """Says how far the run is; StaleRunError when it does not own its job any more."""
+    """Writes the run's progress; StaleRunError when it no longer owns its job."""
     run = s.get_one(RunRecord, run_id)
     owned = (JobRecord.id == run.job_id, JobRecord.attempt == run.attempt, JobRecord.state == JobState.RUNNING)
     values = {"progress": {"done": done, "total": total, "text": text}}
@@ -101,22 +94,23 @@ def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> N
     announce(s, "progress", job_id=run.job_id, submission_id=submission_id)
 
 
-def finish_run(s: Session, run_id: int, outcome: RunOutcome) -> None:
-    """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own the job."""
+def finish_run(s: Session, run_id: int, outcome: Outcome) -> None:
+    """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own its job."""
     run, job = own(s, run_id)
     run.environment_id = record_outcome(s, job, run, outcome)
     _end(s, run, job, RunState.DONE, JobState.DONE, "")
 
 
 def fail_run(s: Session, run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> None:
-    """Ends a run that could not do its job. With `retry` the job waits again, unless this was its last attempt."""
+    """Ends a run that could not execute its job. With `retry` the job is queued again, unless this was its last
+    attempt."""
     run, job = own(s, run_id)
     job_state = JobState.QUEUED if retry and job.attempt < job.max_attempts else JobState.FAILED
     _end(s, run, job, RunState.FAILED, job_state, message, reason)
 
 
 def cancelled_run(s: Session, run_id: int) -> None:
-    """Confirms that the run of a cancelled job has stopped; a run that had ended already is left as it is."""
+    """Confirms that the run of a cancelled job has stopped; a run that had already ended stays as it is."""
     stopped = {"state": RunState.CANCELLED, "message": "cancelled", "finished_at": func.now()}
     ended = update(RunRecord).where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING).values(stopped)
     job_id = s.scalar(ended.returning(RunRecord.job_id))
@@ -146,10 +140,10 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
     run = s.get(RunRecord, run_id, populate_existing=True)
     if job is None or run is None or run.state != RunState.RUNNING:
         return None
-    # Nobody answers for the ticket of a dead worker any more.
+    # No worker will finish the queue entry of a dead worker.
     withdraw(s, [job.ticket])
     if job.state != JobState.RUNNING or job.attempt != run.attempt:
-        # The job was cancelled or is somebody else's; only the run is left to end.
+        # The job was cancelled or belongs to another run; only this run ends.
         run.state, run.message, run.finished_at = RunState.LOST, message, func.now()
     elif job.attempt < job.max_attempts:
         _end(s, run, job, RunState.LOST, JobState.QUEUED, message)
@@ -205,16 +199,14 @@ def _end(
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
 
 
-def _order(s: Session, job: JobRecord, run: RunRecord) -> JobOrder:
+def _request(s: Session, job: JobRecord) -> JobRequest:
     base = aliased(CommitRecord)
     statement = (
         select(
-            RepositoryRecord.name,
             RepositoryRecord.url,
             CommitRecord.sha,
             base.sha,
             OperatorRecord.name,
-            DeviceRecord.key,
         )
         .select_from(JobRecord)
         .join(SubmissionRecord, JobRecord.submission_id == SubmissionRecord.id)
@@ -222,8 +214,7 @@ def _order(s: Session, job: JobRecord, run: RunRecord) -> JobOrder:
         .join(CommitRecord, JobRecord.commit_id == CommitRecord.id)
         .outerjoin(base, JobRecord.base_commit_id == base.id)
         .join(OperatorRecord, JobRecord.operator_id == OperatorRecord.id)
-        .join(DeviceRecord, JobRecord.device_id == DeviceRecord.id)
         .where(JobRecord.id == job.id)
     )
-    repository, url, sha, base_sha, operator, device = s.execute(statement).one()
-    return JobOrder(job.id, run.id, run.attempt, job.kind, repository, url, sha, base_sha, operator, device, job.spec)
+    url, sha, base_sha, operator = s.execute(statement).one()
+    return JobRequest(JobKind(job.kind), url, sha, operator, job.spec, base_sha)

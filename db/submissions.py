@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +10,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
@@ -30,7 +31,7 @@ class NewJob:
     commit_id: int
     operator_id: int
     device_id: int
-    spec: dict[str, Any]
+    spec: JobSpec
     base_commit_id: int | None = None
     unchanged_since: str | None = None
     """Git's id of the commit whose results are this job's too: the job is done before it began."""
@@ -87,16 +88,19 @@ def may_repeat(s: Session, submission_id: int) -> bool:
     Until the transaction ends nobody else is told so.
     """
     s.execute(select(SubmissionRecord.id).where(SubmissionRecord.id == submission_id).with_for_update())
-    compared = select(JobRecord.state, JobRecord.spec.has_key("rounds")).where(
+    compared = select(JobRecord.state, JobRecord.spec).where(
         JobRecord.submission_id == submission_id, JobRecord.kind == "compare"
     )
-    return not any(state in (*_OPEN, JobState.CANCELLED) or is_repeated for state, is_repeated in s.execute(compared))
+    return not any(
+        state in (*_OPEN, JobState.CANCELLED) or spec.rounds is not None for state, spec in s.execute(compared)
+    )
 
 
-def repeat(s: Session, job_id: int, **spec: Any) -> None:
-    """Adds a job like an ended one to its submission, of which these entries of the spec differ."""
+def repeat(s: Session, job_id: int, pairs: list[tuple[str, str]], rounds: int) -> None:
+    """Adds a comparison like an ended one to its submission: of these pairs alone, in so many rounds."""
     job = _lock_job(s, job_id)
-    new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, job.spec | spec, job.base_commit_id)
+    spec = replace(job.spec, pairs=pairs, rounds=rounds)
+    new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, spec, job.base_commit_id)
     _add_jobs(s, job.submission_id, [new], job.priority)
     announce(s, "state", submission_id=job.submission_id)
 

@@ -1,39 +1,44 @@
-"""Keeps Chrome traces: gzip'ed files of any size, in chunks, with the memory of one chunk both ways."""
+"""Stores Chrome traces: gzip'ed files of any size, in chunks; writing and reading take the memory of one chunk."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import zlib
+from base64 import b64decode
 from collections.abc import Iterator
+from pathlib import Path
 
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.messages import ProfileReply
 from warpwatch.db.database import storable
 from warpwatch.db.errors import NotFoundError, OutcomeError
 from warpwatch.db.models import TraceChunkRecord, TraceKernelRecord, TraceRecord
-from warpwatch.db.outcome import TraceRow
 
 CHUNK_BYTES = 1 << 20
 
 
-def store_trace(s: Session, result_id: int, trace: TraceRow) -> int:
-    """Stores the trace with its kernel table; returns its id. OutcomeError when the file is missing or not gzip'ed."""
+def store_trace(s: Session, result_id: int, path: Path, profile: ProfileReply) -> int:
+    """Stores the gzip'ed Chrome trace at `path` with its kernel table; returns its id.
+
+    Raises OutcomeError when the file is missing or not gzip'ed.
+    """
     try:
-        with trace.path.open("rb") as file:
+        with path.open("rb") as file:
             if file.read(2) != b"\x1f\x8b":
-                raise OutcomeError(f"the trace {trace.path.name} is not a gzip'ed file")
+                raise OutcomeError(f"the trace {path.name} is not a gzip'ed file")
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             row = TraceRecord(
                 result_id=result_id,
-                size=trace.size,
+                size=profile.size,
                 compressed_size=file.tell(),
                 sha256=digest,
-                runtime_calls=dict(trace.runtime_calls),
-                summary=trace.summary,
-                report=trace.report,
+                runtime_calls=dict(profile.runtime_calls),
+                summary=profile.summary,
+                report=_decode_report(profile.report),
             )
             s.add(row)
             s.flush()
@@ -41,7 +46,7 @@ def store_trace(s: Session, result_id: int, trace: TraceRow) -> int:
             for index, chunk in enumerate(iter(lambda: file.read(CHUNK_BYTES), b"")):
                 s.execute(insert(TraceChunkRecord).values(trace_id=row.id, index=index, data=chunk))
     except OSError as error:
-        raise OutcomeError(f"the trace {trace.path.name} cannot be read: {error}") from error
+        raise OutcomeError(f"the trace {path.name} cannot be read: {error}") from error
     kernels = [
         {
             "trace_id": row.id,
@@ -52,11 +57,19 @@ def store_trace(s: Session, result_id: int, trace: TraceRow) -> int:
             "share": kernel.share,
             "details": kernel.details,
         }
-        for kernel in trace.kernels
+        for kernel in profile.kernels
     ]
     if kernels:
         s.execute(insert(TraceKernelRecord), kernels)
     return row.id
+
+
+def _decode_report(text: str | None) -> bytes | None:
+    """Nsight Compute's file from its base64; None for any other text, which a child or a results file may hold."""
+    try:
+        return b64decode(text, validate=True) if text else None
+    except ValueError:
+        return None
 
 
 def iter_trace(s: Session, trace_id: int) -> Iterator[bytes]:
@@ -67,7 +80,7 @@ def iter_trace(s: Session, trace_id: int) -> Iterator[bytes]:
 
 
 def read_report(s: Session, trace_id: int) -> bytes | None:
-    """Nsight Compute's file that was taken along with a trace; None where there is none."""
+    """Nsight Compute's file of the same profile; None where there is none."""
     return s.scalar(select(TraceRecord.report).where(TraceRecord.id == trace_id))
 
 

@@ -4,11 +4,12 @@ time."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.measurement import PROTOCOL
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, Purpose
 from warpwatch.db.database import storable
 from warpwatch.db.live import announce
@@ -40,7 +41,7 @@ class NewTrial:
     purpose: Purpose
     base_commit_id: int
     head_commit_id: int
-    spec: dict[str, Any]
+    spec: JobSpec
     priority: int
 
 
@@ -102,7 +103,7 @@ def ensure_series(
                 SeriesRecord.device_id == device_id, SeriesRecord.metric == metric
             )
         )
-        or "1"
+        or PROTOCOL
     )
     common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
     rows = [{**common, "variant_id": variant, "case_id": case} for variant, case in missing]

@@ -12,29 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from warpwatch import git
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import Measurement, TraceKernel
+from warpwatch.contract.messages import BenchReply, BuildReply, KernelResources, ProfileReply
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs, submissions
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import (
-    BuildRow,
-    ComparisonRow,
-    EnvironmentRow,
-    KernelRow,
-    MeasurementRow,
-    ResultRow,
-    RunOutcome,
-    TraceRow,
-)
 from warpwatch.db.reads.judging import list_job_ids
 
 VARIANTS = ("v1", "v2", "v3")
 CASES = ("n=1024,f32,fwd", "n=1024,f32,bwd", "n=4096,f32,fwd")
-CPU = EnvironmentRow(
-    "c" * 64, "cpu", "test-cpu", "Test CPU", {"torch": "2.13.0", "threads": 2}, {"copy": 1e10, "f32": 1e11}
-)
-GPU = EnvironmentRow(
-    "9" * 64, "cuda", "test-gpu", "Test GPU", {"torch": "2.13.0", "cuda": "13.0"}, {"copy": 3e12, "f32": 5e13}
-)
+CPU = Environment("c" * 64, "cpu", "test-cpu", "Test CPU", {"torch": "2.13.0", "threads": 2})
+GPU = Environment("9" * 64, "cuda", "test-gpu", "Test GPU", {"torch": "2.13.0", "cuda": "13.0"})
+PEAKS = {"cpu": {"copy": 1e10, "f32": 1e11}, "cuda": {"copy": 3e12, "f32": 5e13}}
 Cells = Mapping[tuple[str, str], Any]
 
 
@@ -67,42 +60,37 @@ def run_git(path: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def catalogue(operators: tuple[str, ...] = ("square",), variants: tuple[str, ...] = VARIANTS) -> dict[str, Any]:
-    """contract.protocol.Catalogue as JSON: every operator has the same variants and CASES, the last case in the full
-    suite only."""
+def catalogue(operators: tuple[str, ...] = ("square",), variants: tuple[str, ...] = VARIANTS) -> Catalogue:
+    """Every operator has the same variants and CASES, the last case in the full suite only."""
     cases = [
-        {
-            "key": key,
-            "sizes": {"n": int(key.split(",")[0][2:])},
-            "precision": "f32",
-            "direction": key.split(",")[2],
-            "layout": "contiguous",
-            "suites": ["full"] if key == CASES[-1] else ["quick", "full"],
-            "flops": 1000,
-            "bytes": 8000,
-        }
+        CaseEntry(
+            key,
+            sizes={"n": int(key.split(",")[0][2:])},
+            precision="f32",
+            direction=key.split(",")[2],
+            layout="contiguous",
+            suites=["full"] if key == CASES[-1] else ["quick", "full"],
+            flops=1000,
+            bytes=8000,
+        )
         for key in CASES
     ]
-    named = [
-        {"name": name, "idea": f"idea of {name}", "outcome": "", "devices": ["cpu", "cuda"], "native": False}
-        for name in variants
-    ]
-    return {
-        "contract": 1,
-        "operators": [
-            {"name": name, "summary": f"About {name}.", "variants": named, "cases": cases, "error": None}
-            for name in operators
-        ],
-    }
+    entries = [VariantEntry(name, f"idea of {name}", "", ["cpu", "cuda"], native=False) for name in variants]
+    return Catalogue(1, [OperatorEntry(name, f"About {name}.", entries, cases) for name in operators])
 
 
-def measurement(median_ns: float, metric: str, spread: float = 0.002) -> MeasurementRow:
+def measurement(median_ns: float, metric: str, spread: float = 0.002) -> Measurement:
     """A metric whose 95 % interval is `spread` of its median to either side."""
     low, high = median_ns * (1 - spread), median_ns * (1 + spread)
-    return MeasurementRow(metric, "1", [low, median_ns, high], median_ns, low, high, 2 * spread, 0, 0.5, "copy")
+    return Measurement(metric, [low, median_ns, high], median_ns, low, high, 2 * spread)
 
 
-def trace(folder: Path, kernels: int = 3, padding: int = 0) -> TraceRow:
+def bench(*measurements: Measurement, **more: Any) -> BenchReply:
+    """The reply of a bench of any of the catalogue's cases."""
+    return BenchReply(Status.OK, flops=1000, bytes=8000, measurements=list(measurements), **more)
+
+
+def trace(folder: Path, kernels: int = 3, padding: int = 0) -> ProfileReply:
     """A small Chrome trace; `padding` adds bytes that hardly compress."""
     text = json.dumps(
         {
@@ -114,8 +102,8 @@ def trace(folder: Path, kernels: int = 3, padding: int = 0) -> TraceRow:
     )
     path = folder / f"{os.urandom(8).hex()}.json.gz"
     path.write_bytes(gzip.compress(text.encode()))
-    rows = [KernelRow(f"kernel {n}", 2, 2000.0 - n, 1000.0, 0.5, {"grid": [1, 1, 1]}) for n in range(kernels)]
-    return TraceRow(path, len(text), rows, {"cudaLaunchKernel": 1.0})
+    rows = [TraceKernel(f"kernel {n}", 2, 2000.0 - n, 1000.0, 0.5, {"grid": [1, 1, 1]}) for n in range(kernels)]
+    return ProfileReply(Status.OK, "", str(path), len(text), rows, {"cudaLaunchKernel": 1.0})
 
 
 @dataclass
@@ -126,7 +114,7 @@ class Lab:
     source: Path
     shas: list[str]
     folder: Path
-    environment: EnvironmentRow = CPU
+    environment: Environment = CPU
     name: str = "kernels"
     operators: tuple[str, ...] = ("square",)
     repository: int = 0
@@ -140,7 +128,7 @@ class Lab:
             self.commits = registry.record_commits(session, self.repository, [self._commit(sha) for sha in self.shas])
             self.use(session, self.environment)
 
-    def use(self, session: Any, environment: EnvironmentRow) -> None:
+    def use(self, session: Any, environment: Environment) -> None:
         """Register the device of an environment, with a worker on it, and measure there from now on."""
         self.environment = environment
         self.device = registry.ensure_device(
@@ -148,7 +136,7 @@ class Lab:
         )
         self.worker = registry.register_worker(session, f"node-1-{environment.device_key}", self.device, "0.1.0", {})
 
-    def switch(self, environment: EnvironmentRow) -> None:
+    def switch(self, environment: Environment) -> None:
         """Measure on another device from now on."""
         with self.database.session() as session:
             self.use(session, environment)
@@ -168,7 +156,7 @@ class Lab:
             operator_id = registry.ensure_operators(session, self.repository, [operator])[operator]
             base_id = None if base is None else self.commits[self.shas[base]]
             job = submissions.NewJob(
-                kind, self.commits[self.shas[index]], operator_id, self.device, {"suite": "quick", **spec}, base_id
+                kind, self.commits[self.shas[index]], operator_id, self.device, JobSpec.from_stored(spec), base_id
             )
             new = submissions.NewSubmission(
                 self.repository, {"kinds": [kind], "commits": self.shas[index]}, [job], origin
@@ -182,7 +170,7 @@ class Lab:
         assert order is not None
         return order.run_id
 
-    def finish(self, job_id: int, outcome: RunOutcome) -> int:
+    def finish(self, job_id: int, outcome: Outcome) -> int:
         """Run the job to its end; the run's id."""
         run_id = self.begin(job_id)
         with self.database.session() as session:
@@ -201,17 +189,18 @@ class Lab:
         """Check (variant, case) → Status at the commit number `index`; the job's id."""
         job = self.submit("check", index, operator=operator)
         rows = [
-            ResultRow(*cell, status, "" if status == Status.OK else f"it was {status}")
+            Finding(*cell, status, "" if status == Status.OK else f"it was {status}")
             for cell, status in statuses.items()
         ]
-        build = BuildRow("ok", "key", False, 1.5, "compiled", [{"name": "kernel", "registers": 32}])
+        kernel = KernelResources("kernel", "sm_90", 32, 0, 0)
+        build = BuildReply(Status.OK, "", "key", False, 1.5, "compiled", [kernel])
         self.finish(job, replace(self.outcome(rows), build=build))
         return job
 
     def profile(self, index: int, variant: str = "v1", case: str = CASES[0], padding: int = 0) -> int:
         """Profile one cell; the job's id."""
         job = self.submit("profile", index)
-        self.finish(job, self.outcome([ResultRow(variant, case, Status.OK, trace=trace(self.folder, padding=padding))]))
+        self.finish(job, self.outcome([Finding(variant, case, Status.OK, profile=trace(self.folder, padding=padding))]))
         return job
 
     def compare(self, job: int, rounds: Cells, status: Status = Status.OK) -> None:
@@ -219,25 +208,23 @@ class Lab:
         of both commits."""
         metric = "graph" if self.environment.device_kind == "cuda" else "hot"
         rows = [
-            ComparisonRow(*cell, metric, "1", status, "", list(base), list(head))
-            for cell, (base, head) in rounds.items()
+            Comparison(*cell, metric, "1", status, "", list(base), list(head)) for cell, (base, head) in rounds.items()
         ]
-        traced = [[ResultRow(*cell, Status.OK, trace=trace(self.folder)) for cell in rounds] for _ in range(2)]
+        traced = [[Finding(*cell, Status.OK, profile=trace(self.folder)) for cell in rounds] for _ in range(2)]
         names = catalogue(self.operators)
         self.finish(
-            job, replace(self.outcome(traced[0]), base_catalogue=names, base_results=traced[1], comparisons=rows)
+            job, replace(self.outcome(traced[0]), base_catalogue=names, base_findings=traced[1], comparisons=rows)
         )
 
-    def outcome(self, results: list[ResultRow]) -> RunOutcome:
-        return RunOutcome(environment=self.environment, catalogue=catalogue(self.operators), results=results)
+    def outcome(self, findings: list[Finding]) -> Outcome:
+        peaks = PEAKS[self.environment.device_kind]
+        return Outcome(self.environment, peaks, catalogue(self.operators), findings=findings)
 
-    def _timed(self, variant: str, case: str, value: Any, spread: float) -> ResultRow:
+    def _timed(self, variant: str, case: str, value: Any, spread: float) -> Finding:
         if isinstance(value, Status):
-            return ResultRow(variant, case, value, f"it was {value}")
+            return Finding(variant, case, value, f"it was {value}")
         metrics = ("graph", "cold", "call") if self.environment.device_kind == "cuda" else ("hot", "cold")
-        return ResultRow(
-            variant, case, Status.OK, measurements=[measurement(value, metric, spread) for metric in metrics]
-        )
+        return Finding(variant, case, Status.OK, bench=bench(*(measurement(value, m, spread) for m in metrics)))
 
     def _commit(self, sha: str) -> registry.NewCommit:
         info = git.describe(self.source, sha)

@@ -1,8 +1,8 @@
-"""Results files (`.wwb`): what a machine without server, database and network measured, to be brought in elsewhere.
+"""Results files (`.wwb`): what a machine without server, database and network measured, to be imported elsewhere.
 
 A zip of `manifest.json`, one `runs/NNNNN.json` per job and one `traces/NNNNN.json.gz` per trace. The manifest names
-every other member with its size and SHA-256. A file may come from anywhere, so the reader looks at all of it before it
-gives anything out.
+every other member with its size and SHA-256. A file may come from anywhere, so the reader checks all of it before it
+returns anything.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
+from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.outcome import Finding, Order, Outcome
-from warpwatch.contract.protocol import BenchReply, Catalogue, Measurement, ProfileReply
+from warpwatch.contract.measurement import Measurement
+from warpwatch.contract.messages import BenchReply, ProfileReply
+from warpwatch.contract.outcome import Finding, Outcome
+from warpwatch.contract.spec import JobRequest
 from warpwatch.git import CommitInfo
+from warpwatch.worker.sanitizers import TOOLS
 
 T = TypeVar("T")
 FORMAT = 1
@@ -39,12 +43,11 @@ _MANIFEST = "manifest.json"
 _MEMBER = re.compile(r"runs/\d{5}\.json|traces/\d{5}\.json\.gz")
 _SHA = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
-_KINDS = ("check", "bench", "profile", "compare")
 _CHUNK = 2**20
 
 
 class BundleError(ValueError):
-    """A results file cannot be used; the message says what is wrong with it. Nothing of it was taken."""
+    """A results file cannot be used; the message says why. Nothing of it was imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +84,19 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class BundledRun:
-    """One job and what it found.
+    """One job and its outcome. `order` is the name that the files use for the request.
 
-    A catalogue that is null is that of the commit's earlier run; traces are named by their member.
+    A catalogue that is null is that of the commit's earlier run; a trace's path is the name of its member.
     """
 
-    order: Order
+    order: JobRequest
     outcome: Outcome
     started_at: str
     finished_at: str
 
 
 class BundleWriter:
-    """Writes a results file; it comes to be under its name only when it is whole."""
+    """Writes a results file, which appears under its name only when it is complete."""
 
     def __init__(self, path: Path, repository: str, url: str, commits: list[CommitInfo], version: str) -> None:
         self._path = path
@@ -111,33 +114,33 @@ class BundleWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Completes the file; after an error nothing of it is left."""
+        """Completes the file; after an error deletes it."""
         if kind is None:
             self._finish()
         else:
             self._zip.close()
             self._partial.unlink(missing_ok=True)
 
-    def add(self, order: Order, outcome: Outcome, started_at: datetime, finished_at: datetime) -> None:
-        """One job with its traces, which are read from the files that its findings name."""
+    def add(self, request: JobRequest, outcome: Outcome, started_at: datetime, finished_at: datetime) -> None:
+        """Adds one job with its traces, which are read from the files that its findings name."""
         slim = replace(
             outcome,
-            catalogue=self._new_catalogue(order.sha, outcome.catalogue),
-            base_catalogue=self._new_catalogue(order.base_sha, outcome.base_catalogue),
+            catalogue=self._new_catalogue(request.sha, outcome.catalogue),
+            base_catalogue=self._new_catalogue(request.base_sha, outcome.base_catalogue),
             findings=[self._slim(finding) for finding in outcome.findings],
             base_findings=[self._slim(finding) for finding in outcome.base_findings],
         )
-        run = BundledRun(order, slim, started_at.isoformat(), finished_at.isoformat())
+        run = BundledRun(request, slim, started_at.isoformat(), finished_at.isoformat())
         self.runs += 1
         self._write(f"runs/{self.runs:05}.json", json.dumps(to_json(run), separators=(",", ":")).encode())
 
     def _finish(self) -> None:
         version, repository, url, commits = self._about
-        told = [
+        described = [
             BundledCommit(c.sha, c.parent_sha, c.ordinal, c.author, c.authored_at.isoformat(), c.subject)
             for c in commits
         ]
-        manifest = Manifest(FORMAT, version, datetime.now(UTC).isoformat(), repository, url, told, self._members)
+        manifest = Manifest(FORMAT, version, datetime.now(UTC).isoformat(), repository, url, described, self._members)
         self._zip.writestr(_MANIFEST, json.dumps(to_json(manifest), indent=1))
         self._zip.close()
         self._partial.replace(self._path)
@@ -175,7 +178,7 @@ class BundleWriter:
 
 
 class BundleReader:
-    """A results file that was looked at as a whole: what it says can be recorded. Opening raises BundleError."""
+    """A results file that was checked as a whole, so that it can be recorded. Opening raises BundleError."""
 
     def __init__(self, path: Path) -> None:
         self._file = _open(path)
@@ -206,12 +209,12 @@ class BundleReader:
         catalogues: dict[str, Catalogue] = {}
         for member in self.manifest.members:
             if member.name.startswith("runs/"):
-                run = from_json(BundledRun, _loads(self._zip.read(member.name)))
-                order, outcome = run.order, run.outcome
-                told = {order.base_sha or "": outcome.base_catalogue, order.sha: outcome.catalogue}
-                catalogues |= {sha: catalogue for sha, catalogue in told.items() if catalogue is not None}
-                base = catalogues.get(order.base_sha or "")
-                yield replace(run, outcome=replace(outcome, catalogue=catalogues.get(order.sha), base_catalogue=base))
+                run = self._read_run(member.name)
+                request, outcome = run.order, run.outcome
+                brought = {request.base_sha or "": outcome.base_catalogue, request.sha: outcome.catalogue}
+                catalogues |= {sha: catalogue for sha, catalogue in brought.items() if catalogue is not None}
+                base = catalogues.get(request.base_sha or "")
+                yield replace(run, outcome=replace(outcome, catalogue=catalogues.get(request.sha), base_catalogue=base))
 
     def extract(self, outcome: Outcome, folder: Path) -> Outcome:
         """The outcome with its traces as files in `folder`."""
@@ -224,8 +227,14 @@ class BundleReader:
                 shutil.copyfileobj(source, file, _CHUNK)
             return replace(finding, profile=replace(finding.profile, path=str(target)))
 
-        findings, base = ([extracted(f) for f in found] for found in (outcome.findings, outcome.base_findings))
-        return replace(outcome, findings=findings, base_findings=base)
+        findings, base_findings = ([extracted(f) for f in side] for side in (outcome.findings, outcome.base_findings))
+        return replace(outcome, findings=findings, base_findings=base_findings)
+
+    def _read_run(self, member: str) -> BundledRun:
+        try:
+            return from_json(BundledRun, _loads(self._zip.read(member)))
+        except ValueError as error:
+            raise ValueError(f"{member}: {error}; import the file as `warpwatch run` wrote it") from None
 
     def _read_manifest(self) -> Manifest:
         if _MANIFEST not in self._zip.namelist():
@@ -246,8 +255,8 @@ class BundleReader:
             raise ValueError(f"{member.name} has {member.size} bytes; at most {limit} are read")
         digest, left = hashlib.sha256(), member.size
         with self._zip.open(member.name) as file:
-            # One byte more than promised is asked for, so that a member that unpacks to more is found out without
-            # unpacking it.
+            # One byte more than declared is read, so that a member that unpacks to more is detected without unpacking
+            # all of it.
             while chunk := file.read(min(_CHUNK, left + 1)):
                 left -= len(chunk)
                 digest.update(chunk)
@@ -321,17 +330,20 @@ def _check_manifest(manifest: Manifest, infos: list[zipfile.ZipInfo]) -> None:
 
 
 def _check_run(run: BundledRun, shas: set[str]) -> None:
-    order = run.order
-    if order.kind not in _KINDS or not _NAME.fullmatch(order.operator):
-        raise ValueError(f"it has a job {order.kind[:40]!r} of an operator {order.operator[:80]!r}, which cannot be")
+    request = run.order
+    if not _NAME.fullmatch(request.operator):
+        raise ValueError(f"it has a job of an operator {request.operator[:80]!r}, which is no name of one")
+    sanitizer = request.spec.sanitize
+    if sanitizer is not None and sanitizer not in TOOLS:
+        raise ValueError(f"order.spec.sanitize is {sanitizer[:40]!r}; choose from {', '.join(TOOLS)}")
     if (
-        order.sha not in shas
-        or (order.kind == "compare") != (order.base_sha is not None)
-        or not shas >= {order.base_sha or order.sha}
+        request.sha not in shas
+        or (request.kind == "compare") != (request.base_sha is not None)
+        or not shas >= {request.base_sha or request.sha}
     ):
-        raise ValueError(f"a {order.kind} job measures commits that the manifest does not describe")
+        raise ValueError(f"a {request.kind} job measures commits that the manifest does not describe")
     if _moment(run.started_at) > _moment(run.finished_at):
-        raise ValueError(f"a {order.kind} job of {order.operator} ended before it began")
+        raise ValueError(f"a {request.kind} job of {request.operator} ended before it began")
     for comparison in run.outcome.comparisons:
         if not all(isfinite(number) and number >= 0 for number in [*comparison.base_ns, *comparison.head_ns]):
             raise ValueError(f"a comparison of {comparison.variant[:40]!r} holds impossible times")
@@ -363,5 +375,5 @@ def _loads(data: bytes) -> Any:
 
 
 def _rounded(m: Measurement) -> Measurement:
-    """Samples with the seven digits that the database keeps of them."""
+    """Samples with seven digits, as many as the database stores."""
     return replace(m, samples_ns=[float(f"{sample:.7g}") for sample in m.samples_ns])

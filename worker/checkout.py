@@ -1,5 +1,4 @@
-"""A commit laid out on this machine: its worktree, its project file and its warm child, kept between jobs of the same
-commit."""
+"""A commit checked out on this machine: worktree, project file and running child, kept between jobs of the commit."""
 
 from __future__ import annotations
 
@@ -13,7 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpwatch import CONTRACT, git
-from warpwatch.contract.protocol import Catalogue, CeilingsReply, Environment, OperatorEntry
+from warpwatch.contract.catalogue import Catalogue, OperatorEntry
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.messages import CeilingsReply
 from warpwatch.contract.words import Status
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings
@@ -49,19 +50,19 @@ class Host:
         return self.settings.home
 
     def confinement(self) -> sandbox.Confinement:
-        """How this worker's children are shut in."""
+        """How this worker's children are isolated."""
         return sandbox.confinement(self.home, self.settings.memory_bytes, self.hidden, self.settings.isolation)
 
     def start_child(
         self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None
     ) -> Child:
-        """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when told to stop."""
+        """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when asked to stop."""
         return greeted(self.launch_child(root, project, reporter, sanitizer))
 
     def launch_child(
         self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None
     ) -> Child:
-        """A child that is still starting; it must be `greeted` before it is asked anything."""
+        """A child that is still starting; call `greeted` before the first request."""
         cache = self.home / "builds"
         cache.mkdir(parents=True, exist_ok=True)
         spec = ChildSpec(
@@ -77,7 +78,7 @@ class Host:
         )
         confinement = self.confinement()
         if sanitizer is not None:
-            # Sanitizers set terabytes of addresses aside for their notes, nearly all of which are never touched.
+            # Sanitizers reserve terabytes of addresses for their bookkeeping and touch almost none of them.
             confinement = replace(confinement, memory_bytes=None)
         if not confinement.network_closed:
             reporter.log("without a network namespace, kernel code can reach the network")
@@ -85,7 +86,7 @@ class Host:
 
 
 def greeted(child: Child) -> Child:
-    """The child once it has greeted; where it does not, nothing of it is left."""
+    """The child once it has greeted; one that does not is killed."""
     try:
         child.wait_ready()
     except (CannotRunError, Stopped):
@@ -149,7 +150,7 @@ class Checkout:
     def catalogue(self, operator: str, reporter: Reporter) -> tuple[Catalogue, OperatorEntry | None]:
         """The commit's catalogue and the operator's entry in it.
 
-        When loading all operator files ends the child, one of them is to blame, so the operator is then loaded alone.
+        When loading all operator files ends the child, one of them is at fault, so the operator is then loaded alone.
         """
         if self._load_together:
             try:
@@ -199,18 +200,18 @@ class Checkout:
         return self._child
 
     def _catalogue(self, operator: str | None, reporter: Reporter) -> Catalogue:
-        found = self._catalogues.get(operator)
-        if found is None:
-            found = self.ask(
+        catalogue = self._catalogues.get(operator)
+        if catalogue is None:
+            catalogue = self.ask(
                 Catalogue, "catalogue", self.host.settings.case_timeout_seconds, reporter, operator=operator
             )
-            self._catalogues[operator] = found
-        return found
+            self._catalogues[operator] = catalogue
+        return catalogue
 
 
 class Tools:
-    """What a worker keeps between jobs: the checkout it used last, with its warm child, and what it knows of the
-    device."""
+    """What a worker keeps between jobs: the checkouts it used last, with their running children, and the device's
+    identity."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -236,9 +237,9 @@ class Tools:
         return self._identity
 
     def checkouts(self, url: str, shas: list[str], reporter: Reporter) -> list[Checkout]:
-        """The commits `shas` laid out side by side; checkouts of other commits are closed first.
+        """The commits `shas` checked out side by side; checkouts of other commits are closed first.
 
-        GitError when the repository or a commit cannot be had, ProjectError when a commit's warpwatch.toml cannot be
+        GitError when the repository or a commit cannot be fetched, ProjectError when a commit's warpwatch.toml cannot be
         used.
         """
         # A commit may be compared with itself, so each mention of it is a checkout of its own.
@@ -255,9 +256,9 @@ class Tools:
 
     def _peaks(self, environment: Environment, reporter: Reporter, child: Child | Checkout) -> dict[str, float] | None:
         path = self.host.home / "peaks" / f"{environment.key}.json"
-        known = _read_peaks(path)
-        if known is not None:
-            return known
+        peaks = _read_peaks(path)
+        if peaks is not None:
+            return peaks
         reporter.log("measuring the ceilings of this device")
         try:
             reply = child.ask(CeilingsReply, "ceilings", CEILINGS_SECONDS, reporter)
@@ -280,8 +281,8 @@ class Tools:
         mirror = _mirror_with(url, sha, self.host.home)
         return Checkout(self.host, mirror, sha, read_project(mirror, sha))
 
-    def _keep(self, wanted: set[tuple[str, str, int]]) -> None:
-        for key in set(self._warm) - wanted:
+    def _keep(self, keys: set[tuple[str, str, int]]) -> None:
+        for key in set(self._warm) - keys:
             self._warm.pop(key).close()
 
 

@@ -1,8 +1,8 @@
 """One harness child: start it, ask it, kill it.
 
 The parent never trusts the child to answer: every request has a time limit, is interrupted within a fifth of a second
-when the job must stop, and ends in a ChildFailure that says as which status it counts. Whoever gets a ChildFailure
-drops the child.
+when the job must stop, and ends in a ChildFailure that carries a status. The caller of a failed
+request drops the child.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from warpwatch import CONTRACT
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.protocol import Request
+from warpwatch.contract.messages import Request
 from warpwatch.contract.words import Status
 from warpwatch.worker import sandbox
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
@@ -49,7 +49,7 @@ The operator learns only that it did, and with older torch not even that.
 
 
 class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
-    """A request got no reply: the child crashed, hung, was killed for memory or talked nonsense."""
+    """A request got no valid reply: the child crashed, hung, ran out of memory or sent something else."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -150,7 +150,7 @@ class Child:
 
     def request(self, verb: str, seconds: float, reporter: Reporter, **fields: Any) -> dict[str, Any]:
         """The child's reply to one request as plain JSON; ChildFailure when none comes within `seconds`, Stopped when
-        told to stop."""
+        asked to stop."""
         self._reporter = reporter
         self._requests += 1
         self._read_output()
@@ -178,7 +178,7 @@ class Child:
             return reply
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
-        """As `request`, with the reply as a dataclass; one that is none is a ChildFailure."""
+        """As `request`, with the reply as a dataclass; ChildFailure when it is not one."""
         reply = self.request(verb, seconds, reporter, **fields)
         try:
             return from_json(kind, reply)
@@ -186,7 +186,7 @@ class Child:
             raise ChildFailure(Status.CRASHED, f"the harness sent a reply that is not one: {error}") from error
 
     def end(self, seconds: float) -> str | None:
-        """Lets the child end by itself, as some sanitizers report only then; returns the first finding of the report."""
+        """Waits for the child to end by itself, because some sanitizers report only then; returns the first finding."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         deadline = time.monotonic() + seconds
@@ -221,7 +221,7 @@ class Child:
             self._wait(min(left, _POLL_SECONDS))
 
     def _wait(self, seconds: float) -> None:
-        """Reads what came within `seconds`; ChildFailure once the child is gone and everything it said was read."""
+        """Reads what came within `seconds`; ChildFailure once the child is gone and all of its output was read."""
         select.select([lines.descriptor for lines in (self._replies, self._output) if not lines.ended], [], [], seconds)
         # The exit is looked at before the last read, so that a reply written just before it is not lost.
         gone = not self.alive

@@ -6,40 +6,41 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
-from warpwatch.contract.outcome import Comparison, Finding, Order, Outcome
-from warpwatch.contract.protocol import METRICS, PROTOCOL, Catalogue, SampleReply
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.measurement import METRICS, PROTOCOL, ROUNDS
+from warpwatch.contract.messages import SampleReply
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.spec import BUDGET_NS, JobRequest
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.measurer import BUDGET_NS, Measurer, build_native, describe
+from warpwatch.worker.measurer import Measurer, build_native, describe
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
-ROUNDS = 12
-"""Rounds of a comparison that asks for no other number: fewer cannot tell a small change from noise."""
 MIN_ROUNDS = 6
-"""With fewer there is no interval that holds the median in 95 of 100 cases."""
+"""With fewer rounds no interval holds the median in 95 of 100 cases."""
 TYPICAL = {"cuda": 0.5, "cpu": 0.1}
-"""The quantile that stands for a slice, per device kind.
+"""The quantile that represents a slice, per device kind.
 
-What else runs on a CPU only ever adds time, so that the fastest tenth of a slice says what the code takes; its median
-says as well how busy the machine was.
+Other load on a CPU only adds time, so the fastest tenth of a slice shows the time of the code; its median also shows
+how busy the machine was.
 """
 TURNS = {"cuda": 1, "cpu": 8}
-"""How often a round goes A B B A, per device kind.
+"""How often a round measures A B B A, per device kind.
 
-Bursts of other work on a CPU last longer than a slice, so that they mostly hit neighbouring slices alike.
+Bursts of other work on a CPU last longer than a slice, so they mostly affect neighbouring slices alike.
 """
 
 
-def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
-    """Paired rounds and one profile per side for every (variant, case) in spec["pairs"]."""
-    if order.base_sha is None or not order.spec.get("pairs"):
+def compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
+    """Paired rounds and one profile per side for every (variant, case) in `request.spec.pairs`."""
+    if request.base_sha is None or not request.spec.pairs:
         raise CannotRunError("a comparison needs a base commit and at least one pair of variant and case")
     base, head = (
-        _Side(name, checkout, order, reporter, traces)
+        _Side(name, checkout, request, reporter, traces)
         for name, checkout in zip(
-            ("base", "head"), tools.checkouts(order.url, [order.base_sha, order.sha], reporter), strict=True
+            ("base", "head"), tools.checkouts(request.url, [request.base_sha, request.sha], reporter), strict=True
         )
     )
     environment = head.checkout.environment(reporter)
@@ -52,34 +53,37 @@ def compare(order: Order, tools: Tools, reporter: BoundedReporter, traces: Path)
     expect_healthy(head.checkout, head.checkout.host.device, outcome.peaks, reporter)
     base.load()
     head.load()
-    return _Rounds(order, base, head, reporter).run(
+    return _Rounds(request, base, head, reporter).run(
         replace(outcome, catalogue=head.catalogue, base_catalogue=base.catalogue)
     )
 
 
 class _Side:
-    """One of the two commits. `trouble` is why none of its variants, or none of its native ones, can run."""
+    """One of the two commits. `_trouble` holds, per variant, the status and message of one that cannot run."""
 
-    def __init__(self, name: str, checkout: Checkout, order: Order, reporter: BoundedReporter, traces: Path) -> None:
+    def __init__(
+        self, name: str, checkout: Checkout, request: JobRequest, reporter: BoundedReporter, traces: Path
+    ) -> None:
         self.name = name
         self.checkout = checkout
         self.catalogue: Catalogue | None = None
-        self.measurer = Measurer(checkout, order, reporter, traces)
-        self._order = order
+        self.measurer = Measurer(checkout, request, reporter, traces)
+        self._request = request
+        self._pairs = request.spec.pairs or []
         self._reporter = reporter
         self._trouble: dict[str, tuple[Status, str]] = {}
 
     def load(self) -> None:
-        """Reads the catalogue and builds what is native; trouble is kept for the pairs that it concerns."""
-        variants = {variant for variant, _ in self._order.spec["pairs"]}
+        """Reads the catalogue and builds the native variants; notes which variants cannot run."""
+        variants = {variant for variant, _ in self._pairs}
         try:
-            self.catalogue, entry = self.checkout.catalogue(self._order.operator, self._reporter)
+            self.catalogue, entry = self.checkout.catalogue(self._request.operator, self._reporter)
         except ChildFailure as failure:
             self._trouble = dict.fromkeys(variants, (failure.status, failure.message))
             return
         if entry is None or entry.error is not None:
             reason = entry.error if entry is not None else None
-            trouble = (Status.BUILD_FAILED, reason or f"there is no operator {self._order.operator!r}")
+            trouble = (Status.BUILD_FAILED, reason or f"there is no operator {self._request.operator!r}")
             self._trouble = dict.fromkeys(variants, trouble)
             return
         missing = variants - {variant.name for variant in entry.variants}
@@ -91,7 +95,7 @@ class _Side:
                 self._trouble |= dict.fromkeys(native, (Status.BUILD_FAILED, build.message))
 
     def ask(self, verb: str, variant: str, case: str, budget_ns: int, rounds: int) -> SampleReply:
-        """One step of the interleaved measurement; a child that fails is a reply with that status."""
+        """One step of the interleaved measurement; when the child fails, a reply with that status."""
         if variant in self._trouble:
             return SampleReply(*self._trouble[variant])
         seconds = self.checkout.host.settings.case_timeout_seconds + budget_ns / 1e9
@@ -101,10 +105,10 @@ class _Side:
                 verb,
                 seconds,
                 self._reporter,
-                operator=self._order.operator,
+                operator=self._request.operator,
                 variant=variant,
                 case=case,
-                seed=self._order.spec.get("seed", 0),
+                seed=self._request.spec.seed,
                 budget_ns=budget_ns,
                 rounds=rounds,
             )
@@ -112,7 +116,7 @@ class _Side:
                 return SampleReply(Status.CRASHED, "the harness took no samples")
             return reply
         except ChildFailure as failure:
-            # The other side goes on without it, and an endless loop must not be waited for once per case.
+            # The other side continues, and an endless loop must not cost a time-out per case.
             self._trouble[variant] = (Status.SKIPPED, f"{variant} {failure.status.replace('_', ' ')} before, on {case}")
             return SampleReply(failure.status, failure.message)
 
@@ -120,21 +124,21 @@ class _Side:
 class _Rounds:
     """Rounds of every pair.
 
-    Each round starts both children anew, because where memory and code came to lie, and which of two speeds a process
-    settles on, stays the same for a process's life: more slices of the same two processes would only make a difference
-    between the processes look certain.
+    Each round starts both children anew. Where memory and code lie, and at which of two speeds a process runs, stays
+    the same for its life, so more slices of the same two processes would make a difference between the processes look
+    like one between the commits.
     """
 
-    def __init__(self, order: Order, base: _Side, head: _Side, reporter: BoundedReporter) -> None:
+    def __init__(self, request: JobRequest, base: _Side, head: _Side, reporter: BoundedReporter) -> None:
         self._base = base
         self._head = head
         self._reporter = reporter
-        self._rounds = max(MIN_ROUNDS, int(order.spec.get("rounds") or ROUNDS))
-        self._budget_ns = int(order.spec.get("budget_ns") or BUDGET_NS)
+        self._rounds = max(MIN_ROUNDS, request.spec.rounds or ROUNDS)
+        self._budget_ns = request.spec.budget_ns or BUDGET_NS
         metric = METRICS[head.checkout.host.kind][0]
-        self._found = {
+        self._comparisons = {
             (variant, case): Comparison(variant, case, metric, PROTOCOL, Status.OK, "")
-            for variant, case in order.spec["pairs"]
+            for variant, case in request.spec.pairs or []
         }
 
     def run(self, outcome: Outcome) -> Outcome:
@@ -142,40 +146,46 @@ class _Rounds:
             self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
             for side in (self._base, self._head):
                 side.checkout.renew_child(self._reporter)
-            for pair, found in self._found.items():
-                if found.status is Status.OK:
-                    self._found[pair] = self._round(found, index)
+            for pair, comparison in self._comparisons.items():
+                if comparison.status is Status.OK:
+                    self._comparisons[pair] = self._round(comparison, index)
         profiles: dict[str, list[Finding]] = {"base": [], "head": []}
-        for (variant, case), found in self._found.items():
-            self._reporter.log(f"compare {variant} {case} {found.status} {found.message}".rstrip())
-            for side in (self._base, self._head) if found.status is Status.OK else ():
+        for (variant, case), comparison in self._comparisons.items():
+            self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
+            for side in (self._base, self._head) if comparison.status is Status.OK else ():
                 finding = side.measurer.measure("profile", variant, case)
                 self._reporter.log(f"{side.name}: {describe('profile', finding)}")
                 profiles[side.name].append(finding)
         self._reporter.progress(self._rounds, self._rounds, "")
         return replace(
-            outcome, comparisons=list(self._found.values()), findings=profiles["head"], base_findings=profiles["base"]
+            outcome,
+            comparisons=list(self._comparisons.values()),
+            findings=profiles["head"],
+            base_findings=profiles["base"],
         )
 
-    def _round(self, found: Comparison, index: int) -> Comparison:
-        """One more round of a pair; the first thing to go wrong is the comparison's end."""
+    def _round(self, comparison: Comparison, index: int) -> Comparison:
+        """One more round of a pair; the first failure ends the comparison."""
         metrics: dict[str, str] = {}
         samples: dict[str, list[float]] = {"base": [], "head": []}
         for verb, side in self._steps(index):
-            reply = side.ask(verb, found.variant, found.case, self._budget_ns, self._rounds)
+            reply = side.ask(verb, comparison.variant, comparison.case, self._budget_ns, self._rounds)
             if reply.status is not Status.OK:
                 reason = Reason.BASE_FAILED if side is self._base else None
-                return self._end(found, reply.status, f"{side.name}: {reply.message}", reason)
+                return self._end(comparison, reply.status, f"{side.name}: {reply.message}", reason)
             if verb == "prepare":
-                metrics[side.name] = reply.metric or found.metric
+                metrics[side.name] = reply.metric or comparison.metric
             if len(set(metrics.values())) > 1:
                 message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
-                return self._end(found, Status.UNSUPPORTED, message)
+                return self._end(comparison, Status.UNSUPPORTED, message)
             if verb == "sample":
                 samples[side.name].append(typical(reply.samples_ns, side.checkout.host.kind))
         base_ns, head_ns = middle(samples["base"], samples["head"])
         return replace(
-            found, metric=metrics["head"], base_ns=[*found.base_ns, base_ns], head_ns=[*found.head_ns, head_ns]
+            comparison,
+            metric=metrics["head"],
+            base_ns=[*comparison.base_ns, base_ns],
+            head_ns=[*comparison.head_ns, head_ns],
         )
 
     def _steps(self, index: int) -> list[tuple[str, _Side]]:
@@ -184,33 +194,37 @@ class _Rounds:
         turns = [sides[name] for name in turns_of(index, self._base.checkout.host.kind)]
         both = turns[:2]
         return [
-            (verb, side) for verb, order in (("prepare", both), ("sample", turns), ("finish", both)) for side in order
+            (verb, side)
+            for verb, sides_of in (("prepare", both), ("sample", turns), ("finish", both))
+            for side in sides_of
         ]
 
-    def _end(self, found: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
-        """The comparison without its rounds; what `prepare` laid out is given back where its child still lives."""
+    def _end(
+        self, comparison: Comparison, status: Status, message: str, reason: Reason | None = None
+    ) -> Comparison:
+        """The comparison without its rounds; a child that still runs frees what `prepare` allocated."""
         for side in (self._base, self._head):
             if side.checkout.running:
-                side.ask("finish", found.variant, found.case, self._budget_ns, self._rounds)
-        return replace(found, status=status, message=message, reason=reason, base_ns=[], head_ns=[])
+                side.ask("finish", comparison.variant, comparison.case, self._budget_ns, self._rounds)
+        return replace(comparison, status=status, message=message, reason=reason, base_ns=[], head_ns=[])
 
 
 def typical(samples_ns: list[float], device_kind: str) -> float:
-    """What stands for a slice."""
+    """The time in ns that represents a slice."""
     ordered = sorted(samples_ns)
     return ordered[round(TYPICAL[device_kind] * (len(ordered) - 1))]
 
 
 def middle(base_ns: list[float], head_ns: list[float]) -> tuple[float, float]:
-    """What stands for a round: of its pairs of neighbouring slices the one whose ratio is in the middle, the mean of
-    two where there are two."""
+    """The times in ns, (base, head), that represent a round: those of the pair of neighbouring slices with the median
+    ratio, or the mean of the two middle pairs."""
     pairs = sorted(zip(base_ns, head_ns, strict=True), key=lambda pair: pair[1] / pair[0])
     chosen = pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1]
     return mean(base for base, _ in chosen), mean(head for _, head in chosen)
 
 
 def turns_of(index: int, device_kind: str) -> list[str]:
-    """Whose slice is next in round `index`, base or head: A B B A lets a steady drift cancel, and A is the base in
+    """The order of slices in round `index`, "base" or "head": in A B B A a steady drift cancels, and A is the base in
     every second round."""
     first, second = ("base", "head") if index % 2 == 0 else ("head", "base")
     return [first, second, second, first] * TURNS[device_kind]

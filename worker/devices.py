@@ -1,4 +1,4 @@
-"""Which devices this machine has, found without torch: the CPU, and every NVIDIA GPU that the driver shows."""
+"""Lists the devices of this machine without torch: the CPU, and every NVIDIA GPU that the driver shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class LocalDevice:
-    """name: what `--device` takes, "cpu" or "cuda:0". model: what people call it."""
+    """name: what `--device` takes, "cpu" or "cuda:0". model: its product name."""
 
     name: str
     model: str
@@ -32,17 +32,17 @@ def list_devices() -> list[str]:
     return [device.name for device in find_devices()]
 
 
-def choose_device(wanted: str) -> str:
+def choose_device(name_or_kind: str) -> str:
     """The device that `--device` means: "auto" is the first GPU if there is one, "cuda" the first GPU.
 
     ValueError when it is not here.
     """
     names = list_devices()
-    if wanted == "auto":
+    if name_or_kind == "auto":
         return names[-1] if len(names) == 1 else names[1]
-    name = "cuda:0" if wanted == "cuda" else wanted
+    name = "cuda:0" if name_or_kind == "cuda" else name_or_kind
     if name not in names:
-        raise ValueError(f"this machine has no device {wanted!r}; it has {', '.join(names)}")
+        raise ValueError(f"this machine has no device {name_or_kind!r}; it has {', '.join(names)}")
     return name
 
 
@@ -60,7 +60,7 @@ def _gpu_models() -> list[str]:
 
 
 def _visible(models: list[str], chosen: str | None) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES leaves of them. It names numbers or UUIDs; of UUIDs only the count is told here."""
+    """The models that CUDA_VISIBLE_DEVICES lets through. It holds numbers or UUIDs; of UUIDs only the count is known."""
     if chosen is None:
         return models
     entries = [entry.strip() for entry in chosen.split(",") if entry.strip() not in ("", "-1")]

@@ -1,7 +1,6 @@
-"""Watches the lease: says that worker and run live, learns of cancels and lost leases, and gives dead workers' jobs
-back.
+"""Renews the leases of worker and run, notices cancels and lost leases, and queues dead workers' jobs again.
 
-It has a thread and a database connection of its own, so that neither a long build nor a large result keeps it waiting.
+It has its own thread and database connection, so that neither a long build nor a large result delays it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class LeaseGuard:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops watching; says that the worker ended as it should, if the database is there to hear it."""
+        """Stops watching, and marks the worker as stopped if the database can be reached."""
         self._ended.set()
         self._wake.set()
         self._thread.join()
@@ -52,11 +51,11 @@ class LeaseGuard:
             with self._database.session() as s:
                 registry.stop_worker(s, self._worker_id)
         except EngineError as error:
-            _log.warning("could not sign off: %s", error)
+            _log.warning("could not mark the worker as stopped: %s", error)
         self._database.close()
 
     def stop(self) -> None:
-        """From now on every job is told to stop, because the worker is shutting down."""
+        """Asks every job to stop from now on, because the worker is shutting down."""
         self._stopping = True
 
     @property
@@ -65,7 +64,7 @@ class LeaseGuard:
 
     @contextmanager
     def watching(self, run_id: int) -> Iterator[None]:
-        """Keeps the lease of one run as long as the block lasts."""
+        """Renews the lease of one run during the block."""
         self._run_id, self._reason = run_id, None
         self._wake.set()
         try:
@@ -87,7 +86,7 @@ class LeaseGuard:
             period = self._lease / 5
             if self._run_id is not None:
                 period = min(period, CANCEL_SECONDS)
-            # Errors must not end the guard: without it the worker would look dead, and would not hear that it is.
+            # Errors must not end the guard: without it the worker would look dead and would not notice.
             try:
                 self._beat(self._run_id)
                 if beats * period >= self._lease / 5:
@@ -96,7 +95,7 @@ class LeaseGuard:
             except EngineError as error:
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001
-                _log.exception("the guard stumbled")
+                _log.exception("the guard failed because of an internal error")
             beats += 1
             self._wake.wait(period)
 

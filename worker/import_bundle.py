@@ -1,4 +1,4 @@
-"""Brings a results file into the database: all of it in one transaction, and the same file only once."""
+"""Imports a results file into the database: all of it in one transaction, and the same file only once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from warpwatch.db.reads.code import find_repository
 from warpwatch.db.registry import NewCommit
 from warpwatch.worker import sandbox
 from warpwatch.worker.bundle import BundleError, BundleReader
-from warpwatch.worker.record import run_outcome
 
 
 def import_bundle(
@@ -37,12 +36,12 @@ def import_bundle(
         try:
             with database.session() as s:
                 # A file from elsewhere must not redirect a repository that is registered here to another address.
-                known = find_repository(s, name)
+                registered = find_repository(s, name)
                 new = NewBundle(
                     bundle.sha256,
                     path.name,
                     name,
-                    known.url if known else manifest.url,
+                    registered.url if registered else manifest.url,
                     commits,
                     _jobs(bundle, folder),
                     {"file": path.name, "version": manifest.version, "created_at": manifest.created_at},
@@ -56,12 +55,9 @@ def import_bundle(
 
 
 def _jobs(bundle: BundleReader, folder: Path) -> Iterator[BundledJob]:
-    """One job after the other; its traces lie on disk only while it is recorded."""
+    """Yields one job after the other; its traces are on disk only while it is recorded."""
     for run in bundle.runs():
-        order, outcome = run.order, bundle.extract(run.outcome, folder)
         started, finished = (datetime.fromisoformat(text) for text in (run.started_at, run.finished_at))
-        yield BundledJob(
-            order.kind, order.sha, order.operator, order.spec, run_outcome(outcome), started, finished, order.base_sha
-        )
+        yield BundledJob(run.order, bundle.extract(run.outcome, folder), started, finished)
         for trace in folder.iterdir():
             trace.unlink()

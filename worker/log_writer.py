@@ -1,4 +1,4 @@
-"""Forwards a run's log and progress to the database, a few times a second and never in the way of what is measured."""
+"""Writes a run's log and progress to the database, four times a second, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogWriter:
-    """Writes for one run. Lines wait while the database is away; their number is bounded by the run's own log limit."""
+    """Writes for one run. Lines wait while the database cannot be reached; the run's log limit bounds their number."""
 
     def __init__(self, database: Database, run_id: int) -> None:
         self._database = database
@@ -24,7 +24,7 @@ class LogWriter:
         self._lines: list[str] = []
         self._progress: tuple[int, int, str] | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._write_on, name="scribe", daemon=True)
+        self._thread = threading.Thread(target=self._write_on, name="log-writer", daemon=True)
         self._thread.start()
 
     def log(self, text: str) -> None:
@@ -36,7 +36,7 @@ class LogWriter:
             self._progress = (done, total, text)
 
     def close(self) -> None:
-        """Writes what is left, once: a database that is away now must not keep a result waiting for its log."""
+        """Writes the remaining lines, once: a result must not wait for its log while the database cannot be reached."""
         self._ended.set()
         self._thread.join()
 
@@ -49,7 +49,7 @@ class LogWriter:
             except StaleRunError:
                 return
             except EngineError as error:
-                _log.warning("the log of run %d waits: %s", self._run_id, error)
+                _log.warning("the log of run %d cannot be written yet: %s", self._run_id, error)
                 ended = ended or self._ended.wait(_DOWN_SECONDS)
 
     def _write(self) -> None:

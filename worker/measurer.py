@@ -1,4 +1,4 @@
-"""Asks children about variants and cases one after another, and turns whatever becomes of them into findings."""
+"""Sends one request per variant and case to the child, and makes a finding of whatever happens to it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warpwatch.contract.codec import from_json
-from warpwatch.contract.outcome import Finding, Order
-from warpwatch.contract.protocol import (
-    BenchReply,
-    BuildReply,
-    CaseEntry,
-    CheckReply,
-    OperatorEntry,
-    ProfilePlan,
-    ProfileReply,
-    VariantEntry,
-)
+from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
+from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
@@ -27,41 +19,41 @@ from warpwatch.worker.reporter import Reporter
 from warpwatch.worker.sanitizers import ADDRESS, SLOWER
 
 TRACE_LIMIT = 512 * 2**20
-"""Bytes of one compressed trace; a longer one says nothing that a shorter one would not."""
+"""Bytes of one compressed trace; a longer one adds nothing."""
 EDGE = "edge"
-BUDGET_NS = 1_000_000_000
 COUNTING_SECONDS = 300.0
-"""What Nsight Compute may take beyond a case's own time: it starts a process and runs every kernel once per group of
-counters."""
+"""Extra time for Nsight Compute: it starts a process and runs every kernel once per group of counters."""
 _STRIKES = {Status.CRASHED: 1, Status.TIMED_OUT: 2}
 _OUT = 2
-"""Strikes after which a variant's remaining cases are skipped: an endless loop must not eat hours."""
+"""Strikes after which a variant's remaining cases are skipped: an endless loop must not take hours."""
 
 
-def choose_variants(entry: OperatorEntry, spec: dict[str, Any]) -> list[VariantEntry]:
-    names = pick([variant.name for variant in entry.variants], spec.get("variants"))
+def choose_variants(entry: OperatorEntry, spec: JobSpec) -> list[VariantEntry]:
+    """The variants asked for that the operator has."""
+    names = pick([variant.name for variant in entry.variants], spec.variants)
     return [variant for variant in entry.variants if variant.name in names]
 
 
-def choose_cases(entry: OperatorEntry, spec: dict[str, Any], kind: str) -> list[CaseEntry]:
+def choose_cases(entry: OperatorEntry, spec: JobSpec, kind: str) -> list[CaseEntry]:
     """The cases asked for by name, whatever their suite; without names the first `case_limit` of the suite, all by
     default.
 
-    A check takes the suite "edge" along: sizes that are easy to get wrong, and that nobody needs the time of.
+    A check adds the suite "edge": sizes that are easy to get wrong, and whose time does not matter.
     """
-    if spec.get("cases") is None:
-        suites = {spec.get("suite", "quick")} | ({EDGE} if kind == "check" else set())
-        return [case for case in entry.cases if not suites.isdisjoint(case.suites)][: spec.get("case_limit")]
-    names = pick([case.key for case in entry.cases], spec["cases"])
+    if spec.cases is None:
+        suites = {spec.suite} | ({EDGE} if kind == "check" else set())
+        return [case for case in entry.cases if not suites.isdisjoint(case.suites)][: spec.case_limit]
+    names = pick([case.key for case in entry.cases], spec.cases)
     return [case for case in entry.cases if case.key in names]
 
 
-def pick(existing: Iterable[str], wanted: list[str] | None) -> list[str]:
-    return [name for name in existing if wanted is None or name in wanted]
+def pick(existing: Iterable[str], chosen: list[str] | None) -> list[str]:
+    """The existing names that are chosen; None chooses all."""
+    return [name for name in existing if chosen is None or name in chosen]
 
 
 def build_native(checkout: Checkout, operator: str, reporter: Reporter) -> BuildReply:
-    """The operator's library built, or why not; a compiler that hangs or dies counts as a failed build."""
+    """Builds the operator's library; a compiler that hangs or crashes is a failed build."""
     reporter.log(f"build {operator} …")
     try:
         reply = checkout.ask(
@@ -75,11 +67,11 @@ def build_native(checkout: Checkout, operator: str, reporter: Reporter) -> Build
 
 
 class Measurer:
-    """Asks one checkout's child about one variant and case after another, and keeps count of who is to be left out."""
+    """Measures variants and cases with one checkout's child, and skips a variant that has failed too often."""
 
-    def __init__(self, checkout: Checkout, order: Order, reporter: Reporter, traces: Path) -> None:
+    def __init__(self, checkout: Checkout, request: JobRequest, reporter: Reporter, traces: Path) -> None:
         self._checkout = checkout
-        self._order = order
+        self._request = request
         self._reporter = reporter
         self._traces = traces
         self._strikes: Counter[str] = Counter()
@@ -93,8 +85,8 @@ class Measurer:
             return Finding(
                 variant, case, Status.SKIPPED, f"{variant} {last.status.replace('_', ' ')} before, on {last.case}"
             )
-        # Damage done by another variant shows up later, in an innocent one, and libraries keep plans that fit one
-        # caller and not the next: what is found counts only against a variant that ran alone.
+        # Another variant's damage to the process can make a correct one fail, and libraries cache plans that fit one
+        # caller and not the next. So a failure counts only when the variant ran alone.
         beside = self._checkout.others_ran(variant)
         finding = self._ask(kind, variant, case)
         ended = finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running
@@ -115,58 +107,50 @@ class Measurer:
         return finding
 
     def _ask(self, kind: str, variant: str, case: str) -> Finding:
-        spec = self._order.spec
-        names: dict[str, Any] = {
-            "operator": self._order.operator,
-            "variant": variant,
-            "case": case,
-            "seed": spec.get("seed", 0),
-        }
+        spec, operator = self._request.spec, self._request.operator
+        names: dict[str, Any] = {"operator": operator, "variant": variant, "case": case, "seed": spec.seed}
         seconds = self._checkout.host.settings.case_timeout_seconds
         try:
             if kind == "check":
                 return self._check(names, seconds)
             if kind == "bench":
-                budget = int(spec.get("budget_ns") or BUDGET_NS)
+                budget = spec.budget_ns or BUDGET_NS
                 bench = self._checkout.ask(
                     BenchReply, kind, seconds + budget / 1e9, self._reporter, budget_ns=budget, **names
                 )
                 return Finding(variant, case, bench.status, bench.message, bench=bench)
             output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
-            plan = from_json(ProfilePlan, spec.get("profile") or {})
-            seconds += COUNTING_SECONDS if plan.counters else 0
+            seconds += COUNTING_SECONDS if spec.profile.counters else 0
             profile = self._checkout.ask(
-                ProfileReply, "profile", seconds, self._reporter, output=str(output), profile=plan, **names
+                ProfileReply, "profile", seconds, self._reporter, output=str(output), profile=spec.profile, **names
             )
             return _with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
         except ChildFailure as failure:
             return Finding(variant, case, failure.status, failure.message)
 
     def _check(self, names: dict[str, Any], seconds: float) -> Finding:
-        sanitizer = self._order.spec.get("sanitize")
+        sanitizer = self._request.spec.sanitize
         check = self._checkout.ask(CheckReply, "check", seconds * (SLOWER if sanitizer else 1), self._reporter, **names)
         finding = Finding(names["variant"], names["case"], check.status, check.message, check=check)
         if sanitizer is None or sanitizer == ADDRESS:
             return finding
         # On a GPU the report is complete only when the process has ended.
-        found = self._checkout.end_child(seconds)
-        return (
-            finding
-            if found is None
-            else replace(finding, status=Status.WRONG, message="\n".join(filter(None, [found, check.message])))
-        )
+        report = self._checkout.end_child(seconds)
+        if report is None:
+            return finding
+        return replace(finding, status=Status.WRONG, message="\n".join(filter(None, [report, check.message])))
 
 
 def _cleared(wrong: Finding, alone: Finding) -> Finding:
-    """What was found of a variant alone; that it was wrong beside others is told with it."""
+    """The finding of a variant that ran alone, with a note that it was wrong in a process that others had used."""
     if alone.status is not Status.OK:
         return alone
-    told = f"right alone, and wrong in a process that other variants had used: {wrong.message}"
-    return replace(alone, message="; ".join(filter(None, [alone.message, told])))
+    note = f"right alone, and wrong in a process that other variants had used: {wrong.message}"
+    return replace(alone, message="; ".join(filter(None, [alone.message, note])))
 
 
 def _with_trace(finding: Finding, output: Path) -> Finding:
-    """The finding with its trace looked at: kernel code wrote it, so it may be missing, a link to elsewhere or huge."""
+    """Checks the finding's trace: kernel code wrote it, so it may be missing, a link to another file, or huge."""
     assert finding.profile is not None
     if finding.status is not Status.OK:
         return replace(finding, profile=replace(finding.profile, path=None))
@@ -176,7 +160,7 @@ def _with_trace(finding: Finding, output: Path) -> Finding:
 
 
 def describe(kind: str, finding: Finding) -> str:
-    """One line of log: what was done to which variant and case, and how it ended."""
+    """One line of log: kind, variant, case, status, and why it failed."""
     lines = finding.message.strip().splitlines()
     reason = f": {lines[-1]}" if lines and finding.status is not Status.OK else ""
     return f"{kind} {finding.variant} {finding.case} {finding.status}{reason}"

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from warpwatch import git
-from warpwatch.contract.outcome import Finding, Order
-from warpwatch.contract.words import Status
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind, Status
 from warpwatch.worker.checkout import Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
@@ -123,8 +124,8 @@ def prove(kind: str, tools: Tools, reporter: Reporter, seeds: int, operators: li
     with _as_repository(kind, tools) as (url, sha):
         for expectations in read_expectations(kind):
             if operators is None or expectations.operator in operators:
-                order = Order("check", url, sha, expectations.operator)
-                _OperatorSelfTest(expectations, KINDS[kind], order, tools, reporter, proof).run()
+                request = JobRequest(JobKind.CHECK, url, sha, expectations.operator)
+                _OperatorSelfTest(expectations, KINDS[kind], request, tools, reporter, proof).run()
     return proof
 
 
@@ -135,14 +136,14 @@ class _OperatorSelfTest:
         self,
         expectations: Expectations,
         kinds: tuple[str, ...],
-        order: Order,
+        request: JobRequest,
         tools: Tools,
         reporter: Reporter,
         proof: Proof,
     ) -> None:
         self._expectations = expectations
         self._kinds = kinds
-        self._base = order
+        self._base = request
         self._tools = tools
         self._reporter = reporter
         self._proof = proof
@@ -191,9 +192,9 @@ class _OperatorSelfTest:
         """The findings of one job of `kind` over the variants; further job options in `spec`."""
         if not variants:
             return []
-        options = {"variants": variants, "budget_ns": BENCH_BUDGET_NS, **spec}
-        order = replace(self._base, kind=kind, spec=options)
-        return execute(order, self._tools, self._reporter, self._tools.host.home).findings
+        job_spec = JobSpec(variants=variants, budget_ns=BENCH_BUDGET_NS, **spec)
+        request = replace(self._base, kind=JobKind(kind), spec=job_spec)
+        return execute(request, self._tools, self._reporter, self._tools.host.home).findings
 
     def _judge(self, name: str, findings: list[tuple[str, Finding]]) -> PlantedFault:
         expected = self._expectations.caught_by[name]

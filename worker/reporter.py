@@ -1,4 +1,4 @@
-"""How a running job tells its story, and learns that it must stop."""
+"""Where a running job writes log and progress, and how it learns that it must stop."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.words import Reason
 
 LOG_LIMIT = 2**20
-"""Bytes of log that one run may leave; a kernel that prints in a loop must not fill the database."""
+"""Bytes of log that one run may store; a kernel that prints in a loop must not fill the database."""
 
 
 class Stopped(Exception):  # noqa: N818 - it is a request from outside, not an error of the job
     """The job was told to stop: it was cancelled, its lease was lost, or its worker is shutting down.
 
-    outcome: what it had found until then, None before the first finding.
+    outcome: its results until then, None before the first finding.
     """
 
     def __init__(self, reason: str) -> None:
@@ -36,7 +36,7 @@ class CannotRunError(RuntimeError):
 
 
 class UnhealthyError(CannotRunError):
-    """The device is not fit to be measured on; the message says what is the matter with it."""
+    """The device is unfit to be measured on; the message says why."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry=True, reason=Reason.UNFIT_DEVICE)
@@ -51,18 +51,18 @@ class Reporter(Protocol):
 
 
 class BoundedReporter:
-    """Passes everything on until LOG_LIMIT bytes of log were written, then says so once and drops the rest."""
+    """Passes everything on until LOG_LIMIT bytes of log were written, then logs that once and drops the rest."""
 
     def __init__(self, inner: Reporter, limit: int = LOG_LIMIT) -> None:
         self._inner = inner
-        self._left = limit
+        self._remaining = limit
         self._limit = limit
 
     def log(self, text: str) -> None:
-        if self._left <= 0:
+        if self._remaining <= 0:
             return
-        self._left -= len(text.encode(errors="replace")) + 1
-        if self._left > 0:
+        self._remaining -= len(text.encode(errors="replace")) + 1
+        if self._remaining > 0:
             self._inner.log(text)
         else:
             self._inner.log(f"log cut: this run printed more than {self._limit} bytes")

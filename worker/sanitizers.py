@@ -1,4 +1,4 @@
-"""Finds sanitizers, says how a child runs under one, and reads the first finding out of its report.
+"""Finds sanitizers, wraps a child's command in one, and reads the first finding of its report.
 
 NVIDIA's compute-sanitizer wraps the child on a GPU; on a CPU the operator's library is built with -fsanitize=address
 and the child loads AddressSanitizer's runtime before all else, as Python itself was built without it. Needs the
@@ -32,7 +32,7 @@ _PREFIX = re.compile(r"^=========\s*")
 
 
 class SanitizerMissingError(Exception):
-    """The sanitizer asked for cannot be used on this machine or device; the message says why."""
+    """The requested sanitizer cannot be used on this machine or device; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Sanitizer:
 
 
 def find_sanitizer(name: str, device_kind: str) -> Sanitizer:
-    """The sanitizer called so, for children on such a device; SanitizerMissingError says why there is none."""
+    """The sanitizer of that name for children on such a device; SanitizerMissingError when there is none."""
     if name not in TOOLS:
         raise SanitizerMissingError(f"there is no sanitizer {name!r}; choose from {', '.join(TOOLS)}")
     if TOOLS[name] != device_kind:
@@ -62,13 +62,13 @@ def find_sanitizer(name: str, device_kind: str) -> Sanitizer:
 
 
 def first_finding(name: str, temp: Path) -> str | None:
-    """What the sanitizer found first, in one line: hazard, kernel and place; None when it found nothing."""
+    """The first finding of the sanitizer in one line: hazard, kernel and place; None when there is none."""
     text = "\n".join(
         path.read_bytes()[:_REPORT_LIMIT].decode(errors="replace") for path in sorted(temp.glob(f"{_REPORT}*"))
     )
     if name == ADDRESS:
-        found = _ASAN_SUMMARY.search(text)
-        return f"{name} sanitizer: {found.group(1)}" if found else None
+        summary = _ASAN_SUMMARY.search(text)
+        return f"{name} sanitizer: {summary.group(1)}" if summary else None
     lines = [_PREFIX.sub("", line) for line in text.splitlines()]
     start = next((i for i, line in enumerate(lines) if _FINDING.search(line) and "SUMMARY" not in line), None)
     if start is None:
@@ -91,14 +91,14 @@ def _address() -> Sanitizer:
 
 def _library(compiler: str, name: str) -> str:
     """The compiler's own copy of a runtime library."""
-    said = subprocess.run(
+    path = subprocess.run(
         [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False
     ).stdout.strip()
-    if not Path(said).is_absolute():
+    if not Path(path).is_absolute():
         raise SanitizerMissingError(
             f"{compiler} has no {name}: AddressSanitizer comes with g++ (Debian, Ubuntu: apt install g++)"
         )
-    return str(Path(said).resolve())
+    return str(Path(path).resolve())
 
 
 def _compute(tool: str) -> Sanitizer:
@@ -109,10 +109,9 @@ def _compute(tool: str) -> Sanitizer:
         )
     words = [program, "--tool", tool, "--log-file", f"{{temp}}/{_REPORT}.log", "--print-limit", "20"]
     if tool == "memcheck":
-        # Torch asks the runtime for things that it can do without.
+        # Torch makes runtime calls that may fail without harm.
         words += ["--report-api-errors", "no"]
-    # Torch's allocator keeps memory for itself, in which a neighbour's bytes and old ones are as good as a tensor's
-    # own.
+    # Torch's allocator caches memory, in which a read beyond a tensor is not out of bounds.
     return Sanitizer(tool, tuple(words), {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool != "racecheck" else {})
 
 

@@ -45,7 +45,7 @@ class CommitRecord(Base):
     authored_at: Mapped[datetime]
     subject: Mapped[str]
     catalogue: Mapped[dict[str, Any] | None]
-    """contract.protocol.Catalogue as JSON, once a worker has read it."""
+    """contract.catalogue.Catalogue as JSON, once a worker has read it."""
 
 
 class OperatorRecord(Base):

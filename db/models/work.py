@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobKind, JobState, Reason, RunState, ScheduleKind
 from warpwatch.db.models.base import Base, created, one_of
 
@@ -104,8 +105,8 @@ class JobRecord(Base):
     """compare jobs only: the commit measured beside `commit_id`."""
     operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"))
-    spec: Mapped[dict[str, Any]]
-    """suite, variants, cases, seed, budget: what the worker needs besides the columns."""
+    spec: Mapped[JobSpec]
+    """What the worker needs besides the columns, as JSON; see contract.spec.JobSpec."""
     priority: Mapped[int] = mapped_column(server_default="0")
     state: Mapped[str] = mapped_column(server_default=JobState.QUEUED)
     attempt: Mapped[int] = mapped_column(server_default="0")

@@ -31,7 +31,7 @@ class CodeEvidence:
 class BenchSide:
     """How the worst series was timed at the nearest commit on one side.
 
-    health: see contract.protocol.BenchReply; facts: its environment.
+    health: see contract.messages.BenchReply; facts: its environment.
     """
 
     commit_sha: str

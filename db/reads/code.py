@@ -227,7 +227,7 @@ def list_suites(session: Session, repository_id: int) -> list[str]:
 
 
 def read_operator_entry(session: Session, repository_id: int, operator: str) -> dict[str, Any] | None:
-    """What the newest commit whose file loaded says of the operator (contract.protocol.OperatorEntry as JSON); None
+    """What the newest commit whose file loaded says of the operator (contract.catalogue.OperatorEntry as JSON); None
     when none did."""
     sql = """
     SELECT entry FROM commits CROSS JOIN LATERAL jsonb_array_elements(catalogue -> 'operators') AS entry

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.builds import BuildView, read_builds
 from warpwatch.db.reads.code import CommitRow, UnchangedRow, find_commit, list_unchanged
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
-from warpwatch.db.reads.replay import run_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,11 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
         return None
     repository = fetch_scalar(session, "SELECT name FROM repositories WHERE id = :id", id=repository_id)
 
-    def cell(device_kind: str, spec: dict[str, Any] | None, **fields: Any) -> CommitCell:
+    def cell(device_kind: str, spec: JobSpec | None, **fields: Any) -> CommitCell:
         kind = "bench" if fields["check_status"] in (None, "ok") and fields["bench_status"] is not None else "check"
-        replay = run_command(commit.sha, kind, fields["operator"], fields["variant"], fields["case"], device_kind, spec)
-        return CommitCell(replay=replay, **fields)
+        one_cell = (spec or JobSpec()).of_cell(fields["variant"], fields["case"])
+        command = one_cell.to_command(kind, commit.sha, fields["operator"], device_kind)
+        return CommitCell(replay=shlex.join(command), **fields)
 
     cells = fetch(session, cell, _CELLS, commit_id=commit.id)
     return CommitDetail(commit, repository, cells, read_builds(session, commit), list_unchanged(session, commit.id))

@@ -47,7 +47,7 @@ class PointRow:
     bound: str | None
     result_id: int
     distribution: dict[str, Any] | None = None
-    """contract.protocol.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not
+    """contract.measurement.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not
     told."""
 
 

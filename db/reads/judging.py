@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.observed import NEWEST_RUN
 from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
 
@@ -102,7 +102,7 @@ class TrialState:
     low: float | None
     high: float | None
     message: str
-    spec: dict[str, Any]
+    spec: JobSpec
     answered_at: datetime | None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.query import Session, fetch
 
 _WINDOW = 500
@@ -36,18 +37,14 @@ class EarlierJob:
     """A job's commit and specification."""
 
     sha: str
-    spec: dict[str, Any]
-
-    def asks_for(self, spec: dict[str, Any]) -> bool:
-        """Whether it covers what `spec` asks for; `known` tells what the operator had, and is no request."""
-        return {**self.spec, "known": None} == {**spec, "known": None}
+    spec: JobSpec
 
 
 def read_earlier_jobs(session: Session, sha: str, ordinal: int) -> dict[JobSlot, EarlierJob]:
     """The nearest job before a commit that is to run or did, for every operator, device and kind of the commit's
     repository."""
 
-    def row(operator_id: int, device_id: int, kind: str, sha: str, spec: dict[str, Any]) -> tuple[JobSlot, EarlierJob]:
+    def row(operator_id: int, device_id: int, kind: str, sha: str, spec: JobSpec) -> tuple[JobSlot, EarlierJob]:
         return JobSlot(operator_id, device_id, kind), EarlierJob(sha, spec)
 
     return dict(fetch(session, row, _ASKED, sha=sha, ordinal=ordinal, window=_WINDOW))

@@ -15,6 +15,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.query import Session, fetch
 
 BEFORE = 3
@@ -200,8 +201,8 @@ def list_missing(session: Session, now: datetime, repository_id: int | None = No
 def _read_histories(session: Session, repository_id: int | None) -> list[_Measured]:
     """The newest commits measured of every operator on every device, newest first; runs of one commit count as one."""
 
-    def row(spec: dict[str, Any], **fields: Any) -> _Measured | None:
-        return None if spec.get("variants") or spec.get("cases") else _Measured(**fields)
+    def row(spec: JobSpec, **fields: Any) -> _Measured | None:
+        return _Measured(**fields) if spec.is_whole_suite() else None
 
     measured: dict[tuple[int, str, int, int, str], _Measured] = {}
     for run in fetch(session, row, _HISTORIES, repository_id=repository_id):

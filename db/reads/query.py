@@ -9,7 +9,9 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import text
 from sqlalchemy.orm import Session as Session
 
+from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import Reason
+from warpwatch.db.models.base import StoredSpec
 
 Item = TypeVar("Item")
 
@@ -30,13 +32,13 @@ MAX_PAGE = 200
 IS_UNCHANGED = f"(jobs.reason = '{Reason.UNCHANGED}')"
 """SQL: whether a job had nothing to do, because its sources are those of a commit that was measured."""
 
-PRIMARY_METRIC = "CASE device.kind WHEN 'cuda' THEN 'graph' ELSE 'hot' END"
+PRIMARY_METRIC = f"CASE device.kind WHEN 'cuda' THEN '{METRICS['cuda'][0]}' ELSE '{METRICS['cpu'][0]}' END"
 """SQL for the first metric of the device."""
 
 
 def fetch(session: Session, row: Callable[..., T], sql: str, **parameters: Any) -> list[T]:
-    """Every row of a query whose column names are the field names of `row`."""
-    result = session.execute(text(sql), parameters)
+    """Every row of a query whose column names are the field names of `row`; a column `spec` is read as JobSpec."""
+    result = session.execute(text(sql).columns(spec=StoredSpec()), parameters)
     names = tuple(result.keys())
     if names == _field_names(row):
         # Twice as fast as by name, which counts for a history of a thousand points.

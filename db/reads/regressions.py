@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch, fetch_one, fetch_scalar
-from warpwatch.db.reads.replay import run_command, submit_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,29 +271,24 @@ def read_regression(session: Session, regression_id: int) -> RegressionDetail | 
     links = dict(session.execute(text(_LINKS), {"id": regression_id}).mappings().one())
     device_kind = links.pop("device_kind")
 
-    def member(kind: str | None, spec: dict[str, Any] | None, **fields: Any) -> RegressionSeriesRow:
-        again = (
-            run_command(row.head_sha, kind, row.operator, fields["variant"], fields["case"], device_kind, spec)
-            if kind
-            else ""
-        )
-        return RegressionSeriesRow(replay=again, **fields)
+    def member(kind: str | None, spec: JobSpec | None, **fields: Any) -> RegressionSeriesRow:
+        if kind is None or spec is None:
+            return RegressionSeriesRow(replay="", **fields)
+        one_cell = spec.of_cell(fields["variant"], fields["case"])
+        command = one_cell.to_command(kind, row.head_sha, row.operator, device_kind)
+        return RegressionSeriesRow(replay=shlex.join(command), **fields)
 
     series = fetch(session, member, _SERIES, id=regression_id)
     kind, base = ("check", None) if row.direction == "broken" else ("compare", row.base_sha)
-    replay = submit_command(
-        links["repository"],
-        row.head_sha,
-        kind,
-        row.operator,
-        row.device_key,
-        base=base,
-        variants=dict.fromkeys(one.variant for one in series),
-        cases=dict.fromkeys(one.case for one in series),
+    variants, cases = (list(dict.fromkeys(getattr(member, name) for member in series)) for name in ("variant", "case"))
+    command = JobSpec(variants=variants, cases=cases).to_submit_command(
+        links["repository"], kind, row.head_sha, row.operator, row.device_key, base
     )
     notes = fetch(session, NoteRow, _NOTES, id=regression_id)
     trials = fetch(session, TrialRow, _TRIALS, id=regression_id)
-    return RegressionDetail(regression=row, series=series, notes=notes, replay=replay, trials=trials, **links)
+    return RegressionDetail(
+        regression=row, series=series, notes=notes, replay=shlex.join(command), trials=trials, **links
+    )
 
 
 # A change belongs to a submission that measured the commit it begins at, on the same device; that measured the newer

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
-from warpwatch.db.reads.replay import run_command, submit_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ _PAIRS = f"""
 SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns,
        operators.name AS operator,
        variants.name AS variant, cases.key AS case, devices.key AS device_key, devices.kind AS device_kind,
-       head.sha AS head_sha, base.sha AS base_sha,
+       head.sha AS head_sha, base.sha AS base_sha, jobs.spec,
        EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id {_FIRST}
                WHERE jobs.commit_id IN (regressions.head_commit_id, first.head_commit_id)
                  AND jobs.base_commit_id IN (regressions.base_commit_id, first.base_commit_id)
@@ -289,21 +290,19 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         job_id: int, state: str, message: str, reason: str | None, unchanged_since: str | None, **cell: Any
     ) -> JobFact:
         kind, spec = cell.pop("kind"), cell.pop("spec")
-        replay = _submit(repository, kind, spec.get("variants") or (), spec.get("cases") or (), spec, **cell)
-        where = CellFact(variant=None, case=None, replay=replay, **cell)
+        where = CellFact(variant=None, case=None, replay=_submit(repository, kind, spec, **cell), **cell)
         return JobFact(job_id, kind, state, message, _reason(reason), unchanged_since, where)
 
     def fault(
-        job_id: int, kind: str, status: str, message: str, known_before: bool, spec: dict[str, Any], **cell: Any
+        job_id: int, kind: str, status: str, message: str, known_before: bool, spec: JobSpec, **cell: Any
     ) -> ResultFact:
-        run = run_command(
-            cell["head_sha"], kind, cell["operator"], cell["variant"], cell["case"], cell["device_kind"], spec
-        )
-        return ResultFact(job_id, kind, status, message, known_before, CellFact(replay=run, **cell))
+        one_cell = spec.of_cell(cell["variant"], cell["case"])
+        command = one_cell.to_command(kind, cell["head_sha"], cell["operator"], cell["device_kind"])
+        return ResultFact(job_id, kind, status, message, known_before, CellFact(replay=shlex.join(command), **cell))
 
-    def compared(**cell: Any) -> CellFact:
-        replay = _submit(repository, "compare", [cell["variant"]], [cell["case"]], {}, **cell)
-        return CellFact(replay=replay, **cell)
+    def compared(spec: JobSpec, **cell: Any) -> CellFact:
+        one_cell = spec.of_cell(cell["variant"], cell["case"])
+        return CellFact(replay=_submit(repository, "compare", one_cell, **cell), **cell)
 
     def pair(
         job_id: int,
@@ -313,13 +312,14 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         base_ns: list[float],
         head_ns: list[float],
         is_accepted: bool,
+        spec: JobSpec,
         **cell: Any,
     ) -> PairFact:
-        return PairFact(job_id, status, message, _reason(reason), base_ns, head_ns, is_accepted, compared(**cell))
+        return PairFact(job_id, status, message, _reason(reason), base_ns, head_ns, is_accepted, compared(spec, **cell))
 
     def change(**columns: Any) -> ChangeFact:
         own = {name: columns.pop(name) for name in _CHANGE_FIELDS}
-        return ChangeFact(cell=compared(**columns), **own)
+        return ChangeFact(cell=compared(JobSpec(), **columns), **own)
 
     parameters = {"id": submission_id, "limit": MAX_FACTS}
     found.jobs.extend(fetch(session, job, _JOBS, **parameters))
@@ -336,16 +336,8 @@ def _reason(column: str | None) -> Reason | None:
     return None if column is None else Reason(column)
 
 
-def _submit(repository: str, kind: str, variants: Any, cases: Any, spec: dict[str, Any], **cell: Any) -> str:
-    return submit_command(
-        repository,
-        cell["head_sha"],
-        kind,
-        cell["operator"],
-        cell["device_key"],
-        base=cell["base_sha"] if kind == "compare" else None,
-        variants=variants,
-        cases=cases,
-        suite=None if cases else spec.get("suite"),
-        seed=spec.get("seed") or 0,
+def _submit(repository: str, kind: str, spec: JobSpec, **cell: Any) -> str:
+    base_sha = cell["base_sha"] if kind == "compare" else None
+    return shlex.join(
+        spec.to_submit_command(repository, kind, cell["head_sha"], cell["operator"], cell["device_key"], base_sha)
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page
 
 
@@ -143,7 +144,7 @@ class RequestedJob:
     device_id: int
     kind: str
     state: str
-    spec: dict[str, Any]
+    spec: JobSpec
     environment_id: int | None
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.code import find_operator_ids
 from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page
-from warpwatch.db.reads.replay import run_command, submit_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ class JobDetail:
     job: JobRow
     repository: str
     spec: dict[str, Any]
+    """As the API shows it: contract.spec.JobSpec.to_stored."""
     runs: list[RunRow]
     results: list[ResultView]
     replay: str
@@ -269,37 +271,24 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
     job = fetch_one(session, JobRow, _JOBS + "WHERE jobs.id = :job_id", job_id=job_id)
     if job is None:
         return None
-    repository, spec = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
-    replay = submit_command(
-        repository,
-        job.commit_sha,
-        job.kind,
-        job.operator,
-        job.device_key,
-        base=job.base_sha,
-        variants=spec.get("variants") or (),
-        cases=spec.get("cases") or (),
-        suite=None if spec.get("cases") else spec.get("suite"),
-        profile=spec.get("profile"),
-        seed=spec.get("seed") or 0,
-        sanitize=spec.get("sanitize"),
-    )
+    repository, stored = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
+    spec = JobSpec.from_stored(stored)
 
     def view(measured: list[dict[str, Any]], device_kind: str, **fields: Any) -> ResultView:
         replay = ""
         if job.kind != "compare":
-            replay = run_command(
-                job.commit_sha, job.kind, job.operator, fields["variant"], fields["case"], device_kind, spec
-            )
+            one_cell = spec.of_cell(fields["variant"], fields["case"])
+            replay = shlex.join(one_cell.to_command(job.kind, job.commit_sha, job.operator, device_kind))
         return ResultView(measured=[MeasuredSeries(**metric) for metric in measured], replay=replay, **fields)
 
+    command = spec.to_submit_command(repository, job.kind, job.commit_sha, job.operator, job.device_key, job.base_sha)
     return JobDetail(
         job=job,
         repository=repository,
-        spec=spec,
+        spec=spec.to_stored(),
         runs=fetch(session, RunRow, _RUNS, job_id=job_id),
         results=fetch(session, view, _RESULTS, job_id=job_id),
-        replay=replay,
+        replay=shlex.join(command),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from warpwatch.contract.protocol import METRICS
+from warpwatch.contract.measurement import METRICS
 from warpwatch.db.reads.code import CommitRow, RepositoryRow, find_commit
 from warpwatch.db.reads.commits import ComparedRow, compare_commits, compare_variants
 from warpwatch.db.reads.devices import DeviceRow

@@ -236,7 +236,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def shape(distribution: dict[str, Any] | None) -> list[str]:
-    """Remarks on a set of samples (contract.protocol.Distribution as JSON); empty for an unremarkable set."""
+    """Remarks on a set of samples (contract.measurement.Distribution as JSON); empty for an unremarkable set."""
     if not distribution:
         return []
     remarks = []

@@ -7,9 +7,9 @@ import ast
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from warpwatch import git
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.measured import EarlierJob, JobSlot, read_earlier_jobs
 from warpwatch.db.reads.query import Session
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
@@ -153,13 +153,13 @@ class Earlier:
         self._sources = Sources(mirror)
         self._asked = read_earlier_jobs(session, oldest.sha, oldest.ordinal)
 
-    def unchanged_since(self, place: JobSlot, operator: str, sha: str, spec: dict[str, Any]) -> str | None:
+    def unchanged_since(self, place: JobSlot, operator: str, sha: str, spec: JobSpec) -> str | None:
         """The nearest earlier commit whose numbers are this one's too: the same was asked for there, of the same
         sources."""
         before = self._asked.get(place)
         if (
             before is not None
-            and before.asks_for(spec)
+            and before.spec.asks_for_same(spec)
             and self._sources.of(before.sha, operator) == self._sources.of(sha, operator)
         ):
             return before.sha

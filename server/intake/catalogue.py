@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from warpwatch.contract.spec import KnownNames
 from warpwatch.db.reads.code import read_operator_entry
 from warpwatch.db.reads.query import Session
 from warpwatch.server.history.commits import CommitHistory
@@ -15,16 +16,9 @@ from warpwatch.server.intake.submission_request import SubmissionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class KnownNames:
-    """Variants and cases of one operator that a job covers, as far as a worker has read them."""
-
-    variants: list[str]
-    cases: list[str]
-
-
-@dataclass(frozen=True, slots=True)
 class OperatorSelection:
-    """Operators to measure. entries: the catalogue entry of each (contract.protocol.OperatorEntry), or None."""
+    """Operators to measure; entries holds what is known of each (contract.catalogue.OperatorEntry), None where nothing
+    is."""
 
     operators: list[str]
     entries: dict[str, dict[str, Any] | None]

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from warpwatch.contract.spec import PLAN_LIMITS, USUAL_PLAN
 from warpwatch.contract.words import JobKind
 
 ORDER: tuple[JobKind, ...] = (JobKind.CHECK, JobKind.BENCH, JobKind.PROFILE, JobKind.COMPARE)
 """The order in which the jobs of a commit run."""
 
 
+def _plan_field(name: str, description: str | None = None) -> Any:
+    low, high = PLAN_LIMITS[name]
+    return Field(default=getattr(USUAL_PLAN, name), ge=low, le=high, description=description)
+
+
 class ProfileOptions(BaseModel):
-    """Profiler settings: skipped, warm-up and recorded calls, and repetitions. A test compares the limits with the
-    harness's."""
+    """Profiler settings: skipped, warm-up and recorded calls, and repetitions."""
 
     model_config = ConfigDict(extra="forbid")
-    wait: int = Field(default=1, ge=0, le=100)
-    warm_up: int = Field(default=1, ge=0, le=100)
-    active: int = Field(default=2, ge=1, le=100)
-    repeat: int = Field(default=1, ge=1, le=10, description="The trace of the last repetition is kept.")
+    wait: int = _plan_field("wait")
+    warm_up: int = _plan_field("warm_up")
+    active: int = _plan_field("active")
+    repeat: int = _plan_field("repeat", "The trace of the last repetition is kept.")
     counters: bool = Field(
         default=False, description="Also read hardware counters with Nsight Compute, where permitted."
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from warpwatch.contract.spec import USUAL_PLAN, JobSpec, ProfilePlan
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
@@ -21,7 +21,7 @@ from warpwatch.server.history.commits import CommitHistory, read_commits, write_
 from warpwatch.server.history.sources import Earlier, Sources
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
-from warpwatch.server.intake.submission_request import ORDER, ProfileOptions, SubmissionRequest
+from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.threads.callbacks import tell_pending
 from warpwatch.settings import Settings
@@ -201,11 +201,11 @@ def _held_jobs(
                 commits[base],
                 base if is_unchanged else None,
             )
-            if "pairs" not in spec and not is_unchanged:
-                # The variants are not known yet, so the base is benchmarked alone and history shows the difference.
+            if spec.pairs is None and not is_unchanged:
+                # No worker has read its variants yet, so the base is benched alone and history shows the difference.
                 spec = job_spec(plan.choice, request, JobKind.BENCH, operator, device)
                 job = NewJob(JobKind.BENCH, commits[base], operators[operator], device.id, spec)
-            if is_unchanged or spec.get("pairs") != []:
+            if is_unchanged or spec.pairs != []:
                 jobs.append(job)
     return jobs
 
@@ -221,23 +221,19 @@ def _wanted(plan: SubmissionPlan, request: SubmissionRequest) -> Iterator[tuple[
 
 def job_spec(
     choice: OperatorSelection, request: SubmissionRequest, kind: JobKind, operator: str, device: DeviceRow
-) -> dict[str, Any]:
-    """The job specification: what the worker needs besides the columns of the job."""
-    spec: dict[str, Any] = {
-        "suite": request.suite,
-        "variants": request.variants or None,
-        "cases": request.cases or None,
-        "seed": request.seed,
-    }
-    if request.budget_ms is not None:
-        spec["budget_ns"] = request.budget_ms * 1_000_000
-    if request.sanitize is not None:
-        spec["sanitize"] = request.sanitize
-    names = choice.known(operator, device.kind)
-    if names is not None:
-        spec["known"] = {"variants": names.variants, "cases": names.cases}
-    if kind in ("profile", "compare") and request.profile != ProfileOptions():
-        spec["profile"] = request.profile.model_dump()
-    if kind == "compare" and names is not None:
-        spec["pairs"] = [[variant, case] for case in names.cases for variant in names.variants]
-    return spec
+) -> JobSpec:
+    """The specification of one job of the request."""
+    known = choice.known(operator, device.kind)
+    is_compare = kind == JobKind.COMPARE
+    has_profile = is_compare or kind == JobKind.PROFILE
+    return JobSpec(
+        suite=request.suite,
+        variants=request.variants or None,
+        cases=request.cases or None,
+        seed=request.seed,
+        budget_ns=None if request.budget_ms is None else request.budget_ms * 1_000_000,
+        sanitize=request.sanitize,
+        known=known,
+        profile=ProfilePlan(**request.profile.model_dump()) if has_profile else USUAL_PLAN,
+        pairs=[(variant, case) for case in known.cases for variant in known.variants] if is_compare and known else None,
+    )

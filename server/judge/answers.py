@@ -72,8 +72,7 @@ def combine(verdicts: Iterable[str]) -> Verdict:
 def _asked(dossier: RegressionContext, trial: TrialState) -> list[MemberRow]:
     """The series that a trial was to measure."""
     spec = trial.spec
-    pairs = {tuple(pair) for pair in spec.get("pairs") or []}
-    variants, cases = set(spec.get("variants") or []), set(spec.get("cases") or [])
+    pairs, variants, cases = set(spec.pairs or []), set(spec.variants or []), set(spec.cases or [])
     return [m for m in dossier.members if (m.variant, m.case) in pairs or (m.variant in variants and m.case in cases)]
 
 

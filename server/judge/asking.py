@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, Cause, Purpose
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.db.reads.query import Session
@@ -79,11 +78,11 @@ def may_ask(before: list[TrialState]) -> bool:
     return len(before) < 2 and before[-1].answer == Answer.UNSURE and before[-1].job_state == "done"
 
 
-def _compare_spec(members: list[MemberRow], rounds: int) -> dict[str, Any]:
+def _compare_spec(members: list[MemberRow], rounds: int) -> JobSpec:
     worst_first = sorted(members, key=lambda member: severity(member.ratio or member.suspected_ratio), reverse=True)
-    return {"pairs": [[member.variant, member.case] for member in worst_first], "seed": 0, "rounds": rounds}
+    return JobSpec(pairs=[(member.variant, member.case) for member in worst_first], rounds=rounds)
 
 
-def _check_spec(members: list[MemberRow]) -> dict[str, Any]:
+def _check_spec(members: list[MemberRow]) -> JobSpec:
     variants, cases = (sorted({getattr(member, name) for member in members}) for name in ("variant", "case"))
-    return {"suite": "quick", "variants": variants, "cases": cases, "seed": 0}
+    return JobSpec(variants=variants, cases=cases)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import groupby, pairwise
 
-from warpwatch.contract.protocol import METRICS
+from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import Cause
 from warpwatch.db.reads.judging import JobOrigin
 from warpwatch.db.reads.observed import BAD, CheckRow, list_checks_around

@@ -24,4 +24,5 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
     for job_id, group in groupby(sorted(unsure, key=lambda pair: pair.job_id), key=lambda pair: pair.job_id):
         pairs_of_job = list(group)
         rounds = thresholds_of(pairs_of_job[0].cell.device_kind).more_rounds
-        repeat(session, job_id, pairs=[[pair.cell.variant, pair.cell.case] for pair in pairs_of_job], rounds=rounds)
+        cells = [(pair.cell.variant or "", pair.cell.case or "") for pair in pairs_of_job]
+        repeat(session, job_id, cells, rounds)

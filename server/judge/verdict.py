@@ -28,6 +28,6 @@ def judge_job(session: Session, mirrors: Mirrors, job: EndedJob) -> None:
         repeat_unsure(session, job.submission_id)
     elif job.state == "done" and job.kind == "bench":
         suspect_changes(session, mirrors, job, origin)
-    elif job.state == "done" and job.kind == "check" and "sanitize" not in job.spec:
+    elif job.state == "done" and job.kind == "check" and job.spec.sanitize is None:
         # A sanitizer finds what a plain check cannot see, so the two are not held against each other.
         suspect_breakage(session, mirrors, job, origin)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from warpwatch.contract.protocol import METRICS
+from warpwatch.contract.measurement import METRICS
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.devices import DeviceRow, list_devices
 from warpwatch.db.reads.history import list_series

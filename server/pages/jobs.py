@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
@@ -70,6 +71,7 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         "job.html",
         json=f"/jobs/{job_id}",
         detail=detail,
+        spec=JobSpec.from_stored(detail.spec),
         break_even=break_even(detail.results),
         job=detail.job,
         unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),

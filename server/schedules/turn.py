@@ -234,7 +234,7 @@ def _measured(
 
 def _is_whole(job: RequestedJob, suite: str) -> bool:
     """Whether the job covers the whole suite."""
-    return job.spec.get("suite") == suite and not any(job.spec.get(name) for name in ("variants", "cases", "sanitize"))
+    return job.spec.suite == suite and job.spec.is_whole_suite() and job.spec.sanitize is None
 
 
 def _fit(start: _TurnStart, wishes: Sequence[CandidateJob]) -> BudgetFit:

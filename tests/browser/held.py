@@ -6,9 +6,10 @@ import random
 
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, GPU_LATER, World, finish
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db import callbacks, submissions
-from warpwatch.db.outcome import ComparisonRow, ResultRow, RunOutcome
 from warpwatch.db.reads.judging import list_job_ids
 from warpwatch.db.regressions import mark_judged
 
@@ -23,7 +24,7 @@ def hold(world: World) -> None:
     device = world.devices[GPU_LATER.device_key]
     jobs = [
         submissions.NewJob(
-            kind, head, world.operators[operator], device, {"suite": "quick"}, base if kind == "compare" else None, same
+            kind, head, world.operators[operator], device, JobSpec(), base if kind == "compare" else None, same
         )
         for kind, operator, same in (
             ("check", "kron", None),
@@ -44,16 +45,16 @@ def hold(world: World) -> None:
         callbacks.record_sent(s, first.id)
     case = kron.cases[0][0]
     results = [
-        ResultRow("v1", case, Status.OK),
-        ResultRow("v3", case, Status.WRONG, "grad x is wrong: relative error 4.1e-02, allowed 2.3e-05"),
+        Finding("v1", case, Status.OK),
+        Finding("v3", case, Status.WRONG, "grad x is wrong: relative error 4.1e-02, allowed 2.3e-05"),
     ]
-    finish(world, check, RunOutcome(GPU_LATER, results=results))
-    timed_out = ResultRow("v2", kron.cases[1][0], Status.TIMED_OUT, "took longer than 120 s")
-    finish(world, bench, RunOutcome(GPU_LATER, results=[ResultRow("v1", case, Status.OK), timed_out]))
+    finish(world, check, Outcome(GPU_LATER, findings=results))
+    timed_out = Finding("v2", kron.cases[1][0], Status.TIMED_OUT, "took longer than 120 s")
+    finish(world, bench, Outcome(GPU_LATER, findings=[Finding("v1", case, Status.OK), timed_out]))
     finish(
         world,
         compare,
-        RunOutcome(GPU_LATER, comparisons=[_rounds(variant, case, ratio) for variant, ratio in RATIOS.items()]),
+        Outcome(GPU_LATER, comparisons=[_rounds(variant, case, ratio) for variant, ratio in RATIOS.items()]),
     )
     with world.database.session() as s:
         for job in (check, bench, compare):
@@ -70,9 +71,9 @@ def hold(world: World) -> None:
     world.ids["held"] = made
 
 
-def _rounds(variant: str, case: str, ratio: float) -> ComparisonRow:
+def _rounds(variant: str, case: str, ratio: float) -> Comparison:
     rng = random.Random(variant)
     base = [21_000.0 * rng.gauss(1, 0.004) for _ in range(14)]
-    return ComparisonRow(
+    return Comparison(
         variant, case, "graph", "1", Status.OK, "", base, [value * ratio * rng.gauss(1, 0.002) for value in base]
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
 
 
 @dataclass(frozen=True)
@@ -63,33 +64,28 @@ OPERATORS = (
 )
 
 
-def catalogue() -> dict[str, Any]:
-    """contract.protocol.Catalogue as JSON."""
-    return {"contract": 1, "operators": [_entry(op) for op in OPERATORS]}
+def catalogue() -> Catalogue:
+    return Catalogue(1, [_entry(op) for op in OPERATORS])
 
 
-def _entry(op: Op) -> dict[str, Any]:
+def _entry(op: Op) -> OperatorEntry:
     cases = [
-        {
-            "key": key,
-            "sizes": {"n": number},
-            "precision": key.split(",")[-2],
-            "direction": key.split(",")[-1],
-            "layout": "contiguous",
-            "suites": ["quick", "full"] if number < 3 else ["full"],
-            "flops": flops,
-            "bytes": size,
-        }
+        CaseEntry(
+            key,
+            sizes={"n": number},
+            precision=key.split(",")[-2],
+            direction=key.split(",")[-1],
+            layout="contiguous",
+            suites=["quick", "full"] if number < 3 else ["full"],
+            flops=flops,
+            bytes=size,
+        )
         for number, (key, flops, size, _) in enumerate(op.cases)
     ]
     variants = [
-        {
-            "name": name,
-            "idea": idea,
-            "outcome": outcome,
-            "devices": ["cuda"] if name in ("cublas", "triton") else ["cpu", "cuda"],
-            "native": name == "v3",
-        }
+        VariantEntry(
+            name, idea, outcome, ["cuda"] if name in ("cublas", "triton") else ["cpu", "cuda"], native=name == "v3"
+        )
         for name, idea, outcome, _ in op.variants
     ]
-    return {"name": op.name, "summary": op.summary, "variants": variants, "cases": cases, "error": None}
+    return OperatorEntry(op.name, op.summary, variants, cases)

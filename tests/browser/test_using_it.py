@@ -15,9 +15,9 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, CPU, GPU, World, submit
+from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
-from warpwatch.db.outcome import ResultRow, RunOutcome
 from warpwatch.db.reads.work import read_job
 
 pytestmark = pytest.mark.browser
@@ -213,9 +213,7 @@ def test_a_job_is_followed_live(visit: Visit, world: World) -> None:
     expect(page.locator("#state progress")).to_have_attribute("value", "1")
     case = OPERATORS[1].cases[1][0]
     with world.database.session() as s:
-        runs.finish_run(
-            s, order.run_id, RunOutcome(GPU, results=[ResultRow("v1", case, Status.CRASHED, "it fell over")])
-        )
+        runs.finish_run(s, order.run_id, Outcome(GPU, findings=[Finding("v1", case, Status.CRASHED, "it fell over")]))
     expect(page.locator("#state .badge").first).to_have_text("done")
     expect(page.locator("#state tbody")).to_contain_text("it fell over")
     assert page.evaluate("window.stays"), "the page was loaded again"

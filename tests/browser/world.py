@@ -11,7 +11,7 @@ import json
 import random
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,14 @@ from tests.browser.operators import OPERATORS, Op, catalogue
 from tests.browser.regressed import regress
 from tests.browser.scheduled import plan
 from warpwatch import git
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import Measurement, TensorError, TraceKernel
+from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, KernelResources, ProfileReply
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status, Triage, Verdict
 from warpwatch.db import proofs, registry, regressions, runs, submissions, triage
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import (
-    BuildRow,
-    ComparisonRow,
-    EnvironmentRow,
-    KernelRow,
-    MeasurementRow,
-    ResultRow,
-    RunOutcome,
-    TraceRow,
-)
 from warpwatch.db.reads.history import find_series
 from warpwatch.db.reads.judging import list_job_ids
 
@@ -52,14 +47,11 @@ _FACTS = {
     "threads": 16,
 }
 _GPU_PEAKS = {"copy": 3.0e12, "f32": 51.7e12, "tf32": 367e12, "bf16": 798e12}
-GPU = EnvironmentRow("a" * 64, "cuda", "nvidia-h100-80gb-hbm3", "NVIDIA H100 80GB HBM3", _FACTS, _GPU_PEAKS)
-GPU_LATER = EnvironmentRow(
-    "b" * 64, *(GPU.device_kind, GPU.device_key, GPU.device_name), _FACTS | {"driver": "580.65.06"}, _GPU_PEAKS
-)
+GPU = Environment("a" * 64, "cuda", "nvidia-h100-80gb-hbm3", "NVIDIA H100 80GB HBM3", _FACTS)
+GPU_LATER = Environment("b" * 64, *(GPU.device_kind, GPU.device_key, GPU.device_name), _FACTS | {"driver": "580.65.06"})
 CPU_FACTS = {"cpu": "AMD EPYC, 2 cores", "torch": "2.13.0", "compiler": "g++ 12.2.0", "threads": 2, "python": "3.11.9"}
-CPU = EnvironmentRow(
-    "c" * 64, "cpu", "amd-epyc-2-cores", "AMD EPYC, 2 cores", CPU_FACTS, {"copy": 2.1e11, "f32": 1.6e12, "f64": 8e11}
-)
+CPU = Environment("c" * 64, "cpu", "amd-epyc-2-cores", "AMD EPYC, 2 cores", CPU_FACTS)
+_PEAKS = {"cuda": _GPU_PEAKS, "cpu": {"copy": 2.1e11, "f32": 1.6e12, "f64": 8e11}}
 
 _SUBJECTS = (
     "kron: Keep both layers of a row in shared memory",
@@ -174,7 +166,7 @@ def submit(
         world.commits[world.shas[number]],
         world.operators[op],
         world.devices[device],
-        {"suite": "quick", "variants": None, "cases": None},
+        JobSpec(),
         base_id,
     )
     asked = {"commits": world.shas[number][:10], "kinds": [kind], "operators": [op], "device": device, "suite": "quick"}
@@ -183,33 +175,34 @@ def submit(
         return list_job_ids(s, submissions.create_submission(s, new))
 
 
-def finish(world: World, job: int, outcome: RunOutcome, log: str = "") -> None:
+def finish(world: World, job: int, outcome: Outcome, log: str = "") -> None:
     with world.database.session() as s:
         order = runs.begin_run(s, job, world.workers[outcome.environment.device_key])
         assert order is not None
         if log:
             runs.append_log(s, order.run_id, log)
-        runs.finish_run(s, order.run_id, outcome)
+        runs.finish_run(s, order.run_id, replace(outcome, peaks=_PEAKS[outcome.environment.device_kind]))
 
 
-def _measure(world: World, op: Op, number: int, environment: EnvironmentRow) -> None:
+def _measure(world: World, op: Op, number: int, environment: Environment) -> None:
     """A check and a bench of one operator at one commit."""
     benched, checked = [], []
     for variant, _, _, factor in op.variants:
         for key, _, _, base in op.cases:
             status, message = _fate(op.name, variant, key, number, environment.device_kind)
-            checked.append(ResultRow(variant, key, status, message, _tensors(number, status)))
+            checked.append(Finding(variant, key, status, message, _checked(number, status)))
             ok = status in (Status.OK, Status.WRONG)
             timed = measurements(op, variant, key, base * factor, number, environment) if ok else []
-            benched.append(
-                ResultRow(variant, key, Status.OK if ok else status, "" if ok else message, measurements=timed)
-            )
+            flops, size = next((flops, size) for name, flops, size, _ in op.cases if name == key)
+            bench = BenchReply(Status.OK, "", flops, size, timed)
+            benched.append(Finding(variant, key, Status.OK if ok else status, "" if ok else message, bench=bench))
     device = environment.device_key
     build = None
     if op.name != "vector_add":
         broken = op.name == "square" and number == UNBUILT
-        build = BuildRow(
-            "build_failed" if broken else "ok",
+        build = BuildReply(
+            Status.BUILD_FAILED if broken else Status.OK,
+            "",
             f"{op.name}-{number // 4}",
             not broken and number % 4 != 0,
             0.04 if number % 4 else 6.3,
@@ -227,13 +220,13 @@ def _measure(world: World, op: Op, number: int, environment: EnvironmentRow) -> 
         finish(
             world,
             submit(world, "check", number, op.name, device)[0],
-            RunOutcome(environment, build=build, results=checked),
+            Outcome(environment, build=build, findings=checked),
             log,
         )
-    finish(world, submit(world, "bench", number, op.name, device)[0], RunOutcome(environment, results=benched), log)
+    finish(world, submit(world, "bench", number, op.name, device)[0], Outcome(environment, findings=benched), log)
 
 
-def _machine_code(op: str, number: int) -> list[dict[str, Any]]:
+def _machine_code(op: str, number: int) -> list[KernelResources]:
     """Kernels of a build: every fourth commit changes the machine code of one, and SLOWER needs more registers."""
     slower = number >= SLOWER
     rows = [
@@ -243,15 +236,15 @@ def _machine_code(op: str, number: int) -> list[dict[str, Any]]:
         (".cu", "x86-64", 0, 0, 0),
     ]
     return [
-        {
-            "name": f"{op}_{name}" if name[0] != "." else f"{op}{name}",
-            "arch": arch,
-            "registers": registers,
-            "shared_bytes": shared,
-            "spill_bytes": spills,
-            "code_bytes": 4096 + 128 * (number // 4 if place == 0 else 0),
-            "code_hash": f"{op}{place}{number // 4 if place == 0 else 0}",
-        }
+        KernelResources(
+            f"{op}_{name}" if name[0] != "." else f"{op}{name}",
+            arch,
+            registers,
+            shared,
+            spills,
+            4096 + 128 * (number // 4 if place == 0 else 0),
+            f"{op}{place}{number // 4 if place == 0 else 0}",
+        )
         for place, (name, arch, registers, shared, spills) in enumerate(rows)
     ]
 
@@ -282,36 +275,23 @@ def _fate(op: str, variant: str, key: str, number: int, kind: str) -> tuple[Stat
     return Status.OK, ""
 
 
-def _tensors(number: int, status: Status) -> dict[str, Any]:
+def _checked(number: int, status: Status) -> CheckReply | None:
     if status not in (Status.OK, Status.WRONG):
-        return {}
-    wrong = status == Status.WRONG
-    shared = {
-        "norm": 181.2,
-        "oracle_norm": 181.2,
-        "absolute": 3.1e-6,
-        "ulp": 3.0,
-        "torch_relative": 8.1e-8,
-        "tolerance": 2.3e-5,
-    }
-    return {
-        "seed": number,
-        "tensors": [
-            {"name": "y", "right": True, "relative": 9.4e-8, "worst_index": [3, 17], **shared},
-            {
-                "name": "grad x",
-                "right": not wrong,
-                "relative": 4.1e-2 if wrong else 1.2e-7,
-                "worst_index": [3, 127, 0],
-                **shared,
-            },
-        ],
-    }
+        return None
+    is_wrong = status == Status.WRONG
+    tensors = [
+        TensorError(name, right, 181.2, 181.2, relative, 3.1e-6, 3.0, 8.1e-8, 2.3e-5, worst)
+        for name, right, relative, worst in (
+            ("y", True, 9.4e-8, [3, 17]),
+            ("grad x", not is_wrong, 4.1e-2 if is_wrong else 1.2e-7, [3, 127, 0]),
+        )
+    ]
+    return CheckReply(status, "", number, tensors)
 
 
 def measurements(
-    op: Op, variant: str, key: str, base: float, number: int, environment: EnvironmentRow
-) -> list[MeasurementRow]:
+    op: Op, variant: str, key: str, base: float, number: int, environment: Environment
+) -> list[Measurement]:
     """Every metric of one cell, with the noise of its kind; the same numbers every time."""
     rng = random.Random(f"{op.name}{variant}{key}{number}{environment.key}")
     level = base * (1.0 if environment.device_kind == "cuda" else 38.0)
@@ -327,36 +307,19 @@ def measurements(
     ):
         median = level * extra * rng.gauss(1.0, 0.006)
         spread = abs(rng.gauss(0.004, 0.002)) + 0.001
-        cost = next((flops, size) for name, flops, size, _ in op.cases if name == key)
-        peaks = environment.peaks or {}
-        floors = {"f32": cost[0] / peaks["f32"] * 1e9, "copy": cost[1] / peaks["copy"] * 1e9}
-        bound = max(floors, key=lambda name: floors[name])
         samples = [median * rng.gauss(1.0, spread) for _ in range(9)]
-        found.append(
-            MeasurementRow(
-                metric,
-                "1",
-                samples,
-                median,
-                median * (1 - spread),
-                median * (1 + spread),
-                2 * spread,
-                0,
-                floors[bound] / median,
-                bound,
-            )
-        )
+        found.append(Measurement(metric, samples, median, median * (1 - spread), median * (1 + spread), 2 * spread))
     return found
 
 
-def _profile(world: World, trace: TraceRow) -> None:
+def _profile(world: World, trace: ProfileReply) -> None:
     job = submit(world, "profile", COMMITS - 1, "kron", GPU.device_key)[0]
-    row = ResultRow("v3", OPERATORS[0].cases[0][0], Status.OK, trace=trace)
-    finish(world, job, RunOutcome(GPU_LATER, results=[row]), "profiled 3 steps\n")
+    row = Finding("v3", OPERATORS[0].cases[0][0], Status.OK, profile=trace)
+    finish(world, job, Outcome(GPU_LATER, findings=[row]), "profiled 3 steps\n")
     world.ids["profile_job"] = job
 
 
-def _judge(world: World, trace: TraceRow) -> None:
+def _judge(world: World, trace: ProfileReply) -> None:
     """One confirmed slow-down, one confirmed speed-up, one dismissed and one suspected change."""
     world.ids["slower"] = _change(world, "kron", "v3", SLOWER, 1.17, Verdict.CONFIRMED, trace)
     world.ids["faster"] = _change(world, "square", "v2", FASTER, 0.9, Verdict.CONFIRMED, trace)
@@ -371,7 +334,7 @@ def _judge(world: World, trace: TraceRow) -> None:
 
 
 def _change(
-    world: World, operator: str, variant: str, number: int, ratio: float, verdict: Verdict | None, trace: TraceRow
+    world: World, operator: str, variant: str, number: int, ratio: float, verdict: Verdict | None, trace: ProfileReply
 ) -> int:
     op = next(one for one in OPERATORS if one.name == operator)
     direction = "slower" if ratio > 1 else "faster"
@@ -403,7 +366,7 @@ def _change(
     for key, _, _, base in op.cases[:2]:
         drift = [base * 0.41 * rng.gauss(1.0, 0.008) for _ in range(14)]
         rounds.append(
-            ComparisonRow(
+            Comparison(
                 variant,
                 key,
                 "graph",
@@ -414,11 +377,11 @@ def _change(
                 [value * real * rng.gauss(1.0, 0.003) for value in drift],
             )
         )
-    traced = [ResultRow(variant, op.cases[0][0], Status.OK, trace=trace)]
+    traced = [Finding(variant, op.cases[0][0], Status.OK, profile=trace)]
     finish(
         world,
         job,
-        RunOutcome(GPU_LATER, results=traced, base_results=traced, comparisons=rounds),
+        Outcome(GPU_LATER, findings=traced, base_findings=traced, comparisons=rounds),
         "14 rounds, order swapped each time\n",
     )
     with world.database.session() as s:
@@ -498,7 +461,7 @@ def _prove(world: World) -> None:
             proofs.record_proof(s, proofs.NewProof("mutants", "0.1.0", *names, content))
 
 
-def real_trace() -> TraceRow:
+def real_trace() -> ProfileReply:
     """A Chrome trace that torch's profiler wrote on a CPU, with the operators it saw as kernel table."""
     path = Path(__file__).parent / "data" / "torch-trace.json.gz"
     text = gzip.decompress(path.read_bytes())
@@ -508,14 +471,16 @@ def real_trace() -> TraceRow:
             spent.setdefault(event["name"], []).append(event["dur"] * 1e3)
     total = sum(map(sum, spent.values()))
     kernels = [
-        KernelRow(name, len(all_ns), sum(all_ns), sum(all_ns) / len(all_ns), sum(all_ns) / total)
+        TraceKernel(name, len(all_ns), sum(all_ns), sum(all_ns) / len(all_ns), sum(all_ns) / total)
         for name, all_ns in spent.items()
     ]
     kernels.sort(key=lambda row: -row.total_ns)
-    return TraceRow(path, len(text), kernels, {"cudaLaunchKernel": 2.0}, _summary(kernels), b"report")
+    return ProfileReply(
+        Status.OK, "", str(path), len(text), kernels, {"cudaLaunchKernel": 2.0}, _summary(kernels), "cmVwb3J0"
+    )
 
 
-def _summary(kernels: list[KernelRow]) -> dict[str, Any]:
+def _summary(kernels: list[TraceKernel]) -> dict[str, Any]:
     """Everything that a trace's page can show, as worker.harness.profile_summary lays it out."""
     name = "void at::native::elementwise_kernel<128, 2, at::native::copy(at::Iter&)::{lambda()#3}>(int, float*)"
     facts = {"grid": [8, 1, 1], "block": [128, 1, 1], "registers": 76, "shared_bytes": 20480}

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.codec import from_json
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import Measurement
+from warpwatch.contract.messages import BenchReply
+from warpwatch.contract.outcome import Finding, Outcome
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, submissions
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord
-from warpwatch.db.outcome import EnvironmentRow, MeasurementRow, ResultRow, RunOutcome
 
-CATALOGUE: dict[str, Any] = {
+_CATALOGUE: dict[str, Any] = {
     "contract": 1,
     "operators": [
         {
@@ -39,7 +45,9 @@ CATALOGUE: dict[str, Any] = {
         }
     ],
 }
-ENVIRONMENT = EnvironmentRow("e" * 64, "cpu", "test-cpu", "Test CPU", {"torch": "2.13.0"}, {"copy": 1e10})
+CATALOGUE = from_json(Catalogue, _CATALOGUE)
+ENVIRONMENT = Environment("e" * 64, "cpu", "test-cpu", "Test CPU", {"torch": "2.13.0"})
+PEAKS = {"copy": 1e10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class World:
             self.commits[commit],
             self.operator,
             self.device,
-            {"suite": "quick"},
+            JobSpec(),
             None if base is None else self.commits[base],
         )
         with self.database.session() as s:
@@ -94,16 +102,21 @@ def make_world(database: Database) -> World:
         return World(database, repository, [ids[row.sha] for row in rows], operator, device, worker)
 
 
-def measurement(median: float = 1000.0, metric: str = "hot") -> MeasurementRow:
-    return MeasurementRow(
-        metric, "1", [median - 1, median, median + 1], median, median - 1, median + 1, 0.001, 0, 0.5, "copy"
-    )
+def measurement(median: float = 1000.0, metric: str = "hot") -> Measurement:
+    return Measurement(metric, [median - 1, median, median + 1], median, median - 1, median + 1, 0.001)
 
 
-def outcome(median: float = 1000.0, **changes: Any) -> RunOutcome:
+def timed(variant: str, case: str, median: float = 1000.0) -> Finding:
+    """A good bench. Its 5000 bytes take half of a median of 1000 ns at the peak."""
+    bench = BenchReply(Status.OK, bytes=5000, measurements=[measurement(median)])
+    return Finding(variant, case, Status.OK, bench=bench)
+
+
+def outcome(median: float = 1000.0, **changes: Any) -> Outcome:
     """A good bench of both cases."""
-    results = [ResultRow("v1", f"n={n} f32 fwd", Status.OK, measurements=[measurement(median)]) for n in (16, 32)]
-    return RunOutcome(**{"environment": ENVIRONMENT, "catalogue": CATALOGUE, "results": results, **changes})
+    findings = [timed("v1", f"n={n} f32 fwd", median) for n in (16, 32)]
+    usual = {"environment": ENVIRONMENT, "peaks": PEAKS, "catalogue": CATALOGUE, "findings": findings}
+    return Outcome(**{**usual, **changes})
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.db.conftest import World, outcome
-from warpwatch.contract.words import Answer, JobState, Purpose
+from warpwatch.contract.outcome import Comparison, Finding
+from warpwatch.contract.spec import JobSpec
+from warpwatch.contract.words import Answer, JobState, Purpose, Status
 from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
-from warpwatch.db.outcome import ComparisonRow, ResultRow, Status
 from warpwatch.db.reads import judging, observed
 from warpwatch.db.reads.alarms import list_stale_devices, list_stale_workers, list_unfit_devices
 from warpwatch.db.reads.callbacks import list_callbacks
@@ -43,8 +44,8 @@ def use_everything(world: World) -> None:
         registry.worker_heartbeat(s, world.worker)
     with world.database.session() as s:
         case = "n=16 f32 fwd"
-        pairs = [ComparisonRow("v1", case, "hot", "1", Status.OK, "", [1.0], [1.3])]
-        runs.finish_run(s, order.run_id, outcome(comparisons=pairs, base_results=[ResultRow("v1", case, Status.OK)]))
+        pairs = [Comparison("v1", case, "hot", "1", Status.OK, "", [1.0], [1.3])]
+        runs.finish_run(s, order.run_id, outcome(comparisons=pairs, base_findings=[Finding("v1", case, Status.OK)]))
         runs.lose_run(s, stale.run_id, "silent")
         submissions.cancel_submission(s, world.look(cancelled).submission_id)
         submissions.retry_job(s, cancelled)
@@ -116,9 +117,8 @@ def judge_everything(world: World) -> None:
             .one()
         )
         ends = (world.commits[0], world.commits[1])
-        new = trials.NewTrial(
-            number, world.repository, world.operator, world.device, "compare", Purpose.CONFIRM, *ends, {"pairs": []}, -1
-        )
+        place = (number, world.repository, world.operator, world.device)
+        new = trials.NewTrial(*place, "compare", Purpose.CONFIRM, *ends, JobSpec(pairs=[]), -1)
         job = trials.ask(s, new)
         trial = judging.find_trial(s, job)
         assert trial is not None
@@ -135,7 +135,7 @@ def judge_everything(world: World) -> None:
         submission = s.query(JobRecord.submission_id).filter_by(id=job).scalar()
         assert read_report_facts(s, submission) is not None
         submissions.may_repeat(s, submission)
-        submissions.repeat(s, job, rounds=36)
+        submissions.repeat(s, job, [], 36)
         for read_of in (judging.read_state, judging.list_members, judging.list_trials, judging.list_wider):
             read_of(s, number)
         judging.list_known(s, world.operator, world.device, 0)

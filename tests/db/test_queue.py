@@ -17,6 +17,7 @@ from sqlalchemy import text
 
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.db.conftest import World, make_world, outcome
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobState
 from warpwatch.db import embedded, migrate, queue, runs, submissions
 from warpwatch.db.database import Database
@@ -53,7 +54,7 @@ def complete(world: World, job_id: int) -> bool:
 
 
 def test_a_submission_that_is_rolled_back_leaves_nothing(world: World, counted: Callable[[str], int]) -> None:
-    new = submissions.NewJob("bench", world.commits[0], world.operator, world.device, {})
+    new = submissions.NewJob("bench", world.commits[0], world.operator, world.device, JobSpec())
     with contextlib.suppress(RuntimeError), world.database.session() as s:
         submissions.create_submission(s, submissions.NewSubmission(world.repository, {}, [new]))
         raise RuntimeError

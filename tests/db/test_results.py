@@ -17,8 +17,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, text
 
-from tests.db.conftest import CATALOGUE, ENVIRONMENT, World, measurement, outcome
+from tests.db.conftest import CATALOGUE, ENVIRONMENT, World, outcome, timed
 from tests.rewording import stored
+from warpwatch.contract.catalogue import Catalogue, OperatorEntry
+from warpwatch.contract.codec import to_json
+from warpwatch.contract.measurement import TraceKernel
+from warpwatch.contract.messages import BenchReply, BuildReply, KernelResources, ProfileReply
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs, traces
 from warpwatch.db.errors import NotFoundError, OutcomeError
@@ -36,13 +41,13 @@ from warpwatch.db.models import (
     TraceRecord,
     VariantRecord,
 )
-from warpwatch.db.outcome import BuildRow, ComparisonRow, KernelRow, ResultRow, RunOutcome, TraceRow
 from warpwatch.db.samples import unpack_samples
 
+KRON = KernelResources("kron", "sm_90", 32, 0, 0)
 CASE = "n=16 f32 fwd"
 
 
-def record(world: World, found: RunOutcome, **job: int | str) -> int:
+def record(world: World, found: Outcome, **job: int | str) -> int:
     """Records the outcome as a run of a new job; the job's id."""
     job_id = world.job(**job)  # type: ignore[arg-type]
     with world.database.session() as s:
@@ -53,18 +58,20 @@ def record(world: World, found: RunOutcome, **job: int | str) -> int:
     return job_id
 
 
-def trace_row(path: Path, content: bytes, level: int = 6) -> TraceRow:
+def trace_row(path: Path, content: bytes, level: int = 6) -> ProfileReply:
     path.write_bytes(gzip.compress(content, level))
-    return TraceRow(
-        path,
+    return ProfileReply(
+        Status.OK,
+        "",
+        str(path),
         len(content),
-        [KernelRow("kron_kernel", 3, 300.0, 100.0, 1.0, {"grid": [1, 2, 3]})],
+        [TraceKernel("kron_kernel", 3, 300.0, 100.0, 1.0, {"grid": [1, 2, 3]})],
         {"cudaLaunchKernel": 1.5},
     )
 
 
 def test_every_part_of_an_outcome_is_kept(world: World) -> None:
-    record(world, outcome(build=BuildRow("ok", "k1", False, 7.5, "ninja", [{"name": "kron", "registers": 32}])))
+    record(world, outcome(build=BuildReply(Status.OK, "", "k1", False, 7.5, "ninja", [KRON])))
     with world.database.session() as s:
         point = (
             s.query(PointRecord)
@@ -87,9 +94,9 @@ def test_every_part_of_an_outcome_is_kept(world: World) -> None:
         assert unpack_samples(s.get_one(SamplesRecord, point.id).data) == [999.0, 1000.0, 1001.0]
         assert s.query(EnvironmentRecord).one().peaks == {"copy": 1e10}
         assert s.query(VariantRecord.idea).scalar() == "plain"
-        assert s.get_one(CommitRecord, world.commits[0]).catalogue == CATALOGUE
+        assert s.get_one(CommitRecord, world.commits[0]).catalogue == to_json(CATALOGUE)
         build = s.query(BuildRecord).one()
-        assert (build.seconds, build.resources) == (7.5, [{"name": "kron", "registers": 32}])
+        assert (build.seconds, build.resources) == (7.5, [to_json(KRON)])
 
 
 def test_names_are_made_once(world: World, counted: Callable[[str], int]) -> None:
@@ -106,24 +113,26 @@ def test_names_are_made_once(world: World, counted: Callable[[str], int]) -> Non
 
 
 def test_every_status_is_kept_apart(world: World) -> None:
-    rows = [ResultRow(f"v{i}", CASE, status, message=f"because {status}") for i, status in enumerate(Status)]
-    record(world, outcome(results=rows), kind="check")
+    rows = [Finding(f"v{i}", CASE, status, message=f"because {status}") for i, status in enumerate(Status)]
+    record(world, outcome(findings=rows), kind="check")
     with world.database.session() as s:
         found = s.query(ResultRecord.status, ResultRecord.message, ResultRecord.kind).order_by(ResultRecord.id).all()
     assert [tuple(row) for row in found] == [(status, stored(f"because {status}"), "check") for status in Status]
 
 
 def test_numbers_that_are_none_and_broken_text_are_kept(world: World) -> None:
-    details = {"relative": math.nan, "ulp": [math.inf, -math.inf, 1.5], "text": "a\0b\udcff"}
-    record(world, outcome(results=[ResultRow("v1", CASE, Status.WRONG, "NUL \0 here", details)]), kind="check")
+    bench = BenchReply(
+        Status.OK, health={"relative": math.nan, "ulp": [math.inf, -math.inf, 1.5], "text": "a\0b\udcff"}
+    )
+    record(world, outcome(findings=[Finding("v1", CASE, Status.WRONG, "NUL \0 here", bench=bench)]), kind="check")
     with world.database.session() as s:
         result = s.query(ResultRecord).one()
-    assert result.details == {"relative": "NaN", "ulp": ["Infinity", "-Infinity", 1.5], "text": "a\ufffdb?"}
+    assert result.details["health"] == {"relative": "NaN", "ulp": ["Infinity", "-Infinity", 1.5], "text": "a\ufffdb?"}
     assert result.message == stored("NUL \ufffd here")
 
 
 def test_a_build_from_the_cache_says_nothing_new(world: World) -> None:
-    built = BuildRow("ok", "k1", False, 7.5, "ninja", [])
+    built = BuildReply(Status.OK, "", "k1", False, 7.5, "ninja", [])
     for build in (built, replace(built, cached=True, seconds=0.01, log="")):
         record(world, outcome(build=build))
     with world.database.session() as s:
@@ -136,7 +145,7 @@ def test_a_build_from_the_cache_says_nothing_new(world: World) -> None:
 def test_freshly_measured_peaks_replace_older_ones(world: World) -> None:
     for peaks in ({"copy": 1.0}, {"copy": 2.0}, None):
         with world.database.session() as s:
-            registry.ensure_environment(s, replace(ENVIRONMENT, peaks=peaks))
+            registry.ensure_environment(s, ENVIRONMENT, peaks)
     with world.database.session() as s:
         assert s.query(EnvironmentRecord.peaks).scalar() == {"copy": 2.0}
 
@@ -144,9 +153,9 @@ def test_freshly_measured_peaks_replace_older_ones(world: World) -> None:
 def test_a_comparison_keeps_both_commits_apart(world: World, tmp_path: Path) -> None:
     trace = trace_row(tmp_path / "t.json.gz", b"{}")
     found = outcome(
-        results=[ResultRow("v1", CASE, Status.OK, trace=trace)],
-        base_results=[ResultRow("v1", CASE, Status.OK, trace=trace)],
-        comparisons=[ComparisonRow("v1", CASE, "hot", "1", Status.OK, "", [100.0, 101.0], [130.0, 131.0])],
+        findings=[Finding("v1", CASE, Status.OK, profile=trace)],
+        base_findings=[Finding("v1", CASE, Status.OK, profile=trace)],
+        comparisons=[Comparison("v1", CASE, "hot", "1", Status.OK, "", [100.0, 101.0], [130.0, 131.0])],
     )
     record(world, found, kind="compare", commit=1, base=0)
     with world.database.session() as s:
@@ -163,15 +172,25 @@ def test_a_comparison_keeps_both_commits_apart(world: World, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"results": [ResultRow("v1", "n=99", Status.OK)]}, "no catalogue names the case 'n=99'"),
-        ({"results": [ResultRow("v1", CASE, Status.OK)] * 2}, "two results for one case"),
-        ({"base_results": [ResultRow("v1", CASE, Status.OK)]}, "only a compare job"),
+        ({"findings": [Finding("v1", "n=99", Status.OK)]}, "no catalogue names the case 'n=99'"),
+        ({"findings": [Finding("v1", CASE, Status.OK)] * 2}, "two results for one case"),
+        ({"base_findings": [Finding("v1", CASE, Status.OK)]}, "only a compare job"),
         (
-            {"results": [ResultRow("v1", CASE, Status.OK, trace=TraceRow(Path("/nowhere.gz"), 1, [], {}))]},
+            {
+                "findings": [
+                    Finding(
+                        "v1", CASE, Status.OK, profile=ProfileReply(Status.OK, "", str(Path("/nowhere.gz")), 1, [], {})
+                    )
+                ]
+            },
             "nowhere.gz cannot be read",
         ),
         (
-            {"results": [ResultRow("v1", CASE, Status.OK, trace=TraceRow(Path(__file__), 1, [], {}))]},
+            {
+                "findings": [
+                    Finding("v1", CASE, Status.OK, profile=ProfileReply(Status.OK, "", str(Path(__file__)), 1, [], {}))
+                ]
+            },
             "is not a gzip'ed file",
         ),
     ],
@@ -185,7 +204,7 @@ def test_what_contradicts_itself_leaves_nothing(
 
 
 def test_rounds_that_do_not_pair_up_are_refused(world: World) -> None:
-    lame = ComparisonRow("v1", CASE, "hot", "1", Status.OK, "", [1.0, 2.0], [1.0])
+    lame = Comparison("v1", CASE, "hot", "1", Status.OK, "", [1.0, 2.0], [1.0])
     with pytest.raises(OutcomeError, match="2 rounds of the base, 1 of the head"):
         record(world, outcome(comparisons=[lame]), kind="compare", commit=1, base=0)
 
@@ -194,14 +213,14 @@ def test_a_trace_comes_back_as_it_went_in(world: World, tmp_path: Path) -> None:
     numbers = random.Random(0)
     content = json.dumps({"traceEvents": [numbers.random() for _ in range(200_000)]}).encode()
     row = trace_row(tmp_path / "t.json.gz", content)
-    record(world, outcome(results=[ResultRow("v1", CASE, Status.OK, trace=row)]), kind="profile")
+    record(world, outcome(findings=[Finding("v1", CASE, Status.OK, profile=row)]), kind="profile")
     with world.database.session() as s:
         trace = s.query(TraceRecord).one()
-        assert (trace.size, trace.compressed_size) == (len(content), row.path.stat().st_size)
+        assert (trace.size, trace.compressed_size) == (len(content), Path(row.path or "").stat().st_size)
         chunks = list(traces.iter_trace(s, trace.id))
         assert len(chunks) > 1
         assert max(map(len, chunks)) <= traces.CHUNK_BYTES
-        assert b"".join(chunks) == row.path.read_bytes()
+        assert b"".join(chunks) == Path(row.path or "").read_bytes()
         pieces = list(traces.iter_trace_json(s, trace.id))
         assert max(map(len, pieces)) <= traces.CHUNK_BYTES
         assert b"".join(pieces) == content
@@ -219,22 +238,24 @@ def test_a_trace_comes_back_as_it_went_in(world: World, tmp_path: Path) -> None:
 STREAM = """
 import resource, sys
 from pathlib import Path
-from db import runs, traces
-from db.database import Database
-from db.models import Status, Trace
-from db.outcome import ResultRow, TraceRow
-from tests.db.conftest import ENVIRONMENT, outcome
+from warpwatch.contract.messages import ProfileReply
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.words import Status
+from warpwatch.db import runs, traces
+from warpwatch.db.database import Database
+from warpwatch.db.models import TraceRecord
+from tests.db.conftest import outcome
 
 url, run_id, path = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 database = Database(url)
 with database.session() as s:
     s.connection()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-row = ResultRow("v1", "n=16 f32 fwd", Status.OK, trace=TraceRow(path, 1, [], {}))
+row = Finding("v1", "n=16 f32 fwd", Status.OK, profile=ProfileReply(Status.OK, "", str(path), 1, [], {}))
 with database.session() as s:
-    runs.finish_run(s, run_id, outcome(results=[row]))
+    runs.finish_run(s, run_id, outcome(findings=[row]))
 with database.session() as s:
-    size = sum(len(chunk) for chunk in traces.iter_trace(s, s.query(Trace.id).scalar()))
+    size = sum(len(chunk) for chunk in traces.iter_trace(s, s.query(TraceRecord.id).scalar()))
 print(size, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10)
 """
 
@@ -267,7 +288,7 @@ def test_two_runs_that_make_the_same_names_at_once_do_not_block_each_other(
         try:
             record(
                 world,
-                outcome(results=[ResultRow(name, CASE, Status.OK, measurements=[measurement()]) for name in shuffled]),
+                outcome(findings=[timed(name, CASE) for name in shuffled]),
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, the test shows it
             errors.append(error)
@@ -319,13 +340,10 @@ def test_a_catalogue_that_a_commit_has_already_is_not_written_again(world: World
 
 
 def test_an_operator_that_does_not_load_keeps_what_is_known_of_it(world: World) -> None:
-    broken = {
-        "contract": 1,
-        "operators": [{"name": "kron", "summary": "", "variants": [], "cases": [], "error": "SyntaxError"}],
-    }
+    broken = Catalogue(1, [OperatorEntry("kron", "", [], [], "SyntaxError")])
     record(world, outcome())
     with world.database.session() as s:
         registry.record_catalogue(s, world.commits[1], broken)
     with world.database.session() as s:
         assert s.scalars(text("SELECT summary FROM operators")).all() == ["Kronecker product"]
-        assert s.get_one(CommitRecord, world.commits[1]).catalogue == broken
+        assert s.get_one(CommitRecord, world.commits[1]).catalogue == to_json(broken)

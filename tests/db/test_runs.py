@@ -13,7 +13,8 @@ from sqlalchemy import text
 
 from tests.db.conftest import ENVIRONMENT, World, outcome
 from tests.rewording import stored
-from warpwatch.contract.words import JobState, RunState
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind, JobState, RunState
 from warpwatch.db import live, runs, submissions
 from warpwatch.db.errors import OutcomeError, StaleRunError, StateError
 from warpwatch.db.models import JobRecord, PointRecord, RunRecord
@@ -32,7 +33,7 @@ class Clock:
         return self.now
 
 
-def begin(world: World, job_id: int) -> runs.JobOrder:
+def begin(world: World, job_id: int) -> runs.ClaimedJob:
     with world.database.session() as s:
         order = runs.begin_run(s, job_id, world.worker)
     assert order is not None
@@ -56,9 +57,8 @@ def sweep(world: World, reaper: Reaper, clock: Clock, seconds: float) -> list[in
 
 def test_a_run_knows_everything_the_worker_needs(world: World) -> None:
     order = begin(world, world.job("compare", commit=1, base=0))
-    assert (order.kind, order.operator, order.device_key, order.attempt) == ("compare", "kron", "test-cpu", 1)
-    assert (order.commit_sha, order.base_sha) == ("b" * 40, "a" * 40)
-    assert (order.repository_name, order.repository_url, order.spec) == ("example", "/srv/example", {"suite": "quick"})
+    expected = JobRequest(JobKind.COMPARE, "/srv/example", "b" * 40, "kron", JobSpec(), "a" * 40)
+    assert (order.request, order.attempt) == (expected, 1)
 
 
 def test_a_job_is_given_to_one_run_only(world: World) -> None:

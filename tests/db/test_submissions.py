@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.db.conftest import World
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobState
 from warpwatch.db import runs, submissions
 from warpwatch.db.errors import NotFoundError
@@ -19,7 +20,7 @@ def new_submission(
     world: World, kinds: tuple[str, ...] = ("check", "bench"), key: str | None = None
 ) -> submissions.NewSubmission:
     jobs = [
-        submissions.NewJob(kind, commit, world.operator, world.device, {"suite": "quick"})
+        submissions.NewJob(kind, commit, world.operator, world.device, JobSpec())
         for commit in world.commits
         for kind in kinds
     ]
@@ -120,7 +121,7 @@ def test_thousands_of_jobs_are_one_transaction_of_few_statements(world: World, c
     event.listen(
         world.database.engine, "before_cursor_execute", lambda c, cursor, statement, *rest: statements.append(statement)
     )
-    job = submissions.NewJob("bench", world.commits[0], world.operator, world.device, {"suite": "full"})
+    job = submissions.NewJob("bench", world.commits[0], world.operator, world.device, JobSpec(suite="full"))
     create(world, submissions.NewSubmission(world.repository, {}, [job] * 3000))
     assert counted("jobs") == counted("procrastinate_jobs") == 3000
     assert len(statements) < 40

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from tests.db.conftest import ENVIRONMENT, World, outcome
+from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobState, Verdict
 from warpwatch.db import bundles, regressions, runs, submissions, triage
 from warpwatch.db.database import Database
@@ -29,8 +30,9 @@ WHEN = datetime(2026, 3, 4, 5, tzinfo=UTC)
 H100 = replace(ENVIRONMENT, key="h" * 64, device_kind="cuda", device_key="nvidia-h100", device_name="NVIDIA H100")
 
 
-def bundled(sha: str = "a" * 40, **changes: object) -> bundles.BundledJob:
-    job = bundles.BundledJob("bench", sha, "kron", {"suite": "quick"}, outcome(environment=H100), WHEN, WHEN)
+def bundled(sha: str = "a" * 40, kind: str = "bench", **changes: object) -> bundles.BundledJob:
+    request = JobRequest(kind, "/srv/example", sha, "kron")  # type: ignore[arg-type] - a test gives a wrong one
+    job = bundles.BundledJob(request, outcome(environment=H100), WHEN, WHEN)
     return replace(job, **changes)  # type: ignore[arg-type]
 
 
@@ -111,7 +113,7 @@ def broken_off() -> Iterator[bundles.BundledJob]:
                 bundled(),
                 bundled(
                     outcome=outcome(
-                        environment=H100, catalogue=None, results=[replace(outcome().results[0], case="n=9")]
+                        environment=H100, catalogue=None, findings=[replace(outcome().findings[0], case="n=9")]
                     )
                 ),
             ],

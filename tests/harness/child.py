@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.protocol import Request
+from warpwatch.contract.messages import Request
 
 ROOT = Path(__file__).parent.parent.parent
 BOOTSTRAP = ROOT / "warpwatch" / "worker" / "harness" / "bootstrap.py"

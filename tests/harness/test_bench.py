@@ -10,7 +10,7 @@ import torch
 
 from tests.harness.child import Harness
 from warpwatch import Cost, Operator, case
-from warpwatch.contract.protocol import BenchReply, CheckReply, ProfileReply, SampleReply
+from warpwatch.contract.messages import BenchReply, CheckReply, ProfileReply, SampleReply
 from warpwatch.contract.words import Status
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.problem import CaseProblem

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.harness.child import ROOT, Harness
-from warpwatch.contract.protocol import BenchReply, Catalogue, CheckReply, SampleReply
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.messages import BenchReply, CheckReply, SampleReply
 from warpwatch.contract.words import Status
 from warpwatch.worker.harness import integrity
 from warpwatch.worker.harness.failures import WrongResultError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.child import Harness
-from warpwatch.contract.protocol import CheckReply
+from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Status
 
 PROBES = ("guard bands", "opcheck", "strided inputs", "offset inputs", "special values")

@@ -9,7 +9,9 @@ import torch
 
 from tests.harness.child import Harness
 from tests.harness.conftest import UNLOADABLE
-from warpwatch.contract.protocol import BuildReply, Catalogue, CeilingsReply, CheckReply, Environment
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.messages import BuildReply, CeilingsReply, CheckReply
 from warpwatch.contract.words import Status
 
 

@@ -10,16 +10,10 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from warpwatch.contract.protocol import (
-    BenchReply,
-    Catalogue,
-    CeilingsReply,
-    CheckReply,
-    Environment,
-    Measurement,
-    ProfileReply,
-    SampleReply,
-)
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import Measurement
+from warpwatch.contract.messages import BenchReply, CeilingsReply, CheckReply, ProfileReply, SampleReply
 from warpwatch.contract.words import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]

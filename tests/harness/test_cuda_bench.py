@@ -10,7 +10,8 @@ import torch
 
 from tests.harness.child import Harness
 from tests.harness.test_cheaters import CASE, CHEATERS, variants
-from warpwatch.contract.protocol import METRICS, BenchReply, CanaryReply, CeilingsReply
+from warpwatch.contract.measurement import METRICS
+from warpwatch.contract.messages import BenchReply, CanaryReply, CeilingsReply
 from warpwatch.contract.words import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]

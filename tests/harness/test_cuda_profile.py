@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from warpwatch.contract.protocol import ProfilePlan, ProfileReply
+from warpwatch.contract.messages import ProfileReply
+from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]

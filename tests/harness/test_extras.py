@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from warpwatch.contract.protocol import BenchReply, CheckReply, SampleReply
+from warpwatch.contract.messages import BenchReply, CheckReply, SampleReply
 from warpwatch.contract.words import Status
 from warpwatch.worker.harness import instructions
 from warpwatch.worker.harness.extras import empty_ns

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.child import Harness
-from warpwatch.contract.protocol import CheckReply, Probe
+from warpwatch.contract.measurement import Probe
+from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Status
 
 FORWARD, BACKWARD = "n=1000,f32,fwd", "n=1000,f32,bwd"

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from tests.harness.child import BOOTSTRAP, ROOT, Harness
-from warpwatch.contract.protocol import ProfilePlan, ProfileReply, Request
+from warpwatch.contract.messages import ProfileReply, Request
+from warpwatch.contract.spec import ProfilePlan
 from warpwatch.contract.words import Status
 from warpwatch.db.reads.traces import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import Alignment, align_traces

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from warpwatch import native
-from warpwatch.contract.protocol import CheckReply
+from warpwatch.contract.messages import CheckReply
 from warpwatch.operator import Case, Direction, Operator, Precision
 from warpwatch.settings import load_settings
 from warpwatch.worker.harness.check import check

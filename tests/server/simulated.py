@@ -13,8 +13,8 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, run_git
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.db.outcome import ResultRow
 from warpwatch.server.judge import Judge
 
 Cell = tuple[str, str]
@@ -103,7 +103,7 @@ class Machine:
         self.done[job["kind"]] += 1
         if job["kind"] == "check":
             cells = [(variant, case) for variant in spec["variants"] for case in spec["cases"]]
-            rows = [ResultRow(*cell, status := self.truth.status(cell, head), f"it was {status}") for cell in cells]
+            rows = [Finding(*cell, status := self.truth.status(cell, head), f"it was {status}") for cell in cells]
             self.lab.finish(job["id"], self.lab.outcome(rows))
             return
         pairs = [(variant, case) for variant, case in spec["pairs"]]

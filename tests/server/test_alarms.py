@@ -16,6 +16,7 @@ from tests.builders import CASES, GPU, Lab, catalogue
 from tests.rewording import stored
 from tests.worker.conftest import Diary
 from tests.worker.test_gate import HOT, Device
+from warpwatch.contract.codec import to_json
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs
 from warpwatch.db.reads.alarms import PACE_LEAST_SECONDS
@@ -168,7 +169,7 @@ def test_an_operator_that_left_the_catalogue(client: TestClient, lab: Lab) -> No
     change(
         lab,
         "UPDATE commits SET catalogue = CAST(:c AS jsonb) WHERE sha = :sha",
-        c=_json(catalogue(("cube",))),
+        c=json.dumps(to_json(catalogue(("cube",)))),
         sha=lab.shas[BEFORE],
     )
     (found,) = alarms(lab)
@@ -221,7 +222,7 @@ def test_a_history_too_short_misses_nothing(lab: Lab) -> None:
     measure(lab, BEFORE, operators=("square",), cells={V1: 1e4})
     assert alarms(lab) == []
     measure(lab, BEFORE + 1, operators=("cube",))
-    left = json.dumps(catalogue(("cube",)))
+    left = json.dumps(to_json(catalogue(("cube",))))
     change(lab, "UPDATE commits SET catalogue = CAST(:c AS jsonb) WHERE sha = :sha", c=left, sha=lab.shas[BEFORE + 1])
     change(lab, "DELETE FROM results WHERE commit_id = :id", id=lab.commits[lab.shas[BEFORE]])
     assert alarms(lab) == []

@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab, trace
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.db.outcome import ResultRow
 from warpwatch.db.reads.traces import KernelView, TraceDetail
 from warpwatch.server.explanation.alignment import AlignmentStep, align, align_traces
 from warpwatch.server.explanation.kernel_names import plain_name, short_name
@@ -166,10 +166,10 @@ def test_names(name: str, plain: str, short: str) -> None:
     assert (plain_name(name), short_name(name)) == (plain, short)
 
 
-def traced(client: TestClient, lab: Lab, index: int, summary: dict[str, Any], report: bytes | None = None) -> int:
+def traced(client: TestClient, lab: Lab, index: int, summary: dict[str, Any], report: str | None = None) -> int:
     job = lab.submit("profile", index)
     row = replace(trace(lab.folder), summary=summary, report=report)
-    lab.finish(job, lab.outcome([ResultRow("v1", CASES[0], Status.OK, trace=row)]))
+    lab.finish(job, lab.outcome([Finding("v1", CASES[0], Status.OK, profile=row)]))
     return int(client.get(f"/api/v1/jobs/{job}").json()["results"][0]["trace_id"])
 
 

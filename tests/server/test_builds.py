@@ -10,27 +10,20 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CPU, GPU, Lab
 from tests.pages.test_figures import accepted
-from warpwatch.db.outcome import BuildRow
+from warpwatch.contract.messages import BuildReply, KernelResources
+from warpwatch.contract.words import Status
 from warpwatch.db.reads.builds import KernelCode, code_changes, read_unchanged_since
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 
 
-def kernel(name: str, code: str, registers: int = 32, arch: str = "sm_90", size: int = 640) -> dict[str, Any]:
-    return {
-        "name": name,
-        "arch": arch,
-        "registers": registers,
-        "shared_bytes": 0,
-        "spill_bytes": 0,
-        "code_bytes": size,
-        "code_hash": code,
-    }
+def kernel(name: str, code: str, registers: int = 32, arch: str = "sm_90", size: int = 640) -> KernelResources:
+    return KernelResources(name, arch, registers, 0, 0, size, code)
 
 
-def build(lab: Lab, index: int, kernels: list[dict[str, Any]], seconds: float = 2.0) -> None:
+def build(lab: Lab, index: int, kernels: list[KernelResources], seconds: float = 2.0) -> None:
     """A build whose machine code is these kernels, at the commit number `index`."""
-    whole = "" if any(not one["code_hash"] for one in kernels) else "-".join(one["code_hash"] for one in kernels)
-    row = BuildRow("ok", f"key {index}", False, 9.0, "", kernels, seconds, whole)
+    whole = "" if any(not one.code_hash for one in kernels) else "-".join(one.code_hash for one in kernels)
+    row = BuildReply(Status.OK, "", f"key {index}", False, 9.0, "", kernels, seconds, whole)
     lab.finish(lab.submit("check", index), replace(lab.outcome([]), build=row))
 
 

@@ -15,10 +15,10 @@ from sqlalchemy import text
 from tests.builders import CASES, Lab
 from tests.server.listener import Heard, listening
 from tests.server.test_code import problem
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db import callbacks, registry
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import ResultRow
 from warpwatch.db.regressions import mark_judged
 from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, StatusNotifier, status_body
 from warpwatch.settings import Settings
@@ -59,7 +59,7 @@ def submission(client: TestClient, lab: Lab, heard: Heard) -> int:
 
 def end(client: TestClient, lab: Lab, submission: int, status: Status = Status.OK) -> None:
     for job in client.get(f"{API}/jobs", params={"submission": submission}).json()["items"]:
-        lab.finish(job["id"], lab.outcome([ResultRow(*V1, status, "")]))
+        lab.finish(job["id"], lab.outcome([Finding(*V1, status, "")]))
         with lab.database.session() as session:
             mark_judged(session, job["id"])
 

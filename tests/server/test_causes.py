@@ -12,12 +12,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, Lab, commit, make_repository, measurement, run_git
+from tests.builders import bench as bench_reply
 from tests.planted import plant
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.contract.measurement import TensorError, TraceKernel
+from warpwatch.contract.messages import BuildReply, CheckReply, KernelResources, ProfileReply
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import BuildRow, KernelRow, ResultRow, TraceRow
 from warpwatch.server.history.diffs import compare_url
 from warpwatch.settings import Settings
 
@@ -106,33 +109,24 @@ def test_where_people_read_a_diff(url: str, page: str | None) -> None:
     assert compare_url(url, "a", "b") == page
 
 
-def build(code: str, registers: int) -> BuildRow:
-    kernel = {
-        "name": "fwd",
-        "arch": "sm_90",
-        "registers": registers,
-        "shared_bytes": 1024,
-        "spill_bytes": 0,
-        "code_bytes": 512,
-        "code_hash": code,
-    }
-    other = kernel | {"name": "bwd", "code_hash": "same", "registers": 40}
-    return BuildRow("ok", code, False, 1.0, "", [kernel, other], 1.0, code)
+def build(code: str, registers: int) -> BuildReply:
+    kernel = KernelResources("fwd", "sm_90", registers, 1024, 0, 512, code)
+    other = replace(kernel, name="bwd", code_hash="same", registers=40)
+    return BuildReply(Status.OK, "", code, False, 1.0, "", [kernel, other], 1.0, code)
 
 
-def check(lab: Lab, index: int, error: float, built: BuildRow, *, right: bool = True) -> None:
+def check(lab: Lab, index: int, error: float, built: BuildReply, *, right: bool = True) -> None:
     tensors = [
-        {"name": name, "relative": value, "tolerance": 2e-5, "right": right or name == "y"}
+        TensorError(name, right or name == "y", 1.0, 1.0, value, value, 1.0, None, 2e-5, [0])
         for name, value in (("y", 1e-7), ("grad x", error))
     ]
-    row = ResultRow(
-        *CELL, Status.OK if right else Status.WRONG, "" if right else "grad x is wrong", {"tensors": tensors}
-    )
+    status, message = (Status.OK, "") if right else (Status.WRONG, "grad x is wrong")
+    row = Finding(*CELL, status, message, CheckReply(status, message, 0, tensors))
     lab.finish(lab.submit("check", index), replace(lab.outcome([row]), build=built))
 
 
 def bench(lab: Lab, index: int, median: float, health: dict[str, Any]) -> int:
-    row = ResultRow(*CELL, Status.OK, details={"health": health}, measurements=[measurement(median, "hot")])
+    row = Finding(*CELL, Status.OK, bench=bench_reply(measurement(median, "hot"), health=health))
     job = lab.submit("bench", index)
     lab.finish(job, lab.outcome([row]))
     return job
@@ -216,8 +210,8 @@ def test_kernels_that_came_and_went(client: TestClient, lab: Lab, tmp_path: Path
     for index, names in ((1, ("fused", "copy")), (2, ("fused", "transpose"))):
         path = tmp_path / f"{index}.json.gz"
         path.write_bytes(gzip.compress(json.dumps({"traceEvents": []}).encode()))
-        kernels = [KernelRow(name, 2, 2000.0 * index * (place + 1), 1000.0, 0.5) for place, name in enumerate(names)]
-        row = ResultRow(*CELL, Status.OK, trace=TraceRow(path, 20, kernels, {}))
+        kernels = [TraceKernel(name, 2, 2000.0 * index * (place + 1), 1000.0, 0.5) for place, name in enumerate(names)]
+        row = Finding(*CELL, Status.OK, profile=ProfileReply(Status.OK, "", str(path), 20, kernels, {}))
         job = lab.submit("profile", index)
         lab.finish(job, lab.outcome([row]))
         (result,) = client.get(f"/api/v1/jobs/{job}").json()["results"]

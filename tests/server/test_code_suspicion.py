@@ -12,8 +12,10 @@ from fastapi.testclient import TestClient
 from tests.builders import CPU, Lab, catalogue, commit
 from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.messages import BuildReply
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import BuildRow
 from warpwatch.server.judge import CODE_PRIORITY, CONFIRM_PRIORITY, Judge
 from warpwatch.settings import Settings
 
@@ -33,12 +35,12 @@ def worker(client: TestClient, settings: Settings, database: Database, tmp_path:
 def bench(worker: Machine, number: int, code_hash: str, times: dict[Any, float] | None = None) -> list[list[str]]:
     """A bench at a commit with this machine code; the pairs that are to be compared after it."""
     lab = worker.lab
-    names = catalogue()
-    for variant in names["operators"][0]["variants"]:
-        variant["native"] = variant["name"] == "v3"
+    (entry,) = catalogue().operators
+    variants = [replace(variant, native=variant.name == "v3") for variant in entry.variants]
+    names = Catalogue(1, [replace(entry, variants=variants)])
     job = lab.submit("bench", number)
     rows = [lab._timed(*cell, (times or {}).get(cell, 100_000.0), 0.002) for cell in (V1, V2, V3)]
-    build = BuildRow("ok", "key", False, 1.0, "", [], None, code_hash)
+    build = BuildReply(Status.OK, "", "key", False, 1.0, "", [], None, code_hash)
     lab.finish(job, replace(lab.outcome(rows), catalogue=names, build=build))
     worker.judge.sweep()
     return [

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.rewording import stored
 from tests.server.test_submissions import errors
+from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.words import Reason, Status, Verdict
 from warpwatch.db import registry, regressions, runs
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import ComparisonRow, ResultRow
 from warpwatch.db.reads.history import list_series
 
 API = "/api/v1"
@@ -82,7 +82,7 @@ def run_all(lab: Lab, client: TestClient, submission: int, rounds: dict[Any, Any
             lab.compare(job["id"], rounds)
         else:
             rows = [
-                ResultRow(*cell, statuses.get(cell[0], Status.OK), "it is so" if cell[0] in statuses else "")
+                Finding(*cell, statuses.get(cell[0], Status.OK), "it is so" if cell[0] in statuses else "")
                 for cell in (V1, V2, V3)
             ]
             lab.finish(job["id"], lab.outcome(rows))
@@ -213,7 +213,7 @@ def test_what_is_unsure_or_skipped_fails_nothing(client: TestClient, lab: Lab) -
 def test_what_could_not_be_run_is_told_from_what_was_not_tried(client: TestClient, lab: Lab, status: Status) -> None:
     number = held(client, operators=["square"])
     check, bench, compare = jobs(client, number)
-    lab.finish(check["id"], lab.outcome([ResultRow(*V1, status, "it is so")]))
+    lab.finish(check["id"], lab.outcome([Finding(*V1, status, "it is so")]))
     run = lab.begin(bench["id"])
     with lab.database.session() as session:
         runs.fail_run(session, run, "no compiler", retry=False)
@@ -231,7 +231,7 @@ def test_another_environment_fails_nothing(client: TestClient, lab: Lab) -> None
     number = held(client, operators=["square"])
     check, bench, compare = jobs(client, number)
     for job in (check, bench):
-        lab.finish(job["id"], lab.outcome([ResultRow(*V1, Status.OK)]))
+        lab.finish(job["id"], lab.outcome([Finding(*V1, Status.OK)]))
     run = lab.begin(compare["id"])
     with lab.database.session() as session:
         runs.fail_run(session, run, "interpreters differ", retry=False, reason=Reason.INTERPRETER_MISMATCH)
@@ -240,7 +240,7 @@ def test_another_environment_fails_nothing(client: TestClient, lab: Lab) -> None
 
     other = held(client, operators=["square"], seed=1)
     check, bench, compare = jobs(client, other)
-    row = ComparisonRow(*V1, "hot", "1", Status.UNSUPPORTED, "the base is measured as hot, the head as cold", [], [])
+    row = Comparison(*V1, "hot", "1", Status.UNSUPPORTED, "the base is measured as hot, the head as cold", [], [])
     lab.finish(compare["id"], replace(lab.outcome([]), comparisons=[row], base_catalogue=catalogue(lab.operators)))
     assert [row["kind"] for row in report(client, other)["rows"]] == ["mismatch"]
 
@@ -249,10 +249,10 @@ def test_a_base_that_cannot_be_measured_is_no_fault_of_the_change(client: TestCl
     number = held(client, operators=["square"])
     check, bench, compare = jobs(client, number)
     for job in (check, bench):
-        lab.finish(job["id"], lab.outcome([ResultRow(*V1, Status.OK)]))
+        lab.finish(job["id"], lab.outcome([Finding(*V1, Status.OK)]))
     rows = [
-        ComparisonRow(*V1, "hot", "1", Status.CRASHED, "it fell over", [], [], Reason.BASE_FAILED),
-        ComparisonRow(*V2, "hot", "1", Status.CRASHED, "it fell over", [], []),
+        Comparison(*V1, "hot", "1", Status.CRASHED, "it fell over", [], [], Reason.BASE_FAILED),
+        Comparison(*V2, "hot", "1", Status.CRASHED, "it fell over", [], []),
     ]
     lab.finish(compare["id"], replace(lab.outcome([]), comparisons=rows, base_catalogue=catalogue(lab.operators)))
     found = report(client, number)

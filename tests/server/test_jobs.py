@@ -18,9 +18,12 @@ from sqlalchemy import make_url
 from tests.builders import CASES, Lab
 from tests.rewording import stored
 from tests.server.test_code import problem
+from warpwatch.contract.codec import to_json
+from warpwatch.contract.measurement import Probe
+from warpwatch.contract.messages import CheckReply
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
-from warpwatch.db.outcome import ResultRow
 from warpwatch.server.threads import live
 from warpwatch.settings import Settings
 
@@ -108,12 +111,12 @@ def test_job_detail(client: TestClient, lab: Lab) -> None:
 
 
 def test_every_result_comes_with_its_probes_and_a_command_that_needs_no_server(client: TestClient, lab: Lab) -> None:
-    probe = {"name": "guard bands", "status": "wrong", "message": "it writes beside memory that it allocated"}
+    probe = Probe("guard bands", "wrong", "it writes beside memory that it allocated")
     job = lab.submit("check", 1, seed=7, sanitize="address")
-    row = ResultRow("v1", CASES[0], Status.WRONG, "guard bands: …", {"seed": 7, "tensors": [], "probes": [probe]})
+    row = Finding("v1", CASES[0], Status.WRONG, "guard bands: …", CheckReply(Status.WRONG, "", 7, [], [probe]))
     lab.finish(job, lab.outcome([row]))
     (result,) = client.get(f"/api/v1/jobs/{job}").json()["results"]
-    assert result["details"]["probes"] == [probe]
+    assert result["details"]["probes"] == [to_json(probe)]
     expected = [
         "warpwatch",
         "run",

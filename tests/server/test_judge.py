@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.builders import CASES, CPU, GPU, Lab, commit, measurement, run_git
+from tests.builders import CASES, CPU, GPU, Lab, bench, commit, measurement, run_git
 from tests.server.test_code import problem
 from warpwatch import git
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import ResultRow
 from warpwatch.server.judge import CONFIRM_PRIORITY, MAX_PAIRS, Judge, suspicion, verdict
 from warpwatch.settings import Settings
 
@@ -174,7 +174,7 @@ def test_what_is_no_alarm(client: TestClient, lab: Lab, judge: Judge) -> None:
     lab.bench(0, {V1: 10_000.0, V2: 10_000.0, V3: 1_000.0})
     lab.bench(1, {V1: 10_300.0, V2: Status.CRASHED, V3: 1_150.0})
     lab.bench(2, {V1: 10_000.0, V2: 10_100.0, V3: 1_000.0}, spread=0.2)
-    wrong = ResultRow(*V2, Status.WRONG, measurements=[measurement(50_000.0, "hot")])
+    wrong = Finding(*V2, Status.WRONG, bench=bench(measurement(50_000.0, "hot")))
     lab.finish(lab.submit("bench", 3), lab.outcome([wrong]))
     lab.bench(4, {V2: 10_000.0})
     judge.sweep()

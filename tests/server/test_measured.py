@@ -6,21 +6,19 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
-from typing import Any
 
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, GPU, Lab
 from tests.rewording import stored
-from warpwatch.contract.codec import from_json
-from warpwatch.contract.outcome import Finding, Outcome
-from warpwatch.contract.protocol import BenchReply, Catalogue, Counter, Environment
+from warpwatch.contract.measurement import Counter
+from warpwatch.contract.messages import BenchReply
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db import registry
 from warpwatch.server.figures.break_even import calls_to_pay
 from warpwatch.server.figures.formats import shape
 from warpwatch.worker.harness.summary import summarize
-from warpwatch.worker.record import run_outcome
 
 
 def two_speeds(slow: float) -> list[float]:
@@ -38,11 +36,8 @@ def bench_reply(hot: list[float], setup: list[float] | None = None) -> BenchRepl
 def record(lab: Lab, replies: dict[str, BenchReply]) -> int:
     """A bench job that found `replies`, by variant, on the first case; recorded as a worker records it."""
     job = lab.submit("bench", 0)
-    e = lab.environment
-    environment = Environment(e.key, e.device_kind, e.device_key, e.device_name, e.facts)
     findings = [Finding(variant, CASES[0], Status.OK, bench=reply) for variant, reply in replies.items()]
-    found: dict[str, Any] | None = lab.outcome([]).catalogue
-    lab.finish(job, run_outcome(Outcome(environment, None, from_json(Catalogue, found), findings=findings)))
+    lab.finish(job, replace(lab.outcome(findings), peaks=None))
     return job
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Any
 
 import pytest
 import typer
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
-from tests.builders import Lab
+from tests.builders import CASES, Lab, trace
 from tests.server.test_submissions import ask, errors, jobs
 from warpwatch.cli.plans import profile_plan
 from warpwatch.contract.codec import from_json
-from warpwatch.contract.protocol import ProfilePlan
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
+from warpwatch.contract.words import Status
+from warpwatch.db import runs
 from warpwatch.server.intake.submission_request import ProfileOptions
-from warpwatch.worker.harness.profiling import LIMITS
 
 PLAN = {"wait": 3, "warm_up": 1, "active": 4, "repeat": 2, "counters": True}
 
@@ -32,7 +36,7 @@ def test_a_plan_travels_with_the_job_and_its_replay(client: TestClient, lab: Lab
     assert from_json(ProfilePlan, detail["spec"]["profile"]) == ProfilePlan(**PLAN)
     words = shlex.split(detail["replay"])
     at = words.index("--profile")
-    assert profile_plan(words[at + 1], "--counters" in words) == PLAN
+    assert profile_plan(words[at + 1], "--counters" in words) == ProfilePlan(**PLAN)
 
 
 def test_the_usual_plan_is_not_mentioned(client: TestClient, lab: Lab) -> None:
@@ -57,9 +61,42 @@ def test_the_form_asks_for_it_too(client: TestClient, lab: Lab) -> None:
     assert 'value="3"' in refused.text, "what was entered is kept"
 
 
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("plan", [{"wait": 3}, {"counters": True}, {"wait": "three", "pause": 1}, None])
+def test_a_stored_plan_that_is_not_whole_takes_defaults(client: TestClient, lab: Lab, plan: Any) -> None:
+    job = lab.submit("profile", 0)
+    lab.finish(job, lab.outcome([Finding("v1", CASES[0], Status.OK, profile=trace(lab.folder))]))
+    with lab.database.session() as session:
+        session.execute(
+            text("UPDATE jobs SET spec = jsonb_set(spec, '{profile}', CAST(:plan AS jsonb)) WHERE id = :id"),
+            {"plan": json.dumps(plan), "id": job},
+        )
+    assert client.get(f"/jobs/{job}").status_code == 200
+    replay = client.get(f"/api/v1/jobs/{job}").json()["replay"]
+    assert ("--profile" in replay) == (plan in ({"wait": 3}, {"counters": True}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kinds": ["check"], "sanitize": "racecheck", "seed": 7}, "--seed 7 --sanitize racecheck"),
+        ({"kinds": ["profile"], "profile": PLAN}, "--profile 3,1,4,2 --counters"),
+    ],
+)
+def test_the_replay_command_in_a_report_drops_no_option(
+    client: TestClient, lab: Lab, fields: dict[str, Any], words: str
+) -> None:
+    number = ask(client, operators=["square"], **fields).json()["id"]
+    (job,) = jobs(client, number)
+    run_id = lab.begin(job["id"])
+    with lab.database.session() as session:
+        runs.fail_run(session, run_id, "it cannot be run", retry=False)
+    (row,) = client.get(f"/api/v1/submissions/{number}/report").json()["rows"]
+    assert words in row["replay"]
+
+
+@pytest.mark.parametrize("name", PLAN_LIMITS)
 def test_limits_are_those_of_the_harness(client: TestClient, lab: Lab, name: str) -> None:
-    low, high = LIMITS[name]
+    low, high = PLAN_LIMITS[name]
     for value, good in ((low, True), (high, True), (low - 1, False), (high + 1, False)):
         answer = ask(client, kinds=["profile"], operators=["square"], profile={name: value})
         assert (answer.status_code == 201) is good, (name, value)
@@ -80,7 +117,7 @@ def test_limits_are_those_of_the_harness(client: TestClient, lab: Lab, name: str
     ],
 )
 def test_words_of_the_command_line(words: str | None, counters: bool, plan: dict[str, Any]) -> None:
-    assert profile_plan(words, counters) == plan
+    assert profile_plan(words, counters) == ProfilePlan(**plan)
 
 
 @pytest.mark.parametrize("words", ["", "1", "1,2", "1,2,3,4,5", "1,x,3", "-1,1,1"])

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, CPU, GPU, Lab
 from tests.rewording import stored
 from tests.server.test_code import problem
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.db.outcome import ResultRow
 
 CELL = ("v1", CASES[0])
 HERE = {"repository": "kernels", "device": "test-cpu"}
@@ -80,11 +80,11 @@ def test_cases_that_are_checked_alone_show_when_they_are_not_right(client: TestC
     edge = ("v1", "n=0,f32,fwd")
     catalogue = lab.outcome([]).catalogue
     assert catalogue is not None
-    cases = catalogue["operators"][0]["cases"]
-    cases.append(cases[0] | {"key": edge[1], "suites": ["edge"]})
+    cases = catalogue.operators[0].cases
+    cases.append(replace(cases[0], key=edge[1], suites=["edge"]))
     for status, shown in ((Status.OK, set()), (Status.UNSUPPORTED, set()), (Status.WRONG, {edge})):
         job = lab.submit("check", 0)
-        lab.finish(job, replace(lab.outcome([ResultRow(*edge, status)]), catalogue=catalogue))
+        lab.finish(job, replace(lab.outcome([Finding(*edge, status)]), catalogue=catalogue))
         assert set(overview(client)) == shown
         assert set(overview(client, suite="edge")) == {edge}
 

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, GPU, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_code import problem
+from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs
 
@@ -104,10 +105,7 @@ def test_what_is_known_travels_with_the_job(client: TestClient, lab: Lab) -> Non
 
 def test_an_operator_whose_newest_file_does_not_load_is_known_from_before(client: TestClient, lab: Lab) -> None:
     know(lab)
-    sick = {
-        "contract": 1,
-        "operators": [{"name": "square", "summary": "", "variants": [], "cases": [], "error": "SyntaxError"}],
-    }
+    sick = Catalogue(1, [OperatorEntry("square", "", [], [], "SyntaxError")])
     newer = commit(lab.source, "Broken", ("square", "cube"))
     made = ask(client, commits=newer, kinds=["check"], operators=["square"])
     with lab.database.session() as session:

@@ -14,8 +14,9 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
 from tests.server.test_code import problem
+from warpwatch.contract.messages import ProfileReply
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.db.outcome import ResultRow, TraceRow
 from warpwatch.settings import Settings
 
 
@@ -57,7 +58,10 @@ def test_200_megabytes_are_streamed_with_bounded_memory(served: Settings, client
             file.write(block)
             size += len(block)
     job = lab.submit("profile", 0)
-    lab.finish(job, lab.outcome([ResultRow("v1", CASES[0], Status.OK, trace=TraceRow(path, size, [], {}))]))
+    lab.finish(
+        job,
+        lab.outcome([Finding("v1", CASES[0], Status.OK, profile=ProfileReply(Status.OK, "", str(path), size, [], {}))]),
+    )
     number = client.get(f"/api/v1/jobs/{job}").json()["results"][0]["trace_id"]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     received = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warpwatch.contract.protocol import Environment
+from warpwatch.contract.environment import Environment
 from warpwatch.project import Project
 from warpwatch.settings import Settings
 from warpwatch.worker.checkout import Host

@@ -14,19 +14,13 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from warpwatch.contract.outcome import Finding, Order, Outcome
-from warpwatch.contract.protocol import (
-    BenchReply,
-    CaseEntry,
-    Catalogue,
-    Environment,
-    Measurement,
-    OperatorEntry,
-    ProfileReply,
-    TraceKernel,
-    VariantEntry,
-)
-from warpwatch.contract.words import Status
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import Measurement, TraceKernel
+from warpwatch.contract.messages import BenchReply, ProfileReply
+from warpwatch.contract.outcome import Finding, Outcome
+from warpwatch.contract.spec import JobRequest, ProfilePlan
+from warpwatch.contract.words import JobKind, Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.db.models import (
@@ -39,11 +33,11 @@ from warpwatch.db.models import (
     SubmissionRecord,
     TraceRecord,
 )
+from warpwatch.db.reads.work import read_job
 from warpwatch.db.traces import iter_trace_json
 from warpwatch.git import CommitInfo
 from warpwatch.worker.bundle import BundleError, BundleReader, BundleWriter
 from warpwatch.worker.import_bundle import import_bundle
-from warpwatch.worker.record import run_outcome
 
 SHA = "a" * 40
 CASE = "n=8,f32,fwd"
@@ -92,7 +86,7 @@ def bundle(tmp_path: Path) -> Path:
     commit = CommitInfo(SHA, None, 1, "Ann", NOW, "First")
     with BundleWriter(path, "measured", "/far/away", [commit], "0.1.0") as writer:
         for kind, found in outcome(tmp_path).items():
-            writer.add(Order(kind, "/far/away", SHA, "probe", {"suite": "quick"}), found, NOW, NOW)
+            writer.add(JobRequest(JobKind(kind), "/far/away", SHA, "probe"), found, NOW, NOW)
     return path
 
 
@@ -113,9 +107,7 @@ def test_what_goes_in_comes_out(bundle: Path, tmp_path: Path) -> None:
         assert profile.path is not None
         assert gzip.decompress(Path(profile.path).read_bytes()) == TRACE
         assert profile.kernels == expected["profile"].findings[0].profile.kernels  # type: ignore[union-attr]
-        (row,) = run_outcome(reader.extract(runs[1].outcome, out)).results
-        assert row.trace is not None
-        assert (row.trace.summary, row.trace.report) == ({"calls": 2, "sequence": [["kernel", 5.0]]}, b"report")
+        assert (profile.summary, profile.report) == ({"calls": 2, "sequence": [["kernel", 5.0]]}, "cmVwb3J0")
 
 
 def test_an_error_leaves_no_file(tmp_path: Path) -> None:
@@ -139,6 +131,7 @@ def test_import_records_everything_once(bundle: Path, database: Database) -> Non
         assert (point.median_ns, point.count, point.bound) == (1000.8, 2, "copy")
         # 64 bytes at 1e12 bytes per second take 0.064 ns.
         assert point.roofline_share == pytest.approx(0.064 / 1000.8)
+        assert s.scalars(select(TraceRecord.report)).one() == b"report"
         assert b"".join(iter_trace_json(s, s.scalars(select(TraceRecord.id)).one())) == TRACE
 
 
@@ -218,6 +211,12 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     ),
     "trace outside": (edit(PROFILE, "outcome", "findings", 0, "profile", "path", value="/etc/passwd"), "/etc/passwd"),
     "nested": (lambda members: members.update({BENCH: b"[" * 10**5}), "nested|damaged|cannot be used"),
+    "spec field": (edit(BENCH, "order", "spec", "surprise", value=1), "order.spec: unknown field 'surprise'"),
+    "spec type": (edit(BENCH, "order", "spec", "variants", value="v1"), "order.spec.variants: expected a list"),
+    "plan": (edit(PROFILE, "order", "spec", "profile", value={"wait": "3"}), "order.spec.profile.wait: expected int"),
+    "plan field": (edit(PROFILE, "order", "spec", "profile", value={"pause": 3}), "order.spec.profile: unknown field"),
+    "budget": (edit(BENCH, "order", "spec", "budget_ns", value=10**400), "order.spec.budget_ns: expected an integer"),
+    "sanitizer": (edit(BENCH, "order", "spec", "sanitize", value="magic"), "order.spec.sanitize is 'magic'"),
     "case": (edit(BENCH, "outcome", "findings", 0, "case", value="n=9,f32,fwd"), "no catalogue names the case"),
 }
 
@@ -229,6 +228,18 @@ def test_forged_files_are_refused_and_leave_nothing(bundle: Path, database: Data
     with pytest.raises(BundleError, match=words):
         import_bundle(database, forged)
     assert_empty(database)
+
+
+def test_a_plan_that_is_not_whole_takes_defaults(bundle: Path, database: Database) -> None:
+    forged = rewrite(bundle, edit(PROFILE, "order", "spec", "profile", value={"wait": 3}), resign=True)
+    import_bundle(database, forged)
+    with database.session() as s:
+        job = s.scalars(select(JobRecord).where(JobRecord.kind == "profile")).one()
+        assert job.spec.profile == ProfilePlan(wait=3)
+        detail = read_job(s, job.id)
+    assert detail is not None
+    assert "--profile 3,1,2,1" in detail.replay
+    assert "--profile 3,1,2,1" in detail.results[0].replay
 
 
 def test_a_changed_member_is_noticed(bundle: Path, database: Database) -> None:

@@ -13,9 +13,10 @@ import pytest
 from tests.rewording import Switch
 from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
-from warpwatch.contract.outcome import Order, Outcome
-from warpwatch.contract.protocol import CaseEntry, OperatorEntry
-from warpwatch.contract.words import Reason, Status
+from warpwatch.contract.catalogue import CaseEntry, OperatorEntry
+from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.settings import Settings
 from warpwatch.worker import comparison
 from warpwatch.worker.checkout import Host, Tools
@@ -54,8 +55,8 @@ def good(repository: Repository) -> str:
     return repository.commit("good", probes.files())
 
 
-def order(repository: Repository, sha: str, kind: str = "check", **spec: object) -> Order:
-    return Order(kind, repository.url, sha, "probe", {"suite": "quick", **spec})
+def order(repository: Repository, sha: str, kind: str = "check", **spec: object) -> JobRequest:
+    return JobRequest(JobKind(kind), repository.url, sha, "probe", JobSpec.from_stored(spec))
 
 
 def test_edge_cases_are_checked_along_and_not_timed() -> None:
@@ -63,7 +64,7 @@ def test_edge_cases_are_checked_along_and_not_timed() -> None:
     entry = OperatorEntry("probe", "", [], cases)
 
     def chosen(kind: str, **spec: object) -> list[str]:
-        return [case.key for case in choose_cases(entry, dict(spec), kind)]
+        return [case.key for case in choose_cases(entry, JobSpec.from_stored(spec), kind)]
 
     assert chosen("check", suite="quick") == ["quick", "edge"]
     assert chosen("check", suite="full") == ["full", "edge"]
@@ -71,7 +72,7 @@ def test_edge_cases_are_checked_along_and_not_timed() -> None:
     assert chosen("check", suite="quick", cases=["full"]) == ["full"]
 
 
-def run(order: Order, tools: Tools, tmp_path: Path, diary: Diary | None = None) -> Outcome:
+def run(order: JobRequest, tools: Tools, tmp_path: Path, diary: Diary | None = None) -> Outcome:
     traces = tmp_path / "traces"
     traces.mkdir(exist_ok=True)
     return execute(order, tools, diary or Diary(), traces)
@@ -229,7 +230,7 @@ def test_a_compile_error_costs_the_native_variants_only(repository: Repository, 
     ("change", "words"),
     [
         ({"operator": "no_such_operator"}, "no operator 'no_such_operator'"),
-        ({"spec": {"variants": ["no_such_variant"]}}, "none of the variants"),
+        ({"spec": JobSpec(variants=["no_such_variant"])}, "none of the variants"),
         ({"sha": "0" * 40}, "0000000"),
         ({"url": "/no/such/repository"}, "no/such/repository"),
     ],

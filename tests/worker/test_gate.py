@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from tests.builders import Lab, make_repository
 from tests.worker.conftest import Diary
-from warpwatch.contract.protocol import CanaryReply
+from warpwatch.contract.messages import CanaryReply
 from warpwatch.contract.words import Reason, Status
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, RunRecord

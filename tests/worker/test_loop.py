@@ -18,6 +18,7 @@ from sqlalchemy import select, text
 
 from tests.conftest import FAST_AND_FORGETFUL
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.contract.spec import JobSpec
 from warpwatch.db import embedded, migrate, registry, submissions
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, ResultRecord, RunLogRecord, RunRecord
@@ -91,9 +92,7 @@ class Fleet:
         return worker
 
     def submit(self, variant: str) -> int:
-        job = submissions.NewJob(
-            "check", self.commit_id, self.operator_id, self.device_id, {"suite": "quick", "variants": [variant]}
-        )
+        job = submissions.NewJob("check", self.commit_id, self.operator_id, self.device_id, JobSpec(variants=[variant]))
         with self.database.session() as s:
             submission = submissions.create_submission(s, submissions.NewSubmission(self.repository_id, {}, [job]))
             return s.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission)).one()

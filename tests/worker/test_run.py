@@ -4,7 +4,6 @@ database."""
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from sqlalchemy import func, select
 
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.db.models import CommitRecord, ResultRecord, TraceRecord
-from warpwatch.db.reads.replay import run_command
 from warpwatch.worker.bundle import BundleReader
 from warpwatch.worker.devices import choose_device, find_devices
 
@@ -93,7 +92,7 @@ def test_a_replay_command_works_as_typed(repository: Repository, tmp_path: Path)
     identify(home)
     sha = repository.commit("good", probes.files())
     for variant, code in (("wrong", 1), ("ok", 0)):
-        program, *words = shlex.split(run_command(sha, "check", "probe", variant, CASE, "cpu", {"seed": 5}))
+        program, *words = JobSpec(seed=5).of_cell(variant, CASE).to_command("check", sha, "probe", "cpu")
         assert program == "warpwatch"
         values = {"WARPWATCH_HOME": str(home), "COLUMNS": "200"}
         run = subprocess.run(

@@ -1,27 +1,83 @@
-"""How profiles and sanitizers are asked for on the command line."""
+"""Options that `warpwatch run` and `warpwatch submit` share, as values of JobSpec."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import typer
 
-NAMES = ("wait", "warm_up", "active", "repeat")
+from warpwatch.contract.spec import PLAN_LIMITS, JobSpec, KnownNames, ProfilePlan
+from warpwatch.contract.words import JobKind
+
 HELP = "Calls a profile skips, warms up with and records, and how often: WAIT,WARM_UP,ACTIVE[,REPEAT], such as 3,1,4."
 SANITIZE_HELP = "Check under memcheck, racecheck or initcheck (GPU) or address (CPU, native code)."
 COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
+BUDGET_HELP = "Milliseconds to spend on timing one variant on one case."
+KNOWN_HELP = "Variants that an earlier commit had: they get the status of a commit that does not load."
 
 
-def profile_plan(words: str | None, counters: bool) -> dict[str, int | bool]:
-    """What is different from the default plan (see contract.protocol.ProfilePlan); typer.BadParameter for what is no
-    plan."""
-    plan: dict[str, int | bool] = {"counters": True} if counters else {}
+def profile_plan(words: str | None, counters: bool) -> ProfilePlan:
+    """The plan of --profile and --counters, its other numbers at their defaults; typer.BadParameter when `words` are
+    no plan."""
     if words is None:
-        return plan
+        return ProfilePlan(counters=counters)
     numbers = words.split(",")
     if len(numbers) not in (3, 4) or not all(number.strip().isdigit() for number in numbers):
         raise typer.BadParameter(
             f"{words!r} is no plan; give three or four numbers such as 3,1,4", param_hint="--profile"
         )
-    return plan | {name: int(number) for name, number in zip(NAMES, numbers, strict=False)}
+    plan: dict[str, Any] = {name: int(number) for name, number in zip(PLAN_LIMITS, numbers, strict=False)}
+    return replace(ProfilePlan(counters=counters), **plan)
+
+
+def split(values: list[str], separator: str | None = ",") -> list[str]:
+    """The parts of all values of one option; a separator of None means blanks."""
+    return [part.strip() for value in values for part in value.split(separator) if part.strip()]
+
+
+def budget_ns(budget_ms: float | None) -> int | None:
+    """Nanoseconds of --budget-ms; typer.BadParameter below 1 ns."""
+    if budget_ms is None:
+        return None
+    if round(budget_ms * 1e6) < 1:
+        raise typer.BadParameter(f"{budget_ms:g} ms is no time; give a positive number", param_hint="--budget-ms")
+    return round(budget_ms * 1e6)
+
+
+def parse_pairs(values: list[str]) -> list[tuple[str, str]]:
+    """(variant, case) of every --pairs; typer.BadParameter for a value that is not VARIANT:CASE."""
+    pairs = []
+    for text in split(values, None):
+        variant, colon, case = text.partition(":")
+        if not (variant and colon and case):
+            raise typer.BadParameter(f"{text!r} is not VARIANT:CASE, such as v1:n=1024,f32,fwd", param_hint="--pairs")
+        pairs.append((variant, case))
+    return pairs
+
+
+def pairs_of(spec: JobSpec) -> list[tuple[str, str]]:
+    """What a comparison measures: the pairs, or every variant on every case where both are named; ValueError where
+    neither is so."""
+    if spec.pairs is None and not (spec.variants and spec.cases):
+        raise ValueError("kind compare needs --pairs, or both --variants and --cases")
+    return spec.pairs or [(variant, case) for case in spec.cases or () for variant in spec.variants or ()]
+
+
+def known_names(variants: list[str], cases: list[str]) -> KnownNames | None:
+    """The names of --known-variants and --known-cases; None where both are absent."""
+    return KnownNames(split(variants), split(cases, None)) if variants or cases else None
+
+
+def parse_kinds(text: str, has_base: bool) -> list[JobKind]:
+    """The kinds of --kinds; ValueError for one that does not exist, and for compare without --base."""
+    names = split([text])
+    unknown = [name for name in names if name not in list(JobKind)]
+    if unknown:
+        raise ValueError(f"there is no kind {unknown[0]!r}; choose from {', '.join(JobKind)}")
+    if has_base != (JobKind.COMPARE in names):
+        raise ValueError("--kinds compare and --base COMMIT go together: give both or neither")
+    return [JobKind(name) for name in names]
 
 
 def expect_sanitizer(name: str | None, kinds: list[str]) -> None:

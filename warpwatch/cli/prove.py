@@ -13,7 +13,7 @@ from warpwatch.cli import app
 from warpwatch.settings import SettingError, load_settings
 
 if TYPE_CHECKING:
-    from warpwatch.contract.protocol import Environment
+    from warpwatch.contract.environment import Environment
     from warpwatch.worker.checkout import Tools
     from warpwatch.worker.proving import Proof
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -20,34 +20,47 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from warpwatch import __version__, git
 from warpwatch.cli import app, plans
+from warpwatch.contract.measurement import ROUNDS
+from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
+from warpwatch.contract.words import JobKind
 from warpwatch.project import ProjectError
 from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
-    from warpwatch.contract.outcome import Finding, Order, Outcome
+    from warpwatch.contract.outcome import Comparison, Finding, Outcome
     from warpwatch.worker.bundle import BundleWriter
     from warpwatch.worker.checkout import Tools
 
 KINDS = ("check", "bench", "profile")
+"""What is done where --kinds is not given; compare needs --base."""
 INTERRUPTED = "interrupted"
 _FINE = ("ok", "unsupported", "skipped")
-"""Statuses that are no fault of the code measured."""
+"""Statuses that are no failure of the code measured."""
 console = Console()
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What the command line asks for; None means all."""
+    """What the command line asks for. operators: None means all. base: the commit that comparisons measure beside
+    each of the others."""
 
     operators: list[str] | None
-    kinds: list[str]
-    suite: str
-    variants: list[str] | None
-    cases: list[str] | None
+    kinds: list[JobKind]
     traces: int
-    profile: dict[str, int | bool]
-    seed: int
-    sanitize: str | None
+    spec: JobSpec
+    base: str | None = None
+
+    def spec_of(self, kind: JobKind) -> JobSpec:
+        """The specification of one kind of job: without what means nothing to it; a profile takes the first case where
+        neither cases nor a limit are named."""
+        usual = 1 if kind == JobKind.PROFILE and self.spec.cases is None else None
+        limit = usual if self.spec.case_limit is None else self.spec.case_limit or None
+        spec = replace(self.spec, case_limit=limit)
+        if kind not in (JobKind.PROFILE, JobKind.COMPARE):
+            spec = replace(spec, profile=USUAL_PLAN)
+        if kind == JobKind.COMPARE:
+            return replace(spec, pairs=plans.pairs_of(spec))
+        return replace(spec, rounds=None, pairs=None)
 
 
 @app.command()
@@ -57,54 +70,65 @@ def run(
     repository: str = typer.Option(".", help="Checkout or address of the repository."),
     operators: str | None = typer.Option(None, help="Operators, separated by commas; all by default."),
     suite: str = typer.Option("quick", help="quick or full."),
-    kinds: str = typer.Option(",".join(KINDS), help="What to do, separated by commas."),
+    kinds: str = typer.Option(",".join(KINDS), help="check, bench, profile, compare; separated by commas."),
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
-    variants: str | None = typer.Option(None, help="Variants, separated by commas; all by default."),
-    cases: str | None = typer.Option(None, help="Case keys, separated by blanks; overrides the suite."),
-    traces: int = typer.Option(
-        1000, min=0, help="Keep at most so many traces. Profiles take the first case that was chosen."
+    variants: list[str] = typer.Option([], help="Separated by commas; all by default."),
+    cases: list[str] = typer.Option([], help="Case keys, separated by blanks; they replace the suite."),
+    case_limit: int | None = typer.Option(
+        None, min=0, help="Take so many cases of the suite; 0 means all, which is the default except for profiles."
     ),
+    traces: int = typer.Option(1000, min=0, help="Keep at most so many traces."),
     profile: str | None = typer.Option(None, help=plans.HELP),
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     seed: int = typer.Option(0, help="Seed of the inputs."),
+    budget_ms: float | None = typer.Option(None, help=plans.BUDGET_HELP),
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
+    base: str | None = typer.Option(None, help="The commit that kind compare measures beside each of the others."),
+    rounds: int | None = typer.Option(None, min=1, help=f"Paired rounds of a comparison; {ROUNDS} by default."),
+    pairs: list[str] = typer.Option(
+        [], help="VARIANT:CASE to compare, separated by blanks; by default --variants on --cases."
+    ),
+    known_variants: list[str] = typer.Option([], help=plans.KNOWN_HELP),
+    known_cases: list[str] = typer.Option([], help="The same for cases, separated by blanks."),
 ) -> None:
     """Measure commits here and now: needs git, torch and a compiler, but no server, database or network."""
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.reporter import CannotRunError
 
-    plan = plans.profile_plan(profile, counters)
-    wish = RunRequest(
-        _words(operators),
-        _words(kinds) or list(KINDS),
-        suite,
-        _words(variants),
-        cases.split() if cases else None,
-        traces,
-        plan,
-        seed,
-        sanitize,
+    spec = JobSpec(
+        suite=suite,
+        variants=plans.split(variants) or None,
+        cases=plans.split(cases, None) or None,
+        case_limit=case_limit,
+        seed=seed,
+        budget_ns=plans.budget_ns(budget_ms),
+        rounds=rounds,
+        pairs=plans.parse_pairs(pairs) or None,
+        profile=plans.profile_plan(profile, counters),
+        sanitize=sanitize,
+        known=plans.known_names(known_variants, known_cases),
     )
     try:
-        unknown = [kind for kind in wish.kinds if kind not in KINDS]
-        if unknown:
-            raise ValueError(f"there is no kind {unknown[0]!r}; choose from {', '.join(KINDS)}")
-        plans.expect_sanitizer(sanitize, wish.kinds)
-        raise typer.Exit(_run(load_settings(), wish, choose_device(device), repository, commits, output))
+        chosen = plans.parse_kinds(kinds, base is not None)
+        plans.expect_sanitizer(sanitize, [*chosen])
+        request = RunRequest(plans.split([operators or ""]) or None, chosen, traces, spec, base)
+        raise typer.Exit(_run(load_settings(), request, choose_device(device), repository, commits, output))
     except (git.GitError, ProjectError, SettingError, CannotRunError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
-def _run(settings: Settings, wish: RunRequest, device: str, repository: str, commits: str, output: Path) -> int:
+def _run(settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path) -> int:
     from warpwatch.worker.bundle import BundleWriter
     from warpwatch.worker.checkout import Host, Tools
 
     url, shas = _find_commits(settings, repository, commits)
+    base_sha = _find_commits(settings, repository, request.base)[1][0] if request.base else None
     mirror = git.update_mirror(url, settings.home)
-    infos = [git.describe(mirror, sha) for sha in shas]
+    infos = [git.describe(mirror, sha) for sha in dict.fromkeys([*shas, *filter(None, [base_sha])])]
     name = Path(url).name.removesuffix(".git") or "repository"
     tools = Tools(Host(settings, device))
+    tally = Tally()
     console.print(f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}", highlight=False)
     try:
         with (
@@ -112,14 +136,15 @@ def _run(settings: Settings, wish: RunRequest, device: str, repository: str, com
             _progress() as progress,
             _interruptible(progress),
         ):
-            tally = _measure(wish, mirror, url, shas, tools, bundle, progress)
+            jobs = [job for sha in shas for job in _requests(request, mirror, url, sha, base_sha, tally)]
+            _measure(request, jobs, tools, bundle, progress, tally)
     finally:
         tools.close()
     return _summarise(tally, output)
 
 
 def _find_commits(settings: Settings, repository: str, commits: str) -> tuple[str, list[str]]:
-    """The repository's address and the commits. In a checkout the words mean what they mean there, HEAD above all."""
+    """The repository's address and the commits. In a checkout, refs such as HEAD are resolved there."""
     if Path(repository).is_dir():
         root = Path(git.git("rev-parse", "--show-toplevel", cwd=Path(repository)).strip())
         url = str(root)
@@ -130,7 +155,7 @@ def _find_commits(settings: Settings, repository: str, commits: str) -> tuple[st
 
 
 def _address(url: str) -> str:
-    """Where others find the repository: a checkout's origin, without any password in it, else what was given."""
+    """The address under which others reach the repository: a checkout's origin without a password, else `url`."""
     if not Path(url).is_dir():
         return url
     try:
@@ -142,7 +167,7 @@ def _address(url: str) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of it: statuses counted, and the jobs that could not run at all."""
+    """Counts of statuses, and the jobs that could not run at all."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -150,49 +175,50 @@ class Tally:
 
 
 def _measure(
-    wish: RunRequest,
-    mirror: Path,
-    url: str,
-    shas: list[str],
+    request: RunRequest,
+    jobs: list[JobRequest],
     tools: Tools,
     bundle: BundleWriter,
     progress: _RunProgress,
-) -> Tally:
+    tally: Tally,
+) -> None:
     from warpwatch.worker.execution import execute
     from warpwatch.worker.reporter import CannotRunError, Stopped
 
-    tally = Tally()
-    known: dict[str, dict[str, list[str]]] = {}
-    orders = [order for sha in shas for order in _orders(wish, mirror, url, sha, tally)]
-    for number, order in enumerate(orders):
-        progress.job(number, len(orders), f"{order.sha[:9]} {order.operator} {order.kind}")
-        if order.kind == "profile" and bundle.traces >= wish.traces:
+    # What an operator had at the last commit that could be measured; without it, what the command line names.
+    known: dict[str, KnownNames] = {}
+    for number, job in enumerate(jobs):
+        progress.job(number, len(jobs), f"{job.sha[:9]} {job.operator} {job.kind}")
+        if job.kind == JobKind.PROFILE and bundle.traces >= request.traces:
             continue
         folder = Path(tempfile.mkdtemp(prefix="warpwatch-traces-"))
         started = datetime.now(UTC)
         try:
-            asked = replace(order, spec={**order.spec, "known": known.get(order.operator)})
+            informed = replace(job, spec=replace(job.spec, known=known.get(job.operator, job.spec.known)))
             try:
-                found: Outcome | None = execute(asked, tools, progress, folder)
+                outcome: Outcome | None = execute(informed, tools, progress, folder)
             except Stopped as stopped:
-                tally.interrupted, found = True, stopped.outcome
-            if found is not None:
-                outcome = _few_traces(found, wish.traces - bundle.traces)
-                bundle.add(order, outcome, started, datetime.now(UTC))
-                tally.statuses.update(str(finding.status) for finding in outcome.findings)
-                known[order.operator] = _names(outcome.findings)
+                tally.interrupted, outcome = True, stopped.outcome
+            if outcome is not None:
+                bundle.add(job, _few_traces(outcome, request.traces - bundle.traces), started, datetime.now(UTC))
+                results: list[Finding | Comparison] = [*outcome.findings, *outcome.comparisons]
+                tally.statuses.update(str(result.status) for result in results)
+                known[job.operator] = KnownNames(
+                    list(dict.fromkeys(result.variant for result in results)),
+                    list(dict.fromkeys(result.case for result in results)),
+                )
         except CannotRunError as error:
-            tally.problems.append(f"{order.sha[:9]} {order.operator} {order.kind}: {error}")
+            tally.problems.append(f"{job.sha[:9]} {job.operator} {job.kind}: {error}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if tally.interrupted:
             break
-    return tally
 
 
-def _orders(wish: RunRequest, mirror: Path, url: str, sha: str, tally: Tally) -> Iterator[Order]:
+def _requests(
+    request: RunRequest, mirror: Path, url: str, sha: str, base_sha: str | None, tally: Tally
+) -> Iterator[JobRequest]:
     """Every job of one commit: one per operator and kind."""
-    from warpwatch.contract.outcome import Order
     from warpwatch.worker.checkout import read_project
 
     try:
@@ -200,36 +226,27 @@ def _orders(wish: RunRequest, mirror: Path, url: str, sha: str, tally: Tally) ->
     except ProjectError as error:
         tally.problems.append(f"{sha[:9]}: {error}")
         return
-    spec: dict[str, Any] = {"suite": wish.suite, "variants": wish.variants, "cases": wish.cases, "seed": wish.seed}
-    spec |= {"sanitize": wish.sanitize} if wish.sanitize else {}
     for operator in git.operator_names(mirror, sha, project.operators):
-        if wish.operators is None or operator in wish.operators:
-            for kind in wish.kinds:
-                own = {"case_limit": 1, "profile": wish.profile} if kind == "profile" else {}
-                yield Order(kind, url, sha, operator, spec | own)
+        if request.operators is None or operator in request.operators:
+            for kind in request.kinds:
+                base = base_sha if kind == JobKind.COMPARE else None
+                yield JobRequest(kind, url, sha, operator, request.spec_of(kind), base)
 
 
-def _few_traces(outcome: Outcome, left: int) -> Outcome:
-    """The outcome with at most `left` of its traces, the first ones."""
+def _few_traces(outcome: Outcome, limit: int) -> Outcome:
+    """The outcome with at most `limit` of its traces, the first ones."""
     findings = []
     for finding in outcome.findings:
         if finding.profile is not None and finding.profile.path is not None:
-            left -= 1
-            if left < 0:
+            limit -= 1
+            if limit < 0:
                 finding = replace(finding, profile=replace(finding.profile, path=None))
         findings.append(finding)
     return replace(outcome, findings=findings)
 
 
-def _names(findings: list[Finding]) -> dict[str, list[str]]:
-    return {
-        "variants": list(dict.fromkeys(finding.variant for finding in findings)),
-        "cases": list(dict.fromkeys(finding.case for finding in findings)),
-    }
-
-
 def _summarise(tally: Tally, output: Path) -> int:
-    """Says what came of it; 0 when all is well, 1 when something was found wrong, 2 when something could not run."""
+    """Prints the counts; returns 0 when all is well, 1 when something is wrong, 2 when something could not run."""
     for problem in tally.problems:
         console.print(f"could not run: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(tally.statuses.items()))
@@ -241,10 +258,6 @@ def _summarise(tally: Tally, output: Path) -> int:
     if tally.problems or tally.interrupted or not tally.statuses:
         return 2
     return int(any(status not in _FINE for status in tally.statuses))
-
-
-def _words(text: str | None) -> list[str] | None:
-    return [word.strip() for word in text.split(",") if word.strip()] if text else None
 
 
 class _RunProgress:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import getpass
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def submit(
     device: str = typer.Option("all", help="Key of a device, or cpu, cuda or all."),
     priority: int = typer.Option(0, help="-10 to 10; higher runs first."),
     seed: int = typer.Option(0, help="Seed of the inputs."),
+    budget_ms: float | None = typer.Option(None, help=plans.BUDGET_HELP),
     profile: str | None = typer.Option(None, help=plans.HELP),
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
@@ -81,15 +83,16 @@ def submit(
             "commits": _resolve(here, commit),
             "base": _resolve(here, base) if base and base not in RELATIVE else base,
             "branch": branch,
-            "kinds": _split(kinds),
-            "operators": _split(operators),
-            "variants": _split(variants),
+            "kinds": plans.split(kinds),
+            "operators": plans.split(operators),
+            "variants": plans.split(variants),
             "cases": cases,
             "suite": suite,
             "device": device,
             "priority": priority,
             "seed": seed,
-            "profile": plans.profile_plan(profile, counters),
+            "profile": asdict(plans.profile_plan(profile, counters)),
+            "budget_ms": None if budget_ms is None else round(budget_ms),
             "sanitize": sanitize,
             "skip_unchanged": skip_unchanged,
         }
@@ -150,10 +153,6 @@ def triage(
         body |= {name: value for name, value in named.items() if value}
         answer = client.post(f"/regressions/{regression}/triage", body)
         typer.echo(f"regression {regression} is {answer['regression']['state']}")
-
-
-def _split(values: list[str]) -> list[str]:
-    return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
 
 def _resolve(here: Path | None, ref: str) -> str:

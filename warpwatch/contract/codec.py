@@ -1,4 +1,5 @@
-"""Dataclasses of contract.protocol to and from JSON values; what comes from a child is checked field by field."""
+"""Dataclasses of the contract to and from JSON values. Reading checks every field, because a child process or a results
+file may hold anything."""
 
 from __future__ import annotations
 
@@ -11,17 +12,19 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 T = TypeVar("T")
 
 _hints = cache(get_type_hints)
-"""Working out what a field is annotated with takes longer than looking at its value."""
+"""Resolving a class's annotations takes longer than checking its values."""
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """A dataclass of this module as plain JSON values."""
+    """A dataclass of the contract as plain JSON values."""
     return asdict(value)
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """A dataclass of this module from plain JSON values; ValueError names a field that is missing, unknown or of the
-    wrong type."""
+    """A dataclass of the contract from plain JSON values; fields that are absent take their defaults.
+
+    Raises ValueError, which names the field that is missing, unknown or of a wrong type.
+    """
     decoded: T = _decode(kind, value, kind.__name__)
     return decoded
 
@@ -33,6 +36,12 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     if origin is list:
         _expect(isinstance(value, list), where, "a list", value)
         return [_decode(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if origin is tuple:
+        kinds = get_args(kind)
+        _expect(isinstance(value, list | tuple) and len(value) == len(kinds), where, f"{len(kinds)} values", value)
+        return tuple(
+            _decode(inner, item, f"{where}[{i}]") for i, (inner, item) in enumerate(zip(kinds, value, strict=True))
+        )
     if origin is dict:
         _expect(isinstance(value, dict), where, "an object", value)
         inner = get_args(kind)[1]
@@ -66,6 +75,8 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
         _expect(value in list(kind), where, f"one of {', '.join(kind)}", value)
         return kind(value)
     _expect(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)), where, kind.__name__, value)
+    if kind is int:
+        _expect(-(2**63) <= value < 2**63, where, "an integer of 64 bits", value)
     return value
 
 

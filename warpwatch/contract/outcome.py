@@ -1,35 +1,18 @@
-"""What one job is asked to do and what it found, in plain data: written into bundles as JSON, into the database by
-worker.record."""
+"""The results of one job. Results files hold them as JSON, the database in its tables (db.results)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from warpwatch.contract.protocol import BenchReply, BuildReply, Catalogue, CheckReply, Environment, ProfileReply
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
 from warpwatch.contract.words import Reason, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """One job: `kind` (check | bench | profile | compare) of one operator at one commit.
-
-    spec: suite ("quick" | "full"), variants and cases (lists or null: all), case_limit, seed, budget_ns, rounds and
-    pairs (compare), profile (contract.protocol.ProfilePlan as JSON), sanitize (a name of worker.sanitizers.TOOLS, for
-    checks), known ({"variants": […], "cases": […]}: what an earlier commit had, for a commit that does not even load).
-    """
-
-    kind: str
-    url: str
-    sha: str
-    operator: str
-    spec: dict[str, Any] = field(default_factory=dict)
-    base_sha: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
-    """How one variant fared on one case; the reply of the order's kind is set when the harness gave one."""
+    """The status of one variant on one case; the reply of the job's kind is set when the harness gave one."""
 
     variant: str
     case: str
@@ -60,9 +43,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything one job found.
+    """All results of one job.
 
-    peaks are the measured ceilings of the device, None where they could not be measured.
+    peaks: the measured ceilings of the device, see CeilingsReply; None where they could not be measured. findings and
+    build are of the job's commit; base_findings, the profiles of a comparison, are of its base.
     """
 
     environment: Environment

@@ -5,7 +5,8 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from warpwatch.contract.protocol import METRICS, BenchReply, Measurement, SampleReply
+from warpwatch.contract.measurement import METRICS, Measurement
+from warpwatch.contract.messages import BenchReply, SampleReply
 from warpwatch.contract.words import Status
 
 from .anticheat import expect_honest

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from warpwatch.contract.protocol import CanaryReply
+from warpwatch.contract.messages import CanaryReply
 from warpwatch.contract.words import Status
 
 from .ceilings import measure_canary

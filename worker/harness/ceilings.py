@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 import torch
 
-from warpwatch.contract.protocol import CeilingsReply
+from warpwatch.contract.messages import CeilingsReply
 from warpwatch.contract.words import Status
 
 from .inputs import DTYPES, precision_switches

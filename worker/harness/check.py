@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from warpwatch.contract.protocol import CheckReply, TensorError
+from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.words import Status
 
 from .failures import WrongResultError

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from warpwatch.contract.protocol import TensorError
+from warpwatch.contract.measurement import TensorError
 
 from .failures import WrongResultError
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from warpwatch.contract.protocol import Request
+from warpwatch.contract.messages import Request
 
 from .problem import CaseProblem
 from .rotation import Rotation

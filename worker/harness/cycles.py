@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import globaltimer, smid
 
-from warpwatch.contract.protocol import Counter
+from warpwatch.contract.measurement import Counter
 
 from .summary import summarize_counts
 from .timer_cuda import GraphTimer

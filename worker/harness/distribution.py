@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from warpwatch.contract.protocol import Distribution, Mode
+from warpwatch.contract.measurement import Distribution, Mode
 
 FEWEST = 20
 """Smaller sets of samples are not described."""

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from warpwatch.contract.protocol import PROTOCOL, Environment
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import PROTOCOL
 
 
 def read_environment(device: torch.device, threads: int, cores: int) -> Environment:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.contract.protocol import METRICS, SETUP, Counter, Measurement
+from warpwatch.contract.measurement import METRICS, SETUP, Counter, Measurement
 from warpwatch.operator import Cost, Operator, Variant, case
 
 from . import timer_cpu, timer_cuda, timer_kernel

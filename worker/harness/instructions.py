@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from warpwatch.contract.protocol import Counter
+from warpwatch.contract.measurement import Counter
 
 from .summary import summarize_counts
 

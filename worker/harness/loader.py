@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
-from warpwatch.contract.protocol import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
 from warpwatch.contract.words import Status
 from warpwatch.operator import CONTRACT, Case, Operator, Variant
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from warpwatch.contract.protocol import TensorError
+from warpwatch.contract.measurement import TensorError
 
 from .compare import Expected, compare, expect, expect_alike, explain, is_right
 from .failures import WrongResultError

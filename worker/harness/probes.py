@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
-from warpwatch.contract.protocol import Probe
+from warpwatch.contract.measurement import Probe
 from warpwatch.contract.words import Status
 
 from .compare import compare, explain, is_right

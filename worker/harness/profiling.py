@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from warpwatch.contract.protocol import ProfilePlan, ProfileReply, Request
+from warpwatch.contract.messages import ProfileReply, Request
+from warpwatch.contract.spec import PLAN_LIMITS, ProfilePlan
 from warpwatch.contract.words import Status
 
 from .counters import count_hardware
@@ -27,7 +28,6 @@ from .rotation import Rotation
 from .trace_events import CALL, read_recording
 from .trace_tables import kernel_table, runtime_calls
 
-LIMITS = {"wait": (0, 100), "warm_up": (0, 100), "active": (1, 100), "repeat": (1, 10)}
 _CHUNK = 2**20
 _TABLE_LIMIT = 16 * 2**20
 """Above this size of a trace in bytes, torch takes seconds to make its table."""
@@ -38,10 +38,10 @@ _HOST_CALLS, _HOST_NS = 20, 500_000_000
 def profile_problem(problem: CaseProblem, request: Request, output: Path) -> ProfileReply:
     """Profiles the calls of the request's plan on two alternating input sets; writes the compressed trace to `output`.
 
-    Raises ValueError for a plan outside LIMITS.
+    Raises ValueError for a plan outside PLAN_LIMITS.
     """
     plan = request.profile
-    for name, (low, high) in LIMITS.items():
+    for name, (low, high) in PLAN_LIMITS.items():
         value = getattr(plan, name)
         if not low <= value <= high:
             raise ValueError(f"a profile's {name} must be from {low} to {high}, not {value}")
@@ -59,7 +59,7 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path) -> Pro
         with plain.open("rb") as source, gzip.open(output, "wb", compresslevel=6) as target:
             shutil.copyfileobj(source, target, _CHUNK)
         recording = read_recording(plain)
-        plan_as_json = {name: getattr(plan, name) for name in (*LIMITS, "counters")}
+        plan_as_json = {name: getattr(plan, name) for name in (*PLAN_LIMITS, "counters")}
         summary = summarize(recording, kind) | extras | {"plan": plan_as_json}
         if host_times is not None:
             summary["host_timer"] = host_times
@@ -137,3 +137,4 @@ def _marked(problem: CaseProblem) -> Iterator[None]:
     nvtx = torch.cuda.nvtx.range(name) if problem.device.type == "cuda" else nullcontext()
     with torch.profiler.record_function(CALL), nvtx:
         yield
+

@@ -13,7 +13,7 @@ from typing import IO, Any
 import torch
 
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.protocol import (
+from warpwatch.contract.messages import (
     BenchReply,
     BuildReply,
     CanaryReply,

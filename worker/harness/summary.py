@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from warpwatch.contract.protocol import Counter, Measurement
+from warpwatch.contract.measurement import Counter, Measurement
 
 from .distribution import describe, effective_size
 

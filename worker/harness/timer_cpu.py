@@ -92,7 +92,7 @@ class CpuColdTimer(CpuHotTimer):
 
 
 def open_timer(problem: CaseProblem, seed: int, metric: str, budget_ns: int) -> CpuHotTimer:
-    """A warmed-up timer for one metric of contract.protocol.METRICS."""
+    """A warmed-up timer for one metric of contract.measurement.METRICS."""
     return (CpuColdTimer if metric == "cold" else CpuHotTimer)(problem, seed, budget_ns)
 
 

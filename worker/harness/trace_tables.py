@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from warpwatch.contract.protocol import TraceKernel
+from warpwatch.contract.measurement import TraceKernel
 
 from .occupancy import occupancy
 from .trace_events import Recording, Span

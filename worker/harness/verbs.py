@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from warpwatch import native
-from warpwatch.contract.protocol import (
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.messages import (
     BenchReply,
     BuildReply,
     CanaryReply,
-    Catalogue,
     CeilingsReply,
     CheckReply,
-    Environment,
     KernelResources,
     ProfileReply,
     Request,

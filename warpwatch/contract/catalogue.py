@@ -1,0 +1,44 @@
+"""What a commit has to measure: operators with their variants and cases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CaseEntry:
+    key: str
+    sizes: dict[str, Any]
+    precision: str
+    direction: str
+    layout: str
+    suites: list[str]
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariantEntry:
+    name: str
+    idea: str
+    outcome: str
+    devices: list[str]
+    native: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEntry:
+    """One operator of a commit. `error` is set, and the lists are empty, when its file does not load."""
+
+    name: str
+    summary: str
+    variants: list[VariantEntry]
+    cases: list[CaseEntry]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    contract: int
+    operators: list[OperatorEntry]

@@ -1,0 +1,120 @@
+"""Timings, counters and errors of one variant on one case. Durations are nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+PROTOCOL = "1"
+"""Version of how timings are taken; part of a series' key, so the timings of two versions are never one series."""
+METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "cold")}
+"""Metrics per kind of device, all in nanoseconds. Verdicts use the first one."""
+SETUP = "setup"
+"""Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
+ROUNDS = 12
+"""Paired rounds of a comparison that names no number: with fewer a small change cannot be told from noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """How one output or gradient differs from the float64 oracle.
+
+    name: "y", "y[1]", "grad x". norm, oracle_norm: Frobenius norms. relative: ‖out − oracle‖ / ‖oracle‖. absolute:
+    largest |out − oracle|, at worst_index. ulp: the same in units in the last place of the precision. torch_relative:
+    relative error of the reference run by torch in the same precision; None where it cannot run. tolerance: what
+    `relative` was held against. Errors that are infinite or NaN are given as the largest float, as JSON has neither.
+    """
+
+    name: str
+    right: bool
+    norm: float
+    oracle_norm: float
+    relative: float
+    absolute: float
+    ulp: float
+    torch_relative: float | None
+    tolerance: float
+    worst_index: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One further question of a check, asked after the plain runs were right.
+
+    name: "guard bands", "strided inputs", "offset inputs", "special values", "opcheck", "graph capture". status: ok |
+    wrong | refuses (an error that names contiguity, alignment or strides: no wrong answer) | skipped (message says
+    why).
+    """
+
+    name: str
+    status: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One of two speeds that samples fall into: its median, and its share of them."""
+
+    ns: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What a set of samples looks like besides its median.
+
+    drift: change from the first sample to the last over the median; drift_chance: how likely such a trend is where
+    there is none. modes: both modes of a bimodal set, the larger first, else none. autocorrelation: of neighbours, by
+    rank. outliers: share of samples far from every mode. effective: number of independent samples that would know the
+    median as well.
+    """
+
+    drift: float
+    drift_chance: float
+    modes: list[Mode]
+    autocorrelation: float
+    outliers: float
+    effective: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One metric of one variant on one case.
+
+    samples_ns: every kept sample, one call each, in the order they were taken. median_ns, low_ns, high_ns: median and
+    its 95 % interval, which is as wide as that many dependent samples leave it. noise: interquartile range over median.
+    dropped: samples not kept, `dropped_reason` says why. distribution: None for fewer than 20 samples.
+    """
+
+    metric: str
+    samples_ns: list[float]
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    noise: float
+    dropped: int = 0
+    dropped_reason: str = ""
+    distribution: Distribution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Something counted per call instead of timed: median with its 95 % interval, in `unit`, over `count` calls."""
+
+    unit: str
+    median: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceKernel:
+    """One row of a trace's kernel table; on the CPU the rows are torch operators. share is of the total time."""
+
+    name: str
+    calls: int
+    total_ns: float
+    mean_ns: float
+    share: float
+    details: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,162 @@
+"""Requests of the parent process to its child, and the replies, one JSON object per line.
+
+The parent writes requests to the child's standard input. The child writes replies and events to a descriptor of its own
+(its number is in WARPWATCH_REPLY_FD), so anything that kernel code prints goes to the log. Every request gets one reply
+with the same `id`; events (`"event": "progress"`) may come before it. Durations are nanoseconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from warpwatch.contract.measurement import Counter, Measurement, Probe, TensorError, TraceKernel
+from warpwatch.contract.spec import BUDGET_NS, USUAL_PLAN, ProfilePlan
+from warpwatch.contract.words import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    verb: catalogue | build | check | bench | profile | prepare | sample | finish | ceilings | canary | environment.
+    `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
+    A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
+    is shorter; rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
+    written to.
+    """
+
+    id: int
+    verb: str
+    operator: str | None = None
+    variant: str | None = None
+    case: str | None = None
+    seed: int = 0
+    budget_ns: int = BUDGET_NS
+    rounds: int = 1
+    output: str | None = None
+    profile: ProfilePlan = USUAL_PLAN
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """Static facts of one compiled kernel, from the compiler's own report, and the fingerprint of its machine code.
+
+    Code for the CPU has one entry per source file ("square.cpp", "x86-64") without registers. code_hash is "" where it
+    is unknown.
+    """
+
+    name: str
+    arch: str
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+    code_bytes: int = 0
+    code_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReply:
+    """status is ok, build_failed or skipped (the operator has no native sources).
+
+    seconds: what this took; compile_seconds: what compilers and linker took when the library was built, which may have
+    been before. code_hash: fingerprint of all machine code in the library, "" where it is unknown.
+    """
+
+    status: Status
+    message: str = ""
+    key: str = ""
+    cached: bool = False
+    seconds: float = 0.0
+    log: str = ""
+    resources: list[KernelResources] = field(default_factory=list)
+    compile_seconds: float = 0.0
+    code_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReply:
+    """status is wrong when a plain run or any probe is; message then begins with what found it."""
+
+    status: Status
+    message: str = ""
+    seed: int = 0
+    tensors: list[TensorError] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReply:
+    """flops and bytes are the case's cost.
+
+    health: "before", "after" (clocks, temperature, power and throttle reasons, or the load of a CPU), "empty_ns" (what
+    a call that does nothing takes by each metric), "notes" (what could not be measured, and why). counters:
+    "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile. A variant that
+    prepares has one more metric, `setup`.
+    """
+
+    status: Status
+    message: str = ""
+    flops: int = 0
+    bytes: int = 0
+    measurements: list[Measurement] = field(default_factory=list)
+    health: dict[str, Any] = field(default_factory=dict)
+    counters: dict[str, Counter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReply:
+    """One slice of an interleaved measurement: the primary metric's samples of this round.
+
+    metric: what was measured; not the device kind's first metric where a variant cannot be captured in a CUDA graph,
+    and only samples of one metric can be compared.
+    """
+
+    status: Status
+    message: str = ""
+    samples_ns: list[float] = field(default_factory=list)
+    metric: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReply:
+    """path: the gzip'ed Chrome trace.
+
+    size: its uncompressed length. runtime_calls: CUDA runtime call name to count per step.
+
+    summary: what else the trace says, as worker/harness/profile_summary.py lays it out. report: Nsight Compute's file
+    in base64.
+    """
+
+    status: Status
+    message: str = ""
+    path: str | None = None
+    size: int = 0
+    kernels: list[TraceKernel] = field(default_factory=list)
+    runtime_calls: dict[str, float] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    report: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingsReply:
+    """Measured peaks of the device: "copy" in bytes per second; "f32", "tf32", "bf16", "f64" in FLOP per second."""
+
+    status: Status
+    message: str = ""
+    peaks: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReply:
+    """Whether a device is fit to be measured on, as it is now and before anything is.
+
+    troubles: what speaks against it (busy, held back, too hot); empty when nothing does. rates: short runs of what the
+    ceilings are made of, by the same names and units. facts: what was looked at; "note" says what could not be.
+    """
+
+    status: Status
+    message: str = ""
+    troubles: list[str] = field(default_factory=list)
+    rates: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
