@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, Fresh, fresh_ones, open_verbs, serve
 from warpwatch.contract.protocol import Request
-from warpwatch.server.verdicts.paired import MORE_ROUNDS, ROUNDS, decide
+from warpwatch.server.verdicts.paired import decide
+from warpwatch.server.verdicts.thresholds import thresholds_of
 from warpwatch.worker.comparison import middle, turns_of, typical
 
 OPERATORS = {"cuda": "calibrated", "cpu": "product"}
@@ -44,10 +45,11 @@ Pairs = list[tuple[float, float]]
 
 def child(device: torch.device) -> None:
     verbs = open_verbs(ROOT / "bench" / "calibrated", device)
+    rounds = thresholds_of(device.type).rounds
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         reply = getattr(verbs, request["verb"])(
-            Request(0, operator=OPERATORS[device.type], budget_ns=BUDGET_NS, rounds=ROUNDS, **request), _silent
+            Request(0, operator=OPERATORS[device.type], budget_ns=BUDGET_NS, rounds=rounds, **request), _silent
         )
         return {"samples": reply.samples_ns, "metric": reply.metric, "message": reply.message}
 
@@ -119,9 +121,11 @@ def verdicts(pairs: Pairs, count: int, suspected: float, device_kind: str, may_s
             [base for base, _ in drawn], [head for _, head in drawn], "slower", suspected, device_kind
         ).decision
 
+    thresholds = thresholds_of(device_kind)
     for _ in range(count):
-        first = decision(ROUNDS)
-        said[decision(MORE_ROUNDS) if first == "unsure" and len(pairs) >= MORE_ROUNDS else first] += 1
+        first = decision(thresholds.rounds)
+        may_repeat = first == "unsure" and len(pairs) >= thresholds.more_rounds
+        said[decision(thresholds.more_rounds) if may_repeat else first] += 1
     return said
 
 

@@ -35,7 +35,8 @@ from bench.detectors.rules import LOOK_AHEAD, RULES, Detector, ours, suspicions
 from bench.detectors.series import GPU, SHAPES, Series, load_controls, synthesize, with_step
 from warpwatch.server.verdicts.changes import find_changes, span
 from warpwatch.server.verdicts.noise import Reading, detectable, is_blind, learn
-from warpwatch.server.verdicts.paired import ROUNDS, decide
+from warpwatch.server.verdicts.paired import decide
+from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 DATA = Path(__file__).parent / "data" / "h100-kernel-series.csv.gz"
 STEPS = (1.05, 1.10, 1.20)
@@ -125,7 +126,7 @@ def paired_normal(draw: random.Random, factor: float) -> list[tuple[float, float
     share, wider = PAIRED_OUTLIERS
     return [
         (1.0, factor * exp(draw.gauss(0, PAIRED_DEVIATION * (wider if draw.random() < share else 1))))
-        for _ in range(ROUNDS)
+        for _ in range(THRESHOLDS["cuda"].rounds)
     ]
 
 
@@ -134,7 +135,7 @@ def paired_measured(
 ) -> list[tuple[float, float]]:
     """Rounds of identical code as bench/trials.py measured them, of one of its cases; which side is which is drawn,
     too."""
-    drawn = draw.choices(draw.choice(rounds), k=ROUNDS)
+    drawn = draw.choices(draw.choice(rounds), k=THRESHOLDS["cuda"].rounds)
     return [(base, head * factor) for base, head in ((pair if draw.random() < 0.5 else pair[::-1]) for pair in drawn)]
 
 

@@ -15,8 +15,7 @@ from warpwatch.cli import app
 from warpwatch.cli.submit import FORMS
 from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS
 from warpwatch.server.threads.callbacks import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS
-from warpwatch.server.verdicts.held import LEAST_NS, WORTH_RATIO
-from warpwatch.server.verdicts.paired import CONFIRM_RATIO
+from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "ci.md").read_text()
@@ -68,10 +67,11 @@ def test_the_page_names_every_kind_form_and_number() -> None:
         assert kind == "accepted" or f"| {name} | {code} |" in PAGE
     assert all(f"`{form}`" in PAGE for form in FORMS)
     said = [
-        f"{100 * (CONFIRM_RATIO['cuda'] - 1):.1f} % (GPU)",
-        f"{100 * (CONFIRM_RATIO['cpu'] - 1):.0f} % (CPU)",
-        f"{LEAST_NS:.0f} ns",
+        f"{100 * (THRESHOLDS['cuda'].confirm_ratio - 1):.1f} % (GPU)",
+        f"{100 * (THRESHOLDS['cpu'].confirm_ratio - 1):.0f} % (CPU)",
+        f"{THRESHOLDS['cuda'].least_ns:.0f} ns",
     ]
-    said += [f"{100 * (WORTH_RATIO['cuda'] - 1):.0f} % on a GPU, {100 * (WORTH_RATIO['cpu'] - 1):.0f} % on a CPU"]
+    gpu, cpu = (100 * (THRESHOLDS[kind].same_ratio - 1) for kind in ("cuda", "cpu"))
+    said += [f"{gpu:.0f} % on a GPU, {cpu:.0f} % on a CPU"]
     said += [f"after {FIRST_PAUSE_SECONDS:.0f} s", f"{MAX_ATTEMPTS} times"]
     assert [words for words in said if words not in PAGE] == []

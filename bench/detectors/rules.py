@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warpwatch.server.verdicts.changes import find_changes
-from warpwatch.server.verdicts.noise import ALARM, SUSPICION, Reading
+from warpwatch.server.verdicts.noise import Reading
+from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 Signs = dict[int, int]
 """Indices of the first readings behind a change, and 1 for slower, -1 for faster."""
@@ -28,12 +29,18 @@ LEAST = 3
 
 def ours(readings: Sequence[Reading]) -> Signs:
     """Our rule for alarms without a comparison."""
-    return {change.head: 1 if change.ratio > 1 else -1 for change in find_changes(readings, "cuda", ALARM["cuda"])}
+    return {
+        change.head: 1 if change.ratio > 1 else -1
+        for change in find_changes(readings, "cuda", THRESHOLDS["cuda"].alarm)
+    }
 
 
 def suspicions(readings: Sequence[Reading]) -> Signs:
     """Our rule for what a comparison is to decide."""
-    return {change.head: 1 if change.ratio > 1 else -1 for change in find_changes(readings, "cuda", SUSPICION["cuda"])}
+    return {
+        change.head: 1 if change.ratio > 1 else -1
+        for change in find_changes(readings, "cuda", THRESHOLDS["cuda"].suspicion)
+    }
 
 
 def _values(readings: Sequence[Reading]) -> Vector:

@@ -11,7 +11,8 @@ from warpwatch.db.reads.history import list_readings
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.rows import ReadingRow
 from warpwatch.server.verdicts.changes import Change, find_changes
-from warpwatch.server.verdicts.noise import ALARM, Reading, detectable, learn, split_environments
+from warpwatch.server.verdicts.noise import Reading, detectable, learn, split_environments
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def learn_from(rows: Sequence[ReadingRow]) -> list[NoiseSummary]:
 
 
 def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, shas: dict[int, str]) -> NoiseSummary:
-    changes = find_changes(readings, device_kind, ALARM[device_kind])
+    changes = find_changes(readings, device_kind, thresholds_of(device_kind).alarm)
     level = median(one.median_ns for one in readings[changes[-1].head if changes else 0 :])
     noise = learn(readings, device_kind)
     return NoiseSummary(

@@ -13,9 +13,8 @@ from warpwatch.db.regressions import SeriesDecision
 from warpwatch.server.judge.dossier import CONFIRMING, RegressionContext
 from warpwatch.server.verdicts import paired
 from warpwatch.server.verdicts.paired import TimeDirection
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
-EXPECTED_RATIO = {"cuda": 1.01, "cpu": 1.03}
-"""Least change, per device kind, that rounds must hold not to dismiss a suspicion, however little history said."""
 _NOT_BUILT = "build_failed"
 
 
@@ -122,7 +121,8 @@ def _decide(
     if rounds is None or rounds.status != "ok":
         return SeriesDecision(member.series_id, Verdict.UNSURE)
     suspected = member.suspected_ratio if trial.purpose in CONFIRMING else member.ratio
-    least = EXPECTED_RATIO[kind] if direction == "slower" else 1 / EXPECTED_RATIO[kind]
+    expected_ratio = thresholds_of(kind).expected_ratio
+    least = expected_ratio if direction == "slower" else 1 / expected_ratio
     expected = (max if direction == "slower" else min)(least, suspected or least)
     said = paired.decide(rounds.base_ns, rounds.head_ns, direction, expected, kind)
     return SeriesDecision(member.series_id, Verdict(said.decision), said.ratio, said.low, said.high)

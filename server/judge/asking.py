@@ -12,7 +12,7 @@ from warpwatch.db.trials import NewTrial, ask
 from warpwatch.server.history.mirror import record
 from warpwatch.server.judge.answers import severity
 from warpwatch.server.judge.dossier import CONFIRMING, RegressionContext
-from warpwatch.server.verdicts.paired import ROUNDS
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 CONFIRM_PRIORITY = -1
 """Below ordinary work, which new commits are; db.trials.keep_share sees to it that trials get on all the same."""
@@ -20,8 +20,6 @@ CODE_PRIORITY = -2
 """Where no time stands out and only code has changed, nothing waits for the answer."""
 MAX_PAIRS = 6
 """Series that one suspicion is about; the most changed ones come first."""
-PLAIN_RATIO = {"cuda": 1.05, "cpu": 1.15}
-"""From this change on, per device kind, halving takes few rounds."""
 
 
 def ask_trial(
@@ -31,7 +29,7 @@ def ask_trial(
     base_sha: str,
     head_sha: str,
     members: list[MemberRow],
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
 ) -> None:
     """Asks for one trial of these series at two commits."""
     state = dossier.regression
@@ -48,7 +46,9 @@ def ask_trial(
             purpose=purpose,
             base_commit_id=ids[base_sha],
             head_commit_id=ids[head_sha],
-            spec=_check_spec(members) if dossier.is_broken else _compare_spec(members, rounds),
+            spec=_check_spec(members)
+            if dossier.is_broken
+            else _compare_spec(members, rounds or thresholds_of(state.device_kind).rounds),
             priority=CODE_PRIORITY if by_code else CONFIRM_PRIORITY,
         ),
     )
@@ -59,7 +59,7 @@ def ask_trial(
 
 def is_plain(members: list[MemberRow], device_kind: str) -> bool:
     """Whether every series changed by so much that few rounds show on which side of a commit the change lies."""
-    return bool(members) and all(severity(member.ratio) >= PLAIN_RATIO[device_kind] for member in members)
+    return bool(members) and all(severity(member.ratio) >= thresholds_of(device_kind).plain_ratio for member in members)
 
 
 def asked_before(dossier: RegressionContext, base_sha: str, head_sha: str) -> list[TrialState]:

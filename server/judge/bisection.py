@@ -19,7 +19,7 @@ from warpwatch.server.judge.asking import ask_trial, asked_before, is_plain, may
 from warpwatch.server.judge.dossier import RegressionContext, remark
 from warpwatch.server.judge.leftover import suspect_residual
 from warpwatch.server.verdicts import bisect as halving
-from warpwatch.server.verdicts.paired import FEW_ROUNDS, MORE_ROUNDS, ROUNDS
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,10 @@ def _halve(session: Session, dossier: RegressionContext, line: CommitRange) -> b
     if not may_ask(before):
         return False
     confirmed = dossier.having(Verdict.CONFIRMED)
-    few = FEW_ROUNDS if is_plain(confirmed, dossier.regression.device_kind) else ROUNDS
-    ask_trial(session, dossier, Purpose.BISECT, base, head, confirmed, MORE_ROUNDS if before else few)
+    kind = dossier.regression.device_kind
+    thresholds = thresholds_of(kind)
+    few = thresholds.few_rounds if is_plain(confirmed, kind) else thresholds.rounds
+    ask_trial(session, dossier, Purpose.BISECT, base, head, confirmed, thresholds.more_rounds if before else few)
     return True
 
 
@@ -121,7 +123,7 @@ def _proof(session: Session, dossier: RegressionContext, line: CommitRange) -> T
             Purpose.PROVE,
             *line.ends,
             dossier.having(Verdict.CONFIRMED),
-            MORE_ROUNDS if here else ROUNDS,
+            thresholds_of(dossier.regression.device_kind).more_rounds if here else None,
         )
         return None
     place = {sha: number for number, sha in enumerate(line.shas)}

@@ -13,7 +13,7 @@ from warpwatch.server.judge.answers import combine, evaluate_trial, severity
 from warpwatch.server.judge.asking import ask_trial
 from warpwatch.server.judge.bisection import bisect
 from warpwatch.server.judge.dossier import CONFIRMING, RegressionContext, open_context, remark
-from warpwatch.server.verdicts.paired import MORE_ROUNDS
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 
 def take_answer(session: Session, mirrors: Mirrors, trial: TrialState) -> None:
@@ -73,7 +73,8 @@ def _try_once_more(session: Session, dossier: RegressionContext) -> bool:
     if not unsure:
         # What could not be measured will not be by measuring for longer.
         return False
-    ask_trial(session, dossier, Purpose.RETRY, last.base_sha, last.head_sha, unsure, MORE_ROUNDS)
+    rounds = thresholds_of(dossier.regression.device_kind).more_rounds
+    ask_trial(session, dossier, Purpose.RETRY, last.base_sha, last.head_sha, unsure, rounds)
     return True
 
 

@@ -9,7 +9,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import SeriesDecision, SuspectedSeries, open_suspicion
 from warpwatch.server.judge.answers import TrialResult, evaluate_trial, severity
 from warpwatch.server.judge.dossier import RegressionContext
-from warpwatch.server.verdicts.paired import CONFIRM_RATIO
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 
 def suspect_residual(
@@ -70,6 +70,6 @@ def _left(
         )
     at_least = min(severity(whole.low), severity(whole.high))
     at_most = max(severity(found.low), severity(found.high)) if is_shown and found else 1.0
-    if at_least / at_most <= CONFIRM_RATIO[device_kind]:
+    if at_least / at_most <= thresholds_of(device_kind).confirm_ratio:
         return None
     return SuspectedSeries(member.series_id, whole.ratio / (found.ratio if is_shown and found and found.ratio else 1.0))

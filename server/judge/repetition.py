@@ -8,7 +8,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.submissions import may_repeat, repeat
 from warpwatch.server.verdicts.held import classify_pairs
-from warpwatch.server.verdicts.paired import MORE_ROUNDS
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 
 def repeat_unsure(session: Session, submission_id: int) -> None:
@@ -22,4 +22,6 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
         if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs)).told == "unsure"
     ]
     for job_id, group in groupby(sorted(unsure, key=lambda pair: pair.job_id), key=lambda pair: pair.job_id):
-        repeat(session, job_id, pairs=[[pair.cell.variant, pair.cell.case] for pair in group], rounds=MORE_ROUNDS)
+        pairs_of_job = list(group)
+        rounds = thresholds_of(pairs_of_job[0].cell.device_kind).more_rounds
+        repeat(session, job_id, pairs=[[pair.cell.variant, pair.cell.case] for pair in pairs_of_job], rounds=rounds)

@@ -20,8 +20,9 @@ from warpwatch.server.judge.asking import MAX_PAIRS
 from warpwatch.server.judge.code import CodeComparison
 from warpwatch.server.judge.confirmation import advance
 from warpwatch.server.judge.known import KnownRegressions
-from warpwatch.server.verdicts.changes import LEAST_BEFORE, find_changes
-from warpwatch.server.verdicts.noise import SUSPICION, Noise, Reading, is_blind, learn
+from warpwatch.server.verdicts.changes import find_changes
+from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 NEAR = 16
 """Readings from a new point within which it may have brought changes to light."""
@@ -84,14 +85,13 @@ class SeriesWindow:
             for one in find_changes(readings, self.device_kind)
             if here[0] - NEAR <= one.head <= here[-1] + NEAR
         }
-        least = self._least()
+        thresholds, least = thresholds_of(self.device_kind), self._least()
         for base, head in self.neighbours():
             ratio, before = head.median_ns / base.median_ns, sum(row.ordinal < head.ordinal for row in self.rows)
             is_jump = (
-                severity(ratio) > 1 + least
-                and abs(head.median_ns - base.median_ns) >= SUSPICION[self.device_kind].least_ns
+                severity(ratio) > 1 + least and abs(head.median_ns - base.median_ns) >= thresholds.suspicion.least_ns
             )
-            if is_jump and before < LEAST_BEFORE:
+            if is_jump and before < thresholds.level_readings:
                 found.setdefault((base.commit_id, head.commit_id), ratio)
         return {(base, head): ratio for (base, head), ratio in found.items() if base != head}
 
@@ -102,7 +102,7 @@ class SeriesWindow:
                 yield base, head
 
     def before_environment(self) -> ObservedReading | None:
-        """Where the series was measured last before its environment changed, if the new point is the first one since."""
+        """The last reading before the environment changed, if the new point is the first one since."""
         return self.elsewhere[-1] if self.elsewhere and self.levels[0].commit_id == self.commit_id else None
 
     def is_blind(self) -> bool:
@@ -110,7 +110,7 @@ class SeriesWindow:
         return is_blind(self._noise(), self.device_kind)
 
     def _least(self) -> float:
-        return expm1(SUSPICION[self.device_kind].threshold(self._noise().spread))
+        return expm1(thresholds_of(self.device_kind).suspicion.threshold(self._noise().spread))
 
     def _noise(self) -> Noise:
         return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.device_kind)

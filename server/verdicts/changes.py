@@ -20,17 +20,8 @@ from itertools import groupby
 from math import exp, hypot, log, pi, sqrt
 from statistics import median, median_high, median_low
 
-from warpwatch.server.verdicts.noise import (
-    ALARM,
-    PRIOR_BETWEEN,
-    PRIOR_WEIGHT,
-    SUSPICION,
-    Reading,
-    Rule,
-    deviation,
-    shrink,
-    width,
-)
+from warpwatch.server.verdicts.noise import PRIOR_WEIGHT, Reading, deviation, shrink, width
+from warpwatch.server.verdicts.thresholds import ShiftRule, thresholds_of
 
 BLOCK = 128
 """Commits after which the walk starts anew, one block ahead."""
@@ -40,8 +31,6 @@ LEVEL = 16
 """Readings of the past that the level is taken from: a slow drift is no change."""
 AFTER = 8
 """Readings from a change on that its new level is taken from, when there are so many."""
-LEAST_BEFORE = 3
-"""Readings without which there is no level to change from."""
 USUAL_WIDTH = 1.5
 """How many times the usual interval a reading may have; what is wider counts as uncertainty between runs."""
 SAME_LEVEL = 0.7, 1.3
@@ -60,7 +49,7 @@ LEAST_SHARE = 0.7
 class Change:
     """A change of level between two neighbouring readings: their indices, and head over base level.
 
-    score: its size over what ALARM asks for; from 1 on, history alone says that it is one.
+    score: its size over what the rule for alarms asks for; from 1 on, history alone says that it is one.
     """
 
     base: int
@@ -70,15 +59,15 @@ class Change:
 
 
 def find_changes(
-    readings: Sequence[Reading], device_kind: str, rule: Rule | None = None, around: int | None = None
+    readings: Sequence[Reading], device_kind: str, rule: ShiftRule | None = None, around: int | None = None
 ) -> list[Change]:
     """The changes in readings of one series in one environment, sorted by ordinal and order of measuring.
 
-    device_kind: cuda | cpu. rule: how large a shift must be; by default so small that a comparison has to confirm it
-    (SUSPICION), while ALARM is for verdicts from history alone. around: only what a reading at this ordinal may have
-    changed is looked for.
+    device_kind: cuda | cpu. rule: how large a shift must be. The default is the rule for suspicions, so small that a
+    comparison has to confirm it; the rule for alarms is for verdicts from history alone. around: only what a reading at
+    this ordinal may have changed is looked for.
     """
-    walk = _Walk(readings, device_kind, rule or SUSPICION[device_kind])
+    walk = _Walk(readings, device_kind, rule or thresholds_of(device_kind).suspicion)
     found: list[Change] = []
     for warm_up, first, end in _blocks(readings, around):
         found += [change for change in walk.changes(warm_up, end) if first <= change.head < end]
@@ -103,21 +92,22 @@ def _blocks(readings: Sequence[Reading], around: int | None) -> Iterator[tuple[i
 class _Walk:
     """A walk along readings in log time, which knows since when the level is what it is, and what noise to expect."""
 
-    def __init__(self, readings: Sequence[Reading], device_kind: str, rule: Rule) -> None:
+    def __init__(self, readings: Sequence[Reading], device_kind: str, rule: ShiftRule) -> None:
         self.lows = [log(one.low_ns) for one in readings]
         self.medians = [log(one.median_ns) for one in readings]
         self.highs = [log(one.high_ns) for one in readings]
         self.widths = [width(one) for one in readings]
         self.commits = [one.commit_id for one in readings]
         self.rule = rule
-        self.alarm = ALARM[device_kind]
-        self.usual = PRIOR_BETWEEN[device_kind], PRIOR_WEIGHT
+        thresholds = thresholds_of(device_kind)
+        self.alarm, self.level_readings = thresholds.alarm, thresholds.level_readings
+        self.usual = thresholds.prior_between, PRIOR_WEIGHT
         self.start, self.prior = 0, self.usual
 
     def changes(self, start: int, end: int) -> Iterator[Change]:
         """Changes with a head from `start` to `end`, each against the level since the one before it."""
         self.start, self.prior = start, self.usual
-        head, last = start + LEAST_BEFORE, len(self.commits)
+        head, last = start + self.level_readings, len(self.commits)
         while head < end:
             change = (
                 self._change_at(head, min(head + AFTER, last)) if self.commits[head] != self.commits[head - 1] else None
@@ -128,7 +118,7 @@ class _Walk:
             yield change
             past = self.medians[max(self.start, change.head - WINDOW) : change.head]
             self.prior = shrink(deviation(past), len(past), *self.prior), min(len(past) + self.prior[1], SETTLED)
-            self.start, head = change.head, change.head + LEAST_BEFORE
+            self.start, head = change.head, change.head + self.level_readings
 
     def _change_at(self, head: int, end: int) -> Change | None:
         """The change between the level before `head` and that of the readings from `head` to `end`; None when noise may

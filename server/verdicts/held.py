@@ -10,16 +10,13 @@ from statistics import NormalDist, median
 from typing import Literal
 
 from warpwatch.server.verdicts.noise import NORMAL_MAD
-from warpwatch.server.verdicts.paired import CONFIDENCE, CONFIRM_RATIO, median_interval
+from warpwatch.server.verdicts.paired import median_interval
+from warpwatch.server.verdicts.thresholds import thresholds_of
 
 PairOutcome = Literal["slower", "faster", "same", "unsure"]
 
-WORTH_RATIO = {"cuda": 1.02, "cpu": 1.05}
-"""A slow-down that has to be excluded before two commits are called the same, per device kind."""
 _OF_MEDIAN = 1.2533
 """Standard error of a median over that of a mean, of normal values."""
-LEAST_NS = 50.0
-"""Least absolute change: below it a timer, not a kernel, may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +37,25 @@ def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_ki
     interval has to lie.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
-    usual = median_interval(ratios)
+    thresholds = thresholds_of(device_kind)
+    usual = median_interval(ratios, thresholds.confidence)
     if usual is None:
         return PairVerdict("unsure")
-    least, strict = CONFIRM_RATIO[device_kind], _strict_interval(ratios, among)
-    is_large = abs(median(head_ns) - median(base_ns)) >= LEAST_NS
+    least = thresholds.confirm_ratio
+    strict = _strict_interval(ratios, (1 - thresholds.confidence) / max(among, 1))
+    is_large = abs(median(head_ns) - median(base_ns)) >= thresholds.least_ns
     told: PairOutcome = "same"
     if is_large and min(usual[0], strict[0]) > least:
         told = "slower"
     elif is_large and max(usual[1], strict[1]) < 1 / least:
         told = "faster"
-    elif usual[1] > WORTH_RATIO[device_kind] and (usual[1] - 1) * median(base_ns) >= LEAST_NS:
+    elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
         told = "unsure"
     return PairVerdict(told, median(ratios), *usual)
 
 
-def _strict_interval(ratios: Sequence[float], among: int) -> tuple[float, float]:
-    """The interval of the median at the confidence that so many comparisons ask for.
+def _strict_interval(ratios: Sequence[float], outside: float) -> tuple[float, float]:
+    """The interval of the median that misses it with the probability `outside`.
 
     Order statistics of a dozen rounds do not reach it, so it is taken from the scatter of the ratios' logarithms: their
     median absolute deviation, which a few disturbed rounds hardly move, and Student's distribution.
@@ -64,7 +63,7 @@ def _strict_interval(ratios: Sequence[float], among: int) -> tuple[float, float]
     logs = [log(ratio) for ratio in ratios]
     middle = median(logs)
     scatter = NORMAL_MAD * median(abs(value - middle) for value in logs)
-    reach = _student((1 - CONFIDENCE) / max(among, 1), len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs))
+    reach = _student(outside, len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs))
     return exp(middle - reach), exp(middle + reach)
 
 

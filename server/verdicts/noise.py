@@ -15,13 +15,12 @@ from itertools import pairwise
 from math import expm1, fsum, log, sqrt
 from statistics import median
 
+from warpwatch.server.verdicts.thresholds import thresholds_of
+
 NORMAL_MAD = 1.4826
 """Standard deviations in a median absolute deviation, of a normal distribution."""
 NORMAL_INTERVAL = 2 * 1.96
 """Standard deviations in a 95 % interval."""
-PRIOR_BETWEEN = {"cuda": 0.008, "cpu": 0.03}
-"""Deviation between runs that a series without history is taken to have, per device kind: the median of public H100
-series re-run on the same commit, and what two shared cores show."""
 PRIOR_WEIGHT = 2.0
 """How many readings that expectation is worth."""
 UNCERTAIN = 0.5
@@ -67,35 +66,6 @@ class Noise:
         return max(self.between, self.within)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a shift of log time must reach to count: `least` + `deviations` · s + `tail` · s², s being the deviation
-    between runs.
-
-    The square is there because noisy series have heavier tails than normal ones. least_ns: absolute floor, below which
-    a timer, not a kernel, may have changed. least_before: readings that a level must have before a few others can leave
-    it.
-    """
-
-    least: float
-    deviations: float
-    tail: float
-    least_ns: float = 50.0
-    least_before: int = 3
-
-    def threshold(self, deviation: float) -> float:
-        return self.least + self.deviations * deviation + self.tail * deviation**2
-
-
-ALARM = {"cuda": Rule(0.018, 2.0, 18.0, least_before=4), "cpu": Rule(0.04, 3.0, 18.0, least_ns=200.0, least_before=4)}
-"""For a verdict from history alone, per device kind: about one false alarm in 500 readings."""
-SUSPICION = {"cuda": Rule(0.010, 1.0, 8.0), "cpu": Rule(0.015, 1.0, 8.0, least_ns=200.0)}
-"""For what is worth a comparison, which then decides, per device kind: one reading in fifty."""
-WORTH_KNOWING = {"cuda": 0.02, "cpu": 0.03}
-"""Least change, per device kind, for which changed code is compared where the times of a series would not show it by
-themselves."""
-
-
 def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
     """The readings of each environment, in order of history: levels of two environments are never compared."""
     found: dict[int, list[Reading]] = defaultdict(list)
@@ -118,7 +88,9 @@ def learn(readings: Sequence[Reading], device_kind: str) -> Noise:
         differences += [difference] * (REPEAT_WEIGHT if before.commit_id == after.commit_id else 1)
     within = median(width(reading) for reading in readings) / NORMAL_INTERVAL if readings else 0.0
     seen = NORMAL_MAD * median(differences) if differences else 0.0
-    return Noise(shrink(seen, len(differences), PRIOR_BETWEEN[device_kind]), within, max(0, len(readings) - 1))
+    return Noise(
+        shrink(seen, len(differences), thresholds_of(device_kind).prior_between), within, max(0, len(readings) - 1)
+    )
 
 
 def shrink(seen: float, count: int, prior: float, weight: float = PRIOR_WEIGHT) -> float:
@@ -153,11 +125,11 @@ def detectable(noise: Noise, device_kind: str = "cuda", level_ns: float | None =
 
     level_ns: where the series is now, if the absolute floor is to count, too.
     """
-    rule = SUSPICION[device_kind]
+    rule = thresholds_of(device_kind).suspicion
     relative = expm1(rule.threshold(noise.spread) + BEYOND * noise.spread)
     return max(relative, rule.least_ns / level_ns) if level_ns else relative
 
 
 def is_blind(noise: Noise, device_kind: str) -> bool:
     """Whether a change that is worth knowing may hide in the times of a series. device_kind: cuda | cpu."""
-    return detectable(noise, device_kind) > WORTH_KNOWING[device_kind]
+    return detectable(noise, device_kind) > thresholds_of(device_kind).worth_comparing

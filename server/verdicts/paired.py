@@ -8,20 +8,15 @@ from math import comb
 from statistics import median
 from typing import Literal
 
+from warpwatch.server.verdicts.thresholds import thresholds_of
+
 TimeDirection = Literal["slower", "faster"]
 Decision = Literal["confirmed", "dismissed", "unsure"]
-
-CONFIRM_RATIO = {"cuda": 1.005, "cpu": 1.02}
-"""Least change that the whole interval of a comparison must lie beyond, per device kind."""
-CONFIDENCE = 0.95
-ROUNDS, MORE_ROUNDS, FEW_ROUNDS = 12, 36, 6
-"""Rounds of a comparison; of the second try of what was unsure, whose interval is about half as wide; and of halving a
-plain change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What paired rounds say: the median of head over base with its interval, and whether that confirms the suspicion."""
+    """What paired rounds say: the median ratio (head over base) with its interval, and whether it confirms the change."""
 
     decision: Decision
     ratio: float | None = None
@@ -38,19 +33,20 @@ def decide(
 ) -> Decided:
     """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
 
-    confirmed: the whole interval of the ratio lies beyond CONFIRM_RATIO in the suspected direction. dismissed: the
+    confirmed: the whole interval of the ratio lies beyond the confirm ratio in the suspected direction. dismissed: the
     whole interval stays below it, or it holds 1 and not the suspected ratio. unsure: anything else, too few rounds
     included.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
-    interval = median_interval(ratios)
+    thresholds = thresholds_of(device_kind)
+    interval = median_interval(ratios, thresholds.confidence)
     if interval is None:
         return Decided("unsure")
     ratio, (low, high) = median(ratios), interval
     nearest, farthest, suspected = (
         (low, high, suspected_ratio) if direction == "slower" else (1 / high, 1 / low, 1 / suspected_ratio)
     )
-    least = CONFIRM_RATIO[device_kind]
+    least = thresholds.confirm_ratio
     if nearest > least:
         decision: Decision = "confirmed"
     elif farthest < least or (nearest <= 1 and farthest < suspected):
@@ -60,7 +56,7 @@ def decide(
     return Decided(decision, ratio, low, high)
 
 
-def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
     """The interval between two order statistics that holds the true median at least so often, whatever the
     distribution.
 

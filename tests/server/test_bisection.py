@@ -14,7 +14,7 @@ from warpwatch import git
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.server.judge import Judge, suspicion
-from warpwatch.server.verdicts.paired import MORE_ROUNDS, ROUNDS
+from warpwatch.server.verdicts.thresholds import THRESHOLDS
 from warpwatch.settings import Settings
 
 OPERATOR = "kernels/square.py"
@@ -141,7 +141,7 @@ def test_what_is_unsure_is_tried_once_more_and_stays_unsure(build: Build) -> Non
     rounds = [
         worker.client.get(f"/api/v1/jobs/{trial['job_id']}").json()["spec"]["rounds"] for trial in detail["trials"]
     ]
-    assert rounds == [ROUNDS, MORE_ROUNDS]
+    assert rounds == [THRESHOLDS["cpu"].rounds, THRESHOLDS["cpu"].more_rounds]
 
 
 def test_a_cancelled_step_ends_the_search_until_a_person_has_it_tried_again(build: Build) -> None:

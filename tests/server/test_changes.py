@@ -11,10 +11,11 @@ from math import exp, log, sqrt
 import pytest
 
 from warpwatch.server.verdicts.changes import Change, find_changes, span
-from warpwatch.server.verdicts.noise import ALARM, Noise, Reading, detectable, is_blind, learn, split_environments
+from warpwatch.server.verdicts.noise import Noise, Reading, detectable, is_blind, learn, split_environments
+from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 LEVEL = 1e6
-RULE = ALARM["cuda"]
+RULE = THRESHOLDS["cuda"].alarm
 
 
 def reading(

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from warpwatch.server.verdicts.held import LEAST_NS, classify_pairs
+from warpwatch.server.verdicts.held import classify_pairs
+from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 PAIRS, SUBMISSIONS = 100, 150
 
@@ -53,5 +54,5 @@ def test_what_few_or_noisy_rounds_leave_open_is_unsure() -> None:
 
 
 def test_a_few_nanoseconds_are_no_change() -> None:
-    assert classify_pairs([500.0] * 12, [500.0 + LEAST_NS - 1] * 12, "cuda").told == "same"
-    assert classify_pairs([500.0] * 12, [500.0 + LEAST_NS + 1] * 12, "cuda").told == "slower"
+    assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns - 1] * 12, "cuda").told == "same"
+    assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns + 1] * 12, "cuda").told == "slower"

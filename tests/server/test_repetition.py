@@ -14,7 +14,7 @@ from warpwatch import git
 from warpwatch.db.database import Database
 from warpwatch.db.outcome import ResultRow
 from warpwatch.server.judge import Judge
-from warpwatch.server.verdicts.paired import MORE_ROUNDS
+from warpwatch.server.verdicts.thresholds import THRESHOLDS
 from warpwatch.settings import Settings
 
 NOISE = [10_000.0] * 12, [8_000.0, 14_000.0] * 6
@@ -47,14 +47,14 @@ def test_what_is_unsure_is_taken_again_for_longer(client: TestClient, lab: Lab, 
     end(client, lab, judge, submission, {V1: NOISE, V2: times(1.0), V3: times(1.3)})
     (again,) = [job for job in jobs(client, submission) if job["state"] == "queued"]
     spec = client.get(f"/api/v1/jobs/{again['id']}").json()["spec"]
-    assert (spec["pairs"], spec["rounds"]) == ([["v1", CASES[0]]], MORE_ROUNDS)
+    assert (spec["pairs"], spec["rounds"]) == ([["v1", CASES[0]]], THRESHOLDS["cpu"].more_rounds)
     assert (report(client, submission)["conclusion"], report(client, submission)["pending"]) == ("pending", 1)
 
     base, head = times(1.2)
     end(client, lab, judge, submission, {V1: (base * 3, head * 3)})
     found = report(client, submission)
     assert found["counts"] == {"slower": 2}
-    assert {row["variant"]: row["rounds"] for row in found["rows"]} == {"v1": MORE_ROUNDS, "v3": 12}
+    assert {row["variant"]: row["rounds"] for row in found["rows"]} == {"v1": THRESHOLDS["cpu"].more_rounds, "v3": 12}
     assert (found["conclusion"], found["compared"], found["same"]) == ("failure", 3, 1)
 
 

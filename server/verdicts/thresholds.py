@@ -1,0 +1,173 @@
+"""The thresholds of all verdicts, one table per kind of device.
+
+Every threshold stands here and nowhere else. Durations are nanoseconds. A ratio is the time at the newer commit (head)
+over the time at the older one (base). A share is a part of the time: 0.01 is 1 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+DeviceKind = Literal["cuda", "cpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdRow:
+    """One line of the table, for people. name: of the field, as `suspicion.least`. unit, meaning: plain text."""
+
+    name: str
+    unit: str
+    meaning: str
+    values: dict[DeviceKind, float]
+
+
+def _documented(unit: str, meaning: str) -> dict[str, str]:
+    return {"unit": unit, "meaning": meaning}
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftRule:
+    """How far the log time of a series must shift to count: `least` + `deviations` · s + `tail` · s².
+
+    s is the standard deviation between runs. The square is there because noisy series have heavier tails than normal
+    ones.
+    """
+
+    least: float = field(metadata=_documented("share of the time", "Shift that counts in a series without any noise."))
+    deviations: float = field(
+        metadata=_documented("standard deviations", "Shift asked for per standard deviation between runs.")
+    )
+    tail: float = field(
+        metadata=_documented("per squared standard deviation", "Shift asked for in addition in noisy series.")
+    )
+    least_ns: float = field(
+        metadata=_documented("ns", "Least absolute change: below it a timer, not a kernel, may have changed.")
+    )
+    least_before: int = field(
+        metadata=_documented("readings", "Readings before a shift that fewer than four readings may show.")
+    )
+
+    def threshold(self, deviation: float) -> float:
+        """The least shift of log time that counts where runs differ by this standard deviation of log time."""
+        return self.least + self.deviations * deviation + self.tail * deviation**2
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The thresholds for one kind of device; `list_thresholds` gives every field with its unit and meaning."""
+
+    suspicion: ShiftRule = field(
+        metadata=_documented(
+            "rule", "Shift in history that is worth a comparison, which then decides: about one reading in fifty."
+        )
+    )
+    alarm: ShiftRule = field(
+        metadata=_documented("rule", "Shift that history alone calls a change: about one false alarm in 500 readings.")
+    )
+    level_readings: int = field(
+        metadata=_documented("readings", "Readings without which a series has no level to change from.")
+    )
+    prior_between: float = field(
+        metadata=_documented(
+            "share of the time",
+            "Standard deviation between runs that a series without history is taken to have: on a GPU the median of public "
+            "H100 series re-run on the same commit, on a CPU what two shared cores show.",
+        )
+    )
+    worth_comparing: float = field(
+        metadata=_documented(
+            "share of the time",
+            "Changed code is compared where a series would not show a change of this size by itself.",
+        )
+    )
+    confirm_ratio: float = field(
+        metadata=_documented(
+            "ratio", "The whole interval of a comparison must lie beyond this ratio to confirm a change."
+        )
+    )
+    expected_ratio: float = field(
+        metadata=_documented(
+            "ratio",
+            "Least change that a comparison must be able to hold against a suspicion, however small the suspected change: "
+            "rounds that still allow for it are unsure.",
+        )
+    )
+    plain_ratio: float = field(
+        metadata=_documented("ratio", "From this change on, a step of a bisection takes few rounds.")
+    )
+    same_ratio: float = field(
+        metadata=_documented(
+            "ratio", "Slow-down that must be excluded before two commits that somebody compared are called the same."
+        )
+    )
+    least_ns: float = field(
+        metadata=_documented("ns", "Least absolute change of a comparison that somebody asked for.")
+    )
+    confidence: float = field(metadata=_documented("probability", "Confidence of the interval of a median ratio."))
+    rounds: int = field(metadata=_documented("rounds", "Rounds of a comparison."))
+    more_rounds: int = field(
+        metadata=_documented(
+            "rounds", "Rounds of the second try after an unsure answer; its interval is about half as wide."
+        )
+    )
+    few_rounds: int = field(metadata=_documented("rounds", "Rounds of a step of a bisection of a plain change."))
+
+
+THRESHOLDS: dict[DeviceKind, Thresholds] = {
+    "cuda": Thresholds(
+        suspicion=ShiftRule(least=0.010, deviations=1.0, tail=8.0, least_ns=50.0, least_before=3),
+        alarm=ShiftRule(least=0.018, deviations=2.0, tail=18.0, least_ns=50.0, least_before=4),
+        level_readings=3,
+        prior_between=0.008,
+        worth_comparing=0.02,
+        confirm_ratio=1.005,
+        expected_ratio=1.01,
+        plain_ratio=1.05,
+        same_ratio=1.02,
+        least_ns=50.0,
+        confidence=0.95,
+        rounds=12,
+        more_rounds=36,
+        few_rounds=6,
+    ),
+    "cpu": Thresholds(
+        suspicion=ShiftRule(least=0.015, deviations=1.0, tail=8.0, least_ns=200.0, least_before=3),
+        alarm=ShiftRule(least=0.04, deviations=3.0, tail=18.0, least_ns=200.0, least_before=4),
+        level_readings=3,
+        prior_between=0.03,
+        worth_comparing=0.03,
+        confirm_ratio=1.02,
+        expected_ratio=1.03,
+        plain_ratio=1.15,
+        same_ratio=1.05,
+        least_ns=50.0,
+        confidence=0.95,
+        rounds=12,
+        more_rounds=36,
+        few_rounds=6,
+    ),
+}
+
+
+def thresholds_of(device_kind: str) -> Thresholds:
+    """The thresholds for a kind of device as the database names it; ValueError for an unknown kind."""
+    for kind, thresholds in THRESHOLDS.items():
+        if kind == device_kind:
+            return thresholds
+    raise ValueError(f"device kind {device_kind!r} has no thresholds; use one of {', '.join(THRESHOLDS)}")
+
+
+def list_thresholds() -> list[ThresholdRow]:
+    """Every threshold with its unit, its meaning and its value per kind of device, in the order of the table."""
+    rows: list[ThresholdRow] = []
+    for one in fields(Thresholds):
+        values = {kind: getattr(thresholds, one.name) for kind, thresholds in THRESHOLDS.items()}
+        if one.metadata["unit"] != "rule":
+            rows.append(ThresholdRow(one.name, one.metadata["unit"], one.metadata["meaning"], values))
+            continue
+        for part in fields(ShiftRule):
+            parts = {kind: getattr(rule, part.name) for kind, rule in values.items()}
+            meaning = f"{one.metadata['meaning']} {part.metadata['meaning']}"
+            rows.append(ThresholdRow(f"{one.name}.{part.name}", part.metadata["unit"], meaning, parts))
+    return rows
