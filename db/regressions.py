@@ -16,6 +16,8 @@ from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, RegressionRecord, RegressionSeriesRecord
 
+_ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
@@ -226,14 +228,13 @@ def _same(
 
 
 def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
-    """Ended jobs that no verdict was drawn from, oldest first, locked so that only one process judges each.
+    """Ended jobs that no verdict was drawn from, oldest first, without those that another process is writing verdicts of.
 
     Failed and cancelled ones are among them: a suspicion whose compare job could not run must not wait for ever.
     """
-    ended = JobRecord.state.in_([JobState.DONE, JobState.FAILED, JobState.CANCELLED])
     statement = (
         select(JobRecord)
-        .where(ended, JobRecord.judged_at.is_(None))
+        .where(JobRecord.state.in_(_ENDED), JobRecord.judged_at.is_(None))
         .order_by(JobRecord.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -254,6 +255,12 @@ def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
         )
         for job in s.scalars(statement)
     ]
+
+
+def claim_unjudged(s: Session, job_id: int) -> bool:
+    """Whether no verdict was drawn from an ended job yet; until the transaction ends nobody else is told so."""
+    statement = select(JobRecord.id).where(JobRecord.id == job_id, JobRecord.state.in_(_ENDED))
+    return s.scalar(statement.where(JobRecord.judged_at.is_(None)).with_for_update()) is not None
 
 
 def mark_judged(s: Session, job_id: int) -> None:

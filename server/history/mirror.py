@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from warpwatch import git
-from warpwatch.db.reads.query import Session
-from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.sources import SourceCache, Sources
 from warpwatch.settings import Settings
 
@@ -75,8 +73,3 @@ class Mirrors:
             path = git.mirror_path(url, self._home)
             self._known[url] = Mirror(path, self._cache.of(path))
         return self._known[url]
-
-
-def record(session: Session, mirror: Mirror, repository_id: int, shas: list[str]) -> dict[str, int]:
-    """The ids of commits, which are written down where nobody asked for them before."""
-    return write_down(session, repository_id, git.describe_many(mirror.path, shas))

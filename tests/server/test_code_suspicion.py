@@ -14,7 +14,8 @@ from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
 from warpwatch.db.database import Database
 from warpwatch.db.outcome import BuildRow
-from warpwatch.server.judge import CODE_PRIORITY, CONFIRM_PRIORITY, Judge
+from warpwatch.server.judge import Judge
+from warpwatch.server.verdicts.asking import CODE_PRIORITY, CONFIRM_PRIORITY
 from warpwatch.settings import Settings
 
 PYTHON, NATIVE, MANUAL = "kernels/square.py", "csrc/square/square.cpp", "README.md"
