@@ -87,8 +87,8 @@ def open_suspicion(
     is_new = s.scalar(statement.returning(RegressionRecord.id)) is not None
     regression = s.scalars(select(RegressionRecord).filter_by(**key).with_for_update()).one()
     members = [
-        {"regression_id": regression.id, "suspected_ratio": one.ratio, **_statuses(one)}
-        for one in (SuspectedSeries(*m) for m in series)
+        {"regression_id": regression.id, "suspected_ratio": member.ratio, **_statuses(member)}
+        for member in (SuspectedSeries(*item) for item in series)
     ]
     if not add_members(s, members) and not is_new:
         return None
@@ -151,13 +151,18 @@ def decide(
 
 
 def decide_series(s: Session, regression_id: int, decisions: Iterable[SeriesDecision]) -> None:
-    """Writes what was found of single series, while the whole is not decided yet."""
-    for one in decisions:
+    """Writes the verdicts on single series, while the whole is not decided yet."""
+    for decision in decisions:
         member = (
             RegressionSeriesRecord.regression_id == regression_id,
-            RegressionSeriesRecord.series_id == one.series_id,
+            RegressionSeriesRecord.series_id == decision.series_id,
         )
-        values = {"verdict": Verdict(one.verdict), "ratio": one.ratio, "low": one.low, "high": one.high}
+        values = {
+            "verdict": Verdict(decision.verdict),
+            "ratio": decision.ratio,
+            "low": decision.low,
+            "high": decision.high,
+        }
         s.execute(update(RegressionSeriesRecord).where(*member).values(values))
 
 
@@ -228,7 +233,7 @@ def _same(
 
 
 def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
-    """Ended jobs that no verdict was drawn from, oldest first, without those that another process is writing verdicts of.
+    """Ended jobs that no verdict was drawn from, oldest first, without those that another process is judging right now.
 
     Failed and cancelled ones are among them: a suspicion whose compare job could not run must not wait for ever.
     """

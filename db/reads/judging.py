@@ -26,7 +26,7 @@ class JobOrigin:
 
 @dataclass(frozen=True, slots=True)
 class KnownChange:
-    """A change of an operator on a device that is suspected or decided, with the ranges its confirmation was asked for."""
+    """A suspected or decided change of an operator on a device, and the ranges of commits that its trials covered."""
 
     id: int
     direction: str
@@ -47,7 +47,7 @@ class KnownChange:
 
 @dataclass(frozen=True, slots=True)
 class RegressionState:
-    """All that decides what is to be done about a regression."""
+    """A regression with its operator, device and commits."""
 
     id: int
     repository_id: int
@@ -87,7 +87,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialState:
-    """A question about a regression and its answer so far."""
+    """A trial of a regression, the state of its job, and its answer so far."""
 
     id: int
     regression_id: int
@@ -162,16 +162,17 @@ def read_origin(session: Session, job_id: int) -> JobOrigin:
          ON repositories.id = submissions.repository_id
     JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id WHERE jobs.id = :id
     """
-    found = fetch_one(session, JobOrigin, sql, id=job_id)
-    assert found is not None
-    return found
+    origin = fetch_one(session, JobOrigin, sql, id=job_id)
+    assert origin is not None
+    return origin
 
 
 def list_known(session: Session, operator_id: int, device_id: int, oldest: int) -> list[KnownChange]:
     """The changes of an operator on a device that end after the commit with the ordinal `oldest`."""
     sql = """
     SELECT regressions.id, direction, verdict, settled_at IS NOT NULL AS is_settled, regressions.base_commit_id,
-           regressions.head_commit_id, base.sha AS base_sha, head.sha AS head_sha, base.ordinal AS base_ordinal, head.ordinal AS head_ordinal,
+           regressions.head_commit_id, base.sha AS base_sha, head.sha AS head_sha, base.ordinal AS base_ordinal,
+           head.ordinal AS head_ordinal,
            (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series
                 WHERE regression_id = regressions.id) AS series,
            (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series AS member
@@ -198,9 +199,9 @@ def read_state(session: Session, regression_id: int) -> RegressionState:
     JOIN devices ON devices.id = device_id JOIN commits AS base ON base.id = base_commit_id
     JOIN commits AS head ON head.id = head_commit_id WHERE regressions.id = :id
     """
-    found = fetch_one(session, RegressionState, sql, id=regression_id)
-    assert found is not None
-    return found
+    state = fetch_one(session, RegressionState, sql, id=regression_id)
+    assert state is not None
+    return state
 
 
 def list_members(session: Session, regression_id: int) -> list[MemberRow]:
@@ -276,10 +277,10 @@ def find_trace(session: Session, compare_job_id: int, commit_id: int, series_id:
     WHERE results.run_id = {NEWEST_RUN.replace(":job_id", ":compare_job_id")}
       AND results.commit_id = :commit_id AND series.id = :series_id
     """
-    found: int | None = fetch_scalar(
+    trace_id: int | None = fetch_scalar(
         session, sql, compare_job_id=compare_job_id, commit_id=commit_id, series_id=series_id
     )
-    return found
+    return trace_id
 
 
 def read_code_hash(session: Session, operator_id: int, commit_id: int, environment_id: int) -> str:
@@ -288,8 +289,8 @@ def read_code_hash(session: Session, operator_id: int, commit_id: int, environme
     SELECT code_hash FROM builds WHERE commit_id = :commit_id AND operator_id = :operator_id
          AND environment_id = :environment_id
     """
-    found = fetch_scalar(session, sql, operator_id=operator_id, commit_id=commit_id, environment_id=environment_id)
-    return str(found or "")
+    code_hash = fetch_scalar(session, sql, operator_id=operator_id, commit_id=commit_id, environment_id=environment_id)
+    return str(code_hash or "")
 
 
 def list_native(session: Session, commit_id: int, operator: str) -> set[str]:

@@ -15,7 +15,10 @@ from warpwatch.db.regressions import SeriesDecision, SuspectedSeries
 
 @dataclass(frozen=True, slots=True)
 class NewSuspicion:
-    """A change to suspect between two commits of an operator on a device. ratio: head over base; None where it broke."""
+    """A change to suspect between two commits of an operator on a device.
+
+    ratio: head over base; None where something broke.
+    """
 
     base_sha: str
     head_sha: str
