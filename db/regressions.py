@@ -222,14 +222,14 @@ def _same(
     s: Session, regression: RegressionRecord, base_commit_id: int, head_commit_id: int, direction: str
 ) -> int | None:
     """The id of another regression of the operator on the device, with this range and direction."""
-    wanted = select(RegressionRecord.id).filter_by(
+    same_key = select(RegressionRecord.id).filter_by(
         operator_id=regression.operator_id,
         device_id=regression.device_id,
         base_commit_id=base_commit_id,
         head_commit_id=head_commit_id,
         direction=direction,
     )
-    return s.scalars(wanted.where(RegressionRecord.id != regression.id)).one_or_none()
+    return s.scalars(same_key.where(RegressionRecord.id != regression.id)).one_or_none()
 
 
 def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
@@ -262,10 +262,14 @@ def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
     ]
 
 
-def claim_unjudged(s: Session, job_id: int) -> bool:
-    """Whether no verdict was drawn from an ended job yet; until the transaction ends nobody else is told so."""
-    statement = select(JobRecord.id).where(JobRecord.id == job_id, JobRecord.state.in_(_ENDED))
-    return s.scalar(statement.where(JobRecord.judged_at.is_(None)).with_for_update()) is not None
+def claim_unjudged(s: Session, job: EndedJob) -> bool:
+    """Whether no verdict was drawn from an ended job yet and it was not run again; it is locked until the transaction
+    ends."""
+    statement = select(JobRecord.finished_at).where(
+        JobRecord.id == job.id, JobRecord.state == job.state, JobRecord.judged_at.is_(None)
+    )
+    row = s.execute(statement.with_for_update()).one_or_none()
+    return row is not None and row.finished_at == job.finished_at
 
 
 def mark_judged(s: Session, job_id: int) -> None:

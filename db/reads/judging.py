@@ -304,7 +304,8 @@ def list_native(session: Session, commit_id: int, operator: str) -> set[str]:
 
 
 def list_right_at_base(session: Session, regression_id: int) -> frozenset[int]:
-    """Ids of the trials at whose base a check of a broken series said ok, in the environment of the trial's newest run."""
+    """Ids of the trials at whose base a check of a broken series was ok, in the environment of the trial's newest
+    run."""
     sql = """
     SELECT trials.id FROM trials
     WHERE regression_id = :id AND EXISTS (SELECT FROM regression_series AS member

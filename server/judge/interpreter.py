@@ -61,7 +61,7 @@ def judge_job(database: Database, mirrors: Mirrors, job: EndedJob) -> None:
         write = plan_job(database, mirrors, job, facts)
         try:
             with database.session() as session:
-                if claim_unjudged(session, job.id):
+                if claim_unjudged(session, job):
                     write(session)
                     keep_share(session, job.device_id)
                     mark_judged(session, job.id)

@@ -52,10 +52,10 @@ def sha(number: int) -> str:
 class SimulatedDevice:
     """What really happened at commits 0, 1, 2 …, by series.
 
-    times: factors of time from a commit on. broken: first broken commit and status. unbuildable: commits that no series
-    can be measured at. noise: deviation of one round's ratio. noisy: (base, head) pairs whose rounds scatter so widely
-    that they are unsure. unchanged: commits with the sources of the commit before. endings: states of jobs that do not run, by their number.
-    base_failures: numbers of jobs whose base cannot be measured.
+    times: factors of time from a commit on. broken: first broken commit and status. unbuildable: commits at which no
+    series can be measured. noise: deviation of one round's ratio. noisy: (base, head) pairs whose rounds scatter so
+    widely that they are unsure. unchanged: commits with the sources of the commit before. endings: states of jobs that
+    do not run, by their number. base_failures: numbers of jobs whose base cannot be measured.
     """
 
     commits: int
