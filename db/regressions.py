@@ -17,6 +17,8 @@ from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, RegressionRecord, RegressionSeriesRecord
 
+_ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
@@ -86,8 +88,8 @@ def open_suspicion(
     is_new = s.scalar(statement.returning(RegressionRecord.id)) is not None
     regression = s.scalars(select(RegressionRecord).filter_by(**key).with_for_update()).one()
     members = [
-        {"regression_id": regression.id, "suspected_ratio": one.ratio, **_statuses(one)}
-        for one in (SuspectedSeries(*m) for m in series)
+        {"regression_id": regression.id, "suspected_ratio": member.ratio, **_statuses(member)}
+        for member in (SuspectedSeries(*item) for item in series)
     ]
     if not add_members(s, members) and not is_new:
         return None
@@ -150,13 +152,18 @@ def decide(
 
 
 def decide_series(s: Session, regression_id: int, decisions: Iterable[SeriesDecision]) -> None:
-    """Writes what was found of single series, while the whole is not decided yet."""
-    for one in decisions:
+    """Writes the verdicts on single series, while the whole is not decided yet."""
+    for decision in decisions:
         member = (
             RegressionSeriesRecord.regression_id == regression_id,
-            RegressionSeriesRecord.series_id == one.series_id,
+            RegressionSeriesRecord.series_id == decision.series_id,
         )
-        values = {"verdict": Verdict(one.verdict), "ratio": one.ratio, "low": one.low, "high": one.high}
+        values = {
+            "verdict": Verdict(decision.verdict),
+            "ratio": decision.ratio,
+            "low": decision.low,
+            "high": decision.high,
+        }
         s.execute(update(RegressionSeriesRecord).where(*member).values(values))
 
 
@@ -216,25 +223,24 @@ def _same(
     s: Session, regression: RegressionRecord, base_commit_id: int, head_commit_id: int, direction: str
 ) -> int | None:
     """The id of another regression of the operator on the device, with this range and direction."""
-    wanted = select(RegressionRecord.id).filter_by(
+    same_key = select(RegressionRecord.id).filter_by(
         operator_id=regression.operator_id,
         device_id=regression.device_id,
         base_commit_id=base_commit_id,
         head_commit_id=head_commit_id,
         direction=direction,
     )
-    return s.scalars(wanted.where(RegressionRecord.id != regression.id)).one_or_none()
+    return s.scalars(same_key.where(RegressionRecord.id != regression.id)).one_or_none()
 
 
 def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
-    """Ended jobs that no verdict was drawn from, oldest first, locked so that only one process judges each.
+    """Ended jobs that no verdict was drawn from, oldest first, without those that another process is judging right now.
 
     Failed and cancelled ones are among them: a suspicion whose compare job could not run must not wait for ever.
     """
-    ended = JobRecord.state.in_([JobState.DONE, JobState.FAILED, JobState.CANCELLED])
     statement = (
         select(JobRecord)
-        .where(ended, JobRecord.judged_at.is_(None))
+        .where(JobRecord.state.in_(_ENDED), JobRecord.judged_at.is_(None))
         .order_by(JobRecord.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -255,6 +261,16 @@ def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
         )
         for job in s.scalars(statement)
     ]
+
+
+def claim_unjudged(s: Session, job: EndedJob) -> bool:
+    """Whether no verdict was drawn from an ended job yet and it was not run again; it is locked until the transaction
+    ends."""
+    statement = select(JobRecord.finished_at).where(
+        JobRecord.id == job.id, JobRecord.state == job.state, JobRecord.judged_at.is_(None)
+    )
+    row = s.execute(statement.with_for_update()).one_or_none()
+    return row is not None and row.finished_at == job.finished_at
 
 
 def mark_judged(s: Session, job_id: int) -> None:

@@ -35,15 +35,15 @@ def triage(
     """
     if "state" in fields and fields["state"] not in list(Triage):
         raise StateError(f"{fields['state']!r} is no state of a regression; use one of {', '.join(Triage)}")
-    wanted = sorted(set(regression_ids))
+    ids = sorted(set(regression_ids))
     # Locked in one order, so that two people who triage the same event at once do not wait for each other for ever.
-    found = s.scalars(
-        select(RegressionRecord).where(RegressionRecord.id.in_(wanted)).order_by(RegressionRecord.id).with_for_update()
+    regressions = s.scalars(
+        select(RegressionRecord).where(RegressionRecord.id.in_(ids)).order_by(RegressionRecord.id).with_for_update()
     ).all()
-    missing = set(wanted) - {regression.id for regression in found}
+    missing = set(ids) - {regression.id for regression in regressions}
     if missing:
         raise NotFoundError(f"there is no regression {min(missing)}")
-    for regression in found:
+    for regression in regressions:
         changes = _change(regression, fields)
         if author != SERVICE and regression.triaged_at is None:
             regression.triaged_at = func.now()

@@ -1,5 +1,4 @@
-"""Writes trials: jobs that are to tell something about a regression, what they said, and their share of a device's
-time."""
+"""Writes trials: jobs that test a regression, their answers, and their share of a device's time."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ HURRIED = 1
 
 @dataclass(frozen=True, slots=True)
 class NewTrial:
-    """A question about a regression, as a job.
+    """A trial of a regression, as a job to ask for.
 
     kind: compare, or check of the head alone. priority: as a submission's.
     """
@@ -46,7 +45,7 @@ class NewTrial:
 
 
 def ask(s: Session, new: NewTrial) -> int:
-    """The id of the job that is to answer; trial, job and queue entry come to be together."""
+    """Writes a trial with its job and queue entry; returns the id of the job."""
     is_compare = new.kind == "compare"
     job = NewJob(
         kind=new.kind,
@@ -76,14 +75,14 @@ def ask(s: Session, new: NewTrial) -> int:
 def answer(
     s: Session,
     trial_id: int,
-    said: Answer,
+    new_answer: Answer,
     message: str,
     ratio: float | None = None,
     low: float | None = None,
     high: float | None = None,
 ) -> None:
-    """Writes what a trial said; a job that was run once more replaces what it said before."""
-    values = {"answer": Answer(said), "message": storable(message), "ratio": ratio, "low": low, "high": high}
+    """Writes the answer of a trial; a job that was run once more replaces the earlier answer."""
+    values = {"answer": Answer(new_answer), "message": storable(message), "ratio": ratio, "low": low, "high": high}
     s.execute(
         update(TrialRecord).where(TrialRecord.id == trial_id).values(**values, answered_at=func.clock_timestamp())
     )
@@ -95,8 +94,8 @@ def ensure_series(
 ) -> dict[tuple[int, int], int]:
     """The series by which (variant id, case id) are known in a metric, the newest protocol's; made where they were
     never timed."""
-    known = _series(s, operator_id, device_id, metric)
-    missing = [cell for cell in cells if cell not in known]
+    series = _series(s, operator_id, device_id, metric)
+    missing = [cell for cell in cells if cell not in series]
     protocol = (
         s.scalar(
             select(func.max(SeriesRecord.protocol)).where(
@@ -108,7 +107,7 @@ def ensure_series(
     common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
     rows = [{**common, "variant_id": variant, "case_id": case} for variant, case in missing]
     upsert(s, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])
-    return _series(s, operator_id, device_id, metric) if missing else known
+    return _series(s, operator_id, device_id, metric) if missing else series
 
 
 def _series(s: Session, operator_id: int, device_id: int, metric: str) -> dict[tuple[int, int], int]:

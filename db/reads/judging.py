@@ -8,7 +8,8 @@ from datetime import datetime
 from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.db.reads.observed import NEWEST_RUN
+from warpwatch.contract.words import ChangeDirection
+from warpwatch.db.reads.observed import NEWEST_RUN, CheckRow, RoundsRow, list_trial_checks, list_trial_rounds
 from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
 
 
@@ -25,7 +26,7 @@ class JobOrigin:
 
 @dataclass(frozen=True, slots=True)
 class KnownChange:
-    """A change of an operator on a device that is suspected or decided, with the ranges its confirmation was asked for."""
+    """A suspected or decided change of an operator on a device, and the ranges of commits that its trials covered."""
 
     id: int
     direction: str
@@ -33,6 +34,8 @@ class KnownChange:
     is_settled: bool
     base_commit_id: int
     head_commit_id: int
+    base_sha: str
+    head_sha: str
     base_ordinal: int
     head_ordinal: int
     series: list[int]
@@ -44,7 +47,7 @@ class KnownChange:
 
 @dataclass(frozen=True, slots=True)
 class RegressionState:
-    """All that decides what is to be done about a regression."""
+    """A regression with its operator, device and commits."""
 
     id: int
     repository_id: int
@@ -84,7 +87,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialState:
-    """A question about a regression and its answer so far."""
+    """A trial of a regression, the state of its job, and its answer so far."""
 
     id: int
     regression_id: int
@@ -106,6 +109,51 @@ class TrialState:
     answered_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class SiblingRegression:
+    """Another regression of the same operator on the same device. confirmed: ids of the series that show it."""
+
+    id: int
+    direction: str
+    base_sha: str
+    head_sha: str
+    confirmed: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionFacts:
+    """All rows that the next step with a regression depends on.
+
+    trials: in the order in which they were asked for. rounds, checks: what the newest run of each trial's job measured,
+    by job. right_at_base: trials whose base is right in their own environment. tried: see list_tried.
+    """
+
+    regression: RegressionState
+    members: list[MemberRow]
+    trials: list[TrialState]
+    rounds: dict[int, dict[int, RoundsRow]]
+    checks: dict[int, list[CheckRow]]
+    right_at_base: frozenset[int]
+    siblings: list[SiblingRegression]
+    tried: frozenset[tuple[str, str]]
+
+
+def read_facts(session: Session, regression_id: int) -> RegressionFacts:
+    """All that is known of a regression; the regression must exist."""
+    regression = read_state(session, regression_id)
+    is_broken = regression.direction == ChangeDirection.BROKEN
+    return RegressionFacts(
+        regression,
+        list_members(session, regression_id),
+        list_trials(session, regression_id),
+        {} if is_broken else list_trial_rounds(session, regression_id),
+        list_trial_checks(session, regression_id) if is_broken else {},
+        list_right_at_base(session, regression_id) if is_broken else frozenset(),
+        list_siblings(session, regression_id),
+        list_tried(session, regression_id),
+    )
+
+
 def read_origin(session: Session, job_id: int) -> JobOrigin:
     sql = """
     SELECT repositories.id AS repository_id, url AS repository_url, origin, operators.name AS operator,
@@ -114,16 +162,17 @@ def read_origin(session: Session, job_id: int) -> JobOrigin:
          ON repositories.id = submissions.repository_id
     JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id WHERE jobs.id = :id
     """
-    found = fetch_one(session, JobOrigin, sql, id=job_id)
-    assert found is not None
-    return found
+    origin = fetch_one(session, JobOrigin, sql, id=job_id)
+    assert origin is not None
+    return origin
 
 
 def list_known(session: Session, operator_id: int, device_id: int, oldest: int) -> list[KnownChange]:
     """The changes of an operator on a device that end after the commit with the ordinal `oldest`."""
     sql = """
     SELECT regressions.id, direction, verdict, settled_at IS NOT NULL AS is_settled, regressions.base_commit_id,
-           regressions.head_commit_id, base.ordinal AS base_ordinal, head.ordinal AS head_ordinal,
+           regressions.head_commit_id, base.sha AS base_sha, head.sha AS head_sha, base.ordinal AS base_ordinal,
+           head.ordinal AS head_ordinal,
            (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series
                 WHERE regression_id = regressions.id) AS series,
            (SELECT coalesce(jsonb_agg(series_id), '[]') FROM regression_series AS member
@@ -134,7 +183,7 @@ def list_known(session: Session, operator_id: int, device_id: int, oldest: int) 
             WHERE regression_id = regressions.id AND purpose IN ('confirm', 'retry')) AS asked
     FROM regressions JOIN commits AS base ON base.id = regressions.base_commit_id
     JOIN commits AS head ON head.id = regressions.head_commit_id
-    WHERE operator_id = :operator_id AND device_id = :device_id AND head.ordinal >= :oldest
+    WHERE operator_id = :operator_id AND device_id = :device_id AND head.ordinal >= :oldest ORDER BY regressions.id
     """
     return fetch(session, KnownChange, sql, operator_id=operator_id, device_id=device_id, oldest=oldest)
 
@@ -150,9 +199,9 @@ def read_state(session: Session, regression_id: int) -> RegressionState:
     JOIN devices ON devices.id = device_id JOIN commits AS base ON base.id = base_commit_id
     JOIN commits AS head ON head.id = head_commit_id WHERE regressions.id = :id
     """
-    found = fetch_one(session, RegressionState, sql, id=regression_id)
-    assert found is not None
-    return found
+    state = fetch_one(session, RegressionState, sql, id=regression_id)
+    assert state is not None
+    return state
 
 
 def list_members(session: Session, regression_id: int) -> list[MemberRow]:
@@ -187,15 +236,36 @@ def find_trial(session: Session, job_id: int) -> TrialState | None:
     return fetch_one(session, TrialState, _TRIALS + "WHERE job_id = :job_id", job_id=job_id)
 
 
-def was_tried(session: Session, operator_id: int, device_id: int, base_commit_id: int, head_commit_id: int) -> bool:
-    """Whether a trial of a suspicion held these two commits against each other."""
+def list_tried(session: Session, regression_id: int) -> frozenset[tuple[str, str]]:
+    """(base, head) ids of the commits that trials of suspicions compared on the operator and device of a regression,
+    where the head is one of the regression's trials."""
     sql = """
-    SELECT EXISTS (SELECT FROM regressions JOIN trials ON trials.regression_id = regressions.id
-    WHERE operator_id = :operator_id AND device_id = :device_id AND purpose = 'confirm'
-      AND trials.base_commit_id = :base AND trials.head_commit_id = :head)
+    SELECT base.sha, head.sha FROM regressions AS this
+    JOIN regressions ON regressions.operator_id = this.operator_id AND regressions.device_id = this.device_id
+    JOIN trials ON trials.regression_id = regressions.id AND purpose = 'confirm'
+    JOIN commits AS base ON base.id = trials.base_commit_id JOIN commits AS head ON head.id = trials.head_commit_id
+    WHERE this.id = :id AND trials.head_commit_id IN (SELECT head_commit_id FROM trials WHERE regression_id = :id)
     """
-    ids = {"operator_id": operator_id, "device_id": device_id, "base": base_commit_id, "head": head_commit_id}
-    return bool(fetch_scalar(session, sql, **ids))
+    return frozenset((base, head) for base, head in session.execute(text(sql), {"id": regression_id}))
+
+
+def list_siblings(session: Session, regression_id: int) -> list[SiblingRegression]:
+    """Other regressions of the operator on the device whose ranges of commits lie within those of the trials."""
+    sql = """
+    WITH range AS (SELECT min(base.ordinal) AS first, max(head.ordinal) AS last FROM trials
+                   JOIN commits AS base ON base.id = trials.base_commit_id
+                   JOIN commits AS head ON head.id = trials.head_commit_id WHERE regression_id = :id)
+    SELECT regressions.id, regressions.direction, base.sha AS base_sha, head.sha AS head_sha,
+           (SELECT coalesce(jsonb_agg(series_id ORDER BY series_id), '[]') FROM regression_series AS member
+            WHERE member.regression_id = regressions.id AND member.verdict = 'confirmed') AS confirmed
+    FROM regressions AS this
+    JOIN regressions ON regressions.operator_id = this.operator_id AND regressions.device_id = this.device_id
+         AND regressions.id <> this.id
+    JOIN commits AS base ON base.id = regressions.base_commit_id
+    JOIN commits AS head ON head.id = regressions.head_commit_id CROSS JOIN range
+    WHERE this.id = :id AND base.ordinal >= range.first AND head.ordinal <= range.last ORDER BY regressions.id
+    """
+    return fetch(session, SiblingRegression, sql, id=regression_id)
 
 
 def find_trace(session: Session, compare_job_id: int, commit_id: int, series_id: int) -> int | None:
@@ -207,10 +277,10 @@ def find_trace(session: Session, compare_job_id: int, commit_id: int, series_id:
     WHERE results.run_id = {NEWEST_RUN.replace(":job_id", ":compare_job_id")}
       AND results.commit_id = :commit_id AND series.id = :series_id
     """
-    found: int | None = fetch_scalar(
+    trace_id: int | None = fetch_scalar(
         session, sql, compare_job_id=compare_job_id, commit_id=commit_id, series_id=series_id
     )
-    return found
+    return trace_id
 
 
 def read_code_hash(session: Session, operator_id: int, commit_id: int, environment_id: int) -> str:
@@ -219,8 +289,8 @@ def read_code_hash(session: Session, operator_id: int, commit_id: int, environme
     SELECT code_hash FROM builds WHERE commit_id = :commit_id AND operator_id = :operator_id
          AND environment_id = :environment_id
     """
-    found = fetch_scalar(session, sql, operator_id=operator_id, commit_id=commit_id, environment_id=environment_id)
-    return str(found or "")
+    code_hash = fetch_scalar(session, sql, operator_id=operator_id, commit_id=commit_id, environment_id=environment_id)
+    return str(code_hash or "")
 
 
 def list_native(session: Session, commit_id: int, operator: str) -> set[str]:
@@ -233,17 +303,21 @@ def list_native(session: Session, commit_id: int, operator: str) -> set[str]:
     return set(session.execute(text(sql), {"commit_id": commit_id, "operator": operator}).scalars())
 
 
-def was_right_there(session: Session, regression_id: int, base_commit_id: int, job_id: int) -> bool:
-    """Whether a check of what is broken said ok at the base, in the environment of a check job's newest run."""
-    sql = f"""
-    SELECT EXISTS (SELECT FROM regression_series JOIN series ON series.id = series_id
-    JOIN results ON results.commit_id = :base AND results.operator_id = series.operator_id AND results.kind = 'check'
-         AND results.device_id = series.device_id AND results.variant_id = series.variant_id
-              AND results.case_id = series.case_id
-    WHERE regression_id = :id AND results.status = 'ok'
-      AND results.environment_id = (SELECT environment_id FROM runs WHERE id = {NEWEST_RUN}))
+def list_right_at_base(session: Session, regression_id: int) -> frozenset[int]:
+    """Ids of the trials at whose base a check of a broken series was ok, in the environment of the trial's newest
+    run."""
+    sql = """
+    SELECT trials.id FROM trials
+    WHERE regression_id = :id AND EXISTS (SELECT FROM regression_series AS member
+        JOIN series ON series.id = member.series_id
+        JOIN results ON results.commit_id = trials.base_commit_id AND results.operator_id = series.operator_id
+             AND results.kind = 'check' AND results.device_id = series.device_id
+             AND results.variant_id = series.variant_id AND results.case_id = series.case_id
+        WHERE member.regression_id = trials.regression_id AND results.status = 'ok'
+          AND results.environment_id = (SELECT runs.environment_id FROM runs
+              WHERE runs.job_id = trials.job_id AND runs.state = 'done' ORDER BY runs.id DESC LIMIT 1))
     """
-    return bool(fetch_scalar(session, sql, id=regression_id, base=base_commit_id, job_id=job_id))
+    return frozenset(session.execute(text(sql), {"id": regression_id}).scalars())
 
 
 def list_job_ids(session: Session, submission_id: int) -> list[int]:

@@ -4,7 +4,8 @@ rounds."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from sqlalchemy import text
 
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
@@ -140,22 +141,36 @@ def list_checks_around(session: Session, job_id: int) -> list[CheckRow]:
     return fetch(session, CheckRow, _CHECKS, job_id=job_id)
 
 
-def list_checks(session: Session, job_id: int) -> list[CheckRow]:
-    """What a check job's newest run said."""
+_NEWEST_RUNS = """(SELECT max(runs.id) FROM runs JOIN trials ON trials.job_id = runs.job_id
+    WHERE trials.regression_id = :regression_id AND runs.state = 'done' GROUP BY runs.job_id)"""
+"""The ids of the newest finished runs of all trials of a regression, as SQL."""
+
+
+def list_trial_checks(session: Session, regression_id: int) -> dict[int, list[CheckRow]]:
+    """The checks of the newest run of every trial of a regression, by job."""
     sql = f"""
-    SELECT variant_id, case_id, variants.name AS variant, cases.key AS case, commit_id, sha, results.ordinal, status
-    FROM results JOIN variants ON variants.id = variant_id JOIN cases ON cases.id = case_id JOIN commits
-         ON commits.id = commit_id
-    WHERE run_id = {NEWEST_RUN} ORDER BY results.id
+    SELECT runs.job_id, variant_id, case_id, variants.name AS variant, cases.key AS case, commit_id, sha,
+         results.ordinal, results.status
+    FROM results JOIN runs ON runs.id = results.run_id JOIN variants ON variants.id = variant_id
+    JOIN cases ON cases.id = case_id JOIN commits ON commits.id = commit_id
+    WHERE run_id IN {_NEWEST_RUNS} ORDER BY results.id
     """
-    return fetch(session, CheckRow, sql, job_id=job_id)
+    checks: dict[int, list[CheckRow]] = {}
+    for job_id, *values in session.execute(text(sql), {"regression_id": regression_id}):
+        checks.setdefault(job_id, []).append(CheckRow(*values))
+    return checks
 
 
-def list_rounds(session: Session, job_id: int) -> dict[int, RoundsRow]:
-    """The paired rounds of a compare job's newest run by series."""
-    sql = f"SELECT series_id, status, message, base_ns, head_ns, reason FROM comparisons WHERE run_id = {NEWEST_RUN}"
-
-    def rounds(reason: str | None, **columns: Any) -> RoundsRow:
-        return RoundsRow(reason=None if reason is None else Reason(reason), **columns)
-
-    return {row.series_id: row for row in fetch(session, rounds, sql, job_id=job_id)}
+def list_trial_rounds(session: Session, regression_id: int) -> dict[int, dict[int, RoundsRow]]:
+    """The paired rounds of the newest run of every trial of a regression, by job and series."""
+    sql = f"""
+    SELECT runs.job_id, series_id, comparisons.status, comparisons.message, comparisons.reason, base_ns, head_ns
+    FROM comparisons JOIN runs ON runs.id = run_id WHERE run_id IN {_NEWEST_RUNS} ORDER BY comparisons.id
+    """
+    rounds: dict[int, dict[int, RoundsRow]] = {}
+    for job_id, series_id, status, message, reason, *times in session.execute(
+        text(sql), {"regression_id": regression_id}
+    ):
+        typed = None if reason is None else Reason(reason)
+        rounds.setdefault(job_id, {})[series_id] = RoundsRow(series_id, status, message, typed, *times)
+    return rounds

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from warpwatch import git
-from warpwatch.db.reads.query import Session
-from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.sources import SourceCache, Sources
 from warpwatch.settings import Settings
 
@@ -34,7 +32,7 @@ class Mirror:
             try:
                 self._lines[key] = ({sha} | self._before(sha, older) | self._behind(sha, newer)) & (key[1] | {sha})
             except git.GitError as error:
-                _log.warning("%s is not held against its neighbours: %s", sha[:9], error)
+                _log.warning("%s is not compared with its neighbours: %s", sha[:9], error)
                 self._lines[key] = {sha}
         return self._lines[key]
 
@@ -43,9 +41,9 @@ class Mirror:
 
     def _behind(self, sha: str, newer: list[tuple[int, str]]) -> set[str]:
         for _, tip in newer[:_TIPS]:
-            found = git.descendants(self.path, sha, tip)
-            if found:
-                return found
+            descendants = git.descendants(self.path, sha, tip)
+            if descendants:
+                return descendants
         return set()
 
     def joins(self, older: str, newer: str) -> bool:
@@ -56,10 +54,10 @@ class Mirror:
             _log.warning("%s and %s are not compared: %s", older[:9], newer[:9], error)
             return False
 
-    def same_sources(self, operator: str, one: str, other: str) -> bool:
+    def same_sources(self, operator: str, sha: str, other_sha: str) -> bool:
         """Whether an operator is made from the same at two commits, so that its numbers differ by noise alone."""
-        found = self.sources.of(one, operator)
-        return found is not None and found == self.sources.of(other, operator)
+        fingerprint = self.sources.of(sha, operator)
+        return fingerprint is not None and fingerprint == self.sources.of(other_sha, operator)
 
 
 class Mirrors:
@@ -75,8 +73,3 @@ class Mirrors:
             path = git.mirror_path(url, self._home)
             self._known[url] = Mirror(path, self._cache.of(path))
         return self._known[url]
-
-
-def record(session: Session, mirror: Mirror, repository_id: int, shas: list[str]) -> dict[str, int]:
-    """The ids of commits, which are written down where nobody asked for them before."""
-    return write_down(session, repository_id, git.describe_many(mirror.path, shas))

@@ -1,4 +1,4 @@
-"""The thread that judges: one transaction per ended job, so that two servers judge each once."""
+"""The background thread that judges ended jobs, one after another."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.reaper import Reaper
 from warpwatch.db.regressions import mark_judged, unjudged_jobs
-from warpwatch.db.trials import keep_share
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.history.sources import SourceCache
-from warpwatch.server.judge import verdict
+from warpwatch.server.judge import interpreter
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
 
@@ -40,18 +39,17 @@ class Judge(Background):
             pass
 
     def _judge_next(self, mirrors: Mirrors) -> bool:
-        """Judge one ended job in a transaction of its own; False when there is none."""
+        """Judge one ended job; False when there is none."""
         with self._database.session() as session:
             jobs = unjudged_jobs(session, limit=1)
-            for job in jobs:
-                try:
-                    with session.begin_nested():
-                        verdict.judge_job(session, mirrors, job)
-                        keep_share(session, job.device_id)
-                except EngineError:
-                    raise
-                except Exception:  # noqa: BLE001
-                    # One result that cannot be judged must not keep all others waiting.
-                    _log.exception("job %d cannot be judged", job.id)
-                mark_judged(session, job.id)
+        for job in jobs:
+            try:
+                interpreter.judge_job(self._database, mirrors, job)
+            except EngineError:
+                raise
+            except Exception:  # noqa: BLE001
+                # One result that cannot be judged must not keep all others waiting.
+                _log.exception("job %d cannot be judged", job.id)
+                with self._database.session() as session:
+                    mark_judged(session, job.id)
         return bool(jobs)

@@ -68,10 +68,10 @@ def find_changes(
     this ordinal may have changed is looked for.
     """
     walk = _Walk(readings, device_kind, rule or thresholds_of(device_kind).suspicion)
-    found: list[Change] = []
+    changes: list[Change] = []
     for warm_up, first, end in _blocks(readings, around):
-        found += [change for change in walk.changes(warm_up, end) if first <= change.head < end]
-    return found
+        changes += [change for change in walk.changes(warm_up, end) if first <= change.head < end]
+    return changes
 
 
 def span(ordinal: int) -> tuple[int, int]:
@@ -82,7 +82,7 @@ def span(ordinal: int) -> tuple[int, int]:
 
 def _blocks(readings: Sequence[Reading], around: int | None) -> Iterator[tuple[int, int, int]]:
     """Indices where the walk of a block starts, and where the block itself does and ends."""
-    ordinals = [one.ordinal for one in readings]
+    ordinals = [reading.ordinal for reading in readings]
     for block in sorted({ordinal // BLOCK for ordinal in ordinals}):
         if around is None or abs(block - around // BLOCK) <= 1:
             warm_up, first, end = (bisect_left(ordinals, (block + offset) * BLOCK) for offset in (-1, 0, 1))
@@ -93,11 +93,11 @@ class _Walk:
     """A walk along readings in log time, which knows since when the level is what it is, and what noise to expect."""
 
     def __init__(self, readings: Sequence[Reading], device_kind: str, rule: ShiftRule) -> None:
-        self.lows = [log(one.low_ns) for one in readings]
-        self.medians = [log(one.median_ns) for one in readings]
-        self.highs = [log(one.high_ns) for one in readings]
-        self.widths = [width(one) for one in readings]
-        self.commits = [one.commit_id for one in readings]
+        self.lows = [log(reading.low_ns) for reading in readings]
+        self.medians = [log(reading.median_ns) for reading in readings]
+        self.highs = [log(reading.high_ns) for reading in readings]
+        self.widths = [width(reading) for reading in readings]
+        self.commits = [reading.commit_id for reading in readings]
         self.rule = rule
         thresholds = thresholds_of(device_kind)
         self.alarm, self.level_readings = thresholds.alarm, thresholds.level_readings

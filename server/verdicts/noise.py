@@ -68,10 +68,10 @@ class Noise:
 
 def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
     """The readings of each environment, in order of history: levels of two environments are never compared."""
-    found: dict[int, list[Reading]] = defaultdict(list)
+    by_environment: dict[int, list[Reading]] = defaultdict(list)
     for reading in sorted(readings, key=lambda reading: reading.ordinal):
-        found[reading.environment_id].append(reading)
-    return dict(found)
+        by_environment[reading.environment_id].append(reading)
+    return dict(by_environment)
 
 
 def learn(readings: Sequence[Reading], device_kind: str) -> Noise:

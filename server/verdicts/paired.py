@@ -16,7 +16,7 @@ Decision = Literal["confirmed", "dismissed", "unsure"]
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What paired rounds say: the median ratio (head over base) with its interval, and whether it confirms the change."""
+    """What paired rounds say: the median of head over base with its interval, and the decision."""
 
     decision: Decision
     ratio: float | None = None

@@ -71,7 +71,7 @@ class Thresholds:
     prior_between: float = field(
         metadata=_documented(
             "share of the time",
-            "Standard deviation between runs that a series without history is taken to have: on a GPU the median of public "
+            "Standard deviation between runs assumed for a series without history: on a GPU the median of public "
             "H100 series re-run on the same commit, on a CPU what two shared cores show.",
         )
     )
@@ -89,7 +89,7 @@ class Thresholds:
     expected_ratio: float = field(
         metadata=_documented(
             "ratio",
-            "Least change that a comparison must be able to hold against a suspicion, however small the suspected change: "
+            "Least change that a comparison must exclude to dismiss a suspicion, however small the suspected change: "
             "rounds that still allow for it are unsure.",
         )
     )

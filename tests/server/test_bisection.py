@@ -13,7 +13,8 @@ from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.server.judge import Judge, suspicion
+from warpwatch.server.judge import Judge
+from warpwatch.server.verdicts import suspicion
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
 from warpwatch.settings import Settings
 
@@ -113,7 +114,7 @@ def test_series_left_out_at_first_are_tried_at_the_commit_that_was_found(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspicion, "MAX_PAIRS", 1)
-    monkeypatch.setattr(suspicion, "_unseen", lambda sight, code: [])
+    monkeypatch.setattr(suspicion, "_unseen", lambda window: [])
     worker = build(Truth(times={V1: {5: 1.5}, V2: {5: 1.4}, V3: {7: 1.3}}), commits=12)
     ends(worker, 0, 1, 2, 3, 8)
     assert worker.found() == {("slower", 4, 5)}

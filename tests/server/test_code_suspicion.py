@@ -16,7 +16,9 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.server.judge import CODE_PRIORITY, CONFIRM_PRIORITY, Judge
+from warpwatch.db.outcome import BuildRow
+from warpwatch.server.judge import Judge
+from warpwatch.server.verdicts.asking import CODE_PRIORITY, CONFIRM_PRIORITY
 from warpwatch.settings import Settings
 
 PYTHON, NATIVE, MANUAL = "kernels/square.py", "csrc/square/square.cpp", "README.md"

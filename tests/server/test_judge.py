@@ -16,7 +16,11 @@ from warpwatch import git
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.server.judge import CONFIRM_PRIORITY, MAX_PAIRS, Judge, suspicion, verdict
+from warpwatch.db.outcome import ResultRow
+from warpwatch.server.judge import Judge, interpreter
+from warpwatch.server.verdicts import suspicion
+from warpwatch.server.verdicts.asking import CONFIRM_PRIORITY
+from warpwatch.server.verdicts.suspicion import MAX_PAIRS
 from warpwatch.settings import Settings
 
 V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))
@@ -25,7 +29,7 @@ V1, V2, V3 = (("v1", CASES[0]), ("v2", CASES[0]), ("v3", CASES[0]))
 @pytest.fixture
 def judge(settings: Settings, database: Database, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Judge:
     """A judge that suspects by times alone."""
-    monkeypatch.setattr(suspicion, "_unseen", lambda sight, code: [])
+    monkeypatch.setattr(suspicion, "_unseen", lambda window: [])
     git.update_mirror(str(lab.source), settings.home)
     return Judge(settings, database)
 
@@ -258,15 +262,15 @@ def test_a_result_that_cannot_be_judged_keeps_no_other_waiting(
 ) -> None:
     lab.bench(0, {V1: 10_000.0})
     lab.bench(1, {V1: 13_000.0})
-    real, seen = verdict.judge_job, []
+    real, seen = interpreter.judge_job, []
 
-    def fail_once(session: Any, mirrors: Any, job: Any) -> None:
+    def fail_once(database: Any, mirrors: Any, job: Any) -> None:
         seen.append(job.id)
         if len(seen) == 1:
             raise ValueError("nobody thought of this")
-        real(session, mirrors, job)
+        real(database, mirrors, job)
 
-    monkeypatch.setattr(verdict, "judge_job", fail_once)
+    monkeypatch.setattr(interpreter, "judge_job", fail_once)
     judge.sweep()
     assert len(listed(client, "suspected")) == 1
     judge.sweep()

@@ -27,5 +27,5 @@ def test_an_alarm_needs_a_larger_shift_than_a_suspicion() -> None:
 
 
 def test_an_unknown_device_kind_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="'tpu'.*cuda, cpu"):
+    with pytest.raises(ValueError, match=r"'tpu'.*cuda, cpu"):
         thresholds_of("tpu")

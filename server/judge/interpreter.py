@@ -1,0 +1,186 @@
+"""Judges an ended job: reads once, asks git outside any transaction, decides purely, and writes once.
+
+The transaction that writes first proves that the job is not judged yet and that nothing changed since it was read;
+otherwise everything starts over. Of several servers one judges a job, and the work of the others is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from warpwatch import git
+from warpwatch.contract.protocol import METRICS
+from warpwatch.contract.words import JobKind, JobState
+from warpwatch.db.database import Database
+from warpwatch.db.reads import judging
+from warpwatch.db.reads.judging import JobOrigin, KnownChange, RegressionFacts
+from warpwatch.db.reads.observed import BAD, CheckRow, ObservedReading, list_checks_around, list_readings
+from warpwatch.db.reads.query import Session
+from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged
+from warpwatch.db.trials import ensure_series, keep_share
+from warpwatch.server.history.commits import write_down
+from warpwatch.server.history.mirror import Mirrors
+from warpwatch.server.judge.evidence import compare_code, read_path
+from warpwatch.server.judge.repetition import repeat_unsure
+from warpwatch.server.judge.writing import ContextChangedError, write_steps, write_suspicion
+from warpwatch.server.verdicts.breakage import Breakage, find_breakages, suspect_breakages
+from warpwatch.server.verdicts.context import RegressionContext
+from warpwatch.server.verdicts.known import KnownRegressions
+from warpwatch.server.verdicts.steps import AskTrial, Narrow, NewSuspicion, OpenOpposite, OpenResidual, Step
+from warpwatch.server.verdicts.suspicion import find_candidates, find_suspicions, windows_of
+from warpwatch.server.verdicts.table import plan_steps
+
+_MEASURED_ELSEWHERE = ("bundle", "example")
+"""Origins of what was imported: it cannot be measured again here."""
+
+Write = Callable[[Session], None]
+"""What judging a job writes; ContextChangedError when it was decided from what is not true any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """All that judging an ended job starts from: either the regression that its trial is about, or what it measured.
+
+    trial_id: of the trial that the job answers. known: the regressions of the operator and device near the readings.
+    """
+
+    origin: JobOrigin
+    trial_id: int | None = None
+    regression: RegressionFacts | None = None
+    readings: list[ObservedReading] = field(default_factory=list)
+    checks: list[CheckRow] = field(default_factory=list)
+    known: list[KnownChange] = field(default_factory=list)
+
+
+def judge_job(database: Database, mirrors: Mirrors, job: EndedJob) -> None:
+    """Draws every verdict that one ended job allows; nothing where another server was faster."""
+    while True:
+        with database.session() as session:
+            facts = read_job(session, job)
+        write = plan_job(database, mirrors, job, facts)
+        try:
+            with database.session() as session:
+                if claim_unjudged(session, job):
+                    write(session)
+                    keep_share(session, job.device_id)
+                    mark_judged(session, job.id)
+                return
+        except ContextChangedError:
+            # Whoever changed it got on with its own work, so this does not go on for ever.
+            continue
+
+
+def read_job(session: Session, job: EndedJob) -> JobFacts:
+    """What judging a job starts from."""
+    origin = judging.read_origin(session, job.id)
+    trial = judging.find_trial(session, job.id)
+    if trial is not None:
+        return JobFacts(origin, trial.id, judging.read_facts(session, trial.regression_id))
+    if origin.origin in _MEASURED_ELSEWHERE or job.state != JobState.DONE:
+        return JobFacts(origin)
+    if job.kind == JobKind.BENCH:
+        readings = list_readings(session, job.id)
+        oldest = min((row.ordinal for row in readings), default=0)
+        return JobFacts(origin, readings=readings, known=_list_known(session, job, oldest))
+    if job.kind == JobKind.CHECK and job.spec.sanitize is None:
+        # A sanitizer finds what a plain check cannot see, so the two are not compared.
+        return JobFacts(origin, checks=list_checks_around(session, job.id))
+    return JobFacts(origin)
+
+
+def plan_job(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
+    """Decides what to write. No transaction is open meanwhile, so git may take its time."""
+    if facts.regression is not None:
+        return _plan_trial(mirrors, facts.regression, facts.trial_id)
+    if facts.readings:
+        return _plan_readings(database, mirrors, job, facts)
+    if any(row.status in BAD for row in facts.checks):
+        return _plan_checks(mirrors, job, facts)
+    if job.kind == JobKind.COMPARE and facts.origin.origin not in _MEASURED_ELSEWHERE:
+        return lambda session: repeat_unsure(session, job.submission_id)
+    return lambda session: None
+
+
+def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None) -> Write:
+    """The answer of a trial, and the steps that follow from it."""
+    regression = facts.regression
+    mirror = mirrors.of(regression.repository_url)
+    steps = plan_steps(
+        RegressionContext(facts, ended_trial=trial_id),
+        lambda step: read_path(mirror, regression.operator, step.base_sha, step.head_sha),
+    )
+    ids = {regression.base_sha: regression.base_commit_id, regression.head_sha: regression.head_commit_id}
+    for trial in facts.trials:
+        ids |= {trial.base_sha: trial.base_commit_id, trial.head_sha: trial.head_commit_id}
+    unrecorded = [sha for sha in dict.fromkeys(_commits_of(steps)) if sha not in ids]
+    infos = git.describe_many(mirror.path, unrecorded) if unrecorded else []
+
+    def write(session: Session) -> None:
+        all_ids = ids | write_down(session, regression.repository_id, infos)
+        write_steps(session, facts, steps, all_ids)
+
+    return write
+
+
+def _commits_of(steps: Iterable[Step]) -> Iterable[str]:
+    """The commits that steps name, whether the database has them or not."""
+    for step in steps:
+        ends = step.suspicion if isinstance(step, OpenOpposite | OpenResidual) else step
+        if isinstance(ends, AskTrial | Narrow | NewSuspicion):
+            yield from (ends.base_sha, ends.head_sha)
+
+
+def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
+    """Suspicions from the new points of a bench job."""
+    new_point = next((row for row in facts.readings if row.commit_id == job.commit_id), None)
+    if new_point is None:
+        return lambda session: None
+    origin, mirror = facts.origin, mirrors.of(facts.origin.repository_url)
+    line = mirror.line(new_point.sha, {(row.ordinal, row.sha) for row in facts.readings}, new_point.ordinal)
+    oldest = min(row.ordinal for row in facts.readings if row.sha in line)
+    changes = [change for change in facts.known if change.head_ordinal >= oldest]
+    known = KnownRegressions(changes)
+    windows = windows_of(facts.readings, line, job.commit_id, new_point.environment_id, origin.device_kind)
+    candidates = find_candidates(windows, known)
+    code = compare_code(database, mirror, origin, job.operator_id, {item.pair for item in candidates})
+    suspicions = find_suspicions(candidates, known, code)
+    ids = {row.sha: row.commit_id for row in facts.readings}
+    for change in changes:
+        ids |= {change.base_sha: change.base_commit_id, change.head_sha: change.head_commit_id}
+
+    def write(session: Session) -> None:
+        if suspicions and _list_known(session, job, oldest) != changes:
+            raise ContextChangedError
+        for suspicion in suspicions:
+            write_suspicion(session, job.operator_id, job.device_id, suspicion, ids)
+
+    return write
+
+
+def _plan_checks(mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
+    """Suspicions from a check job: where an operator's sources are the same at both ends no commit broke it."""
+    rows, mirror = facts.checks, mirrors.of(facts.origin.repository_url)
+    checked = next(row for row in rows if row.commit_id == job.commit_id)
+    line = mirror.line(checked.sha, {(row.ordinal, row.sha) for row in rows}, checked.ordinal)
+    breakages = [
+        item
+        for item in find_breakages(rows, line, job.commit_id)
+        if not mirror.same_sources(facts.origin.operator, item.base.sha, item.head.sha)
+    ]
+    return lambda session: _write_breakages(session, job, facts.origin, breakages)
+
+
+def _write_breakages(session: Session, job: EndedJob, origin: JobOrigin, breakages: list[Breakage]) -> None:
+    if not breakages:
+        return
+    cells = [(item.base.variant_id, item.base.case_id) for item in breakages]
+    series = ensure_series(session, job.operator_id, job.device_id, cells, METRICS[origin.device_kind][0])
+    known = KnownRegressions(_list_known(session, job, min(item.base.ordinal for item in breakages)))
+    ids = {row.sha: row.commit_id for item in breakages for row in (item.base, item.head)}
+    for suspicion in suspect_breakages(breakages, series, known):
+        write_suspicion(session, job.operator_id, job.device_id, suspicion, ids)
+
+
+def _list_known(session: Session, job: EndedJob, oldest: int) -> list[KnownChange]:
+    return judging.list_known(session, job.operator_id, job.device_id, oldest)

@@ -1,0 +1,68 @@
+"""The trial that a step asks for: of which series, by which kind of job, and how soon."""
+
+from __future__ import annotations
+
+from warpwatch.contract.spec import JobSpec
+from warpwatch.contract.words import Answer, Cause, JobKind, JobState, Purpose
+from warpwatch.db.reads.judging import MemberRow, TrialState
+from warpwatch.server.verdicts.context import CONFIRMING, RegressionContext
+from warpwatch.server.verdicts.steps import AskTrial
+from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.trials import severity
+
+CONFIRM_PRIORITY = -1
+"""Below the priority of ordinary work, which new commits are; db.trials.keep_share gives trials their share of a device
+nevertheless."""
+CODE_PRIORITY = -2
+"""Priority where no time stands out and only code has changed: nothing waits for the answer."""
+
+
+def ask(
+    context: RegressionContext,
+    purpose: Purpose,
+    ends: tuple[str, str],
+    members: list[MemberRow],
+    rounds: int | None = None,
+) -> AskTrial:
+    """The step that asks for a trial of these series at two commits (base, head).
+
+    rounds: of a comparison; by default the usual number for the kind of device.
+    """
+    by_code = context.regression.cause == Cause.CODE and purpose in CONFIRMING
+    usual_rounds = thresholds_of(context.regression.device_kind).rounds
+    return AskTrial(
+        purpose=purpose,
+        kind=JobKind.CHECK if context.is_broken else JobKind.COMPARE,
+        base_sha=ends[0],
+        head_sha=ends[1],
+        spec=check_spec(members) if context.is_broken else compare_spec(members, rounds or usual_rounds),
+        priority=CODE_PRIORITY if by_code else CONFIRM_PRIORITY,
+    )
+
+
+def may_ask(before: list[TrialState]) -> bool:
+    """Whether two commits may be tried after these trials of them: at first, and once more after an unsure answer.
+
+    Not where the last job was cancelled or failed: a person may retry that job.
+    """
+    if not before:
+        return True
+    return len(before) < 2 and before[-1].answer == Answer.UNSURE and before[-1].job_state == JobState.DONE
+
+
+def is_plain(members: list[MemberRow], device_kind: str) -> bool:
+    """Whether every series changed by so much that few rounds show on which side of a commit the change lies."""
+    least = thresholds_of(device_kind).plain_ratio
+    return bool(members) and all(severity(member.ratio) >= least for member in members)
+
+
+def compare_spec(members: list[MemberRow], rounds: int) -> JobSpec:
+    """The job specification of a comparison of these series, the most changed one first."""
+    worst_first = sorted(members, key=lambda member: severity(member.ratio or member.suspected_ratio), reverse=True)
+    return JobSpec(pairs=[(member.variant, member.case) for member in worst_first], rounds=rounds)
+
+
+def check_spec(members: list[MemberRow]) -> JobSpec:
+    """The job specification of a check of these series."""
+    variants, cases = (sorted({getattr(member, name) for member in members}) for name in ("variant", "case"))
+    return JobSpec(variants=variants, cases=cases)

@@ -1,0 +1,258 @@
+"""Suspicions from a new point: times that stand out, and code that changed where times would not show a change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from math import expm1
+from statistics import median
+
+from warpwatch.contract.words import Cause, ChangeDirection
+from warpwatch.db.reads.observed import ObservedReading
+from warpwatch.db.regressions import SuspectedSeries
+from warpwatch.server.verdicts.changes import find_changes
+from warpwatch.server.verdicts.known import KnownRegressions
+from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
+from warpwatch.server.verdicts.steps import NewSuspicion
+from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.trials import severity
+
+NEAR = 16
+"""Readings from a new point within which it may have brought changes to light."""
+MAX_PAIRS = 6
+"""Series of one suspicion; the most changed ones come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPair:
+    """Two commits that were built in one environment."""
+
+    base_commit_id: int
+    base_sha: str
+    head_commit_id: int
+    head_sha: str
+    environment_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodeDifference:
+    """The variants whose code may differ between two commits: all, or those named.
+
+    is_comparable: whether both commits can be measured in one environment, as they ask for the same interpreter.
+    """
+
+    all: bool
+    names: frozenset[str] = frozenset()
+    is_comparable: bool = True
+
+    def includes(self, variant: str) -> bool:
+        return self.all or variant in self.names
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLevel:
+    """What a series reads at one commit: the median of its readings there."""
+
+    commit_id: int
+    sha: str
+    ordinal: int
+    median_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class SuspiciousSeries:
+    """A series between two commits that may have changed: head over base, and what made it suspicious."""
+
+    series: SuspectedSeries
+    base_sha: str
+    head_sha: str
+    ratio: float
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A series that may have changed between two commits, if its code did. ratio: head over base.
+
+    is_elsewhere: whether the base was measured in another environment, so that the times do not compare.
+    """
+
+    series_id: int
+    variant: str
+    pair: CommitPair
+    cause: Cause
+    ratio: float
+    base_ordinal: int
+    head_ordinal: int
+    is_elsewhere: bool
+
+
+@dataclass
+class SeriesWindow:
+    """One series around a new point, on one line of history. The oldest commit comes first.
+
+    rows: readings of the new point's environment. elsewhere: earlier ones of other environments, whose times do not
+    compare.
+    """
+
+    rows: list[ObservedReading]
+    elsewhere: list[ObservedReading]
+    device_kind: str
+    commit_id: int
+    levels: list[CommitLevel] = field(init=False)
+
+    def __post_init__(self) -> None:
+        groups = (
+            (key, list(rows)) for key, rows in groupby(self.rows, key=lambda row: (row.commit_id, row.sha, row.ordinal))
+        )
+        self.levels = [CommitLevel(*key, median(row.median_ns for row in rows)) for key, rows in groups]
+
+    @property
+    def first(self) -> ObservedReading:
+        return self.rows[0]
+
+    def noticed(self) -> dict[tuple[int, int], float]:
+        """Ranges of commits (ids) in which the time changed, with head over base: change points near the new point.
+
+        Where a series has too few readings before it for a level to change from, jumps between neighbours count
+        instead.
+        """
+        readings = [_reading(row) for row in self.rows]
+        here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
+        ranges = {
+            (self.rows[change.base].commit_id, self.rows[change.head].commit_id): change.ratio
+            for change in find_changes(readings, self.device_kind)
+            if here[0] - NEAR <= change.head <= here[-1] + NEAR
+        }
+        thresholds = thresholds_of(self.device_kind)
+        least = expm1(thresholds.suspicion.threshold(self._noise().spread))
+        for base, head in self.neighbours():
+            ratio, before = head.median_ns / base.median_ns, sum(row.ordinal < head.ordinal for row in self.rows)
+            is_large = abs(head.median_ns - base.median_ns) >= thresholds.suspicion.least_ns
+            if severity(ratio) > 1 + least and is_large and before < thresholds.level_readings:
+                ranges.setdefault((base.commit_id, head.commit_id), ratio)
+        return {(base, head): ratio for (base, head), ratio in ranges.items() if base != head}
+
+    def neighbours(self) -> Iterator[tuple[CommitLevel, CommitLevel]]:
+        """The new point's commit with the nearest older one, and the nearest newer one with it."""
+        for base, head in pairwise(self.levels):
+            if self.commit_id in (base.commit_id, head.commit_id):
+                yield base, head
+
+    def before_environment(self) -> ObservedReading | None:
+        """The last reading before the environment changed, if the new point is the first one since."""
+        return self.elsewhere[-1] if self.elsewhere and self.levels[0].commit_id == self.commit_id else None
+
+    def is_blind(self) -> bool:
+        """Whether the times of this series may hide a change, by what is known without the new commit."""
+        return is_blind(self._noise(), self.device_kind)
+
+    def candidate(
+        self, base: CommitLevel | ObservedReading, head: CommitLevel, ratio: float, cause: Cause
+    ) -> Candidate:
+        """This series between two commits, in the environment of the new point."""
+        pair = CommitPair(base.commit_id, base.sha, head.commit_id, head.sha, self.first.environment_id)
+        is_elsewhere = isinstance(base, ObservedReading)
+        first = self.first
+        return Candidate(first.series_id, first.variant, pair, cause, ratio, base.ordinal, head.ordinal, is_elsewhere)
+
+    def _noise(self) -> Noise:
+        return learn([_reading(row) for row in self.rows if row.commit_id != self.commit_id], self.device_kind)
+
+
+def windows_of(
+    rows: Sequence[ObservedReading], line: set[str], commit_id: int, environment_id: int, device_kind: str
+) -> list[SeriesWindow]:
+    """The series around a new point of this commit and environment; line: ids of the commits on its line of history."""
+    windows = []
+    for _, group in groupby((row for row in rows if row.sha in line), key=lambda row: row.series_id):
+        readings = list(group)
+        here = [row for row in readings if row.environment_id == environment_id]
+        elsewhere = [row for row in readings if row.environment_id != environment_id]
+        windows.append(SeriesWindow(here, elsewhere, device_kind, commit_id))
+    return windows
+
+
+def find_candidates(windows: Sequence[SeriesWindow], known: KnownRegressions) -> list[Candidate]:
+    """All changes of the series that nothing known explains."""
+    return [candidate for window in windows for candidate in _candidates_of(window, known)]
+
+
+def find_suspicions(
+    candidates: Sequence[Candidate], known: KnownRegressions, code: Mapping[CommitPair, CodeDifference]
+) -> list[NewSuspicion]:
+    """One suspicion for every range of commits and direction in which a new point shows a change.
+
+    code: for the pairs of all candidates. The same code has no changes, whatever its times are.
+    """
+    series: list[SuspiciousSeries] = []
+    for item in candidates:
+        difference = code[item.pair]
+        if not difference.includes(item.variant) or (item.is_elsewhere and not difference.is_comparable):
+            continue
+        ends = item.pair.base_sha, item.pair.head_sha
+        if item.cause == Cause.HISTORY:
+            ordinals = item.base_ordinal, item.head_ordinal
+            change = known.located_inside(item.series_id, direction_of(item.ratio), *ordinals)
+            ends = (change.base_sha, change.head_sha) if change is not None else ends
+        series.append(SuspiciousSeries(SuspectedSeries(item.series_id, item.ratio), *ends, item.ratio, item.cause))
+    return [
+        NewSuspicion(base, head, direction, items[0].ratio, tuple(item.series for item in items), items[0].cause)
+        for (base, head, direction), items in _by_range(series).items()
+    ]
+
+
+def _candidates_of(window: SeriesWindow, known: KnownRegressions) -> Iterator[Candidate]:
+    first, levels = window.first, {level.commit_id: level for level in window.levels}
+    noticed = window.noticed()
+    for (base_id, head_id), ratio in noticed.items():
+        base, head = levels[base_id], levels[head_id]
+        if not known.is_known(first.series_id, direction_of(ratio), base.ordinal, head.ordinal):
+            yield window.candidate(base, head, ratio, Cause.HISTORY)
+    for before, after, ratio in _unseen(window):
+        is_noticed = (before.commit_id, after.commit_id) in noticed
+        if not is_noticed and not known.is_tried(first.series_id, before.ordinal, after.ordinal):
+            yield window.candidate(before, after, ratio, Cause.CODE)
+
+
+def _unseen(window: SeriesWindow) -> Iterator[tuple[CommitLevel | ObservedReading, CommitLevel, float]]:
+    """Neighbouring commits between which a change would not show in the times, with head over base; 1 where times do
+    not compare."""
+    if window.is_blind():
+        for base, head in window.neighbours():
+            yield base, head, head.median_ns / base.median_ns
+    before = window.before_environment()
+    if before is not None:
+        yield before, window.levels[0], 1.0
+
+
+def _by_range(series: list[SuspiciousSeries]) -> dict[tuple[str, str, ChangeDirection], list[SuspiciousSeries]]:
+    """What is suspicious by (base, head, direction), the most changed series first.
+
+    Series that are suspicious by code alone went neither way for certain: they are tried along with what stands out
+    between the same commits, and where nothing does, all in one trial.
+    """
+    ranges: dict[tuple[str, str, ChangeDirection], list[SuspiciousSeries]] = defaultdict(list)
+    for item in series:
+        if item.cause == Cause.HISTORY:
+            ranges[item.base_sha, item.head_sha, direction_of(item.ratio)].append(item)
+    by_code = [item for item in series if item.cause == Cause.CODE]
+    for item in sorted(by_code, key=lambda item: severity(item.ratio), reverse=True):
+        same_commits = [key for key in ranges if key[:2] == (item.base_sha, item.head_sha)]
+        key = same_commits[0] if same_commits else (item.base_sha, item.head_sha, direction_of(item.ratio))
+        ranges[key].append(item)
+    return {
+        key: sorted(items, key=lambda item: (item.cause == Cause.CODE, -severity(item.ratio)))[:MAX_PAIRS]
+        for key, items in ranges.items()
+    }
+
+
+def direction_of(ratio: float) -> ChangeDirection:
+    """The direction of a change of time by its ratio, head over base."""
+    return ChangeDirection.SLOWER if ratio >= 1 else ChangeDirection.FASTER
+
+
+def _reading(row: ObservedReading) -> Reading:
+    return Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns)

@@ -1,0 +1,162 @@
+"""What the job of a trial says: of paired rounds, or of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from warpwatch.contract.words import Answer, ChangeDirection, JobKind, JobState, Purpose, Reason, Status, Verdict
+from warpwatch.db.reads.judging import MemberRow, TrialState
+from warpwatch.db.reads.observed import BAD, RoundsRow
+from warpwatch.db.regressions import SeriesDecision
+from warpwatch.server.verdicts import paired
+from warpwatch.server.verdicts.context import CONFIRMING, RegressionContext
+from warpwatch.server.verdicts.paired import TimeDirection
+from warpwatch.server.verdicts.thresholds import thresholds_of
+
+_ANSWERS = {
+    Verdict.CONFIRMED: Answer.CHANGED,
+    Verdict.DISMISSED: Answer.SAME,
+    Verdict.UNSURE: Answer.UNSURE,
+    Verdict.SUSPECTED: Answer.UNSURE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """The answer of a trial, and its verdict on each series.
+
+    opposite: (series id, head over base) of the series that changed the other way.
+    """
+
+    answer: Answer
+    message: str
+    decisions: tuple[SeriesDecision, ...] = ()
+    opposite: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def worst(self) -> SeriesDecision | None:
+        """The confirmed series that changed most; without a confirmed one, the series that changed most."""
+        return worst(self.decisions)
+
+
+def evaluate_trial(context: RegressionContext, trial: TrialState) -> TrialResult:
+    """The result of a trial whose job has ended."""
+    if trial.job_state != JobState.DONE:
+        undecided = [member for member in _series_of(context, trial) if member.verdict != Verdict.CONFIRMED]
+        decisions = tuple(SeriesDecision(member.series_id, Verdict.UNSURE) for member in undecided)
+        is_cancelled = trial.job_state == JobState.CANCELLED
+        message = "its job was cancelled" if is_cancelled else f"its job failed: {trial.job_message}"
+        return TrialResult(Answer.UNSURE, message, decisions if trial.purpose in CONFIRMING else ())
+    return _evaluate_check(context, trial) if trial.kind == JobKind.CHECK else _evaluate_rounds(context, trial)
+
+
+def worst(decisions: Iterable[SeriesDecision]) -> SeriesDecision | None:
+    """See TrialResult.worst."""
+    return max(decisions, key=lambda item: (item.verdict == Verdict.CONFIRMED, severity(item.ratio)), default=None)
+
+
+def severity(ratio: float | None) -> float:
+    """How far a ratio is from 1, either way; 0 without a ratio."""
+    return max(ratio, 1 / ratio) if ratio else 0.0
+
+
+def combine(verdicts: Iterable[str]) -> Verdict:
+    """The verdict on a change by those on its series: one confirmed series confirms it, and only all together dismiss
+    it."""
+    present = set(verdicts)
+    for verdict in (Verdict.CONFIRMED, Verdict.SUSPECTED, Verdict.UNSURE):
+        if verdict in present:
+            return verdict
+    return Verdict.DISMISSED
+
+
+def base_failed(row: RoundsRow) -> bool:
+    """Whether the base of a comparison could not be measured, which says nothing about its head."""
+    return row.reason == Reason.BASE_FAILED
+
+
+def _series_of(context: RegressionContext, trial: TrialState) -> list[MemberRow]:
+    """The series that a trial was to measure."""
+    spec = trial.spec
+    pairs, variants, cases = set(spec.pairs or []), set(spec.variants or []), set(spec.cases or [])
+    return [
+        member
+        for member in context.members
+        if (member.variant, member.case) in pairs or (member.variant in variants and member.case in cases)
+    ]
+
+
+def _evaluate_rounds(context: RegressionContext, trial: TrialState) -> TrialResult:
+    rounds = context.facts.rounds.get(trial.job_id, {})
+    members, kind = _series_of(context, trial), context.regression.device_kind
+    is_slower = context.regression.direction == ChangeDirection.SLOWER
+    direction: TimeDirection = "slower" if is_slower else "faster"
+    other: TimeDirection = "faster" if is_slower else "slower"
+    decisions = tuple(_decide(member, rounds.get(member.series_id), direction, kind, trial) for member in members)
+    troubles = [_describe_trouble(row) for row in rounds.values() if row.status != Status.OK]
+    message = _describe_rounds(rounds, decisions, troubles)
+    if trial.purpose in CONFIRMING:
+        turned = [_decide(member, rounds.get(member.series_id), other, kind, trial) for member in members]
+        opposite = tuple(
+            (item.series_id, item.ratio) for item in turned if item.verdict == Verdict.CONFIRMED and item.ratio
+        )
+        return TrialResult(_ANSWERS[combine(item.verdict for item in decisions)], message, decisions, opposite)
+    measured = [item for item in decisions if item.ratio is not None]
+    if not measured and trial.purpose == Purpose.BISECT and not any(base_failed(row) for row in rounds.values()):
+        return TrialResult(Answer.SKIPPED, troubles[0] if troubles else "it cannot be measured")
+    verdict = combine(item.verdict for item in measured) if measured else Verdict.UNSURE
+    return TrialResult(_ANSWERS[verdict], message, decisions)
+
+
+def _decide(
+    member: MemberRow, rounds: RoundsRow | None, direction: TimeDirection, device_kind: str, trial: TrialState
+) -> SeriesDecision:
+    """The verdict of paired rounds on one series; unsure where it was not measured."""
+    if rounds is None or rounds.status != Status.OK:
+        return SeriesDecision(member.series_id, Verdict.UNSURE)
+    suspected = member.suspected_ratio if trial.purpose in CONFIRMING else member.ratio
+    expected_ratio = thresholds_of(device_kind).expected_ratio
+    least = expected_ratio if direction == "slower" else 1 / expected_ratio
+    expected = (max if direction == "slower" else min)(least, suspected or least)
+    decided = paired.decide(rounds.base_ns, rounds.head_ns, direction, expected, device_kind)
+    return SeriesDecision(member.series_id, Verdict(decided.decision), decided.ratio, decided.low, decided.high)
+
+
+def _describe_trouble(row: RoundsRow) -> str:
+    """Why a series was not measured, in a line: logs of compilers are with the job."""
+    first_line = row.message.strip().partition("\n")[0]
+    return ": ".join(filter(None, [row.status.replace("_", " "), first_line[:200]]))
+
+
+def _describe_rounds(rounds: dict[int, RoundsRow], decisions: Iterable[SeriesDecision], troubles: list[str]) -> str:
+    most = worst(decisions)
+    if most is None or most.ratio is None or most.low is None or most.high is None:
+        return troubles[0] if troubles else "nothing was measured"
+    return f"{len(rounds[most.series_id].base_ns)} rounds: {most.ratio:.3f} ({most.low:.3f} … {most.high:.3f})"
+
+
+def _evaluate_check(context: RegressionContext, trial: TrialState) -> TrialResult:
+    checks = context.facts.checks.get(trial.job_id, [])
+    by_cell = {(row.variant_id, row.case_id): row.status for row in checks}
+    members = _series_of(context, trial)
+    statuses = [by_cell.get((member.variant_id, member.case_id)) for member in members]
+    verdicts = [_verdict_of_check(status, member) for status, member in zip(statuses, members, strict=True)]
+    decisions = tuple(SeriesDecision(member.series_id, item) for member, item in zip(members, verdicts, strict=True))
+    names = [status.replace("_", " ") if status else "not checked" for status in statuses]
+    message = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) or "nothing was checked"
+    if trial.purpose in CONFIRMING and trial.base_sha != trial.head_sha:
+        return TrialResult(_ANSWERS[combine(verdicts)], message, decisions)
+    decided = tuple(item for item in decisions if item.verdict != Verdict.UNSURE)
+    if Verdict.CONFIRMED in verdicts:
+        return TrialResult(Answer.CHANGED, message, decided)
+    return TrialResult(Answer.SAME if decided else Answer.SKIPPED, message, decided)
+
+
+def _verdict_of_check(status: str | None, member: MemberRow) -> Verdict:
+    """Whether a check shows the breakage. A build that fails says nothing about a series that was broken otherwise."""
+    if status == Status.OK:
+        return Verdict.DISMISSED
+    if status not in BAD or (status == Status.BUILD_FAILED and member.head_status != Status.BUILD_FAILED):
+        return Verdict.UNSURE
+    return Verdict.CONFIRMED
