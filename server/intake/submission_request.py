@@ -65,8 +65,8 @@ class SubmissionRequest(BaseModel):
     profile: ProfileOptions = ProfileOptions()
     skip_unchanged: bool = Field(
         default=False,
-        description="Leave out an operator at a commit whose sources are those of the nearest commit where the same was "
-        "asked for.",
+        description="Leave out an operator at a commit whose sources are those of the nearest commit where the same "
+        "was asked for.",
     )
     sanitize: Literal["memcheck", "racecheck", "initcheck", "address"] | None = Field(
         default=None,

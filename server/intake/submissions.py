@@ -78,7 +78,7 @@ def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> i
     if SubmissionRequest.model_validate(submission.request) != request:
         raise Problem(
             409,
-            f"the idempotency key was used for submission {submission.id}, which asked for something else; use a new key",
+            f"the idempotency key belongs to submission {submission.id}, which asked for something else; use a new key",
         )
     return submission.id
 

@@ -22,7 +22,7 @@ MORE_ROUNDS, FEW_ROUNDS = 36, 6
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What paired rounds say: the median of head over base with its interval, and whether that confirms the suspicion."""
+    """The median of head over base with its interval, and whether that confirms the suspicion."""
 
     decision: Decision
     ratio: float | None = None
