@@ -239,8 +239,8 @@ class Tools:
     def checkouts(self, url: str, shas: list[str], reporter: Reporter) -> list[Checkout]:
         """The commits `shas` checked out side by side; checkouts of other commits are closed first.
 
-        GitError when the repository or a commit cannot be fetched, ProjectError when a commit's warpwatch.toml cannot be
-        used.
+        Raises GitError when the repository or a commit cannot be fetched, ProjectError when a commit's warpwatch.toml
+        cannot be used.
         """
         # A commit may be compared with itself, so each mention of it is a checkout of its own.
         keys = [(url, sha, shas[:index].count(sha)) for index, sha in enumerate(shas)]
@@ -251,7 +251,7 @@ class Tools:
         return [self._warm[key] for key in keys]
 
     def peaks(self, checkout: Checkout, reporter: Reporter) -> dict[str, float] | None:
-        """Measured ceilings of the checkout's environment; measured once, then read from a file in the home folder."""
+        """Ceilings of the checkout's environment; measured once, then read from a file in the home folder."""
         return self._peaks(checkout.environment(reporter), reporter, checkout)
 
     def _peaks(self, environment: Environment, reporter: Reporter, child: Child | Checkout) -> dict[str, float] | None:

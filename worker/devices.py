@@ -60,7 +60,7 @@ def _gpu_models() -> list[str]:
 
 
 def _visible(models: list[str], chosen: str | None) -> list[str]:
-    """The models that CUDA_VISIBLE_DEVICES lets through. It holds numbers or UUIDs; of UUIDs only the count is known."""
+    """The models that CUDA_VISIBLE_DEVICES lets through: numbers, or UUIDs of which only the count is known."""
     if chosen is None:
         return models
     entries = [entry.strip() for entry in chosen.split(",") if entry.strip() not in ("", "-1")]

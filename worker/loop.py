@@ -178,7 +178,7 @@ class _Worker:
             _log.info("job %d ended", job.job_id)
 
     def _write(self, action: Callable[[Session], T]) -> T:
-        """Runs `action` in one transaction; waits while the database cannot be reached, so that an outage costs no result."""
+        """Runs `action` in one transaction; waits while the database cannot be reached, so no result is lost."""
         last_try = None
         while True:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from base64 import b64encode
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -166,9 +167,9 @@ def test_names(name: str, plain: str, short: str) -> None:
     assert (plain_name(name), short_name(name)) == (plain, short)
 
 
-def traced(client: TestClient, lab: Lab, index: int, summary: dict[str, Any], report: str | None = None) -> int:
+def traced(client: TestClient, lab: Lab, index: int, summary: dict[str, Any], report: bytes | None = None) -> int:
     job = lab.submit("profile", index)
-    row = replace(trace(lab.folder), summary=summary, report=report)
+    row = replace(trace(lab.folder), summary=summary, report=b64encode(report).decode() if report else None)
     lab.finish(job, lab.outcome([Finding("v1", CASES[0], Status.OK, profile=row)]))
     return int(client.get(f"/api/v1/jobs/{job}").json()["results"][0]["trace_id"])
 

@@ -16,7 +16,6 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import BuildRow
 from warpwatch.server.judge import Judge
 from warpwatch.server.verdicts.asking import CODE_PRIORITY, CONFIRM_PRIORITY
 from warpwatch.settings import Settings

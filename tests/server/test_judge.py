@@ -16,7 +16,6 @@ from warpwatch import git
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.db.outcome import ResultRow
 from warpwatch.server.judge import Judge, interpreter
 from warpwatch.server.verdicts import suspicion
 from warpwatch.server.verdicts.asking import CONFIRM_PRIORITY

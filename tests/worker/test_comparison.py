@@ -10,8 +10,8 @@ import pytest
 
 from tests.worker.conftest import Diary
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.outcome import Comparison, Order
 from warpwatch.contract.messages import SampleReply
+from warpwatch.contract.outcome import Comparison, Order
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.comparison import _Rounds, compare
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
