@@ -230,7 +230,8 @@ def main() -> None:
     if given.child:
         child(torch.device(given.device))
         return
-    runs, broken, end = [], dict[str, str](), time.perf_counter() + given.seconds
+    runs: list[Any] = []
+    broken, end = dict[str, str](), time.perf_counter() + given.seconds
     processes = fresh_ones(Path(__file__), given.device, len(SIDES) * given.processes)
     while len(runs) < given.processes and time.perf_counter() < end:
         found: dict[str, dict[str, Reading]] = {}

@@ -28,6 +28,7 @@ from functools import cache, partial
 from math import exp
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -143,7 +144,7 @@ Paired = Callable[[random.Random, float], list[tuple[float, float]]]
 
 def confirmed(paired: Paired, draw: random.Random, factor: float, suspected: float) -> bool:
     rounds = paired(draw, factor)
-    direction = "slower" if suspected > 1 else "faster"
+    direction: Literal["slower", "faster"] = "slower" if suspected > 1 else "faster"
     return (
         decide([base for base, _ in rounds], [head for _, head in rounds], direction, suspected, "cuda").decision
         == "confirmed"

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.db.conftest import World, outcome
-from warpwatch.contract.words import Answer, JobState, Purpose
+from warpwatch.contract.words import Answer, JobState, Purpose, Status, Verdict
 from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
-from warpwatch.db.outcome import ComparisonRow, ResultRow, Status
+from warpwatch.db.outcome import ComparisonRow, ResultRow
 from warpwatch.db.reads import judging, observed
 from warpwatch.db.reads.alarms import list_alarms
 from warpwatch.db.reads.callbacks import list_callbacks
@@ -50,7 +50,7 @@ def use_everything(world: World) -> None:
         Reaper(15).sweep(s)
         assert [job.state for job in regressions.unjudged_jobs(s)] == [JobState.DONE]
         regressions.mark_judged(s, done)
-        commits = {"base_commit_id": world.commits[0], "head_commit_id": world.commits[1]}
+        commits: dict[str, Any] = {"base_commit_id": world.commits[0], "head_commit_id": world.commits[1]}
         series = s.query(PointRecord.series_id).limit(1).scalar()
         number = regressions.open_suspicion(
             s,
@@ -62,8 +62,8 @@ def use_everything(world: World) -> None:
             **commits,
         )
         assert number is not None
-        one = regressions.SeriesDecision(series, regressions.Verdict.CONFIRMED, 1.3, 1.2, 1.4)
-        regressions.decide(s, number, regressions.Verdict.CONFIRMED, series=[one])
+        one = regressions.SeriesDecision(series, Verdict.CONFIRMED, 1.3, 1.2, 1.4)
+        regressions.decide(s, number, Verdict.CONFIRMED, series=[one])
         list(traces._chunks(s, 1))
         callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "pending"})
         callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "success"})

@@ -79,10 +79,9 @@ def install(wheels: Path, folder: Path, extras: str) -> Installed:
     venv.create(folder, symlinks=True)
     (wheel,) = wheels.glob("warpwatch-*.whl")
     target = f"warpwatch{extras} @ {wheel.as_uri()}"
-    command = [
-        *(UV, "pip", "install", "--quiet", "--python", folder / "bin" / "python", "--find-links", wheels, *LINKS),
-        *("--constraint", ROOT / "constraints.txt"),
-    ]
+    python = folder / "bin" / "python"
+    command: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", python, "--find-links", wheels, *LINKS]
+    command += ["--constraint", ROOT / "constraints.txt"]
     # The first run downloads, so that the second measures the installation alone.
     subprocess.run([*command, "--dry-run", target], check=True)
     began = time.monotonic()

@@ -17,7 +17,7 @@ from warpwatch.contract.protocol import ProfilePlan
 from warpwatch.server.intake.submission_request import ProfileOptions
 from warpwatch.worker.harness.profiling import LIMITS
 
-PLAN = {"wait": 3, "warm_up": 1, "active": 4, "repeat": 2, "counters": True}
+PLAN: dict[str, Any] = {"wait": 3, "warm_up": 1, "active": 4, "repeat": 2, "counters": True}
 
 
 def spec(client: TestClient, submission: int) -> dict[str, Any]:

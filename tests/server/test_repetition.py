@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab
 from tests.server.test_held import V1, V2, V3, branched, held, jobs, report, times
 from warpwatch import git
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.db.outcome import ResultRow
 from warpwatch.server.judge import Judge
@@ -38,7 +39,7 @@ def end(client: TestClient, lab: Lab, judge: Judge, submission: int, rounds: dic
             if job["kind"] == "compare":
                 lab.compare(job["id"], rounds)
             else:
-                lab.finish(job["id"], lab.outcome([ResultRow(*cell, "ok") for cell in (V1, V2, V3)]))
+                lab.finish(job["id"], lab.outcome([ResultRow(*cell, Status.OK) for cell in (V1, V2, V3)]))
     judge.sweep()
 
 
