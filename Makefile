@@ -6,9 +6,11 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that look at times and deadlines want the cores for themselves; the others share them, the longest first.
-ALONE  := tests/harness tests/browser $(addprefix tests/worker/test_,child.py execution.py gate.py loop.py run.py)
-LONG   := tests/worker/test_proving.py tests/kernels
+# Tests that assert times and deadlines get the cores for themselves; the others share them, the longest first.
+UNTIMED := $(addprefix tests/harness/test_,check.py distribution.py probes.py)
+ALONE  := $(filter-out $(UNTIMED),$(wildcard tests/harness/test_*.py)) tests/browser \
+          $(addprefix tests/worker/test_,child.py execution.py gate.py loop.py run.py)
+LONG   := tests/worker/test_proving.py tests/kernels $(UNTIMED)
 SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),tests/db tests/pages tests/server $(wildcard tests/worker/test_*.py tests/test_*.py))
 PYTEST := $(BIN)/pytest
 
