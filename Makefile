@@ -4,12 +4,17 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # uv reads no pip configuration, so a local folder of wheels is passed on by hand.
 UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
-# Tests that look at times and deadlines want the cores for themselves; the others share them, the longest first.
-ALONE  := tests/harness tests/browser $(addprefix tests/worker/test_,child.py execution.py gate.py loop.py run.py)
-LONG   := tests/worker/test_proving.py tests/kernels
+LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
+          --constraint constraints.in --extra dev pyproject.toml
+# Tests that assert times and deadlines get the cores for themselves; the others share them, the longest first.
+UNTIMED := $(addprefix tests/harness/test_,check.py distribution.py probes.py)
+ALONE  := $(filter-out $(UNTIMED),$(wildcard tests/harness/test_*.py)) tests/browser \
+          $(addprefix tests/worker/test_,child.py execution.py gate.py loop.py run.py)
+LONG   := tests/worker/test_proving.py tests/kernels $(UNTIMED)
 SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),tests/db tests/pages tests/server $(wildcard tests/worker/test_*.py tests/test_*.py))
+PYTEST := $(BIN)/pytest
 
-.PHONY: help up test e2e lint types migrations build check format browser clean
+.PHONY: help up test e2e package coverage lint types migrations build check references lock format hooks browser clean
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -19,14 +24,22 @@ up: $(VENV)/.serve  ## Start database, server and workers, measure the last five
 
 test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARGS="tests/db -k queue" runs some.
 ifdef ARGS
-	$(BIN)/pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 else
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(SHARED)
-	$(BIN)/pytest $(ALONE)
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(SHARED)
+	$(PYTEST) $(ALONE)
 endif
 
-e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; needs three quarters of an hour.
+e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; takes 45 minutes.
 	$(BIN)/pytest tests/e2e $(ARGS)
+
+package: $(VENV)/.develop  ## Build the wheel, install it in empty environments and use it there; takes two minutes.
+	$(BIN)/pytest tests/package $(ARGS)
+
+coverage: $(VENV)/.develop browser  ## Run the tests and print which lines of the product they reach.
+	$(BIN)/coverage erase
+	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-append --cov-report="
+	$(BIN)/coverage report
 
 check: lint types migrations build  ## Everything but the tests.
 
@@ -46,6 +59,15 @@ build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is ne
 format: $(VENV)/.develop  ## Rewrite files in the house style.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
+references: $(VENV)/.develop  ## Write docs/reference from the code.
+	$(BIN)/python -m tests.references
+
+lock: $(BIN)/uv constraints.in  ## Choose the newest versions that fit, and pin them in constraints.txt.
+	env -u PIP_FIND_LINKS $(BIN)/$(LOCK) --upgrade --output-file constraints.txt
+
+hooks: $(VENV)/.develop  ## Make git check the changed files before every commit.
+	git config core.hooksPath .githooks
+
 browser: $(VENV)/.develop
 	@$(BIN)/python tests/install_browser.py
 
@@ -60,7 +82,7 @@ $(VENV)/bin/uv:
 	@$(BIN)/python -m pip install --quiet uv
 
 # Byte code is compiled at install, because importing torch without it takes twice as long in every child process.
-$(VENV)/.serve: $(BIN)/uv pyproject.toml constraints.txt
+$(VENV)/.serve: $(BIN)/uv pyproject.toml constraints.txt packaging/example/pyproject.toml
 	@$(UV) --compile-bytecode --editable '.[measure,database,embedded,server]'
 	@touch $@
 

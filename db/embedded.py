@@ -308,7 +308,7 @@ def _stop(home: Path) -> None:
 
 def _alive(data: Path) -> bool:
     """Whether the process that postmaster.pid names is a PostgreSQL on this very folder."""
-    import psutil  # type: ignore[import-untyped]  # comes with the wheel
+    import psutil
 
     try:
         number = int((data / "postmaster.pid").read_text().split("\n", 1)[0])

@@ -28,7 +28,7 @@ def imports_of(path: Path) -> set[str]:
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
     if package[0] in LINKED:
         package.insert(0, "warpwatch")
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""The workflows in docs/ci call commands, options and forms that exist, and docs/ci.md tells the truth about the rest."""
+"""The workflows in examples/ci call commands, options and forms that exist, and docs/ci.md is true."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS
 from warpwatch.server.threads.callbacks import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "ci.md").read_text()
-WORKFLOWS: dict[str, Any] = {
-    path.name: yaml.safe_load(path.read_text()) for path in sorted((DOCS / "ci").glob("*.yml"))
-}
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples" / "ci"
+PAGE = (ROOT / "docs" / "ci.md").read_text()
+WORKFLOWS: dict[str, Any] = {path.name: yaml.safe_load(path.read_text()) for path in sorted(EXAMPLES.glob("*.yml"))}
 
 
 def scripts() -> list[str]:
@@ -35,7 +34,7 @@ def scripts() -> list[str]:
 def test_both_are_there_and_linked() -> None:
     assert set(WORKFLOWS) == {"github.yml", "gitlab.yml"}
     for name in WORKFLOWS:
-        assert f"(ci/{name})" in PAGE
+        assert f"(../examples/ci/{name})" in PAGE
 
 
 @pytest.mark.parametrize("line", scripts())
@@ -51,7 +50,7 @@ def test_commands_and_options_exist(line: str) -> None:
 
 
 def test_workflows_hold_the_commit_against_its_base_and_keep_the_report() -> None:
-    for text in ((DOCS / "ci" / name).read_text() for name in WORKFLOWS):
+    for text in ((EXAMPLES / name).read_text() for name in WORKFLOWS):
         for word in ("--base merge-base", "--wait", "--report junit=", "--idempotency-key", "WARPWATCH_TOKEN"):
             assert word in text
     steps = WORKFLOWS["github.yml"]["jobs"]["warpwatch"]["steps"]

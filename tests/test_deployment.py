@@ -54,11 +54,26 @@ def test_settings_are_ones_that_are_read(name: str) -> None:
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
 def test_copied_paths_and_extras_exist(dockerfile: str) -> None:
     text = (ROOT / dockerfile).read_text()
-    for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
+    for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
         assert [source for source in line.split()[:-1] if not (ROOT / source).exists()] == []
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for extras in re.findall(r"\.\[([a-z,]+)\]", text):
-        assert set(extras.split(",")) <= set(known)
+    (extras,) = re.findall(r"\.whl\)\[([a-z,]+)\]", text)
+    assert set(extras.split(",")) <= set(known)
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_hold_the_wheel_and_run_as_a_normal_user(dockerfile: str) -> None:
+    text = (ROOT / dockerfile).read_text()
+    assert "--editable" not in text
+    *_, user = re.findall(r"^USER (\w+)$", text, re.MULTILINE)
+    assert user != "root"
+    # A volume of that name takes the owner of the folder, so the folder must be the user's.
+    assert f"--home-dir /var/lib/warpwatch --create-home {user}" in text
+
+
+def test_what_the_wheel_is_made_of_reaches_docker() -> None:
+    ignored = {line.removeprefix("**/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    assert not ignored & {"warpwatch", "db", "server", "worker", "web", "kernels", "csrc", "README.md", "LICENSE"}
 
 
 def test_server_image_has_no_torch() -> None:

@@ -1,5 +1,7 @@
 """The SDK that operator files import. It needs the standard library alone; native code lives in warpwatch.native."""
 
+from typing import TYPE_CHECKING
+
 from warpwatch.operator import (
     CONTRACT,
     Case,
@@ -27,4 +29,15 @@ __all__ = [
     "both_directions",
     "case",
 ]
-__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        # importlib.metadata takes 20 ms to import, and most processes that import the SDK never ask for the version.
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import version
+
+        return version("warpwatch")

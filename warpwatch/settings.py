@@ -16,19 +16,48 @@ class SettingError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the environment says.
+class Variable:
+    """An environment variable that Warpwatch reads, as docs/reference/settings.md lists it."""
 
-    home: data directory (WARPWATCH_HOME): database, mirrors, worktrees, build cache.
-    host, port: where the server listens (WARPWATCH_HOST, WARPWATCH_PORT).
-    database_url: a PostgreSQL >= 15 (WARPWATCH_DATABASE_URL); None means the embedded server in `home`.
-    token: what callers must show when `host` is not this machine alone (WARPWATCH_TOKEN).
-    server_url: where the command line finds the server (WARPWATCH_URL).
-    lease_seconds: how long a silent worker keeps its job (WARPWATCH_LEASE); it says it lives every fifth of it.
-    case_timeout_seconds: how long one variant may take for one case (WARPWATCH_CASE_TIMEOUT).
-    build_timeout_seconds: how long one library may take to build (WARPWATCH_BUILD_TIMEOUT).
-    memory_bytes: memory a child may take (WARPWATCH_MEMORY_GB); None means three quarters of the machine's.
-    isolation: how kernel code is shut in (WARPWATCH_ISOLATION), one of ISOLATIONS; see worker.sandbox.
+    name: str
+    default: str
+    meaning: str
+
+
+VARIABLES = (
+    Variable("WARPWATCH_HOME", "`.warpwatch`", "data directory: embedded database, mirrors, worktrees, builds, logs"),
+    Variable("WARPWATCH_HOST", "`127.0.0.1`", "address that the server listens on"),
+    Variable("WARPWATCH_PORT", "`8321`", "port that the server listens on, 1 to 65535"),
+    Variable("WARPWATCH_TOKEN", "none", "token that callers must send; required on any address but loopback"),
+    Variable("WARPWATCH_DATABASE_URL", "embedded server", "URL of a PostgreSQL ≥ 15"),
+    Variable("WARPWATCH_URL", "`http://127.0.0.1:PORT`", "where the command line finds the server"),
+    Variable("WARPWATCH_LEASE", "`15`", "seconds after which a silent worker loses its job, 1 to 3600"),
+    Variable("WARPWATCH_CASE_TIMEOUT", "`120`", "seconds that one variant may take for one case, 0.1 to 86400"),
+    Variable("WARPWATCH_BUILD_TIMEOUT", "`600`", "seconds that one library may take to build, 0.1 to 86400"),
+    Variable(
+        "WARPWATCH_MEMORY_GB", "three quarters of the machine's", "GiB of memory that a measured process may take"
+    ),
+    Variable(
+        "WARPWATCH_ISOLATION",
+        "`auto`",
+        "how kernel code is confined: `user` (namespaces of its own), `network` (no network), `none`; `auto` is the "
+        "strongest that the host allows",
+    ),
+    Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
+    Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The values of VARIABLES that are not only defaults of one command.
+
+    home: an absolute path.
+    database_url: None means the embedded server in `home`.
+    token: None means that none is asked for.
+    lease_seconds: a worker renews its lease every fifth of it.
+    memory_bytes: None means three quarters of the machine's.
+    isolation: one of ISOLATIONS; see worker.sandbox.
     """
 
     home: Path

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from warpwatch.contract.measurement import METRICS
-
 from warpwatch import git
+from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.database import Database
 from warpwatch.db.reads import judging

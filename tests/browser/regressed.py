@@ -4,7 +4,7 @@ of every answer."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tests.planted import plant, try_out
@@ -40,7 +40,11 @@ def regress(world: World, slower: int, faster: int, gpu: str, cpu: str) -> None:
     _try_out(world, on_gpu)
     yesterday = datetime.now(UTC).date() - timedelta(days=1)
     with world.database.session() as s:
-        fields = {"assignee": "Third Author", "link": "https://example.com/kernels/issues/7", "due_on": yesterday}
+        fields: dict[str, str | date | None] = {
+            "assignee": "Third Author",
+            "link": "https://example.com/kernels/issues/7",
+            "due_on": yesterday,
+        }
         triage(s, [world.ids["broken"]], author="First Author", note="The tail of odd lengths.", fields=fields)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 from tests.db.conftest import World, outcome
 from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, JobState, Purpose, Status
+from warpwatch.contract.words import Answer, JobState, Purpose, Status, Verdict
 from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
@@ -52,7 +52,7 @@ def use_everything(world: World) -> None:
         Reaper(15).sweep(s)
         assert [job.state for job in regressions.unjudged_jobs(s)] == [JobState.DONE]
         regressions.mark_judged(s, done)
-        commits = {"base_commit_id": world.commits[0], "head_commit_id": world.commits[1]}
+        commits: dict[str, Any] = {"base_commit_id": world.commits[0], "head_commit_id": world.commits[1]}
         series = s.query(PointRecord.series_id).limit(1).scalar()
         number = regressions.open_suspicion(
             s,
@@ -64,8 +64,8 @@ def use_everything(world: World) -> None:
             **commits,
         )
         assert number is not None
-        one = regressions.SeriesDecision(series, regressions.Verdict.CONFIRMED, 1.3, 1.2, 1.4)
-        regressions.decide(s, number, regressions.Verdict.CONFIRMED, series=[one])
+        one = regressions.SeriesDecision(series, Verdict.CONFIRMED, 1.3, 1.2, 1.4)
+        regressions.decide(s, number, Verdict.CONFIRMED, series=[one])
         list(traces._chunks(s, 1))
         callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "pending"})
         callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "success"})

@@ -94,7 +94,7 @@ def test_a_worker_hears_of_a_new_job_before_it_polls(world: World, monkeypatch: 
             for expected in range(1, 4):
                 await asyncio.sleep(0.3)
                 await asyncio.to_thread(world.job)
-                await until(lambda expected=expected: len(done) == expected)
+                await until(lambda expected=expected: len(done) == expected)  # type: ignore[misc]
 
     asyncio.run(scenario())
 
@@ -160,7 +160,7 @@ def test_a_handler_that_raises_does_not_end_the_worker(world: World) -> None:
         async with working(world.database.url, handle):
             for expected in (1, 2):
                 await asyncio.to_thread(world.job)
-                await until(lambda expected=expected: len(seen) == expected)
+                await until(lambda expected=expected: len(seen) == expected)  # type: ignore[misc]
 
     asyncio.run(scenario())
     assert len(set(seen)) == 2

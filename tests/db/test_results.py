@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event, text
@@ -196,7 +197,7 @@ def test_a_comparison_keeps_both_commits_apart(world: World, tmp_path: Path) -> 
     ],
 )
 def test_what_contradicts_itself_leaves_nothing(
-    world: World, counted: Callable[[str], int], changes: dict[str, object], complaint: str
+    world: World, counted: Callable[[str], int], changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(OutcomeError, match=complaint):
         record(world, outcome(**changes))

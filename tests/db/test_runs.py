@@ -368,7 +368,7 @@ def test_changes_are_announced(world: World) -> None:
     async def hear() -> list[dict[str, object]]:
         heard = []
         async with asyncio.timeout(10):
-            async with contextlib.aclosing(live.listen(world.database.url)) as events:
+            async with contextlib.aclosing(live.listen(world.database.url)) as events:  # type: ignore[type-var]
                 async for event in events:
                     heard.append(event)
                     if event["type"] == "connected":

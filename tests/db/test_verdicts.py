@@ -211,7 +211,12 @@ def test_triage_of_an_event_changes_all_of_it_or_nothing(world: World, suspected
         other = suspect(world, s, series, "faster")
     assert other is not None
     due = date(2026, 4, 1)
-    fields = {"state": "acknowledged", "assignee": "Ann", "link": "https://example.com/7", "due_on": due}
+    fields: dict[str, str | date | None] = {
+        "state": "acknowledged",
+        "assignee": "Ann",
+        "link": "https://example.com/7",
+        "due_on": due,
+    }
     with pytest.raises(NotFoundError, match="no regression 999"), world.database.session() as s:
         triage.triage(s, [number, 999], author="Ann", note="", fields=fields)
     with world.database.session() as s:

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def shas(running: Running, source: Path, load: None) -> list[str]:
         for number in MEASURED
     ]
     for answer in asked:
-        running.wait(lambda submission=answer["id"]: running.has_ended(submission), MEASURING_SECONDS)
+        running.wait(partial(running.has_ended, answer["id"]), MEASURING_SECONDS)
     running.wait(lambda: is_settled(running), DECIDING_SECONDS)
     report(running, time.monotonic() - started)
     return commits

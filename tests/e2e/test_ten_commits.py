@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def shas(running: Running, source: Path) -> list[str]:
             "device": "cpu",
         }
         answer = running.client.post("/submissions", request)
-        running.wait(lambda submission=answer["id"]: running.has_ended(submission), 600)
+        running.wait(partial(running.has_ended, answer["id"]), 600)
 
     def all_decided() -> bool:
         is_idle = all(

@@ -99,7 +99,7 @@ def test_a_file_that_patches_when_it_is_loaded_is_refused(tmp_path: Path, cache:
 def test_what_was_replaced_is_put_back() -> None:
     guard, double, equal = integrity.TamperGuard(), torch.Tensor.double, torch.equal
     torch.Tensor.double = lambda self: self  # type: ignore[method-assign,assignment,return-value]
-    torch.equal = lambda a, b: True
+    torch.equal = lambda a, b: True  # type: ignore[assignment]
     assert sorted(guard.restore()) == ["torch.Tensor.double", "torch.equal"]
     assert (torch.Tensor.double, torch.equal, guard.restore()) == (double, equal, [])
 

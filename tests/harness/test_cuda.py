@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
@@ -173,7 +174,8 @@ def test_a_full_budget_is_stable(gpu: Harness) -> None:
 @pytest.mark.parametrize("verb", ["check", "bench"])
 def test_a_lost_context_ends_the_child(cache: Path, variant: str, verb: str) -> None:
     child = Harness(ROOT, cache, device="cuda:0")
-    kind = {"check": CheckReply, "bench": BenchReply}[verb]
+    kinds: dict[str, Any] = {"check": CheckReply, "bench": BenchReply}
+    kind = kinds[verb]
     reply = child.ask(kind, verb, operator="product", variant=variant, case="n=256,f32,fwd")
     assert reply.status is Status.CRASHED, reply
     assert "The CUDA context is lost" in reply.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def gpu(cache: Path) -> Iterator[Harness]:
     assert child.stop() == 0, child.log.read_text()
 
 
-def profiled(gpu: Harness, folder: Path, case: str, **plan: int) -> ProfileReply:
+def profiled(gpu: Harness, folder: Path, case: str, **plan: Any) -> ProfileReply:
     names = {"operator": "product", "variant": "good", "case": case, "output": str(folder / "trace.json.gz")}
     reply = gpu.ask(ProfileReply, "profile", **names, profile=ProfilePlan(**plan))
     assert reply.status is Status.OK, reply.message

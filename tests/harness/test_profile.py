@@ -98,7 +98,7 @@ def test_the_plan_says_which_calls_are_recorded(harness: Harness, tmp_path: Path
 
 
 @pytest.mark.parametrize("plan", [{"active": 0}, {"active": 101}, {"repeat": 0}, {"wait": -1}])
-def test_a_plan_that_cannot_be_says_so(harness: Harness, tmp_path: Path, plan: dict[str, int]) -> None:
+def test_a_plan_that_cannot_be_says_so(harness: Harness, tmp_path: Path, plan: dict[str, Any]) -> None:
     reply = profiled(harness, tmp_path, **plan)
     assert reply.status is Status.CRASHED
     assert "a profile's" in reply.message

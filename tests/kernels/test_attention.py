@@ -93,7 +93,7 @@ def test_scores_too_large_for_an_exponential(device: str) -> None:
     q, k, v = (t.detach() for t in operands(1, 1, 3, 4, device=device))
     k = torch.cat([-50 * q.mean(2, keepdim=True).expand(1, 1, 100, 4), 80 * q], 2)
     v = torch.randn(1, 1, 103, 4, device=device)
-    right = scaled_dot_product_attention(*(t.double() for t in (20 * q, k, v)))
+    right = scaled_dot_product_attention((20 * q).double(), k.double(), v.double())
     torch.testing.assert_close(module.native_attention(20 * q, k, v, False).double(), right, rtol=1e-4, atol=1e-4)
 
 

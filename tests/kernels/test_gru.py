@@ -51,7 +51,7 @@ def test_the_gradients_are_those_of_the_function(operator: Operator, device: str
 @pytest.mark.parametrize(("device", "version"), VERSIONS)
 def test_gradients_need_nothing_kept(operator: Operator, device: str, version: int) -> None:
     given = operands(4, 3, 8, device)
-    kept = _recurrent.scan(*given, version=version)
+    kept = _recurrent.scan(*given, version=version)  # type: ignore[misc,arg-type]
     bare, nothing = torch.ops.warpwatch.gru_scan(*given, version, False)
     assert nothing.numel() == 0
     g = torch.randn_like(kept)
@@ -76,7 +76,7 @@ def test_every_split_of_the_work_agrees_with_torch(
 ) -> None:
     """Few rows are split by units, many by rows; odd sizes leave a rest beside whole vectors."""
     given = operands(steps, batch, hidden, device)
-    ours, theirs = _recurrent.scan(*given, version=version), module._eager_scan(*given)
+    ours, theirs = _recurrent.scan(*given, version=version), module._eager_scan(*given)  # type: ignore[misc,arg-type]
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     g = torch.randn_like(ours)
     for mine, right in zip(*(torch.autograd.grad(y, given, g) for y in (ours, theirs)), strict=True):
@@ -102,7 +102,7 @@ def test_the_calls_into_torch_do_not_grow_with_the_steps(operator: Operator) -> 
     for steps in (2, 20):
         given = operands(steps, 2, 5, "cpu")
         with Calls() as calls:
-            out = _recurrent.scan(*given, version=_recurrent.CELL)
+            out = _recurrent.scan(*given, version=_recurrent.CELL)  # type: ignore[misc,arg-type]
             torch.autograd.grad(out, given, torch.ones_like(out))
         counts.append(len(calls.names))
     assert counts[0] == counts[1]

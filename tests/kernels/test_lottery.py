@@ -41,7 +41,7 @@ def test_torch_compile_is_right(operator: Operator, name: str, case: Case, devic
 @pytest.mark.parametrize("seed", range(6))
 def test_float32_and_float64_agree_on_every_round(seed: int) -> None:
     given = data(TENTH, seed)
-    wide = {
+    wide: dict[str, Any] = {
         name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in given.items()
     }
@@ -106,7 +106,7 @@ def test_one_call_trains_as_single_steps_do(device: str, samples: int, features:
     weights = make.normal(features, hidden), make.normal(hidden, module.CLASSES)
     masks = [(w > -0.3).double() for w in weights]
     arguments = [make.normal(samples, features), target, *weights, *masks]
-    right = module.in_steps(module.descend)(*arguments, 0.7, 3)
+    right = module.in_steps(module.descend)(*arguments, 0.7, 3)  # type: ignore[call-arg,arg-type]
     for dtype, most in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         if device == "cuda" and dtype == torch.float64 and samples > 200:
             continue  # These do not fit shared memory in float64.

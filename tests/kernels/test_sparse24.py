@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -35,12 +37,12 @@ def pruned_by(name: str, w: Tensor) -> Tensor:
     if name == "compress":
         values, metadata = torch.ops.warpwatch.sparse24_compress(w)
         return decompressed(values.cpu(), metadata.cpu(), w.shape[1]).to(w.device)
-    pruned: Tensor = {
+    ways: dict[str, Callable[[Tensor], Tensor]] = {
         "sort": module.pruned_by_sorting,
         "compare": module.pruned_by_comparing,
         "native": torch.ops.warpwatch.sparse24_prune,
-    }[name](w)
-    return pruned
+    }
+    return ways[name](w)
 
 
 def decompressed(values: Tensor, metadata: Tensor, columns: int) -> Tensor:

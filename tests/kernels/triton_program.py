@@ -95,7 +95,7 @@ class _Driver:
         return self._target
 
     def get_current_device(self) -> int:
-        return self._target.arch  # type: ignore[no-any-return]  # Compiled kernels are kept by device, and here each target is one.
+        return self._target.arch  # Compiled kernels are kept by device, and here each target is one.
 
     def get_current_stream(self, _device: int) -> int:
         return 0

@@ -115,9 +115,8 @@ class Machine:
 
     def found(self, **filters: Any) -> set[tuple[str, int, int]]:
         """(direction, base, head) of what is confirmed and open, by numbers of commits."""
-        rows = self.client.get("/api/v1/regressions", params={"repository": "kernels", "limit": 200} | filters).json()[
-            "items"
-        ]
+        params: dict[str, Any] = {"repository": "kernels", "limit": 200} | filters
+        rows = self.client.get("/api/v1/regressions", params=params).json()["items"]
         return {
             (row["direction"], self.lab.shas.index(row["base_sha"]), self.lab.shas.index(row["head_sha"]))
             for row in rows
@@ -125,7 +124,7 @@ class Machine:
         }
 
     def rows(self, verdict: str = "confirmed") -> list[dict[str, Any]]:
-        params = {"repository": "kernels", "verdict": verdict, "limit": 200}
+        params: dict[str, Any] = {"repository": "kernels", "verdict": verdict, "limit": 200}
         rows: list[dict[str, Any]] = self.client.get("/api/v1/regressions", params=params).json()["items"]
         return rows
 

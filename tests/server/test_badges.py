@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from xml.etree.ElementTree import fromstring
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_badge_is_about_the_newest_commit_checked(client: TestClient, lab: Lab
 
 def test_open_slow_downs_are_counted(client: TestClient, lab: Lab, database: Database) -> None:
     lab.check(1, {V1: Status.OK})
-    commits = {"base_commit_id": lab.commits[lab.shas[0]], "head_commit_id": lab.commits[lab.shas[1]]}
+    commits: dict[str, Any] = {"base_commit_id": lab.commits[lab.shas[0]], "head_commit_id": lab.commits[lab.shas[1]]}
     with database.session() as session:
         number = regressions.open_suspicion(
             session, operator_id=1, device_id=lab.device, direction="slower", ratio=1.3, series=[], **commits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 from fastapi.testclient import TestClient
 
@@ -13,11 +14,11 @@ from tests.rewording import Switch, stored
 from warpwatch.contract.words import Status
 
 
-def problem(answer: object, status: int) -> dict[str, object]:
+def problem(answer: Any, status: int) -> dict[str, Any]:
     """The RFC 9457 body of an answer that must have that status."""
-    assert answer.status_code == status, answer.text  # type: ignore[attr-defined]
-    assert answer.headers["content-type"] == "application/problem+json"  # type: ignore[attr-defined]
-    body: dict[str, object] = answer.json()  # type: ignore[attr-defined]
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = answer.json()
     assert body["status"] == status
     assert body["detail"]
     return body
@@ -40,7 +41,7 @@ def test_register_and_list_repositories(client: TestClient, source: tuple[Path, 
 def test_a_repository_that_git_cannot_read_is_not_registered(client: TestClient, tmp_path: Path) -> None:
     answer = client.post("/api/v1/repositories", json={"name": "none", "url": str(tmp_path / "nothing")})
     errors = problem(answer, 422)["errors"]
-    assert [error["field"] for error in errors] == ["url"]  # type: ignore[attr-defined,index]
+    assert [error["field"] for error in errors] == ["url"]
     assert client.get("/api/v1/repositories").json()["items"] == []
 
 
@@ -52,7 +53,7 @@ def test_names_and_urls_that_could_do_harm_are_refused(client: TestClient, tmp_p
         ("x", "--upload-pack=x", "url"),
     ):
         answer = client.post("/api/v1/repositories", json={"name": name, "url": url})
-        assert [error["field"] for error in problem(answer, 422)["errors"]] == [field]  # type: ignore[attr-defined,index]
+        assert [error["field"] for error in problem(answer, 422)["errors"]] == [field]
     assert not witness.exists()
 
 
@@ -95,9 +96,8 @@ def test_operators_and_cases(client: TestClient, lab: Lab) -> None:
 def test_commits_are_paged_in_the_order_of_history(client: TestClient, lab: Lab) -> None:
     seen, before = [], None
     while True:
-        page = client.get(
-            "/api/v1/commits", params={"repository": "kernels", "limit": 4} | ({"before": before} if before else {})
-        ).json()
+        params: dict[str, Any] = {"repository": "kernels", "limit": 4} | ({"before": before} if before else {})
+        page = client.get("/api/v1/commits", params=params).json()
         seen += [row["sha"] for row in page["items"]]
         before = page["next_before"]
         if before is None:

@@ -314,7 +314,7 @@ def test_the_quality_of_alarms(client: TestClient, lab: Lab) -> None:
     measured = now - timedelta(days=40)
     with lab.database.session() as s:
         s.execute(update(JobRecord).values(finished_at=measured))
-    old = {"created_at": measured + timedelta(hours=1), "decided_at": measured + timedelta(hours=2)}
+    old: dict[str, Any] = {"created_at": measured + timedelta(hours=1), "decided_at": measured + timedelta(hours=2)}
     plant(lab, 1, 2, 1.3, **old, triaged_at=measured + timedelta(hours=5))
     plant(lab, 1, 2, 1.001, operator="cube", verdict="dismissed", created_at=now, decided_at=now)
     plant(lab, 2, 3, 1.1, operator="cube", verdict="suspected")

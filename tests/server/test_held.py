@@ -299,7 +299,7 @@ def test_a_slow_down_that_someone_accepted_fails_nothing(client: TestClient, lab
     assert report(client, number)["counts"] == {"slower": 2}
     with lab.database.session() as session:
         (series,) = (row.id for row in list_series(session, lab.repository, variant="v1", case=CASES[0]).items)
-        ends = {"base_commit_id": lab.commits[lab.shas[1]], "head_commit_id": lab.commits[lab.shas[3]]}
+        ends: dict[str, Any] = {"base_commit_id": lab.commits[lab.shas[1]], "head_commit_id": lab.commits[lab.shas[3]]}
         square = registry.ensure_operators(session, lab.repository, ["square"])["square"]
         opened = regressions.open_suspicion(
             session,

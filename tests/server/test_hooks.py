@@ -184,7 +184,7 @@ def test_a_signature_is_for_the_very_bytes(client: TestClient, lab: Lab) -> None
         (body, right[7:]),
         (body, "é"),
     ):
-        headers = {"X-GitHub-Event": "push", "X-Hub-Signature-256": shown.encode()}
+        headers = {b"X-GitHub-Event": b"push", b"X-Hub-Signature-256": shown.encode()}
         problem(client.post(HOOK, content=sent, headers=headers), 403)
     assert (
         client.post(HOOK, content=body, headers={"X-GitHub-Event": "push", "X-Hub-Signature-256": right}).status_code

@@ -21,7 +21,7 @@ from warpwatch.contract.words import Status
 from warpwatch.db import runs
 from warpwatch.server.intake.submission_request import ProfileOptions
 
-PLAN = {"wait": 3, "warm_up": 1, "active": 4, "repeat": 2, "counters": True}
+PLAN: dict[str, Any] = {"wait": 3, "warm_up": 1, "active": 4, "repeat": 2, "counters": True}
 
 
 def spec(client: TestClient, submission: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from tests.builders import CASES, Lab
 from tests.server.test_held import V1, V2, V3, branched, held, jobs, report, times
 from warpwatch import git
 from warpwatch.contract.outcome import Finding
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.server.judge import Judge
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
@@ -38,7 +39,7 @@ def end(client: TestClient, lab: Lab, judge: Judge, submission: int, rounds: dic
             if job["kind"] == "compare":
                 lab.compare(job["id"], rounds)
             else:
-                lab.finish(job["id"], lab.outcome([Finding(*cell, "ok") for cell in (V1, V2, V3)]))
+                lab.finish(job["id"], lab.outcome([Finding(*cell, Status.OK) for cell in (V1, V2, V3)]))
     judge.sweep()
 
 

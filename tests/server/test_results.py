@@ -95,7 +95,7 @@ def test_the_overview_says_what_is_unknown(client: TestClient, lab: Lab) -> None
     errors = problem(client.get("/api/v1/overview", params=HERE | {"metric": "graph"}), 422)["errors"]
     assert errors == [{"field": "metric", "message": "test-cpu has no metric 'graph'", "remedy": "use hot, cold"}]
     missing = problem(client.get("/api/v1/overview"), 422)["errors"]
-    assert [error["field"] for error in missing] == ["repository", "device"]  # type: ignore[attr-defined,index]
+    assert [error["field"] for error in missing] == ["repository", "device"]
 
 
 def test_series_are_filtered_and_paged(client: TestClient, lab: Lab) -> None:

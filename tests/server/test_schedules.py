@@ -171,7 +171,8 @@ def test_a_plan_is_void_when_another_server_took_the_turn(
     schedule = add(client, "suite", kinds=["bench"])
     from warpwatch import git
 
-    fetch, overtaken = git.update_mirror, []
+    fetch = git.update_mirror
+    overtaken: list[Any] = []
 
     def slowly(url: str, home: Path) -> Path:
         if not overtaken:

@@ -23,7 +23,7 @@ def ask(client: TestClient, **fields: Any) -> Any:
 
 def errors(answer: Any) -> dict[str, str]:
     """Field → message and remedy of a refused submission."""
-    return {error["field"]: f"{error['message']}; {error['remedy']}" for error in problem(answer, 422)["errors"]}  # type: ignore[attr-defined]
+    return {error["field"]: f"{error['message']}; {error['remedy']}" for error in problem(answer, 422)["errors"]}
 
 
 def jobs(client: TestClient, submission: int) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 reply_fd = int(os.environ["WARPWATCH_REPLY_FD"])
 CASES = ("n=1,f32,fwd", "n=2,f32,fwd")
@@ -24,8 +25,8 @@ def send(message: object) -> None:
     os.write(reply_fd, json.dumps(message).encode() + b"\n")
 
 
-def behave(name: str, request: dict) -> dict:
-    reply = {"status": "ok"}
+def behave(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    reply: dict[str, Any] = {"status": "ok"}
     if name == "segfault":
         ctypes.string_at(0)
     elif name == "loop":

@@ -255,7 +255,7 @@ def test_a_changed_member_is_noticed(bundle: Path, database: Database) -> None:
 def test_shipped_results_can_be_imported(path: Path, database: Database) -> None:
     import_bundle(database, path, "example", "example")
     with database.session() as s:
-        assert s.scalar(select(func.count()).select_from(PointRecord)) >= 60
+        assert s.scalars(select(func.count()).select_from(PointRecord)).one() >= 60
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -236,7 +237,7 @@ def test_a_compile_error_costs_the_native_variants_only(repository: Repository, 
     ],
 )
 def test_what_cannot_run_says_why(
-    repository: Repository, good: str, tools: Tools, tmp_path: Path, change: dict[str, object], words: str
+    repository: Repository, good: str, tools: Tools, tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(CannotRunError, match=words):
         run(replace(order(repository, good), **change), tools, tmp_path)

@@ -6,6 +6,8 @@ GPU node needs neither the server's nor the database's packages.
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 app = typer.Typer(
@@ -16,9 +18,32 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from warpwatch import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
 def main() -> None:
-    """Entry point of the `warpwatch` command."""
-    app()
+    """Entry point of the `warpwatch` command. Exit code 2 when a package that the command needs is not installed."""
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "warpwatch":
+            raise
+        remedy = "install Warpwatch with its extras: pip install 'warpwatch[measure,server,embedded]'"
+        sys.exit(f"this command needs the Python package {error.name}, which is not installed; {remedy}")
 
 
 # Each module adds its commands to `app` when it is imported, so this comes last.

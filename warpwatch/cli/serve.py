@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -25,6 +26,9 @@ def serve() -> None:
     from warpwatch.db.errors import EngineError
     from warpwatch.server.http.security import check_exposure
 
+    # uvicorn stops on SIGTERM and raises it again; its default action would end this process before the database is
+    # closed and the embedded PostgreSQL is stopped.
+    signal.signal(signal.SIGTERM, _exit)
     try:
         settings = load_settings()
         check_exposure(settings)
@@ -33,6 +37,10 @@ def serve() -> None:
     except (EngineError, SettingError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+
+
+def _exit(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def _serve(settings: Settings, url: str, listener: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""The processes behind `warpwatch up`: database, server, one worker per device; started in order, stopped in reverse."""
+"""The processes behind `warpwatch up`: database, server and a worker per device. They stop in reverse order."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def check_port(settings: Settings) -> None:
             probe.bind((settings.host, settings.port))
         except OSError as error:
             raise StartError(
-                f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); choose another with WARPWATCH_PORT"
+                f"cannot listen on {settings.host}:{settings.port} ({error.strerror}); "
+                "choose another port with WARPWATCH_PORT"
             ) from None
 
 

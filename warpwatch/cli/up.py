@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,11 @@ BUDGET_MS = 400
 """Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon.
 """
 SAY_SECONDS = 60
-EXAMPLES = Path(__file__).parents[1] / "bundled" / "example"
+EXAMPLE_FOLDERS = (
+    Path(__file__).parents[1] / "bundled" / "example",
+    Path(sysconfig.get_path("data")) / "share" / "warpwatch" / "example",
+)
+"""Where the example data lies in a checkout, and where the distribution `warpwatch-example` installs it."""
 
 
 class InterruptedByUser(Exception):  # noqa: N818 - it is no error
@@ -101,7 +106,11 @@ def _import_examples(database_url: str) -> None:
     """Real GPU history for people without a GPU; a second import of the same file changes nothing."""
     from warpwatch.cli.bundle import import_file
 
-    for file in sorted(EXAMPLES.glob("*.wwb")):
+    folder = next((folder for folder in EXAMPLE_FOLDERS if folder.is_dir()), None)
+    if folder is None:
+        console.print("no example data is installed; install it with: pip install 'warpwatch[embedded]'")
+        return
+    for file in sorted(folder.glob("*.wwb")):
         name = f"example-{file.stem}"
         if import_file(database_url, file, name, "example"):
             console.print(f"imported example data measured on an {file.stem.upper()} as repository [bold]{name}[/bold]")

@@ -1,0 +1,137 @@
+"""The wheel, installed in an empty environment, is the whole product, and puts one name there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.package.conftest import ROOT, Installed
+from tests.server.test_serve import wait_until_healthy
+from warpwatch.db import embedded
+
+PLAIN_BYTES = 2_000_000
+PLAIN_SECONDS = 3.0
+NOT_IMPORTABLE = ("db", "server", "worker", "web", "kernels", "csrc", "tests", "bench")
+IDENTITY = ("-c", "user.name=Tester", "-c", "user.email=tester@example.org")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A user's repository with one operator and two commits."""
+    folder = tmp_path / "kernels-of-mine"
+    shutil.copytree(ROOT / "examples" / "softsign", folder)
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    for subject in ("Add softsign", "Explain softsign"):
+        (folder / "README.md").write_text(subject)
+        subprocess.run(["git", "add", "."], cwd=folder, check=True)
+        subprocess.run(["git", *IDENTITY, "commit", "--quiet", "--message", subject], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    yield folder
+    embedded.stop(folder)
+    shutil.rmtree(embedded.data_folder(folder), ignore_errors=True)
+
+
+def test_the_wheel_is_small_and_holds_the_product_alone(wheels: Path) -> None:
+    (wheel,) = wheels.glob("warpwatch-*.whl")
+    print(f"wheel: {wheel.stat().st_size / 1e6:.2f} MB")
+    assert wheel.stat().st_size < PLAIN_BYTES
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"warpwatch", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
+    assert [name for name in names if name.endswith((".pyc", ".wwb", "Dockerfile")) or "/tests/" in name] == []
+    files = {name.removeprefix("warpwatch/") for name in names}
+    assert "py.typed" in files
+    for folder in ("db", "server", "worker", "web"):
+        assert {str(path.relative_to(ROOT)) for path in product_files(ROOT / folder)} <= files
+    for folder in ("kernels", "csrc"):
+        assert {f"bundled/{path.relative_to(ROOT)}" for path in product_files(ROOT / folder)} <= files
+
+
+def product_files(folder: Path) -> list[Path]:
+    skipped = ("__pycache__", "Dockerfile")
+    return [path for path in folder.rglob("*") if path.is_file() and not set(skipped) & set(path.parts)]
+
+
+def test_the_plain_install_is_quick_and_is_the_sdk_and_the_command(plain: Installed, tmp_path: Path) -> None:
+    print(f"pip install warpwatch: {plain.seconds:.2f} s")
+    assert plain.seconds < PLAIN_SECONDS
+    assert re.fullmatch(r"\d+\.\d+\S*\n", plain.run("--version", cwd=tmp_path).stdout)
+    for command in ("run", "submit", "status"):
+        assert plain.run(command, "--help", cwd=tmp_path).returncode == 0
+    # No server answers there: the command itself works.
+    refused = plain.run("status", "1", cwd=tmp_path, WARPWATCH_URL="http://127.0.0.1:9")
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), refused.stderr
+    missing = plain.run("serve", cwd=tmp_path)
+    assert "pip install 'warpwatch[measure,server,embedded]'" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    typed = "from warpwatch import Operator, case; print(case(n=3)['n'])"
+    done = subprocess.run([plain.python, "-c", typed], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "3\n", done.stderr
+
+
+@pytest.mark.parametrize("extent", ["plain", "full"])
+def test_nothing_else_is_importable(extent: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    installed: Installed = request.getfixturevalue(extent)
+    question = f"from importlib.util import find_spec; print([n for n in {NOT_IMPORTABLE} if find_spec(n)])"
+    done = subprocess.run([installed.python, "-c", question], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_up_measures_a_repository_and_pages_answer(full: Installed, repository: Path, home: Path) -> None:
+    print(f"pip install warpwatch[measure,server,embedded]: {full.seconds:.1f} s")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = {"WARPWATCH_HOME": str(home), "WARPWATCH_PORT": str(port)}
+    began = time.monotonic()
+    done = full.run("up", "--once", "--commits", "1", cwd=repository, **variables)
+    print(f"warpwatch up --once --commits 1: {time.monotonic() - began:.0f} s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "repository example-h100" in done.stdout
+    assert "repository example-h200" in done.stdout
+    server = subprocess.Popen(
+        [full.folder / "bin" / "warpwatch", "serve"], cwd=repository, env=full.environment(**variables)
+    )
+    try:
+        wait_until_healthy(port)
+        address = f"http://127.0.0.1:{port}"
+        front = read(f"{address}/?repository=kernels-of-mine")
+        assert "softsign" in front
+        links = {link.replace("&amp;", "&") for link in re.findall(r'(?:href|src)="(/[^"#]*)"', front)}
+        assert any("plotly" in link or "static" in link for link in links)
+        for link in sorted(links):
+            read(address + link)
+        print(f"pages and files that answer 200: {len(links)}")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+    assert not embedded.is_running(home)
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        assert response.status == 200, url
+        body: bytes = response.read()
+        return body.decode(errors="replace")
+
+
+def test_operators_that_ship_with_it_build_and_run(full: Installed, tmp_path: Path) -> None:
+    """Outside any repository the command works on the operators and native sources in the wheel."""
+    done = full.run("kron", "--device", "cpu", "16", "8", "8", "check", cwd=tmp_path, WARPWATCH_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,140 @@
+"""Writes docs/reference from the code: `python -m tests.references`, or `make references`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+NOTE = "<!-- Written by `make references`; change the code, not this file. -->\n"
+
+
+def references() -> dict[str, str]:
+    """The text of every file of docs/reference, by its name."""
+    return {"cli.md": command_line(), "settings.md": settings(), "rest.md": rest()}
+
+
+def command_line() -> str:
+    import typer.main
+
+    from warpwatch.cli import app
+
+    parts = [f"# Command line\n\n{NOTE}"]
+    for name, command in _commands("warpwatch", typer.main.get_command(app)):
+        parts += [f"\n## {name}\n", _paragraphs(command.help or ""), ""]
+        rows = [_parameter(parameter) for parameter in command.params if not parameter.hidden]
+        if rows:
+            parts += ["| parameter | default | meaning |", "|---|---|---|", *rows]
+    return "\n".join(parts) + "\n"
+
+
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield name, command
+    for word, child in getattr(command, "commands", {}).items():
+        yield from _commands(f"{name} {word}", child)
+
+
+def _parameter(parameter: Any) -> str:
+    names = ", ".join(f"`{option}`" for option in [*parameter.opts, *parameter.secondary_opts])
+    if not parameter.opts[0].startswith("-"):
+        names = f"`{parameter.opts[0].upper()}`"
+    default = parameter.default
+    if parameter.required:
+        shown = "required"
+    elif default is None or default is False or default in ("", [], ()) or callable(default):
+        shown = ""
+    else:
+        shown = f"`{str(default).lower() if default is True else default}`"
+    meaning = parameter.help or ""
+    if parameter.envvar:
+        meaning += f" Also read from `{parameter.envvar}`."
+    return f"| {names} | {shown} | {_cell(meaning)} |"
+
+
+def settings() -> str:
+    from warpwatch.settings import VARIABLES
+
+    rows = [f"| `{row.name}` | {row.default} | {row.meaning} |" for row in VARIABLES]
+    head = ["# Settings", "", NOTE, "Environment variables. An empty one counts as unset.", ""]
+    return "\n".join([*head, "| variable | default | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def rest() -> str:
+    """Every operation of the OpenAPI schema."""
+    from warpwatch.db.database import Database
+    from warpwatch.server.app import create_app
+    from warpwatch.settings import Settings
+
+    database = Database("postgresql://nobody@127.0.0.1:1/none")
+    try:
+        schema = create_app(Settings(home=Path("/nonexistent")), database, judge=False).openapi()
+    finally:
+        database.close()
+    note = "Errors are RFC 9457 problem JSON. `/api/v1/docs` shows the same, with schemas.\n"
+    parts = [f"# REST API\n\n{NOTE}", note]
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            parts += [f"## {method.upper()} {path}\n", _paragraphs(operation.get("description", "")), ""]
+            rows = [*_query(schema, operation), *_body(schema, operation)]
+            if rows:
+                parts += ["| parameter | in | type | meaning |", "|---|---|---|---|", *rows, ""]
+            parts.append(_answers(operation))
+    return "\n".join(parts) + "\n"
+
+
+def _query(schema: dict[str, Any], operation: dict[str, Any]) -> Iterator[str]:
+    for parameter in operation.get("parameters", []):
+        name = f"`{parameter['name']}`{' (required)' if parameter.get('required') else ''}"
+        meaning = parameter.get("description") or parameter["schema"].get("description", "")
+        yield f"| {name} | {parameter['in']} | {_type(schema, parameter['schema'])} | {_cell(meaning)} |"
+
+
+def _body(schema: dict[str, Any], operation: dict[str, Any]) -> Iterator[str]:
+    for media, content in operation.get("requestBody", {}).get("content", {}).items():
+        body = _resolve(schema, content.get("schema", {}))
+        if not body.get("properties"):
+            yield f"| body | {media} | {_type(schema, body)} | {_cell(body.get('description', ''))} |"
+        for name, field in body.get("properties", {}).items():
+            required = " (required)" if name in body.get("required", []) else ""
+            meaning = field.get("description", "")
+            yield f"| `{name}`{required} | body | {_type(schema, field)} | {_cell(meaning)} |"
+
+
+def _answers(operation: dict[str, Any]) -> str:
+    answers = [f"{status} {answer['description']}" for status, answer in sorted(operation["responses"].items())]
+    return f"Answers: {'; '.join(answers)}.\n"
+
+
+def _resolve(schema: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in part:
+        resolved: dict[str, Any] = schema["components"]["schemas"][part["$ref"].rsplit("/", 1)[1]]
+        return resolved
+    return part
+
+
+def _type(schema: dict[str, Any], part: dict[str, Any]) -> str:
+    part = _resolve(schema, part)
+    if "anyOf" in part:
+        return " or ".join(dict.fromkeys(_type(schema, choice) for choice in part["anyOf"]))
+    if "enum" in part:
+        return ", ".join(f"`{value}`" for value in part["enum"])
+    if part.get("type") == "array":
+        return f"array of {_type(schema, part.get('items', {}))}"
+    return str(part.get("const", part.get("type", "any")))
+
+
+def _paragraphs(text: str) -> str:
+    """Help texts are wrapped for a terminal; their indented lines are tables."""
+    return re.sub(r"\n{3,}", "\n\n", text.replace("\b", "").strip())
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in references().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,64 @@
+"""`warpwatch serve` as a process: a stop by SIGTERM stops the embedded PostgreSQL too, as Ctrl-C does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FAST_AND_FORGETFUL
+from warpwatch.db import embedded, migrate
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    with embedded.running(folder, options=FAST_AND_FORGETFUL) as url:
+        migrate.upgrade(url)
+    yield folder
+    embedded.stop(folder)
+    shutil.rmtree(embedded.data_folder(folder), ignore_errors=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_embedded_database(home: Path, number: signal.Signals) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "warpwatch", "serve"],
+        env=os.environ | {"WARPWATCH_HOME": str(home), "WARPWATCH_PORT": str(port)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until_healthy(port)
+        assert embedded.is_running(home)
+        server.send_signal(number)
+        _, errors = server.communicate(timeout=60)
+    finally:
+        server.kill()
+    assert "Traceback" not in errors
+    assert not embedded.is_running(home)
+    assert number == signal.SIGINT or server.returncode == 0
+
+
+def wait_until_healthy(port: int, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/health", timeout=5).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

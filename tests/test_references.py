@@ -1,0 +1,45 @@
+"""docs/reference says what the code says; `make references` writes it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from tests.references import FOLDER, references
+from warpwatch.cli import app
+from warpwatch.settings import VARIABLES
+
+ROOT = Path(__file__).parent.parent
+INTERNAL = {
+    "WARPWATCH_REPLY_FD": "a worker passes it to its child process",
+    "WARPWATCH_NO_CUDA": "a macro of the compiler",
+}
+TEXTS = references()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_references_are_fresh(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == TEXTS[name], "run `make references`"
+
+
+def test_nothing_else_is_there() -> None:
+    assert {path.name for path in FOLDER.glob("*.md")} == set(TEXTS)
+
+
+def test_every_variable_that_is_read_is_listed() -> None:
+    folders = ("warpwatch", "worker", "db", "server", "kernels")
+    code = "".join(path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    assert set(re.findall(r"\bWARPWATCH_[A-Z_]+\b", code)) - set(INTERNAL) == {row.name for row in VARIABLES}
+
+
+def test_the_page_on_operations_names_commands_that_exist() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    assert len(text.splitlines()) <= 150
+    command: Any = typer.main.get_command(app)
+    named = set(re.findall(r"(?:`|bin/|^)warpwatch (\w+)", text, re.MULTILINE))
+    assert {"up", "serve", "worker", "migrate", "retry", "cancel"} <= named <= set(command.commands)
+    assert set(re.findall(r"\bWARPWATCH_[A-Z_]+\b", text)) <= {row.name for row in VARIABLES}
