@@ -19,7 +19,9 @@ class Status(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a job, a run, a result or a comparison has no number. A message beside it is for people; nothing is decided by it.
+    """Why a job, a run, a result or a comparison has no number.
+
+    A message beside it is for people; nothing is decided by it.
 
     unchanged: the sources are those of a commit that was measured. base_failed: the base of a comparison could not be
     measured, which says nothing about its head. interpreter_mismatch: two commits ask for different interpreters, so

@@ -109,7 +109,7 @@ def main() -> int:
     # What is started from here, compilers above all, runs without a sanitizer's runtime.
     os.environ.pop("LD_PRELOAD", None)
     try:
-        server = load_harness(arguments).Server(arguments, requests, replies)
+        server = load_harness(arguments).HarnessServer(arguments, requests, replies)
     except Exception as error:  # noqa: BLE001 - whatever keeps the child from starting must reach the parent as one line
         message = f"{sys.executable}: {type(error).__name__}: {error}"
         replies.write(json.dumps({"event": "fatal", "message": message}) + "\n")
