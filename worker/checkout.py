@@ -307,7 +307,7 @@ def _mirror_with(url: str, sha: str, home: Path) -> Path:
         git.update_mirror(url, home)
         if not _holds(mirror, sha):
             # A commit that no branch holds, such as a detached HEAD, must be asked for by name.
-            git.git("fetch", "--quiet", "origin", sha, cwd=mirror, timeout=1800)
+            git.fetch_commit(url, mirror, sha)
     return mirror
 
 
