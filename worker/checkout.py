@@ -62,12 +62,10 @@ class Host:
         self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None
     ) -> Child:
         """A child that is still starting; it must be `greeted` before it is asked anything."""
-        cache = self.home / "builds"
-        cache.mkdir(parents=True, exist_ok=True)
         spec = ChildSpec(
             root,
             self.device,
-            cache,
+            self.home / "builds",
             THREADS,
             project.operators,
             project.native,
