@@ -1,5 +1,5 @@
-"""The detector on public timings of an H100: the shares that docs/measurement.md states, so that no change of a
-constant goes unseen."""
+"""The detector on public timings of an H100: the shares that docs/decisions/change-detection.md states, so
+that no change of a constant goes unseen."""
 
 from __future__ import annotations
 
