@@ -10,12 +10,13 @@ from typing import Any
 
 import psycopg
 from procrastinate.exceptions import ConnectorException
-from sqlalchemy import URL, create_engine, make_url
+from sqlalchemy import URL, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from warpwatch.db.errors import (
+    DatabaseBusyError,
     DatabaseDownError,
     DatabaseFullError,
     EngineError,
@@ -23,15 +24,29 @@ from warpwatch.db.errors import (
     UnusableValueError,
 )
 
-CONNECT_TIMEOUT_SECONDS = 5
+CONNECTION: dict[str, int] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+"""Options of every connection: a peer that vanishes silently is noticed within 30 s instead of TCP's two hours."""
+LOCK_TIMEOUT_SECONDS = 15.0
+"""How long a statement of a session waits for a lock before DatabaseBusyError."""
+STATEMENT_TIMEOUT_SECONDS = 120.0
+"""How long one statement of a session may take before DatabaseBusyError."""
+IDLE_TIMEOUT_SECONDS = 300.0
+"""How long a transaction may stay open between two statements before PostgreSQL ends it and frees its locks."""
 _STATES_OF_A_SERVER_THAT_GOES_OR_COMES = ("57P01", "57P02", "57P03", "53300")
 
 
 class Database:
     """A pool of connections to the PostgreSQL at `url`."""
 
-    def __init__(self, url: str, *, pool_size: int = 5) -> None:
+    def __init__(self, url: str, *, pool_size: int = 5, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> None:
         self.url = url
+        self._lock_timeout_seconds = lock_timeout_seconds
         # A connection is tried before use, so that one outage does not fail one request per pooled connection
         # afterwards.
         self.engine = create_engine(
@@ -40,15 +55,17 @@ class Database:
             max_overflow=pool_size,
             pool_pre_ping=True,
             json_serializer=dumps,
-            connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS},
+            connect_args=CONNECTION,
         )
+        event.listen(self.engine, "connect", self._limit)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
         """One transaction: committed when the block ends, rolled back when it raises.
 
-        DatabaseDownError, DatabaseFullError, SchemaOutdatedError and UnusableValueError stand for what the driver says.
+        DatabaseDownError, DatabaseBusyError, DatabaseFullError, SchemaOutdatedError and UnusableValueError stand for
+        the driver's errors.
         """
         try:
             with self._sessions.begin() as session:
@@ -62,6 +79,18 @@ class Database:
     def close(self) -> None:
         """Gives all connections back."""
         self.engine.dispose()
+
+    def _limit(self, connection: psycopg.Connection[Any], _record: object) -> None:
+        """Bounds what one session can make others wait for."""
+        # Not as options of the connection, which poolers such as PgBouncer reject.
+        limits = {
+            "lock_timeout": self._lock_timeout_seconds,
+            "statement_timeout": STATEMENT_TIMEOUT_SECONDS,
+            "idle_in_transaction_session_timeout": IDLE_TIMEOUT_SECONDS,
+        }
+        for name, seconds in limits.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, f"{seconds * 1000:.0f}ms"))
+        connection.commit()
 
 
 def storable(text: str) -> str:
@@ -115,6 +144,11 @@ def translate(error: Exception, url: str) -> EngineError | UnusableValueError | 
     state = getattr(driver_error, "sqlstate", None)
     if isinstance(driver_error, psycopg.errors.DiskFull):
         return DatabaseFullError()
+    if isinstance(
+        driver_error,
+        psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled | psycopg.errors.IdleInTransactionSessionTimeout,
+    ):
+        return DatabaseBusyError()
     if isinstance(driver_error, psycopg.DataError):
         return UnusableValueError((str(driver_error).strip().splitlines() or ["a value cannot be used"])[0])
     if isinstance(

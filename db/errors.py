@@ -14,6 +14,10 @@ class DatabaseDownError(EngineError):
     """PostgreSQL cannot be reached; start it, or set WARPWATCH_DATABASE_URL to one that runs."""
 
 
+class DatabaseBusyError(DatabaseDownError):
+    """PostgreSQL did not answer in time, because another transaction holds a lock or the statement is slow; try again."""
+
+
 class DatabaseFullError(EngineError):
     """The disk that PostgreSQL writes to is full; free some space there, nothing was half-written."""
 

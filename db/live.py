@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from warpwatch.db.database import CONNECT_TIMEOUT_SECONDS, libpq_url
+from warpwatch.db.database import CONNECTION, libpq_url
 
 CHANNEL = "warpwatch"
 _LONGEST_PAUSE_SECONDS = 5.0
@@ -38,9 +38,7 @@ async def listen(url: str) -> AsyncIterator[dict[str, Any]]:
     pause = 0.1
     while True:
         try:
-            async with await AsyncConnection.connect(
-                libpq_url(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS
-            ) as connection:
+            async with await AsyncConnection.connect(libpq_url(url), autocommit=True, **CONNECTION) as connection:
                 await connection.execute(f"LISTEN {CHANNEL}")
                 pause = 0.1
                 yield {"type": "connected", "job": None, "submission": None}

@@ -17,7 +17,7 @@ from alembic.util.exc import CommandError
 from psycopg import sql
 from sqlalchemy import Connection, make_url, text
 
-from warpwatch.db.database import CONNECT_TIMEOUT_SECONDS, Database, libpq_url
+from warpwatch.db.database import CONNECTION, Database, libpq_url
 from warpwatch.db.errors import SchemaOutdatedError, SchemaTooNewError
 from warpwatch.db.models import Base
 
@@ -105,7 +105,7 @@ def scratch_database(url: str) -> Iterator[str]:
 
 
 def _administer(url: str, statement: sql.Composed) -> None:
-    with psycopg.connect(libpq_url(url), autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS) as connection:
+    with psycopg.connect(libpq_url(url), autocommit=True, **CONNECTION) as connection:
         connection.execute(statement)
 
 

@@ -21,7 +21,7 @@ from psycopg import AsyncConnection
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from warpwatch.db.database import CONNECT_TIMEOUT_SECONDS, libpq_url
+from warpwatch.db.database import CONNECTION, libpq_url
 from warpwatch.db.models import DeviceRecord, JobRecord
 
 TASK = "run_job"
@@ -114,7 +114,7 @@ async def _run_procrastinate(url: str, queue: str, handler: Callable[[int], None
         min_size=1,
         max_size=3,
         timeout=_POOL_SECONDS,
-        kwargs={"connect_timeout": CONNECT_TIMEOUT_SECONDS},
+        kwargs=CONNECTION,
     )
     app = App(connector=connector)
 
@@ -123,7 +123,7 @@ async def _run_procrastinate(url: str, queue: str, handler: Callable[[int], None
         await asyncio.to_thread(handler, job_id)
 
     # Opening the pool would wait half a minute for a server that is down, deaf to `stop`.
-    await (await AsyncConnection.connect(libpq_url(url), connect_timeout=CONNECT_TIMEOUT_SECONDS)).close()
+    await (await AsyncConnection.connect(libpq_url(url), **CONNECTION)).close()
     async with app.open_async():
         worker = _Worker(
             app=app,

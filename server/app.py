@@ -22,6 +22,7 @@ from warpwatch.server.http import problems
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.http.assets import Assets
 from warpwatch.server.http.security import RequestGuard
+from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.server.judge import Judge
 from warpwatch.server.pages.login import router as login_router
 from warpwatch.server.threads.callbacks import StatusNotifier
@@ -52,13 +53,16 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.judge = Judge(settings, database, app.state.sources) if judge else None
     app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
     app.state.teller = StatusNotifier(settings, database) if judge else None
+    # A token that is set is asked for on loopback too, where reverse proxies and other users of the machine come from.
+    app.state.sessions = Sessions(settings.token) if settings.token else None
+    app.state.guesses = GuessLimit()
     app.state.problem_page = pages.problem_page
     problems.install(app)
     app.include_router(api_router)
     app.include_router(login_router)
     app.include_router(pages.router)
     _mount_files(app)
-    app.add_middleware(RequestGuard, settings=settings)
+    app.add_middleware(RequestGuard, settings=settings, sessions=app.state.sessions, guesses=app.state.guesses)
     return app
 
 

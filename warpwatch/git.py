@@ -16,15 +16,52 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 MAX_RANGE = 1000
 """The largest number of commits in one range."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 _HEAD = "+HEAD:refs/warpwatch/HEAD"
 """A refspec for HEAD, which a mirror does not fetch. Users name it, and a detached HEAD, as in CI, is on no branch."""
-_FORMAT = "%H%x00%P%x00%an%x00%aI%x00%s"
+_FORMAT = "%H%x00%P%x00%an%x00%at%x00%s"
+_LATEST = 253_402_300_799
+"""Seconds from 1970 to the end of the year 9999, the last that Python and PostgreSQL both hold."""
+_MIRRORS = "mirrors"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+"""All that a mirror is configured with: measured code can reach it, and git starts programs that files name."""
+_PASSED = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "TMPDIR",
+    "XDG_CONFIG_HOME",
+    "SSH_AUTH_SOCK",
+    "SSH_ASKPASS",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
+_PASSED_BEGINNINGS = (
+    "GIT_SSH",
+    "GIT_SSL",
+    "GIT_ASKPASS",
+    "GIT_CONFIG_",
+    "http_",
+    "https_",
+    "no_proxy",
+    "HTTPS_",
+    "NO_PROXY",
+)
+_OPTIONS = (
+    "safe.directory=*",
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "protocol.ext.allow=never",
+    "http.lowSpeedLimit=1000",
+    "http.lowSpeedTime=60",
+)
 
 
 class GitError(RuntimeError):
@@ -64,13 +101,14 @@ def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: st
     executable = shutil.which("git")
     if executable is None:
         raise GitError("git is not installed; install it (Debian: apt install git) and try again")
-    # A prompt would block a service, and the system's configuration must not change what is measured.
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
+    if cwd is not None and cwd.parent.name == _MIRRORS:
+        _restore_config(cwd)
+    options = [word for option in _OPTIONS for word in ("-c", option)]
     try:
         result = subprocess.run(
-            [executable, "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", *arguments],
+            [executable, *options, *arguments],
             cwd=cwd,
-            env=environment,
+            env=_environment(),
             input=text,
             capture_output=True,
             text=True,
@@ -88,8 +126,33 @@ def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: st
     return result.stdout
 
 
+def _environment() -> dict[str, str]:
+    """What git may know: how to reach hosts and log in there, and no secret of the service."""
+    passed = {
+        name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_BEGINNINGS)
+    }
+    # Prompts would hang a service.
+    return passed | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
+
+
+def _restore_config(mirror: Path) -> None:
+    """Undoes what anybody wrote into the configuration of a mirror, or redirects it to."""
+    redirect = mirror / "commondir"
+    if redirect.is_symlink() or redirect.exists():
+        redirect.unlink()
+    config = mirror / "config"
+    if not mirror.is_dir() or (
+        config.is_file() and not config.is_symlink() and config.read_text(errors="replace") == _CONFIG
+    ):
+        return
+    # Another thread may do the same, and git may read meanwhile, so the file is replaced in one step.
+    with NamedTemporaryFile("w", dir=mirror, prefix="config.", delete=False) as file:
+        file.write(_CONFIG)
+    Path(file.name).replace(config)
+
+
 def mirror_path(url: str, home: Path) -> Path:
-    return home / "mirrors" / (hashlib.sha256(url.encode()).hexdigest()[:16] + ".git")
+    return home / _MIRRORS / (hashlib.sha256(url.encode()).hexdigest()[:16] + ".git")
 
 
 def update_mirror(url: str, home: Path) -> Path:
@@ -101,12 +164,22 @@ def update_mirror(url: str, home: Path) -> Path:
             partial = path.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             git("clone", "--quiet", "--mirror", "--", url, str(partial), timeout=1800)
-            git("fetch", "--quiet", "origin", _HEAD, cwd=partial)
+            git(*_fetch(url), _HEAD, cwd=partial)
             git("symbolic-ref", "HEAD", "refs/warpwatch/HEAD", cwd=partial)
             partial.rename(path)
         else:
-            git("fetch", "--quiet", "--prune", "origin", "+refs/*:refs/*", _HEAD, cwd=path, timeout=1800)
+            git(*_fetch(url), "--prune", "+refs/*:refs/*", _HEAD, cwd=path, timeout=1800)
     return path
+
+
+def _fetch(url: str) -> list[str]:
+    """The beginning of a fetch that asks the mirror neither for the address nor for the program at the other end."""
+    return ["fetch", "--quiet", "--upload-pack", "git-upload-pack", url]
+
+
+def fetch_commit(url: str, mirror: Path, sha: str) -> None:
+    """Brings one commit (a full id) that no ref holds into a mirror of `url`."""
+    git(*_fetch(url), sha, cwd=mirror, timeout=1800)
 
 
 def resolve(mirror: Path, ref: str) -> str:
@@ -145,26 +218,28 @@ def last_commits(mirror: Path, ref: str, count: int) -> list[str]:
 
 def describe(mirror: Path, sha: str) -> CommitInfo:
     """The commit `sha` (a full id)."""
-    line = git("log", "-1", f"--format={_FORMAT}", "--end-of-options", sha, cwd=mirror).rstrip("\n")
-    full_sha, parents, author, authored_at, subject = line.split("\0")
-    ordinal = int(git("rev-list", "--count", sha, cwd=mirror))
-    parent = parents.split()[0] if parents else None
-    return CommitInfo(full_sha, parent, ordinal, author, datetime.fromisoformat(authored_at), subject)
+    return describe_many(mirror, [sha])[0]
 
 
 def describe_many(mirror: Path, shas: Sequence[str]) -> list[CommitInfo]:
     """The commits `shas` (full ids, parents before children), with a few git calls for any number of commits."""
-    command = ("log", "--no-walk=unsorted", "--stdin", f"--format={_FORMAT}")
-    lines = git(*command, cwd=mirror, text="\n".join(shas)).splitlines()
+    output = git("log", "-z", "--no-walk=unsorted", "--stdin", f"--format={_FORMAT}", cwd=mirror, text="\n".join(shas))
+    # Names and subjects may hold any character but NUL, line ends of Unicode among them.
+    fields = iter(output.split("\0")[:-1])
     ordinals: dict[str, int] = {}
     commits = []
-    for sha, parents, author, authored_at, subject in (line.split("\0") for line in lines):
+    for sha, parents, author, authored_at, subject in zip(fields, fields, fields, fields, fields, strict=True):
         first, _, others = parents.partition(" ")
         is_next = first in ordinals and not others
         ordinals[sha] = ordinals[first] + 1 if is_next else int(git("rev-list", "--count", sha, cwd=mirror))
-        time = datetime.fromisoformat(authored_at)
-        commits.append(CommitInfo(sha, first or None, ordinals[sha], author, time, subject))
+        commits.append(CommitInfo(sha, first or None, ordinals[sha], author, _instant(authored_at), subject))
     return commits
+
+
+def _instant(seconds: str) -> datetime:
+    """The time of a commit, which its author may set to anything; 1970 where it says none."""
+    known = int(seconds) if seconds.lstrip("-").isdigit() else 0
+    return datetime.fromtimestamp(min(max(known, 0), _LATEST), UTC)
 
 
 def is_ancestor(mirror: Path, older: str, newer: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ISOLATIONS = ("auto", "user", "network", "none")
+ISOLATIONS = ("auto", "full", "user", "network", "none")
 """The first is the default: the strongest that the host allows."""
 
 

@@ -62,13 +62,11 @@ class Host:
     def launch_child(
         self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None
     ) -> Child:
-        """A child that is still starting; call `greeted` before the first request."""
-        cache = self.home / "builds"
-        cache.mkdir(parents=True, exist_ok=True)
+        """A child that is still starting; it must be `greeted` before it is asked anything."""
         spec = ChildSpec(
             root,
             self.device,
-            cache,
+            self.home / "builds",
             THREADS,
             project.operators,
             project.native,
@@ -308,7 +306,7 @@ def _mirror_with(url: str, sha: str, home: Path) -> Path:
         git.update_mirror(url, home)
         if not _holds(mirror, sha):
             # A commit that no branch holds, such as a detached HEAD, must be asked for by name.
-            git.git("fetch", "--quiet", "origin", sha, cwd=mirror, timeout=1800)
+            git.fetch_commit(url, mirror, sha)
     return mirror
 
 

@@ -114,7 +114,8 @@ class Child:
         if spec.sanitizer is not None:
             environment |= spec.sanitizer.variables(self._temp)
             command = spec.sanitizer.wrap(command, self._temp)
-        command = confinement.wrap(command)
+        spec.cache.mkdir(parents=True, exist_ok=True)
+        command = confinement.wrap(command, [self._temp, spec.cache])
         try:
             self._process = subprocess.Popen(
                 command,

@@ -2,8 +2,13 @@
 parent's.
 
 Kernel code is untrusted. How far it can be shut in depends on the host, so the best isolation the host allows is found
-by trying: `user` (own user, network and mount namespaces: no network, no powers over the host's processes, database
-folders hidden), `network` (own network namespace only, for a root that must reach other users' files), `none`.
+by trying:
+
+full – own user, network, mount, PID, IPC and UTS namespaces: no network, no sight of other processes, the whole file
+system read-only but for the child's temp folder and the build cache, an own /dev/shm, database folders and keys hidden.
+user – own user, network and mount namespaces: no network, no powers over the host's processes, the same folders hidden.
+network – own network namespace only, for a root that must reach other users' files.
+none – limits and a scrubbed environment alone.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,6 +45,8 @@ fault per 4 KiB when it is taken again.
 Whether it gives back depends on what happens to lie at the end of its heap, so the same code ran at either of two
 speeds, up to ten times apart.
 """
+_SECRET_FOLDERS = (".ssh", ".aws", ".azure", ".config/gcloud", ".docker", ".gnupg", ".kube")
+"""Folders below the home folder that hold keys, which no kernel needs."""
 SOCKET_FOLDERS = (Path("/run/postgresql"), Path("/var/run/postgresql"))
 """Where a PostgreSQL of the system listens; a socket needs no network."""
 _KILL_SECONDS = 10.0
@@ -80,18 +87,22 @@ class Confinement:
     def network_closed(self) -> bool:
         return self.isolation != "none"
 
-    def wrap(self, command: list[str]) -> list[str]:
-        """`command` (its first word an absolute path), confined, as this very process's child."""
+    def wrap(self, command: list[str], writable: Sequence[Path]) -> list[str]:
+        """`command` (its first word an absolute path), confined, as this very process's child.
+
+        With the isolation "full" it can write into the folders in `writable` and nowhere else.
+        """
         limits = {"CORE": 0, "FSIZE": FILE_BYTES}
         if self.memory_bytes is not None:
             limits["DATA"] = self.memory_bytes
-        if self.isolation == "user":
+        if self.isolation in ("full", "user"):
             # Only inside a user namespace does the count start at nought; elsewhere all of the user's processes would
             # count.
             limits["NPROC"] = PROCESSES
         plan = {
             "isolation": self.isolation,
             "hidden": [str(path) for path in self.hidden if path.is_dir()],
+            "writable": [str(path) for path in writable],
             "limits": limits,
             "parent": os.getpid(),
         }
@@ -104,7 +115,8 @@ def confinement(
     """The confinement asked for; "auto" is the strongest that this host allows and that still lets a child reach what
     it needs."""
     chosen = strongest_isolation(home) if isolation == "auto" else isolation
-    return Confinement(chosen, memory_bytes or usable_memory() * 3 // 4, hidden)
+    secrets = tuple(Path.home() / name for name in _SECRET_FOLDERS)
+    return Confinement(chosen, memory_bytes or usable_memory() * 3 // 4, (*hidden, *secrets))
 
 
 @cache
@@ -116,8 +128,8 @@ def strongest_isolation(home: Path) -> str:
     # needs.
     look = "import os, sys; sys.exit(not all(os.access(p, os.R_OK | os.X_OK) for p in sys.argv[1:]))"
     needed = [sys.executable, str(home), str(CONFINE.parent / "harness")]
-    for isolation in ("user", "network"):
-        plan = json.dumps({"isolation": isolation, "hidden": [], "limits": {}, "parent": None})
+    for isolation in ("full", "user", "network"):
+        plan = json.dumps({"isolation": isolation, "hidden": [], "writable": [str(home)], "limits": {}, "parent": None})
         command = [sys.executable, "-I", "-S", str(CONFINE), plan, sys.executable, "-I", "-S", "-c", look, *needed]
         if subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0:
             return isolation

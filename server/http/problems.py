@@ -93,6 +93,7 @@ def json_problem(problem: Problem, instance: str) -> JSONResponse:
 
 _STATUS_OF_ENGINE_ERRORS = {
     db_errors.DatabaseDownError: 503,
+    db_errors.DatabaseBusyError: 503,
     db_errors.DatabaseFullError: 503,
     db_errors.SchemaOutdatedError: 503,
     db_errors.SchemaTooNewError: 503,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
+import math
 import re
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
@@ -15,12 +15,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from warpwatch.server.http.problems import Problem, json_problem, surprise
+from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.settings import SettingError, Settings
 
 MAX_BODY_BYTES = 1_000_000
 """No request of ours is longer; results come in through the database, bundles through the command."""
 _TOO_LARGE = f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in with `warpwatch import`"
-COOKIE = "warpwatch_token"
+COOKIE = "warpwatch_session"
 MIN_TOKEN_LENGTH = 16
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OPEN_PATHS = ("/login", "/static/", "/api/v1/health")
@@ -61,9 +62,10 @@ def is_loopback(host: str) -> bool:
 class RequestGuard:
     """ASGI middleware in front of the whole application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, sessions: Sessions | None, guesses: GuessLimit) -> None:
         self.app = app
-        self.token = None if is_loopback(settings.host) else settings.token
+        self.sessions = sessions
+        self.guesses = guesses
         self.is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - only compared.
         self.hosts = {settings.host.strip("[]"), "localhost", "127.0.0.1", "::1"}
 
@@ -102,19 +104,56 @@ class RequestGuard:
         host = headers.get("host", "")
         # A page elsewhere can point its own name at this address; the Host header tells. A token does the same job
         # better.
-        if not self.is_everywhere and urlsplit(f"//{host}").hostname not in self.hosts:
+        if not self.is_everywhere and _host_name(host) not in self.hosts:
             return Problem(
                 400, f"this server does not answer for host {host!r}; open it at one of {', '.join(sorted(self.hosts))}"
             )
         if scope["method"] not in _SAFE_METHODS and not _same_origin(headers, host):
             return Problem(403, "this request was sent by a page of another site; send it from this server's own pages")
-        if self.token is not None and not _is_open(scope) and not has_token(headers, self.token):
-            remedy = "send `Authorization: Bearer $WARPWATCH_TOKEN`, or log in at /login"
-            return Problem(401, f"a token is needed; {remedy}", headers={"WWW-Authenticate": "Bearer"})
+        if self.sessions is not None and not _is_open(scope):
+            problem = self._refuse_stranger(self.sessions, scope, headers)
+            if problem is not None:
+                return problem
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
             return Problem(413, _TOO_LARGE)
         return None
+
+    def _refuse_stranger(self, sessions: Sessions, scope: Scope, headers: Headers) -> Problem | None:
+        """None for a request that shows the token, as a bearer, or a session that /login gave it."""
+        scheme, _, shown = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            if sessions.is_valid(session_cookie(headers)):
+                return None
+        else:
+            address = client_address(scope)
+            if seconds := self.guesses.wait_seconds(address):
+                return too_many_guesses(seconds)
+            if sessions.is_token(shown):
+                return None
+            self.guesses.count(address)
+        remedy = "send `Authorization: Bearer $WARPWATCH_TOKEN`, or log in at /login"
+        return Problem(401, f"a token is needed; {remedy}", headers={"WWW-Authenticate": "Bearer"})
+
+
+def too_many_guesses(seconds: float) -> Problem:
+    """The answer to an address that showed too many wrong tokens."""
+    wait = math.ceil(seconds)
+    return Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
+
+
+def client_address(scope: Scope) -> str:
+    """The address that a request came from; behind a reverse proxy, the proxy's."""
+    return scope["client"][0] if scope.get("client") else ""
+
+
+def session_cookie(headers: Headers) -> str:
+    """The session that a request shows; empty without one."""
+    try:
+        cookies = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return ""
+    return cookies[COOKIE].value if COOKIE in cookies else ""
 
 
 def _is_open(scope: Scope) -> bool:
@@ -123,22 +162,18 @@ def _is_open(scope: Scope) -> bool:
     return is_hook or scope["path"].startswith(_OPEN_PATHS)
 
 
-def has_token(headers: Headers, token: str) -> bool:
-    """Whether a request shows the token, as a bearer or in the cookie that /login sets."""
-    scheme, _, shown = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        shown = cookies[COOKIE].value if COOKIE in cookies else ""
-    return hmac.compare_digest(shown.strip().encode(), token.encode())
+def _host_name(host: str) -> str | None:
+    """The name in a Host header, without its port; None for what is no host."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
 
 
 def _same_origin(headers: Headers, host: str) -> bool:
     origin = headers.get("origin")
     if origin is not None:
-        return urlsplit(origin).netloc == host
+        return origin.partition("://")[2] == host
     return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
 

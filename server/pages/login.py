@@ -1,4 +1,4 @@
-"""Log-in by token; a cookie keeps the browser logged in."""
+"""Logging in and out where a token is needed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
-from starlette.datastructures import Headers
 
-from warpwatch.server.http.security import COOKIE, has_token
-from warpwatch.server.http.service import Config
+from warpwatch.server.http.security import COOKIE, client_address, session_cookie, too_many_guesses
+from warpwatch.server.http.sessions import SESSION_SECONDS, GuessLimit, Sessions
 from warpwatch.server.pages.render import render
 
 router = APIRouter(include_in_schema=False)
-_MONTH = 30 * 24 * 3600
 
 
 @router.get("/login")
@@ -22,12 +20,35 @@ def show_login(request: Request) -> Response:
 
 
 @router.post("/login")
-def log_in(request: Request, settings: Config, token: Annotated[str, Form(max_length=500)]) -> Response:
-    """Sets the cookie and redirects to the overview; shows the form again with a message for a wrong token."""
-    shown = Headers({"authorization": f"Bearer {token}"})
-    if settings.token is not None and not has_token(shown, settings.token):
-        return render(request, "login.html", status=401, message="Wrong token.")
+def log_in(request: Request, token: Annotated[str, Form(max_length=500)]) -> Response:
+    """Start a session and go to the overview; the form again with a message when the token is wrong."""
+    sessions: Sessions | None = request.app.state.sessions
+    guesses: GuessLimit = request.app.state.guesses
     response = RedirectResponse("/", status_code=303)
+    if sessions is None:
+        return response
+    address = client_address(request.scope)
+    if seconds := guesses.wait_seconds(address):
+        problem = too_many_guesses(seconds)
+        answer = render(request, "login.html", status=problem.status, message=f"{problem.detail.capitalize()}.")
+        answer.headers.update(problem.headers or {})
+        return answer
+    if not sessions.is_token(token):
+        guesses.count(address)
+        return render(request, "login.html", status=401, message="This is not the token.")
     secure = request.url.scheme == "https"
-    response.set_cookie(COOKIE, token, max_age=_MONTH, httponly=True, samesite="strict", secure=secure)
+    response.set_cookie(
+        COOKIE, sessions.issue(), max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure
+    )
+    return response
+
+
+@router.post("/logout")
+def log_out(request: Request) -> Response:
+    """End the session of this browser and show the form."""
+    sessions: Sessions | None = request.app.state.sessions
+    if sessions is not None:
+        sessions.end(session_cookie(request.headers))
+    response = RedirectResponse("/login", status_code=303)
+    response.delete_cookie(COOKIE)
     return response

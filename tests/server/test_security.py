@@ -76,8 +76,47 @@ def test_logging_in(exposed: TestClient) -> None:
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
+    assert TOKEN not in cookie, "a session is not the token"
     assert exposed.get(LIST).status_code == 200
     problem(exposed.post(REGISTER, json={"name": "x", "url": "/x"}, headers={"Origin": "http://evil.example"}), 403)
+
+
+def test_logging_out_ends_the_session(exposed: TestClient) -> None:
+    exposed.post("/login", data={"token": TOKEN})
+    session = exposed.cookies["warpwatch_session"]
+    answer = exposed.post("/logout")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    problem(exposed.get(LIST), 401)
+    problem(exposed.get(LIST, headers={"Cookie": f"warpwatch_session={session}"}), 401)
+    problem(exposed.get(LIST, headers={"Cookie": f"warpwatch_session={session[:-2]}xx"}), 401)
+
+
+def test_a_token_that_is_set_is_asked_for_on_loopback(settings: Settings, database: Database) -> None:
+    app = create_app(replace(settings, token=TOKEN), database, judge=False)
+    with TestClient(app, base_url="http://127.0.0.1:8321", follow_redirects=False) as client:
+        problem(client.get(LIST), 401)
+        assert client.get("/", headers={"Accept": "text/html"}).headers["location"] == "/login"
+        assert client.get(LIST, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+@pytest.mark.parametrize("way", ["form", "bearer"])
+def test_guessing_is_slow(exposed: TestClient, way: str) -> None:
+    def guess(token: str) -> int:
+        if way == "form":
+            return exposed.post("/login", data={"token": token}).status_code
+        return exposed.get(LIST, headers={"Authorization": f"Bearer {token}"}).status_code
+
+    statuses = [guess(f"guess {number}") for number in range(12)]
+    assert statuses == [401] * 10 + [429] * 2
+    assert guess(TOKEN) == 429, "the right token must not be told from a wrong one meanwhile"
+    assert exposed.get(HEALTH).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["Host", "Origin"])
+@pytest.mark.parametrize("value", ["[", "http://[", "//", "a]b:99999999", "\x00"])
+def test_malformed_addresses_are_refused(client: TestClient, header: str, value: str) -> None:
+    answer = client.post(REGISTER, json={"name": "x", "url": "/nothing"}, headers={header: value})
+    assert answer.status_code in (400, 403)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Repositories that mean harm: mirrors that measured code wrote to, and commits whose authors may write anything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from warpwatch import git
+
+
+def run_git(folder: Path, *words: str, text: bytes | None = None) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, input=text, check=True, capture_output=True)
+    return done.stdout.decode(errors="replace").strip()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    run_git(folder, "init", "--quiet", "--initial-branch", "main")
+    commit(folder, b"first", b"First Author")
+    return folder
+
+
+def commit(folder: Path, subject: bytes, author: bytes, when: bytes = b"1700000000 +0000") -> str:
+    """A commit whose subject, author and date are written as they are, past every check of `git commit`."""
+    tree = run_git(folder, "mktree", text=b"")
+    parents = subprocess.run(
+        ["git", "rev-parse", "--verify", "--quiet", "refs/heads/main"], cwd=folder, capture_output=True, text=True
+    )
+    parent = f"parent {parents.stdout.strip()}\n".encode() if parents.stdout else b""
+    person = author + b" <a@example.com> " + when
+    body = (
+        f"tree {tree}\n".encode() + parent + b"author " + person + b"\ncommitter " + person + b"\n\n" + subject + b"\n"
+    )
+    sha = run_git(folder, "hash-object", "-t", "commit", "-w", "--stdin", "--literally", text=body)
+    run_git(folder, "update-ref", "refs/heads/main", sha)
+    return sha
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        '[remote "origin"]\n\turl = {url}\n\tuploadpack = {program}\n',
+        "[core]\n\tfsmonitor = {program}\n\tsshCommand = {program}\n",
+        "[include]\n\tpath = {include}\n",
+    ],
+)
+def test_a_mirror_that_was_written_to_starts_no_program(source: Path, tmp_path: Path, attack: str) -> None:
+    mirror = git.update_mirror(str(source), tmp_path)
+    program, include, proof = tmp_path / "program", tmp_path / "include", tmp_path / "proof"
+    program.write_text(f'#!/bin/sh\necho started > {proof}\nexec git-upload-pack "$@"\n')
+    program.chmod(0o755)
+    include.write_text(f'[remote "origin"]\n\tuploadpack = {program}\n')
+    with (mirror / "config").open("a") as file:
+        file.write(attack.format(url=source, program=program, include=include))
+    newest = commit(source, b"second", b"First Author")
+    assert git.update_mirror(str(source), tmp_path) == mirror
+    assert git.resolve(mirror, "main") == newest
+    assert not proof.exists()
+    assert str(program) not in (mirror / "config").read_text()
+
+
+def test_a_mirror_whose_configuration_is_redirected_is_restored(source: Path, tmp_path: Path) -> None:
+    mirror = git.update_mirror(str(source), tmp_path)
+    (mirror / "commondir").write_text(str(tmp_path))
+    (mirror / "config").unlink()
+    os.mkfifo(mirror / "config")
+    assert git.last_commits(git.update_mirror(str(source), tmp_path), "main", 5) == [
+        run_git(source, "rev-parse", "main")
+    ]
+    assert not (mirror / "commondir").exists()
+
+
+def test_hooks_and_secrets_stay_out(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARPWATCH_DATABASE_URL", "postgresql://user:secret@host/db")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    mirror = git.update_mirror(str(source), tmp_path)
+    assert "secret" not in git.git("-c", "alias.show-env=!env", "show-env", cwd=mirror)
+
+
+@pytest.mark.parametrize(
+    ("subject", "author"),
+    [
+        ("line\u2028separator", "First Author"),
+        ("next\u0085line", "First\u0085Author"),
+        ("form\ffeed\vand\x1ctabs", "First\x1eAuthor"),
+        ("carriage\rreturn", "First Author"),
+    ],
+)
+def test_history_with_odd_characters_is_read(source: Path, tmp_path: Path, subject: str, author: str) -> None:
+    sha = commit(source, subject.encode(), author.encode())
+    mirror = git.update_mirror(str(source), tmp_path)
+    first, second = git.describe_many(mirror, git.last_commits(mirror, "main", 2))
+    assert (first.subject, second.sha, second.ordinal) == ("first", sha, 2)
+    assert git.describe(mirror, sha) == second
+    assert second.author.replace(" ", "").startswith("First")
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        (b"1700000000 +0530", datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),
+        (b"99999999999999 +0000", None),
+        (b"-5 +0000", None),
+        (b"1700000000 +9999", None),
+        (b"soon", None),
+    ],
+)
+def test_history_with_odd_dates_is_read(source: Path, tmp_path: Path, when: bytes, expected: datetime | None) -> None:
+    sha = commit(source, b"odd", b"First Author", when)
+    found = git.describe(git.update_mirror(str(source), tmp_path), sha)
+    assert found.subject == "odd"
+    assert expected is None or found.authored_at == expected
