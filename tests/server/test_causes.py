@@ -176,7 +176,7 @@ def test_every_part_is_told_from_both_sides(client: TestClient, lab: Lab) -> Non
     page = client.get(f"/regressions/{number}").text
     for words in ("software thermal", "2.13.0 → 2.14.0", "1 piece changed", "3.0e−06"):
         assert words in page.replace("\u2009", " "), words
-    assert "Not known: there is no trace of either commit" in page
+    assert "Unknown: neither commit has a trace" in page
 
 
 def test_the_nearest_commits_stand_in_and_are_named(client: TestClient, lab: Lab) -> None:

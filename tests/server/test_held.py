@@ -133,8 +133,8 @@ def test_what_a_commit_is_held_against(client: TestClient, lab: Lab, fields: dic
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
-        ({"base": "nope"}, "base", "names no commit"),
-        ({"branch": "nope"}, "branch", "names no commit"),
+        ({"base": "nope"}, "base", "no commit, branch or tag 'nope'"),
+        ({"branch": "nope"}, "branch", "no commit, branch or tag 'nope'"),
         ({"base": "parent", "commits": "main~2"}, "base", "first commit"),
         ({"commits": "main~2..main"}, "base", "two single commits"),
         ({"base": "feature"}, "base", "is the commit itself"),

@@ -57,15 +57,15 @@ def test_modes_reach_the_api_and_every_page_that_shows_the_measurement(client: T
     assert samples["distribution"] == point["distribution"] == metric["distribution"]
     page = client.get(f"/jobs/{job}").text
     for words in (
-        "two modes in hot",
-        "two modes: 1.00",
+        "bimodal in hot",
+        "bimodal: 1.00",
         "1.2500 M",
         "instructions per call",
         "47.0 ns",
         "nobody was asked for the time",
     ):
         assert words in page.replace("\u2009", " "), words
-    assert "two modes: 1.00" in client.get(f"/history/{metric['series_id']}").text
+    assert "bimodal: 1.00" in client.get(f"/history/{metric['series_id']}").text
 
 
 def test_a_steady_measurement_says_so_and_one_without_a_distribution_says_nothing(client: TestClient, lab: Lab) -> None:
@@ -103,7 +103,7 @@ def test_only_what_is_notable_is_said() -> None:
     assert shape(told | {"drift": 0.012, "drift_chance": 0.001}) == ["drifts +1.2\u2009% over the run"]
     assert shape(told | {"drift": 0.012, "drift_chance": 0.2}) == []
     assert shape(told | {"drift": -0.012, "drift_chance": 0.001}) == ["drifts \u22121.2\u2009% over the run"]
-    assert shape(told | {"autocorrelation": 0.8, "effective": 12.0})[0].endswith("worth 12 independent samples")
+    assert shape(told | {"autocorrelation": 0.8, "effective": 12.0})[0].endswith("n_eff 12)")
     assert shape(told | {"outliers": 0.08}) == ["8.0\u2009% outliers"]
     assert replace(quiet, drift=0.0).modes == []
 
