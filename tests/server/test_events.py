@@ -108,7 +108,7 @@ def test_between_two_commits_and_days(client: TestClient, lab: Lab, settings: Se
         client.get("/api/v1/events", params={"repository": "kernels", "from": "gone", "to": "2026-13-01"}), 422
     )
     assert [
-        (error["field"], "gone" in error["message"] or "no day" in error["message"]) for error in fault["errors"]
+        (error["field"], "gone" in error["message"] or "not a date" in error["message"]) for error in fault["errors"]
     ] == [
         ("from", True),
         ("to", True),

@@ -190,7 +190,7 @@ def test_a_report_says_what_matters_worst_first(client: TestClient, lab: Lab) ->
         lab.shas[1],
         12,
     )
-    assert "12 paired rounds" in slower["decided_by"]
+    assert "12 interleaved A/B rounds" in slower["decided_by"]
     assert slower["url"].startswith("http://127.0.0.1:8321/jobs/")
     assert f"--base {lab.shas[1]}" in slower["replay"]
     assert "warpwatch run" in found["rows"][0]["replay"]

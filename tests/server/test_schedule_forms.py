@@ -50,8 +50,8 @@ def test_the_form_makes_a_schedule(client: TestClient, lab: Lab) -> None:
 def test_the_form_comes_back_with_messages_by_the_field(client: TestClient, lab: Lab) -> None:
     lab.bench(0, {V1: 1e4})
     for wrong, message in (
-        ({"cron": "at night"}, "'at night' has 2 fields, not 5; write minute hour day month weekday"),
-        ({"budget_minutes": "-1"}, "greater than or equal to 1"),
+        ({"cron": "at night"}, "'at night' has 2 fields, not 5; enter minute hour day month weekday"),
+        ({"budget_minutes": "-1"}, "use at least 1"),
         ({"device": "abacus"}, "There is no device 'abacus'; choose from: all, cpu, cuda, test-cpu"),
         ({"operators": ["sqare"]}, "There is no operator 'sqare'; did you mean: square"),
         ({"name": ""}, "Enter a name."),
@@ -82,7 +82,7 @@ def test_buttons_run_switch_and_remove(client: TestClient, lab: Lab) -> None:
 
 
 def test_alarms_are_counted_in_the_navigation_and_shown(client: TestClient, lab: Lab) -> None:
-    assert "No alarm" in page(client, "/alarms")
+    assert "No problems" in page(client, "/alarms")
     job = lab.submit("bench", 0)
     with lab.database.session() as session:
         session.execute(text("UPDATE workers SET stopped_at = now(), heartbeat_at = now() - interval '1 hour'"))

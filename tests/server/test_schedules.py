@@ -104,7 +104,7 @@ def test_only_what_fits_into_the_budget_is_asked_for(
     run_schedule(lab.database, settings, schedule, now)
     assert made(client) == [("bench", "square", lab.shas[5]), ("bench", "square", lab.shas[3])]
     row = show(client, schedule)
-    assert row["message"].endswith("2 jobs at 2 commits, about 3.0 of 3 device minutes; 2 jobs for later turns")
+    assert row["message"].endswith("2 jobs at 2 commits, about 3.0 of 3 device minutes; 2 jobs for later runs")
 
     run_schedule(lab.database, settings, schedule, now + timedelta(minutes=2))
     assert len(made(client)) == 2
@@ -211,7 +211,7 @@ def test_backfill_halves_the_widest_gap_until_there_is_none(
         measure_all(client, lab)
         took(lab, 60, ended=now + turn * 2 * DAY)
     assert order == [4, 6, 2]
-    assert show(client, schedule)["message"] == "nothing to do: no history has a hole"
+    assert show(client, schedule)["message"] == "nothing to do: no history has a gap"
 
 
 def test_a_hole_is_asked_for_once(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
@@ -294,7 +294,7 @@ def test_why_nothing_happens_is_said(client: TestClient, lab: Lab, settings: Set
 
     lab.switch(GPU)
     run_schedule(lab.database, settings, rerun, now)
-    assert show(client, rerun)["message"] == "nothing to do: no commit of the watched branch was measured yet"
+    assert show(client, rerun)["message"] == "nothing to do: no commit of the watched branch has a measurement"
     with lab.database.session() as session:
         session.execute(text("UPDATE repositories SET branch = 'release'"))
     run_schedule(lab.database, settings, suite, now + DAY)
@@ -402,7 +402,7 @@ def test_a_person_may_take_a_turn_at_once(client: TestClient, lab: Lab) -> None:
         ({"suite": "huge"}, "suite", "did you mean"),
         ({"kind": "hourly"}, "kind", "'suite', 'rerun' or 'backfill'"),
         ({"repository": "nowhere"}, "repository", "warpwatch repository add"),
-        ({"kind": "rerun", "kinds": ["check"]}, "kinds", "say bench"),
+        ({"kind": "rerun", "kinds": ["check"]}, "kinds", "use bench"),
         ({"name": "taken"}, "name", "another name"),
     ],
 )

@@ -57,7 +57,7 @@ def test_one_job_per_commit_operator_kind_and_device(client: TestClient, lab: La
 
 
 def test_a_sanitizer_goes_with_checks_alone(client: TestClient, lab: Lab) -> None:
-    assert errors(ask(client, sanitize="address"))["sanitize"].endswith("ask for kind check alone")
+    assert errors(ask(client, sanitize="address"))["sanitize"].endswith("choose kind check only, or no sanitizer")
     assert "sanitize" in errors(ask(client, sanitize="valgrind", kinds=["check"]))
     (first, *_) = jobs(client, ask(client, sanitize="racecheck", kinds=["check"]).json()["id"])
     detail = client.get(f"/api/v1/jobs/{first['id']}").json()
@@ -132,7 +132,7 @@ def test_devices(client: TestClient, lab: Lab) -> None:
         registry.stop_worker(session, lab.worker)
     assert devices("all") == {"test-cpu"}
     assert devices("test-gpu") == {"test-gpu"}
-    assert "start one with `warpwatch worker --device cuda:0`" in errors(ask(client, device="cuda"))["device"]
+    assert "start a worker with `warpwatch worker --device cuda:0`" in errors(ask(client, device="cuda"))["device"]
     assert "choose from: test-cpu, test-gpu, all" in errors(ask(client, device="abacus"))["device"]
 
 
@@ -154,13 +154,13 @@ def test_the_same_key_twice_is_one_submission(client: TestClient, lab: Lab) -> N
         ({"commits": "main..main"}, "commits", "holds no commits"),
         ({"commits": ""}, "commits", "at least 1 character"),
         ({"operators": ["sqare"]}, "operators", "did you mean: square"),
-        ({"kinds": []}, "kinds", "at least 1 item"),
+        ({"kinds": []}, "kinds", "at least 1 entry"),
         ({"kinds": ["guess"]}, "kinds[0]", "use 'check', 'bench', 'profile' or 'compare'"),
-        ({"kinds": ["compare"]}, "base", "name the commit to measure beside"),
-        ({"kinds": ["compare"], "base": "main~1"}, "kinds", "check or bench one of its commits first"),
+        ({"kinds": ["compare"]}, "base", "choose a commit, `parent` or `merge-base`"),
+        ({"kinds": ["compare"], "base": "main~1"}, "kinds", "run check or bench first"),
         ({"kinds": ["compare"], "base": "nope"}, "base", "no commit, branch or tag"),
-        ({"device": "cuda"}, "device", "start one with `warpwatch worker --device cuda:0`"),
-        ({"priority": 11}, "priority", "less than or equal to 10"),
+        ({"device": "cuda"}, "device", "start a worker with `warpwatch worker --device cuda:0`"),
+        ({"priority": 11}, "priority", "at most 10"),
         ({"colour": "red"}, "colour", "leave it out"),
     ],
 )

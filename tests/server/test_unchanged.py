@@ -111,8 +111,8 @@ def test_every_page_says_of_which_commit_an_unchanged_one_is(client: TestClient,
     short = measured[:8]
     for path, words in {
         "/commits": r">unchanged<",
-        f"/commits/{same}": rf"the sources are those of <a[^>]*>{short}</a>:.*cube</a>,.*square</a>",
-        f"/submissions/{submission['id']}": rf"Not measured, because .* a commit that was: cube, square\.(?s:.*)its sources are those of {short}<",
+        f"/commits/{same}": rf"the sources are identical to <a[^>]*>{short}</a>:.*cube</a>,.*square</a>",
+        f"/submissions/{submission['id']}": rf"Not measured, because .* a measured commit: cube, square\.(?s:.*)its sources are those of {short}<",
     }.items():
         page = client.get(path, params={"repository": "kernels"}).text
         assert re.search(words, page), path
@@ -150,7 +150,7 @@ def test_an_unchanged_commit_is_compared_by_what_it_is_made_of(client: TestClien
     assert ratios(commit=same, left="v1", right="v2") == [("v1", 0.5)]
     page = client.get("/compare", params={"repository": "kernels", "base": same, "head": lab.shas[-1]}).text
     assert re.search(
-        rf"{same[:8]}</a> has the sources of <a[^>]*>{measured[:8]}</a>, and so its times, of square\.", page
+        rf"{same[:8]}</a> has the same sources as <a[^>]*>{measured[:8]}</a>, whose times are shown: square\.", page
     )
     assert "Identical sources on both sides, not compared: cube." in page
     page = client.get("/compare", params={"repository": "kernels", "base": measured, "head": same}).text
