@@ -11,7 +11,7 @@ UNTIMED := $(addprefix tests/harness/test_,check.py distribution.py probes.py)
 ALONE  := $(filter-out $(UNTIMED),$(wildcard tests/harness/test_*.py)) tests/browser \
           $(addprefix tests/worker/test_,child.py execution.py gate.py loop.py run.py)
 LONG   := tests/worker/test_proving.py tests/kernels $(UNTIMED)
-SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),tests/db tests/pages tests/server $(wildcard tests/worker/test_*.py tests/test_*.py))
+SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),tests/db tests/pages tests/security tests/server $(wildcard tests/worker/test_*.py tests/test_*.py))
 PYTEST := $(BIN)/pytest
 
 .PHONY: help up test e2e package coverage lint types migrations build check references lock format hooks browser clean

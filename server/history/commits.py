@@ -95,7 +95,7 @@ def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> Comm
         commits = git.describe_many(mirror, git.resolve_range(mirror, text))
     except git.UnknownRefError as error:
         errors.append(
-            FieldError(field=field, message=str(error), remedy="use a commit's id, a branch, a tag or a range A..B")
+            FieldError(field=field, message=str(error))
         )
     except git.GitError as error:
         errors.append(FieldError(field=field, message=str(error), remedy="submit a shorter range"))

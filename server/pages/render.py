@@ -21,7 +21,6 @@ from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures import formats
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Db, alarms_of
-from warpwatch.server.pages.forms import field_message
 
 WEB = Path(__file__).parent.parent.parent / "web"
 
@@ -81,7 +80,6 @@ def environment() -> Environment:
     )
     jinja.filters |= {function.__name__: function for function in formats.FILTERS}
     jinja.filters["kernel_name"] = short_name
-    jinja.filters["field_message"] = field_message
     jinja.filters["row_option"] = lambda device: (device.key, device.name)
     jinja.globals |= {"link": link, "query": query, "asset": asset, "version": __version__}
     jinja.policies["json.dumps_kwargs"] = {"default": _plain, "separators": (",", ":")}

@@ -1,4 +1,4 @@
-"""A commit held against its base that has something of everything in its report, and a code host that would not listen."""
+"""A commit with a baseline whose report has every kind of finding, and a code host that rejects statuses."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ def test_a_page_is_whole_and_fits(glance: Visit, world: World, name: str) -> Non
     assert page.evaluate(overflow) == 0, "the page scrolls sideways on a phone"
     page.set_viewport_size({"width": 1440, "height": 900})
     assert page.evaluate(overflow) == 0
-    unnamed = "[...document.querySelectorAll('input:not([type=hidden]), select, textarea')].filter(e => !e.labels.length && !e.ariaLabel).length"
+    controls = "[...document.querySelectorAll('input:not([type=hidden]), select, textarea')]"
+    unnamed = f"{controls}.filter(e => !e.labels.length && !e.ariaLabel).length"
     assert page.evaluate(unnamed) == 0, "a control has no label"
     assert page.locator("thead th:not([scope])").count() == 0
     for sibling in page.locator("link[type='application/json']").all():

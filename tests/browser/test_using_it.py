@@ -320,7 +320,8 @@ def test_a_trace_opens_in_the_embedded_viewer(visit: Visit) -> None:
     assert refused == ["csp"], "the viewer's outside script is stopped before it is asked for"
     frame = next(frame for frame in page.frames if "/perfetto/" in frame.url)
     counted = frame.evaluate(
-        "app.trace.engine.query(\"select count(*) as n from slice where name = 'aten::square'\").then(r => r.firstRow({n: 0}).n)"
+        "app.trace.engine.query(\"select count(*) as n from slice where name = 'aten::square'\")"
+        ".then(r => r.firstRow({n: 0}).n)"
     )
     assert counted == 3
 

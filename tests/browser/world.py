@@ -262,7 +262,8 @@ def _fate(op: str, variant: str, key: str, number: int, kind: str) -> tuple[Stat
     if op == "kron" and variant == "v3" and number == CRASHED:
         return (
             Status.CRASHED,
-            'Traceback (most recent call last):\n  File "kernels/kron.py", line 88, in v3\nRuntimeError: CUDA error: an illegal memory access',
+            'Traceback (most recent call last):\n  File "kernels/kron.py", line 88, in v3\n'
+            "RuntimeError: CUDA error: an illegal memory access",
         )
     if op == "kron" and variant == "v3" and number == CRASHED + 1 and "1024" in key:
         return Status.TIMED_OUT, "took longer than 120 s"
@@ -438,7 +439,8 @@ def _prove(world: World) -> None:
         "outcome": "caught",
         "caught_by": "guard bands",
         "case": "n=1001,f32,fwd",
-        "message": "guard bands: it writes beside memory that it allocated: 4 bytes, the first 0 past the end of (1001,) float32",
+        "message": "guard bands: it writes beside memory that it allocated: 4 bytes, "
+        "the first 0 past the end of (1001,) float32",
     }
     missed = caught | {"variant": "skips_last_tile", "outcome": "survived", "caught_by": "", "message": ""}
     absent = caught | {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from warpwatch.server.figures import formats
-from warpwatch.server.figures.formats import NOTABLE_CHANGE
+from warpwatch.server.figures.formats import NOTABLE_CHANGE, change_headline, change_tone
 
 
 def plain(text: str) -> str:
@@ -88,3 +90,23 @@ def test_the_line_that_says_most() -> None:
 def test_names_are_sorted_as_people_do() -> None:
     assert sorted(["cublas", "v10", "v2", "triton"], key=formats.variant_order) == ["v2", "v10", "cublas", "triton"]
     assert sorted(["n=128,f32", "n=16,f32", "3x3"], key=formats.natural) == ["3x3", "n=16,f32", "n=128,f32"]
+
+
+def regression(verdict: str, direction: str, ratio: float | None, low: float | None, high: float | None) -> Any:
+    return SimpleNamespace(verdict=verdict, direction=direction, ratio=ratio, low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "tone"),
+    [
+        (regression("confirmed", "slower", 1.217, 1.19, 1.23), "+21.7 % slower", "bad"),
+        (regression("confirmed", "faster", 0.8, 0.79, 0.81), "−20.0 % faster", "good"),
+        (regression("confirmed", "broken", None, None, None), "broken", "bad"),
+        (regression("dismissed", "slower", 0.996, 0.986, 1.018), "No change (−0.4 %, −1.4 … +1.8 %)", "muted"),
+        (regression("unsure", "slower", 1.01, 0.99, 1.04), "Inconclusive (+1.0 %, −1.0 … +4.0 %)", "muted"),
+        (regression("suspected", "slower", 0.95, None, None), "−5.0 % faster", "good"),
+    ],
+)
+def test_the_headline_of_a_regression_follows_its_ratio(row: Any, text: str, tone: str) -> None:
+    assert change_headline(row).replace("\u2009", " ") == text
+    assert change_tone(row) == tone

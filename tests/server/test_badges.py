@@ -36,7 +36,7 @@ def said(client: TestClient, **query: str) -> str:
 @pytest.mark.parametrize(
     ("standing", "text", "colour"),
     [
-        (BadgeCounts(5, 0, 0, 0), "5 right, none slower", GOOD),
+        (BadgeCounts(5, 0, 0, 0), "5 pass, none slower", GOOD),
         (BadgeCounts(5, 1, 2, 3), "1 wrong, 2 failing, 3 slower", BAD),
         (BadgeCounts(5, 0, 0, 1), "1 slower", BAD),
         (BadgeCounts(5, 0, 1, 0), "1 failing", WARNING),
@@ -50,7 +50,7 @@ def test_what_is_not_right_comes_first(standing: BadgeCounts, text: str, colour:
 def test_names_are_no_markup() -> None:
     assert (
         fromstring(badge('<a href="x">&', BadgeCounts(1, 0, 0, 0))).get("aria-label")
-        == '<a href="x">&: 1 right, none slower'
+        == '<a href="x">&: 1 pass, none slower'
     )
 
 
@@ -59,13 +59,13 @@ def test_a_badge_is_about_the_newest_commit_checked(client: TestClient, lab: Lab
     lab.check(0, {V1: Status.WRONG, V2: Status.OK})
     assert said(client) == "kernels: 1 wrong"
     lab.check(4, {V1: Status.OK, V2: Status.OK, V3: Status.UNSUPPORTED})
-    assert said(client) == "kernels: 2 right, none slower"
+    assert said(client) == "kernels: 2 pass, none slower"
     lab.check(2, {V1: Status.WRONG})
-    assert said(client) == "kernels: 2 right, none slower", "a commit measured later is not a newer one"
+    assert said(client) == "kernels: 2 pass, none slower", "a commit measured later is not a newer one"
     lab.operators = ("square", "cube")
     lab.check(4, {V1: Status.CRASHED}, operator="cube")
     assert said(client) == "kernels: 1 failing"
-    assert said(client, operator="square") == "square: 2 right, none slower"
+    assert said(client, operator="square") == "square: 2 pass, none slower"
 
 
 def test_open_slow_downs_are_counted(client: TestClient, lab: Lab, database: Database) -> None:
@@ -76,12 +76,12 @@ def test_open_slow_downs_are_counted(client: TestClient, lab: Lab, database: Dat
             session, operator_id=1, device_id=lab.device, direction="slower", ratio=1.3, series=[], **commits
         )
         assert number is not None
-    assert said(client) == "kernels: 1 right, none slower"
+    assert said(client) == "kernels: 1 pass, none slower"
     with database.session() as session:
         regressions.decide(session, number, Verdict.CONFIRMED, ratio=1.3, low=1.2, high=1.4)
     assert said(client) == "kernels: 1 slower"
     client.post(f"/api/v1/regressions/{number}/triage", json={"state": "accepted", "note": "", "author": "ann"})
-    assert said(client) == "kernels: 1 right, none slower"
+    assert said(client) == "kernels: 1 pass, none slower"
 
 
 def test_another_branch_does_not_count(client: TestClient, lab: Lab, settings: Settings) -> None:
@@ -95,7 +95,7 @@ def test_another_branch_does_not_count(client: TestClient, lab: Lab, settings: S
             lab.commits |= registry.record_commits(session, lab.repository, [lab._commit(sha)])
         lab.check(1, {V1: Status.OK})
         lab.check(6, {V1: Status.WRONG})
-        assert said(client) == "kernels: 1 right, none slower"
+        assert said(client) == "kernels: 1 pass, none slower"
         assert said(client, branch="side") == "kernels: 1 wrong"
         client.patch("/api/v1/repositories/kernels", json={"branch": "side"})
         assert said(client) == "kernels: 1 wrong"

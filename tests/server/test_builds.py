@@ -45,7 +45,7 @@ def test_a_commit_says_which_kernels_changed(client: TestClient, lab: Lab) -> No
     ]
     assert (found["changes"][0]["before"]["registers"], found["changes"][0]["after"]["registers"]) == (32, 40)
     page = client.get(f"/commits/{lab.shas[2]}").text
-    assert "2 pieces changed since" in page
+    assert "2 kernels changed since" in page
     first = shown(client, lab, 0)
     assert (first["base_sha"], first["changes"]) == (None, None)
 

@@ -46,8 +46,8 @@ def test_nothing_known_is_said_plainly(client: TestClient, lab: Lab) -> None:
     )
     assert told["sources"]["message"] == "the repository was not fetched here yet"
     page = client.get(f"/regressions/{number}").text
-    assert page.count("Not known:") == 5
-    assert "no trace of either commit" in page
+    assert page.count("Unknown:") == 5
+    assert "neither commit has a trace" in page
     assert "git diff" in page
     problem(client.get("/api/v1/regressions/999/cause"), 404)
 
@@ -77,9 +77,9 @@ def test_sources_that_differ(client: TestClient, database: Database, settings: S
     assert "kernels/square.py" in run_git(path, *words[1:])
     assert "cube" not in run_git(path, *words[1:])
     page = client.get(f"/regressions/{number}").text
-    assert "changed by 2" in page.replace("\u2009", " ")
+    assert "changed, by 2" in page.replace("\u2009", " ")
     other = plant(lab, 2, 3, 1.3, operator="cube")
-    assert "Nothing cube is made from differs" in client.get(f"/regressions/{other}").text
+    assert "No source file of cube changed" in client.get(f"/regressions/{other}").text
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_every_part_is_told_from_both_sides(client: TestClient, lab: Lab) -> Non
         True,
     )
     page = client.get(f"/regressions/{number}").text
-    for words in ("software thermal", "2.13.0 → 2.14.0", "1 piece changed", "3.0e−06"):
+    for words in ("software thermal", "2.13.0 → 2.14.0", "1 object changed", "3.0e−06"):
         assert words in page.replace("\u2009", " "), words
-    assert "Not known: there is no trace of either commit" in page
+    assert "Unknown: neither commit has a trace" in page
 
 
 def test_the_nearest_commits_stand_in_and_are_named(client: TestClient, lab: Lab) -> None:
@@ -189,9 +189,9 @@ def test_the_nearest_commits_stand_in_and_are_named(client: TestClient, lab: Lab
     assert told["errors"] == {"checked": 2, "changes": []}
     page = client.get(f"/regressions/{number}").text.replace("\u2009", " ")
     for words in (
-        "The same, to the byte, between the nearest builds",
-        "after: not known",
-        "The same to the last digit in all 2 outputs",
+        "Byte-identical between the nearest builds",
+        "at head: unknown",
+        "Bit-identical in all 2 checked outputs",
     ):
         assert words in page, words
 
@@ -222,4 +222,4 @@ def test_kernels_that_came_and_went(client: TestClient, lab: Lab, tmp_path: Path
     page = client.get(f"/regressions/{number}").text
     assert f"/traces/compare?repository=kernels&amp;a={traces[0]}&amp;b={traces[1]}" in page or f"a={traces[0]}" in page
     half = plant(lab, 2, 3, 1.3, [CELL], base_trace_id=traces[0])
-    assert "only one of the two commits was traced" in client.get(f"/regressions/{half}").text
+    assert "only one of the two commits has a trace" in client.get(f"/regressions/{half}").text

@@ -126,7 +126,7 @@ def test_from_a_push_to_an_exit_code(team: Team, tmp_path: Path) -> None:
     team.heard.answers = [500, 500]
     with FakeWorker(team.lab, FINE):
         answer = team.tell("push", {"ref": "refs/heads/main", "before": before, "after": main})
-        assert answer["reason"] == f"held against {before}"
+        assert answer["reason"] == f"compared with {before}"
         told = team.status_of(main, "success")
     arrived = team.arrived(answer["submission_id"])
     assert (arrived[-1]["state"], sum(row["attempts"] for row in arrived)) == ("success", 3)
@@ -147,7 +147,7 @@ def test_from_a_push_to_an_exit_code(team: Team, tmp_path: Path) -> None:
     reports = [word for form, file in files.items() for word in ("--report", f"{form}={file}")]
     done = team.ci(SLOWER, *reports)
     assert done.exit_code == 1, done.stdout + done.stderr
-    assert f"slower: square v1 {CASES[0]} on test-cpu × 1.300 at {head[:9]} against {main[:9]}" in done.stdout
+    assert f"slower: square v1 {CASES[0]} on test-cpu × 1.300 at {head[:9]} vs {main[:9]}" in done.stdout
     body = json.loads(files["json"].read_text())
     assert (body["conclusion"], body["head_sha"], body["base_sha"]) == ("failure", head, main)
     assert [case.get("type") for case in parse(files["junit"]).getroot().iter("failure")] == ["slower"]
@@ -202,7 +202,7 @@ def test_a_wait_that_was_cut_short_leaves_a_report(team: Team, tmp_path: Path) -
 def test_reports_that_there_are_not(served: Settings, wanted: str) -> None:
     done = command(served, "submit", "--commit", "main", "--report", wanted)
     assert done.exit_code == 2
-    assert "FORM=FILE" in done.stderr
+    assert "FORMAT=FILE" in done.stderr
 
 
 def test_a_forged_webhook_makes_nothing(team: Team) -> None:

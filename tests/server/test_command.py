@@ -176,7 +176,7 @@ def test_refusals_say_what_to_do(served: Settings, lab: Lab) -> None:
         served, "submit", "--repository", "kernels", "--commit", "nope", "--operators", "sqare", "--device", "cpu"
     )
     assert done.exit_code == 2
-    assert "commits: 'nope' names no commit here" in done.stderr
+    assert "commits: no commit, branch or tag 'nope'" in done.stderr
     assert command(served, "cancel", "77").exit_code == 2
     assert command(served, "status", "77").exit_code == 2
     assert command(served, "submit", "--repository", "nobody", "--commit", "main").exit_code == 2
@@ -187,7 +187,7 @@ def test_waiting_can_be_cut_short(served: Settings, lab: Lab) -> None:
         served, "submit", "--repository", "kernels", "--commit", "main", "--device", "cpu", "--wait", "--timeout", "0.1"
     )
     assert done.exit_code == 2
-    assert "has not ended after 0.1 s" in done.stderr
+    assert "is not finished after 0.1 s" in done.stderr
 
 
 def test_no_server(settings: Settings) -> None:
@@ -199,7 +199,7 @@ def test_no_server(settings: Settings) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "no Warpwatch server answers" in done.stderr
+    assert "no Warpwatch server at" in done.stderr
     assert "Traceback" not in done.stderr
 
 

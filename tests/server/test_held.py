@@ -132,8 +132,8 @@ def test_what_a_commit_is_held_against(client: TestClient, lab: Lab, fields: dic
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
-        ({"base": "nope"}, "base", "names no commit"),
-        ({"branch": "nope"}, "branch", "names no commit"),
+        ({"base": "nope"}, "base", "no commit, branch or tag 'nope'"),
+        ({"branch": "nope"}, "branch", "no commit, branch or tag 'nope'"),
         ({"base": "parent", "commits": "main~2"}, "base", "first commit"),
         ({"commits": "main~2..main"}, "base", "two single commits"),
         ({"base": "feature"}, "base", "is the commit itself"),
@@ -189,7 +189,7 @@ def test_a_report_says_what_matters_worst_first(client: TestClient, lab: Lab) ->
         lab.shas[1],
         12,
     )
-    assert "12 paired rounds" in slower["decided_by"]
+    assert "12 interleaved A/B rounds" in slower["decided_by"]
     assert slower["url"].startswith("http://127.0.0.1:8321/jobs/")
     assert f"--base {lab.shas[1]}" in slower["replay"]
     assert "warpwatch run" in found["rows"][0]["replay"]

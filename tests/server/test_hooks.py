@@ -112,11 +112,11 @@ def test_the_same_event_again_is_the_same_submission(client: TestClient, lab: La
     ("event", "message", "reason"),
     [
         ("ping", lambda lab: {"zen": "Keep it logically awesome."}, "pong"),
-        ("issues", lambda lab: {}, "nothing is measured"),
+        ("issues", lambda lab: {}, "starts no run"),
         ("pull_request", lambda lab: pull(lab, "closed"), "closed"),
         ("pull_request", lambda lab: pull(lab, head="mallory/kernels"), "fork"),
-        ("push", lambda lab: push(lab, 1, 3, "refs/heads/feature"), "not main"),
-        ("push", lambda lab: push(lab, 1, 3, "refs/tags/v1"), "no branch"),
+        ("push", lambda lab: push(lab, 1, 3, "refs/heads/feature"), "not the watched branch main"),
+        ("push", lambda lab: push(lab, 1, 3, "refs/tags/v1"), "not a branch"),
         ("push", lambda lab: push(lab, 1, 3) | {"after": NOTHING}, "deleted"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_step_is_told_with_its_commits(client: TestClient, lab: Lab) -> None:
     assert found["level_ns"] == pytest.approx(150_000, rel=0.01)
     page = client.get(f"/history/{series_id(client)}", headers={"Accept": "text/html"})
     assert "level shift, slower" in page.text
-    assert "detects" in page.text
+    assert "Smallest detectable change" in page.text
 
 
 def test_environments_learn_apart(client: TestClient, lab: Lab) -> None:

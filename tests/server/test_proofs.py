@@ -70,7 +70,7 @@ def test_the_page_names_what_survived_first(client: TestClient, lab: Lab) -> Non
     text = client.get("/proofs").text
     assert text.index("unseen") < text.index("stale_tile")
     assert "1 of 2" in text
-    assert "1 accused" in text
+    assert "False alarms" in text
     assert "seed 9" in text
     assert 'href="/proofs?repository=kernels"' in client.get("/devices").text
 

@@ -51,11 +51,11 @@ def test_the_form_makes_a_schedule(client: TestClient, lab: Lab) -> None:
 def test_the_form_comes_back_with_messages_by_the_field(client: TestClient, lab: Lab) -> None:
     lab.bench(0, {V1: 1e4})
     for wrong, message in (
-        ({"cron": "at night"}, "'at night' has 2 fields, not 5; write minute hour day month weekday"),
-        ({"budget_minutes": "-1"}, "greater than or equal to 1"),
-        ({"device": "abacus"}, "there is no device 'abacus'; use one of: all, cpu, cuda, test-cpu"),
-        ({"operators": ["sqare"]}, "there is no operator 'sqare'; near ones are: square"),
-        ({"name": ""}, "Field required"),
+        ({"cron": "at night"}, "'at night' has 2 fields, not 5; enter minute hour day month weekday"),
+        ({"budget_minutes": "-1"}, "use at least 1"),
+        ({"device": "abacus"}, "There is no device 'abacus'; choose from: all, cpu, cuda, test-cpu"),
+        ({"operators": ["sqare"]}, "There is no operator 'sqare'; did you mean: square"),
+        ({"name": ""}, "Enter a name."),
     ):
         answer = client.post("/schedules", data=FORM | wrong)
         assert answer.status_code == 422
@@ -84,7 +84,7 @@ def test_buttons_run_switch_and_remove(client: TestClient, lab: Lab) -> None:
 
 
 def test_alarms_are_counted_in_the_navigation_and_shown(client: TestClient, lab: Lab) -> None:
-    assert "No alarm" in page(client, "/alarms")
+    assert "No problems" in page(client, "/alarms")
     job = lab.submit("bench", 0)
     with lab.database.session() as session:
         session.execute(text("UPDATE workers SET stopped_at = now(), heartbeat_at = now() - interval '1 hour'"))
@@ -113,9 +113,9 @@ def test_commands(served: Settings, lab: Lab) -> None:
     assert "\tdisabled\t" in say("disable", "nightly")
     assert say("run", "1").startswith("submission 1: 1 job at 1 commit")
     assert "submission 1" in say("enable", "nightly")
-    assert "cron: '61 * * * *' is no cron expression" in say("add", "x", "rerun", "--cron", "61 * * * *", code=2)
+    assert "cron: '61 * * * *' is not a cron expression" in say("add", "x", "rerun", "--cron", "61 * * * *", code=2)
     assert "use at least 1" in say("add", "x", "rerun", "--budget", "-3", code=2).replace("\n", " ")
-    assert "there is no schedule 'weekly'; there are: 1 (kernels: nightly)" in say("remove", "weekly", code=2).replace(
+    assert "no schedule 'weekly'; choose from: 1 (kernels: nightly)" in say("remove", "weekly", code=2).replace(
         "\n", " "
     )
     assert say("remove", "nightly") == "schedule 1 nightly is removed\n"

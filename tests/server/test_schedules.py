@@ -91,7 +91,7 @@ def test_the_nightly_suite_measures_the_newest_commit_once(
 
     run_schedule(lab.database, settings, schedule, now + 3 * DAY)
     assert len(made(client)) == 4
-    assert show(client, schedule)["message"] == "nothing to do: the newest commit was asked for already"
+    assert show(client, schedule)["message"] == "nothing to do: the newest commit was already submitted"
 
 
 @pytest.mark.words
@@ -106,19 +106,19 @@ def test_only_what_fits_into_the_budget_is_asked_for(
     run_schedule(lab.database, settings, schedule, now)
     assert made(client) == [("bench", "square", lab.shas[5]), ("bench", "square", lab.shas[3])]
     row = show(client, schedule)
-    assert row["message"].endswith("2 jobs at 2 commits, about 3.0 of 3 device minutes; 2 jobs for later turns")
+    assert row["message"].endswith("2 jobs at 2 commits, about 3.0 of 3 device minutes; 2 jobs for later runs")
 
     run_schedule(lab.database, settings, schedule, now + timedelta(minutes=2))
     assert len(made(client)) == 2
     assert show(client, schedule)["message"].startswith(
-        "waits: 0.0 of 3 device minutes of the last 24 hours are spent and 3.0 more"
+        "waiting for budget: 0.0 of 3 device minutes used in the last 24 hours, 3.0 more"
     )
 
     measure_all(client, lab)
     took(lab, 90, ended=now)
     run_schedule(lab.database, settings, schedule, now + timedelta(hours=23))
     assert made(client) == []
-    assert show(client, schedule)["message"] == "waits: 3.0 of 3 device minutes of the last 24 hours are spent"
+    assert show(client, schedule)["message"] == "waiting for budget: 3.0 of 3 device minutes used in the last 24 hours"
 
     run_schedule(lab.database, settings, schedule, now + timedelta(hours=25))
     assert {sha for _, _, sha in made(client)} == {lab.shas[2], lab.shas[4]}
@@ -143,7 +143,7 @@ def test_a_job_larger_than_the_whole_budget_is_said(
     run_schedule(lab.database, settings, schedule, now)
     assert made(client) == []
     assert show(client, schedule)["message"] == (
-        "nothing fits: bench of square takes about 10.0 device minutes, more than the whole budget of 9; raise it"
+        "nothing fits: bench of square takes about 10.0 device minutes, more than the whole budget of 9; increase the budget"
     )
 
 
@@ -216,7 +216,7 @@ def test_backfill_halves_the_widest_gap_until_there_is_none(
         measure_all(client, lab)
         took(lab, 60, ended=now + turn * 2 * DAY)
     assert order == [4, 6, 2]
-    assert show(client, schedule)["message"] == "nothing to do: no history has a hole"
+    assert show(client, schedule)["message"] == "nothing to do: no history has a gap"
 
 
 def test_a_hole_is_asked_for_once(client: TestClient, lab: Lab, settings: Settings, now: datetime) -> None:
@@ -286,7 +286,7 @@ def test_what_did_not_change_is_left_out_of_the_suite(
     schedule = add(client, "suite", repository="uneven", operators=[], kinds=["bench"], skip_unchanged=True)
     run_schedule(database, settings, schedule, now)
     assert made(client) == [("bench", "cube", shas[2])]
-    assert "1 job left out as unchanged" in show(client, schedule)["message"]
+    assert "1 job skipped as unchanged" in show(client, schedule)["message"]
 
 
 @pytest.mark.words
@@ -296,12 +296,12 @@ def test_why_nothing_happens_is_said(client: TestClient, lab: Lab, settings: Set
         session.execute(text("UPDATE workers SET stopped_at = now()"))
     run_schedule(lab.database, settings, suite, now)
     row = show(client, suite)
-    assert row["message"].startswith("waits: no worker for any device is alive; start one with `warpwatch worker")
+    assert row["message"].startswith("waiting: no worker for any device is online; start a worker with `warpwatch worker")
     assert datetime.fromisoformat(row["next_at"]) - now <= timedelta(minutes=10)
 
     lab.switch(GPU)
     run_schedule(lab.database, settings, rerun, now)
-    assert show(client, rerun)["message"] == "nothing to do: no commit of the watched branch was measured yet"
+    assert show(client, rerun)["message"] == "nothing to do: no commit of the watched branch has a measurement"
     with lab.database.session() as session:
         session.execute(text("UPDATE repositories SET branch = 'release'"))
     run_schedule(lab.database, settings, suite, now + DAY)
@@ -406,13 +406,13 @@ def test_a_person_may_take_a_turn_at_once(client: TestClient, lab: Lab) -> None:
         ({"cron": "every night"}, "cron", "'0 2 * * *'"),
         ({"cron": "61 * * * *"}, "cron", "'0 2 * * *'"),
         ({"cron": "0 0 31 2 *"}, "cron", "'0 2 * * *'"),
-        ({"device": "abacus"}, "device", "use one of: all, cpu, cuda, test-cpu"),
+        ({"device": "abacus"}, "device", "choose from: all, cpu, cuda, test-cpu"),
         ({"budget_minutes": -5}, "budget_minutes", "use at least 1"),
-        ({"operators": ["sqare"]}, "operators", "near ones are: square"),
-        ({"suite": "huge"}, "suite", "near ones are"),
+        ({"operators": ["sqare"]}, "operators", "did you mean: square"),
+        ({"suite": "huge"}, "suite", "did you mean"),
         ({"kind": "hourly"}, "kind", "'suite', 'rerun' or 'backfill'"),
         ({"repository": "nowhere"}, "repository", "warpwatch repository add"),
-        ({"kind": "rerun", "kinds": ["check"]}, "kinds", "say bench"),
+        ({"kind": "rerun", "kinds": ["check"]}, "kinds", "use bench"),
         ({"name": "taken"}, "name", "another name"),
     ],
 )

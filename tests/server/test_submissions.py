@@ -58,7 +58,7 @@ def test_one_job_per_commit_operator_kind_and_device(client: TestClient, lab: La
 
 
 def test_a_sanitizer_goes_with_checks_alone(client: TestClient, lab: Lab) -> None:
-    assert errors(ask(client, sanitize="address"))["sanitize"].endswith("ask for kind check alone")
+    assert errors(ask(client, sanitize="address"))["sanitize"].endswith("choose kind check only, or no sanitizer")
     assert "sanitize" in errors(ask(client, sanitize="valgrind", kinds=["check"]))
     (first, *_) = jobs(client, ask(client, sanitize="racecheck", kinds=["check"]).json()["id"])
     detail = client.get(f"/api/v1/jobs/{first['id']}").json()
@@ -130,8 +130,8 @@ def test_devices(client: TestClient, lab: Lab) -> None:
         registry.stop_worker(session, lab.worker)
     assert devices("all") == {"test-cpu"}
     assert devices("test-gpu") == {"test-gpu"}
-    assert "start one with `warpwatch worker --device cuda:0`" in errors(ask(client, device="cuda"))["device"]
-    assert "use one of: test-cpu, test-gpu, all" in errors(ask(client, device="abacus"))["device"]
+    assert "start a worker with `warpwatch worker --device cuda:0`" in errors(ask(client, device="cuda"))["device"]
+    assert "choose from: test-cpu, test-gpu, all" in errors(ask(client, device="abacus"))["device"]
 
 
 def test_the_same_key_twice_is_one_submission(client: TestClient, lab: Lab) -> None:
@@ -146,19 +146,19 @@ def test_the_same_key_twice_is_one_submission(client: TestClient, lab: Lab) -> N
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        ({"repository": "nobody"}, "repository", "registered are: kernels"),
-        ({"commits": "no-such-branch"}, "commits", "'no-such-branch' names no commit here"),
-        ({"commits": "--upload-pack=touch"}, "commits", "names no commit here"),
+        ({"repository": "nobody"}, "repository", "registered: kernels"),
+        ({"commits": "no-such-branch"}, "commits", "no commit, branch or tag 'no-such-branch'"),
+        ({"commits": "--upload-pack=touch"}, "commits", "no commit, branch or tag"),
         ({"commits": "main..main"}, "commits", "holds no commits"),
         ({"commits": ""}, "commits", "at least 1 character"),
-        ({"operators": ["sqare"]}, "operators", "near ones are: square"),
-        ({"kinds": []}, "kinds", "at least 1 item"),
+        ({"operators": ["sqare"]}, "operators", "did you mean: square"),
+        ({"kinds": []}, "kinds", "at least 1 entry"),
         ({"kinds": ["guess"]}, "kinds[0]", "use 'check', 'bench', 'profile' or 'compare'"),
-        ({"kinds": ["compare"]}, "base", "name the commit to measure beside"),
-        ({"kinds": ["compare"], "base": "main~1"}, "kinds", "check or bench one of its commits first"),
-        ({"kinds": ["compare"], "base": "nope"}, "base", "names no commit"),
-        ({"device": "cuda"}, "device", "start one with `warpwatch worker --device cuda:0`"),
-        ({"priority": 11}, "priority", "less than or equal to 10"),
+        ({"kinds": ["compare"]}, "base", "choose a commit, `parent` or `merge-base`"),
+        ({"kinds": ["compare"], "base": "main~1"}, "kinds", "run check or bench first"),
+        ({"kinds": ["compare"], "base": "nope"}, "base", "no commit, branch or tag"),
+        ({"device": "cuda"}, "device", "start a worker with `warpwatch worker --device cuda:0`"),
+        ({"priority": 11}, "priority", "at most 10"),
         ({"colour": "red"}, "colour", "leave it out"),
     ],
 )
@@ -179,7 +179,7 @@ def test_names_are_held_against_the_newest_catalogue(client: TestClient, lab: La
     found = errors(ask(client, variants=["v9"], cases=["n=1024,f32,fwdd"]))
     assert "there is no variant 'v9'" in found["variants"]
     assert CASES[0] in found["cases"]
-    assert "near ones are: full" in errors(ask(client, suite="ful"))["suite"]
+    assert "did you mean: full" in errors(ask(client, suite="ful"))["suite"]
     assert ask(client, variants=["v1"], cases=[CASES[2]], suite="nothing").status_code == 201
 
 

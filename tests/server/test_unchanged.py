@@ -113,13 +113,13 @@ def test_every_page_says_of_which_commit_an_unchanged_one_is(client: TestClient,
     short = measured[:8]
     for path, words in {
         "/commits": r">unchanged<",
-        f"/commits/{same}": rf"the sources are those of <a[^>]*>{short}</a>:.*cube</a>,.*square</a>",
-        f"/submissions/{submission['id']}": r"Not measured, because .* a commit that was: cube, square\.",
+        f"/commits/{same}": rf"the sources are identical to <a[^>]*>{short}</a>:.*cube</a>,.*square</a>",
+        f"/submissions/{submission['id']}": r"Not measured, because .* a measured commit: cube, square\.",
     }.items():
         page = client.get(path, params={"repository": "kernels"}).text
         assert re.search(words, page), path
-        assert "Nothing was found at this commit" not in page
-    assert client.get(f"/api/v1/submissions/{submission['id']}/report").json()["summary"] == "nothing new, 2 unchanged"
+        assert "No results yet" not in page
+    assert client.get(f"/api/v1/submissions/{submission['id']}/report").json()["summary"] == "Nothing new · 2 unchanged"
     # Who wants it measured all the same is told what was found.
     lab.shas.append(same)
     lab.commits[same] = found["commit"]["id"]
@@ -152,11 +152,11 @@ def test_an_unchanged_commit_is_compared_by_what_it_is_made_of(client: TestClien
     assert ratios(commit=same, left="v1", right="v2") == [("v1", 0.5)]
     page = client.get("/compare", params={"repository": "kernels", "base": same, "head": lab.shas[-1]}).text
     assert re.search(
-        rf"{same[:8]}</a> has the sources of <a[^>]*>{measured[:8]}</a>, and so its times, of square\.", page
+        rf"{same[:8]}</a> has the same sources as <a[^>]*>{measured[:8]}</a>, whose times are shown: square\.", page
     )
-    assert "The same on both sides, and so not compared: cube." in page
+    assert "Identical sources on both sides, not compared: cube." in page
     page = client.get("/compare", params={"repository": "kernels", "base": measured, "head": same}).text
-    assert "The same on both sides, and so not compared: cube, square." in page
+    assert "Identical sources on both sides, not compared: cube, square." in page
     assert "Nothing to compare" not in page
 
 

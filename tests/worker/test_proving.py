@@ -109,7 +109,7 @@ def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_c
     done = subprocess.run(command, env=values, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 of 5 mutants caught and named" in done.stdout
-    assert "0 accused" in done.stdout
+    assert "0 false alarms" in done.stdout
     assert "special values" in done.stdout
     wrong = subprocess.run([*command[:4], "angels"], env=values, capture_output=True, text=True)
     assert (wrong.returncode, "choose from mutants, cheaters, all" in wrong.stdout) == (2, True)

@@ -138,8 +138,8 @@ def test_an_interrupted_run_keeps_what_it_has(repository: Repository, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--commits", "no-such-ref"), "names no commit"),
-        (("--commits", "--help-me"), "names no commit"),
+        (("--commits", "no-such-ref"), "no commit, branch or tag"),
+        (("--commits", "--help-me"), "no commit, branch or tag"),
         (("--commits", "HEAD", "--device", "cuda:77"), "no device 'cuda:77'"),
         (("--commits", "HEAD", "--kinds", "check,guess"), "no kind 'guess'"),
         (("--commits", "HEAD", "--repository", "/no/such/place"), "/no/such/place"),
