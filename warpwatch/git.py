@@ -187,7 +187,9 @@ def resolve(mirror: Path, ref: str) -> str:
     try:
         sha = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", cwd=mirror).strip()
     except GitError:
-        raise UnknownRefError(f"no commit, branch or tag {ref!r} in this repository; push it, or check the spelling") from None
+        raise UnknownRefError(
+            f"no commit, branch or tag {ref!r} in this repository; push it, or check the spelling"
+        ) from None
     if not _SHA.fullmatch(sha):
         raise UnknownRefError(f"{ref!r} names no single commit here")
     return sha

@@ -199,9 +199,7 @@ class _Rounds:
             for side in sides_of
         ]
 
-    def _end(
-        self, comparison: Comparison, status: Status, message: str, reason: Reason | None = None
-    ) -> Comparison:
+    def _end(self, comparison: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
         """The comparison without its rounds; a child that still runs frees what `prepare` allocated."""
         for side in (self._base, self._head):
             if side.checkout.running:

@@ -94,9 +94,7 @@ def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> Comm
     try:
         commits = git.describe_many(mirror, git.resolve_range(mirror, text))
     except git.UnknownRefError as error:
-        errors.append(
-            FieldError(field=field, message=str(error))
-        )
+        errors.append(FieldError(field=field, message=str(error)))
     except git.GitError as error:
         errors.append(FieldError(field=field, message=str(error), remedy="submit a shorter range"))
     else:

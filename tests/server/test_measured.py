@@ -83,9 +83,9 @@ def test_a_set_up_is_held_against_the_fastest_other_variant(client: TestClient, 
             "v3": bench_reply([950.0] * 20),
         },
     )
-    assert "Set-up takes 10.0 µs and pays off after 200 calls compared with v3." in client.get(f"/jobs/{job}").text.replace(
-        "\u2009", " "
-    )
+    assert "Set-up takes 10.0 µs and pays off after 200 calls compared with v3." in client.get(
+        f"/jobs/{job}"
+    ).text.replace("\u2009", " ")
     assert calls_to_pay(100, 10, 10) is None
     assert calls_to_pay(100, 9, 10) == 100
     assert calls_to_pay(-5, 9, 10) == 1

@@ -137,4 +137,3 @@ def _marked(problem: CaseProblem) -> Iterator[None]:
     nvtx = torch.cuda.nvtx.range(name) if problem.device.type == "cuda" else nullcontext()
     with torch.profiler.record_function(CALL), nvtx:
         yield
-
