@@ -24,7 +24,7 @@ from warpwatch.db.errors import (
     UnusableValueError,
 )
 
-CONNECTION: dict[str, int] = {
+CONNECTION: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,

@@ -46,9 +46,9 @@ def test_every_message_is_replaced_at_the_door(postgres_url: str, monkeypatch: p
             columns = "repository_id, name, kind, cron, request, budget_minutes, message"
             connection.execute(f"INSERT INTO schedules ({columns}) VALUES (1, 's', 'suite', '', '{{}}', 1, 'one turn')")
             (row,) = connection.execute("SELECT message FROM schedules").fetchall()
-            columns = {name for (name,) in connection.execute(_MESSAGES)}
+            tables = {name for (name,) in connection.execute(_MESSAGES)}
     assert row == (rewording.reworded("one turn"),)
-    assert columns == set(rewording.TABLES)
+    assert tables == set(rewording.TABLES)
     rewording.reword_contract(monkeypatch)
     assert Finding("v1", "n=1", Status.WRONG, "by 3 ulp").message == rewording.reworded("by 3 ulp")
     assert Comparison("v1", "n=1", "hot", "1", Status.OK).message == ""

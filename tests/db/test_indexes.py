@@ -130,8 +130,10 @@ def judge_everything(world: World) -> None:
         regressions.settle(s, number)
         regressions.copy_members(s, number, number)
         judging.read_origin(s, job)
-        for read in (observed.list_readings, observed.list_checks_around, observed.list_checks, observed.list_rounds):
+        for read in (observed.list_readings, observed.list_checks_around):
             read(s, job)
+        observed.list_trial_checks(s, number)
+        observed.list_trial_rounds(s, number)
         submission = s.query(JobRecord.submission_id).filter_by(id=job).scalar()
         assert read_report_facts(s, submission) is not None
         submissions.may_repeat(s, submission)
@@ -139,8 +141,6 @@ def judge_everything(world: World) -> None:
         for read_of in (judging.read_state, judging.list_members, judging.list_trials, judging.list_wider):
             read_of(s, number)
         judging.list_known(s, world.operator, world.device, 0)
-        judging.was_tried(s, world.operator, world.device, *ends)
-        judging.was_right_there(s, number, ends[0], job)
         judging.find_trace(s, job, ends[0], series)
         judging.read_code_hash(s, world.operator, ends[0], 1)
         judging.list_native(s, ends[0], "kron")

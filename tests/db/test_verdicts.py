@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from typing import cast
 
 import pytest
 
 from tests.db.conftest import ENVIRONMENT, World, outcome
 from warpwatch.contract.spec import JobRequest
-from warpwatch.contract.words import JobState, Verdict
+from warpwatch.contract.words import JobKind, JobState, Verdict
 from warpwatch.db import bundles, regressions, runs, submissions, triage
 from warpwatch.db.database import Database
 from warpwatch.db.errors import NotFoundError, OutcomeError, StateError
@@ -30,8 +31,8 @@ WHEN = datetime(2026, 3, 4, 5, tzinfo=UTC)
 H100 = replace(ENVIRONMENT, key="h" * 64, device_kind="cuda", device_key="nvidia-h100", device_name="NVIDIA H100")
 
 
-def bundled(sha: str = "a" * 40, kind: str = "bench", **changes: object) -> bundles.BundledJob:
-    request = JobRequest(kind, "/srv/example", sha, "kron")  # type: ignore[arg-type] - a test gives a wrong one
+def bundled(sha: str = "a" * 40, kind: JobKind = JobKind.BENCH, **changes: object) -> bundles.BundledJob:
+    request = JobRequest(kind, "/srv/example", sha, "kron")
     job = bundles.BundledJob(request, outcome(environment=H100), WHEN, WHEN)
     return replace(job, **changes)  # type: ignore[arg-type]
 
@@ -71,7 +72,7 @@ def test_a_longer_file_brings_only_what_is_new(database: Database, counted: Call
     jobs = [
         bundled("a" * 40),
         bundled("b" * 40),
-        bundled("a" * 40, kind="check"),
+        bundled("a" * 40, kind=JobKind.CHECK),
         bundled("a" * 40, started_at=WHEN, finished_at=later),
     ]
     longer = import_it(database, replace(bundle(jobs), sha256="e" * 64))
@@ -107,7 +108,7 @@ def broken_off() -> Iterator[bundles.BundledJob]:
     [
         (lambda: broken_off(), EOFError),
         (lambda: [bundled(), bundled("c" * 40)], OutcomeError),
-        (lambda: [bundled(), bundled(kind="dance")], OutcomeError),
+        (lambda: [bundled(), bundled(kind=cast(JobKind, "dance"))], OutcomeError),
         (
             lambda: [
                 bundled(),

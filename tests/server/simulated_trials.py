@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from warpwatch.contract.words import Answer, Cause, ChangeDirection, Status, Verdict
+from warpwatch.contract.measurement import ROUNDS
+from warpwatch.contract.words import Answer, Cause, ChangeDirection, Reason, Status, Verdict
 from warpwatch.db.reads.judging import (
     MemberRow,
     RegressionFacts,
@@ -258,21 +259,21 @@ class SimulatedJudge:
         base, head = int(trial.base_sha, 16), int(trial.head_sha, 16)
         rows = {}
         for member in facts.members:
-            if [member.variant, member.case] not in trial.spec["pairs"]:
+            if (member.variant, member.case) not in (trial.spec.pairs or []):
                 continue
             number = member.series_id
             if trial.id in self.device.base_failures:
-                rows[number] = RoundsRow(number, Status.CRASHED, "base: it crashed", [], [])
+                rows[number] = RoundsRow(number, Status.CRASHED, "it crashed", Reason.BASE_FAILED, [], [])
             elif {base, head} & self.device.unbuildable:
-                rows[number] = RoundsRow(number, Status.BUILD_FAILED, "it does not build", [], [])
+                rows[number] = RoundsRow(number, Status.BUILD_FAILED, "it does not build", None, [], [])
             else:
-                count = trial.spec["rounds"]
+                count = trial.spec.rounds or ROUNDS
                 ratio = self._time(number, head) / self._time(number, base)
                 ratios = [ratio * max(0.1, self.chance.gauss(1, self.device.noise)) for _ in range(count)]
                 if (base, head) in self.device.noisy:
                     ratios = [ratio * (1.6 if index % 2 else 0.6) for index in range(count)]
                 heads = [BASE_NS * item for item in ratios]
-                rows[number] = RoundsRow(number, Status.OK, "", [BASE_NS] * count, heads)
+                rows[number] = RoundsRow(number, Status.OK, "", None, [BASE_NS] * count, heads)
         return rows
 
     def _time(self, series: int, commit: int) -> float:

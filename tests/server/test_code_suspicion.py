@@ -41,7 +41,7 @@ def bench(worker: Machine, number: int, code_hash: str, times: dict[Any, float] 
     names = Catalogue(1, [replace(entry, variants=variants)])
     job = lab.submit("bench", number)
     rows = [lab._timed(*cell, (times or {}).get(cell, 100_000.0), 0.002) for cell in (V1, V2, V3)]
-    build = BuildReply(Status.OK, "", "key", False, 1.0, "", [], None, code_hash)
+    build = BuildReply(Status.OK, "", "key", False, 1.0, "", [], 0.0, code_hash)
     lab.finish(job, replace(lab.outcome(rows), catalogue=names, build=build))
     worker.judge.sweep()
     return [

@@ -15,11 +15,11 @@ from bench.verdicts import (
     DATA,
     TUNED_ON,
     confirmed,
-    hold_later,
-    hold_online,
-    hold_stages,
     paired_measured,
     paired_normal,
+    tally_later,
+    tally_online,
+    tally_stages,
 )
 
 STEPS = (1.05, 1.10)
@@ -45,26 +45,26 @@ def test_the_controls_are_those_of_the_readme(controls: list[Series]) -> None:
 
 
 def test_alarms_without_waiting(controls: list[Series]) -> None:
-    tally = hold_online(ours, controls, 2, STEPS)
+    tally = tally_online(ours, controls, 2, STEPS)
     assert tally.false_share <= 0.002
     assert tally.share(1.05) >= 0.70
     assert tally.share(1.10) >= 0.78
-    untouched = hold_online(ours, [one for one in controls if one.kernel not in TUNED_ON], 2, STEPS)
+    untouched = tally_online(ours, [one for one in controls if one.kernel not in TUNED_ON], 2, STEPS)
     assert untouched.false_share <= 0.002
     assert untouched.share(1.10) >= 0.82, "kernels that no constant was tuned on"
 
 
 def test_later_runs_take_alarms_back_and_find_more(controls: list[Series]) -> None:
-    online, later = hold_online(ours, controls[::3], 2, STEPS), hold_later(ours, controls[::3], 2, STEPS)
+    online, later = tally_online(ours, controls[::3], 2, STEPS), tally_later(ours, controls[::3], 2, STEPS)
     assert later.false_share <= online.false_share + 0.001
     assert later.share(1.05) >= online.share(1.05)
 
 
 def test_no_rule_that_is_as_quiet_sees_as_much(controls: list[Series]) -> None:
     some = controls[::8]
-    own = hold_online(ours, some, 2, STEPS)
+    own = tally_online(ours, some, 2, STEPS)
     for name in ("z = 5", "windowed t > 7"):
-        assert hold_online(RULES[name], some, 2, STEPS).share(1.05) < own.share(1.05)
+        assert tally_online(RULES[name], some, 2, STEPS).share(1.05) < own.share(1.05)
 
 
 def test_a_comparison_decides_what_history_cannot(controls: list[Series]) -> None:
@@ -72,11 +72,11 @@ def test_a_comparison_decides_what_history_cannot(controls: list[Series]) -> Non
     assert not any(confirmed(paired_normal, draw, 1.0, 1.03) for _ in range(3000))
     assert all(confirmed(paired_normal, draw, 1.03, 1.03) for _ in range(300))
     by_times, by_code = (
-        hold_stages(controls[::4], 1, paired_normal, code_changed=code, later=True) for code in (False, True)
+        tally_stages(controls[::4], 1, paired_normal, code_changed=code, later=True) for code in (False, True)
     )
-    assert by_times.asked <= 0.1
-    assert by_times.found >= 0.6
-    assert by_code.found >= 0.95
+    assert by_times.compared <= 0.1
+    assert by_times.confirmed >= 0.6
+    assert by_code.confirmed >= 0.95
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_comparison_decides_what_history_cannot(controls: list[Series]) -> Non
 )
 def test_synthetic_series(shape: str, false: float, found: float) -> None:
     """Of two speeds 8 % apart, by chance, a step of 10 % is hardly told."""
-    tally = hold_later(ours, synthesize(shape, 20), 1, STEPS)
+    tally = tally_later(ours, synthesize(shape, 20), 1, STEPS)
     assert tally.false_share <= false
     assert tally.share(1.10) >= found
 

@@ -92,7 +92,8 @@ def test_a_change_between_reading_and_writing_starts_over(
     worker.bench(0)
     worker.bench(7)
     (job,) = worker.waiting()
-    real, plans = interpreter.plan_job, []
+    real = interpreter.plan_job
+    plans: list[Any] = []
 
     def plan_and_disturb(*arguments: Any) -> interpreter.Write:
         write = real(*arguments)

@@ -89,7 +89,7 @@ def test_what_is_unsure_is_tried_once_more_with_more_rounds() -> None:
     judge = search(SimulatedDevice(8, times={1: {3: 1.2}}, noisy=frozenset({(0, 8)})), {1: 1.2})
     assert judge.verdicts() == ["unsure"]
     assert answers(judge, 1) == [("confirm", "unsure"), ("retry", "unsure")]
-    rounds = [trial.spec["rounds"] for trial in judge.facts[1].trials]
+    rounds = [trial.spec.rounds for trial in judge.facts[1].trials]
     assert rounds == [THRESHOLDS["cuda"].rounds, THRESHOLDS["cuda"].more_rounds]
 
 

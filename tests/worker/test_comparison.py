@@ -11,13 +11,14 @@ import pytest
 from tests.worker.conftest import Diary
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import SampleReply
-from warpwatch.contract.outcome import Comparison, Order
-from warpwatch.contract.words import Reason, Status
+from warpwatch.contract.outcome import Comparison
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.worker.comparison import _Rounds, compare
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
 PAIR = ("v1", "n=1")
-ORDER = Order("compare", "/srv/kernels", "b" * 40, "square", {"pairs": [list(PAIR)]}, "a" * 40)
+REQUEST = JobRequest(JobKind.COMPARE, "/srv/kernels", "b" * 40, "square", JobSpec(pairs=[PAIR]), "a" * 40)
 
 
 def side(name: str, status: Status) -> Any:
@@ -31,7 +32,7 @@ def side(name: str, status: Status) -> Any:
     [(Status.CRASHED, Status.OK, Reason.BASE_FAILED), (Status.OK, Status.CRASHED, None)],
 )
 def test_a_failure_of_the_base_is_not_one_of_the_head(base: Status, head: Status, reason: Reason | None) -> None:
-    rounds = _Rounds(ORDER, side("base", base), side("head", head), BoundedReporter(Diary()))
+    rounds = _Rounds(REQUEST, side("base", base), side("head", head), BoundedReporter(Diary()))
     comparison = rounds._round(Comparison(*PAIR, "hot", "1", Status.OK), 0)
     assert (comparison.status, comparison.reason, comparison.base_ns) == (Status.CRASHED, reason, [])
     assert from_json(Comparison, to_json(comparison)) == comparison
@@ -44,5 +45,5 @@ def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
     ]
     tools: Any = SimpleNamespace(checkouts=lambda *_: checkouts)
     with pytest.raises(CannotRunError) as caught:
-        compare(ORDER, tools, BoundedReporter(Diary()), tmp_path)
+        compare(REQUEST, tools, BoundedReporter(Diary()), tmp_path)
     assert (caught.value.reason, caught.value.retry) == (Reason.INTERPRETER_MISMATCH, False)
