@@ -85,6 +85,10 @@ def ensure_operators(s: Session, repository_id: int, names: Iterable[str]) -> di
 
 def ensure_device(s: Session, key: str, kind: str, name: str) -> int:
     """The id of the device (a model of hardware). key: slug and queue name; kind: cpu | cuda; name: for people."""
+    # Every result of a device model comes through here, and an upsert would hold the row's lock until its commit.
+    same = select(DeviceRecord.id).where(DeviceRecord.key == key, DeviceRecord.kind == kind, DeviceRecord.name == name)
+    if (device_id := s.scalars(same).one_or_none()) is not None:
+        return device_id
     upsert(s, DeviceRecord, [{"key": key, "kind": kind, "name": name}], key=["key"], refresh=["kind", "name"])
     return s.scalars(select(DeviceRecord.id).where(DeviceRecord.key == key)).one()
 
@@ -92,6 +96,11 @@ def ensure_device(s: Session, key: str, kind: str, name: str) -> int:
 def ensure_environment(s: Session, environment: Environment, peaks: dict[str, float] | None) -> int:
     """The id of the environment. peaks: measured ceilings, see CeilingsReply; they replace older ones unless None."""
     device_id = ensure_device(s, environment.device_key, environment.device_kind, environment.device_name)
+    known = s.execute(
+        select(EnvironmentRecord.id, EnvironmentRecord.peaks).where(EnvironmentRecord.key == environment.key)
+    ).one_or_none()
+    if known is not None and (not peaks or known.peaks == peaks):
+        return known.id
     row = {"device_id": device_id, "key": environment.key, "facts": environment.facts, "peaks": peaks}
     upsert(s, EnvironmentRecord, [row], key=["key"], refresh=["peaks"] if peaks else [])
     return s.scalars(select(EnvironmentRecord.id).where(EnvironmentRecord.key == environment.key)).one()

@@ -124,6 +124,12 @@ class Checkout:
             self.drop_child()
             raise
 
+    def collect(self, name: str, target: Path, limit: int) -> None:
+        """Copies a file out of the child's temp folder; see Child.collect. OSError where there is no child any more."""
+        if self._child is None:
+            raise OSError(f"the child that wrote {name} is gone")
+        self._child.collect(name, target, limit)
+
     def sanitize(self, sanitizer: Sanitizer | None) -> None:
         """From now on the child runs under this sanitizer, or plainly; one that runs otherwise is dropped."""
         if sanitizer != self._sanitizer:

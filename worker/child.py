@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -40,6 +41,7 @@ _POLL_SECONDS = 0.1
 _TAIL_LINES = 30
 _LINE_LIMIT = 8192
 _EXIT_SECONDS = 5.0
+_COPY_BYTES = 2**20
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
 _SHIM_WORDS = "Exception in aoti_torch"
 """What torch prints where a native operator's call into it fails.
@@ -104,18 +106,19 @@ class Child:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._requests = 0
         self._doing = ""
-        self._temp = sandbox.make_temp()
+        self.temp = sandbox.make_temp()
+        """The only folder, besides the build cache, that the child may write to."""
         reply_end, child_reply = os.pipe()
         log_end, child_log = os.pipe()
         self._replies = _Lines(reply_end, REPLY_LIMIT)
         self._output = _Lines(log_end, _LINE_LIMIT)
-        environment = sandbox.environment(self._temp, spec.cache) | {"WARPWATCH_REPLY_FD": str(child_reply)}
+        environment = sandbox.environment(self.temp, spec.cache) | {"WARPWATCH_REPLY_FD": str(child_reply)}
         command = spec.command()
         if spec.sanitizer is not None:
-            environment |= spec.sanitizer.variables(self._temp)
-            command = spec.sanitizer.wrap(command, self._temp)
+            environment |= spec.sanitizer.variables(self.temp)
+            command = spec.sanitizer.wrap(command, self.temp)
         spec.cache.mkdir(parents=True, exist_ok=True)
-        command = confinement.wrap(command, [self._temp, spec.cache])
+        command = confinement.wrap(command, [self.temp, spec.cache])
         try:
             self._process = subprocess.Popen(
                 command,
@@ -199,9 +202,27 @@ class Child:
             self._read_output()
         return self._finding()
 
+    def collect(self, name: str, target: Path, limit: int) -> None:
+        """Copies a file that the child wrote into its temp folder to `target`.
+
+        Kernel code may put anything there, so it raises OSError for what is no regular file or is larger than `limit`.
+        """
+        descriptor = os.open(self.temp / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as source, target.open("xb") as sink:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+                raise OSError(f"{name} is no regular file of at most {limit} bytes")
+            # The file may grow meanwhile, so no more is read than was there.
+            left = status.st_size
+            while left > 0 and (chunk := source.read(min(left, _COPY_BYTES))):
+                sink.write(chunk)
+                left -= len(chunk)
+        with contextlib.suppress(OSError):
+            (self.temp / name).unlink()
+
     def close(self) -> None:
         """Kills the child with everything it started. Nothing of it is left when this returns."""
-        sandbox.kill_group(self._process.pid, self._temp)
+        sandbox.kill_group(self._process.pid, self.temp)
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -269,7 +290,7 @@ class Child:
         return _speaks_of_memory(line for line in self._tail if _SHIM_WORDS in line)
 
     def _finding(self) -> str | None:
-        return first_finding(self._sanitizer.name, self._temp) if self._sanitizer is not None else None
+        return first_finding(self._sanitizer.name, self.temp) if self._sanitizer is not None else None
 
     def _last_words(self) -> str:
         doing = f", last seen at {self._doing!r}" if self._doing else ""

@@ -122,11 +122,23 @@ class Measurer:
             output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
             seconds += COUNTING_SECONDS if spec.profile.counters else 0
             profile = self._checkout.ask(
-                ProfileReply, "profile", seconds, self._reporter, output=str(output), profile=spec.profile, **names
+                ProfileReply, "profile", seconds, self._reporter, output=output.name, profile=spec.profile, **names
             )
-            return _with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
+            return self._with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
         except ChildFailure as failure:
             return Finding(variant, case, failure.status, failure.message)
+
+    def _with_trace(self, finding: Finding, output: Path) -> Finding:
+        """The finding with a copy of its trace at `output`, which no kernel code can change any more."""
+        assert finding.profile is not None
+        if finding.status is not Status.OK:
+            return replace(finding, profile=replace(finding.profile, path=None))
+        try:
+            self._checkout.collect(output.name, output, TRACE_LIMIT)
+        except OSError as error:
+            message = f"the profile left no usable trace: {error.strerror or error}"
+            return Finding(finding.variant, finding.case, Status.CRASHED, message)
+        return replace(finding, profile=replace(finding.profile, path=str(output)))
 
     def _check(self, names: dict[str, Any], seconds: float) -> Finding:
         sanitizer = self._request.spec.sanitize
@@ -147,16 +159,6 @@ def _cleared(wrong: Finding, alone: Finding) -> Finding:
         return alone
     note = f"right alone, and wrong in a process that other variants had used: {wrong.message}"
     return replace(alone, message="; ".join(filter(None, [alone.message, note])))
-
-
-def _with_trace(finding: Finding, output: Path) -> Finding:
-    """Checks the finding's trace: kernel code wrote it, so it may be missing, a link to another file, or huge."""
-    assert finding.profile is not None
-    if finding.status is not Status.OK:
-        return replace(finding, profile=replace(finding.profile, path=None))
-    if not output.is_file() or output.is_symlink() or output.stat().st_size > TRACE_LIMIT:
-        return Finding(finding.variant, finding.case, Status.CRASHED, "the profile left no usable trace")
-    return replace(finding, profile=replace(finding.profile, path=str(output)))
 
 
 def describe(kind: str, finding: Finding) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpwatch.contract.words import Status
@@ -69,6 +69,10 @@ class PointRecord(Base):
         Index(None, "series_id", "ordinal", "id"),
         Index(None, "commit_id"),
         Index(None, "result_id"),
+        CheckConstraint(
+            "low_ns > 0 AND low_ns <= median_ns AND median_ns <= high_ns AND high_ns < 'Infinity'",
+            name="times_possible",
+        ),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"))

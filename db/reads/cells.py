@@ -49,7 +49,7 @@ WITH asked AS MATERIALIZED (
 )
 SELECT asked.id AS regression_id, operators.name AS operator, variants.name AS variant, device.key AS device,
        cases.sizes, cases.precision, cases.direction, cases.layout, member.verdict, member.ratio AS decided,
-       behind.median_ns / before.median_ns AS ratio, good.status AS base_status, bad.status AS head_status
+       behind.median_ns / nullif(before.median_ns, 0) AS ratio, good.status AS base_status, bad.status AS head_status
 FROM asked
 JOIN operators ON operators.id = asked.operator_id
 JOIN devices AS device ON device.id = asked.device_id

@@ -57,8 +57,9 @@ WITH cells AS (
 )
 SELECT cells.operator, cells.case_key AS case, cells.variant,
        series.id AS series_id, newest.sha AS commit_sha, newest.median_ns, newest.noise, newest.roofline_share,
-       cells.flops / newest.median_ns AS gflops, cells.bytes / newest.median_ns AS gbs,
-       previous.median_ns AS previous_ns, previous.sha AS previous_sha, newest.median_ns / previous.median_ns AS change,
+       cells.flops / nullif(newest.median_ns, 0) AS gflops, cells.bytes / nullif(newest.median_ns, 0) AS gbs,
+       previous.median_ns AS previous_ns, previous.sha AS previous_sha,
+       newest.median_ns / nullif(previous.median_ns, 0) AS change,
        checked.status AS check_status, coalesce(checked.message, '') AS check_message,
        benched.status AS bench_status, coalesce(benched.message, '') AS bench_message,
        open_regressions.id AS regression_id

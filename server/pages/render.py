@@ -20,6 +20,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures import formats
 from warpwatch.server.http.problems import not_found
+from warpwatch.server.http.security import session_cookie
 from warpwatch.server.http.service import Db, alarms_of
 
 WEB = Path(__file__).parent.parent.parent / "web"
@@ -65,6 +66,7 @@ Page = Annotated[Scope, Depends(Scope, scope="function")]
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """Renders a template with the values that every page needs; works without a database, for error pages."""
     values = {"repository": None, "repositories": [], "json_url": None, "alarm_count": 0, **values}
+    values["logged_in"] = bool(session_cookie(request.headers)) and request.app.state.sessions is not None
     text = environment().get_template(template).render(request=request, path=request.url.path, **values)
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 

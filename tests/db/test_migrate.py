@@ -207,7 +207,7 @@ def test_the_command_migrates_checks_and_complains(empty_url: str, monkeypatch: 
         result = runner.invoke(app, ["migrate", *arguments])
         return result.exit_code, result.output.strip()
 
-    assert run("--check") == (0, "the migrations lead to the tables of db/models")
+    assert run("--check") == (0, "the migrations produce the schema of db/models")
     assert run()[1].startswith("applied ")
     assert run() == (0, "the database is up to date")
     monkeypatch.setattr(migrate, "differences", lambda url: ["+ jobs: column mood text"])

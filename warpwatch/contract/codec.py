@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
+from math import inf, isfinite
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -59,22 +60,27 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     unknown = set(value) - set(hints)
     if unknown:
         raise ValueError(f"{where}: unknown field {sorted(unknown)[0]!r}")
+    decoded = {key: _decode(hints[key], item, f"{where}.{key}") for key, item in value.items()}
     try:
-        return kind(**{key: _decode(hints[key], item, f"{where}.{key}") for key, item in value.items()})
+        return kind(**decoded)
     except TypeError:
         missing = [f.name for f in fields(kind) if f.name not in value]
         raise ValueError(f"{where}: missing one of the fields {', '.join(missing)}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is Any:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        value = float(value) if abs(value) < 2**63 else inf
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         _expect(value in list(kind), where, f"one of {', '.join(kind)}", value)
         return kind(value)
     _expect(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)), where, kind.__name__, value)
+    if kind is float:
+        _expect(isfinite(value), where, "a finite number", value)
     if kind is int:
         _expect(-(2**63) <= value < 2**63, where, "an integer of 64 bits", value)
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 PROTOCOL = "1"
@@ -13,6 +14,8 @@ SETUP = "setup"
 """Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
 ROUNDS = 12
 """Paired rounds of a comparison that names no number: with fewer a small change cannot be told from noise."""
+LONGEST_NS = 86_400e9
+"""A day: no single call takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,13 @@ class Distribution:
     effective: float
 
 
+def expect_times(values_ns: list[float], name: str) -> None:
+    """ValueError, naming the field, unless all durations are positive and at most LONGEST_NS."""
+    for value in values_ns:
+        if not 0 < value <= LONGEST_NS:
+            raise ValueError(f"{name}: expected durations above 0 and of at most a day, got {value!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One metric of one variant on one case.
@@ -95,6 +105,15 @@ class Measurement:
     dropped: int = 0
     dropped_reason: str = ""
     distribution: Distribution | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError, naming the field, for times that no device can show: they come from untrusted processes."""
+        expect_times(self.samples_ns, "samples_ns")
+        expect_times([self.low_ns, self.median_ns, self.high_ns], "low_ns, median_ns, high_ns")
+        if not self.low_ns <= self.median_ns <= self.high_ns:
+            raise ValueError("low_ns, median_ns, high_ns: expected ascending values")
+        if not 0 <= self.noise < inf or self.dropped < 0:
+            raise ValueError("noise, dropped: expected finite values of at least 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from warpwatch.contract.measurement import Counter, Measurement, Probe, TensorError, TraceKernel
+from warpwatch.contract.measurement import Counter, Measurement, Probe, TensorError, TraceKernel, expect_times
 from warpwatch.contract.spec import BUDGET_NS, USUAL_PLAN, ProfilePlan
 from warpwatch.contract.words import Status
 
@@ -116,6 +116,10 @@ class SampleReply:
     message: str = ""
     samples_ns: list[float] = field(default_factory=list)
     metric: str = ""
+
+    def __post_init__(self) -> None:
+        """ValueError for times that no device can show."""
+        expect_times(self.samples_ns, "samples_ns")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import expect_times
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
 from warpwatch.contract.words import Reason, Status
 
@@ -39,6 +40,13 @@ class Comparison:
     base_ns: list[float] = field(default_factory=list)
     head_ns: list[float] = field(default_factory=list)
     reason: Reason | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for times that no device can show, and for rounds that lack a side."""
+        expect_times(self.base_ns, "base_ns")
+        expect_times(self.head_ns, "head_ns")
+        if len(self.base_ns) != len(self.head_ns):
+            raise ValueError("base_ns, head_ns: expected as many rounds of the base as of the head")
 
 
 @dataclass(frozen=True, slots=True)

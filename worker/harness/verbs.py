@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,7 +110,9 @@ class Verbs:
         return bench(self.problem(request), request.seed, request.budget_ns, self._guard, progress)
 
     def profile(self, request: Request, _progress: Progress) -> ProfileReply:
-        return profile_problem(self.problem(request), request, Path(_required(request.output, "output")))
+        # The temp folder is the only one that the sandbox lets a child write to; the parent takes the trace from there.
+        output = Path(tempfile.gettempdir(), _required(request.output, "output"))
+        return profile_problem(self.problem(request), request, output)
 
     def count(self, request: Request) -> None:
         """Makes one call for Nsight Compute to record; not a protocol verb, because `ncu` starts this process."""
