@@ -38,6 +38,10 @@ else:
         # importlib.metadata takes 20 ms to import, and most processes that import the SDK never ask for the version.
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("warpwatch")
+        try:
+            return version("warpwatch")
+        except PackageNotFoundError:
+            # A child may run with an interpreter that loads the package from its folder.
+            return "0+unknown"
