@@ -25,10 +25,11 @@ class StoredSpec(TypeDecorator[JobSpec]):
     impl = JSONB
     cache_ok = True
 
-    def process_bind_param(self, value: JobSpec | None, dialect: Dialect) -> dict[str, Any] | None:
+    # SQLAlchemy passes `dialect` to both methods by position and by name.
+    def process_bind_param(self, value: JobSpec | None, dialect: Dialect) -> dict[str, Any] | None:  # noqa: ARG002
         return None if value is None else value.to_stored()
 
-    def process_result_value(self, value: dict[str, Any] | None, dialect: Dialect) -> JobSpec | None:
+    def process_result_value(self, value: dict[str, Any] | None, dialect: Dialect) -> JobSpec | None:  # noqa: ARG002
         return None if value is None else JobSpec.from_stored(value)
 
 
