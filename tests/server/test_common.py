@@ -1,4 +1,4 @@
-"""What all changed cells have in common: planted patterns are found, and without a simple rule there is no statement."""
+"""What all changed cells have in common: planted patterns are reported; without a simple rule there is no statement."""
 
 from __future__ import annotations
 
