@@ -67,12 +67,12 @@ def compare_url(url: str, base: str, head: str) -> str | None:
 
     Whatever a URL holds besides host and path, such as a token, is left behind.
     """
-    found = _URL.fullmatch(url) or (None if "://" in url else _SHORT.fullmatch(url))
-    if found is None:
+    match = _URL.fullmatch(url) or (None if "://" in url else _SHORT.fullmatch(url))
+    if match is None:
         return None
-    host, path = found["host"].lower(), found["path"].rstrip("/").removesuffix(".git")
+    host, path = match["host"].lower(), match["path"].rstrip("/").removesuffix(".git")
     # The port of ssh is not that of the pages.
-    port = f":{found['port']}" if url.startswith("http") and found["port"] else ""
+    port = f":{match['port']}" if url.startswith("http") and match["port"] else ""
     place = f"{'http' if url.startswith('http:') else 'https'}://{host}{port}/{path}"
     if not re.fullmatch(r"[\w.~/-]+", path) or ".." in path:
         return None

@@ -66,10 +66,10 @@ class Mirrors:
     def __init__(self, settings: Settings, cache: SourceCache) -> None:
         self._home = settings.home
         self._cache = cache
-        self._known: dict[str, Mirror] = {}
+        self._mirrors: dict[str, Mirror] = {}
 
     def of(self, url: str) -> Mirror:
-        if url not in self._known:
+        if url not in self._mirrors:
             path = git.mirror_path(url, self._home)
-            self._known[url] = Mirror(path, self._cache.of(path))
-        return self._known[url]
+            self._mirrors[url] = Mirror(path, self._cache.of(path))
+        return self._mirrors[url]
