@@ -29,11 +29,11 @@ def choose_devices(
         return chosen, [] if chosen else [error]
     chosen = [device for device in devices if device.workers and requested in ("all", device.kind)]
     if patient and not chosen:
-        gone = {
+        recent = {
             worker.device_key for worker in list_workers(session) if worker.heartbeat_at > datetime.now(UTC) - PATIENCE
         }
-        chosen = [device for device in devices if device.key in gone and requested in ("all", device.kind)]
-    what = "any device" if requested == "all" else f"a {requested} device"
+        chosen = [device for device in devices if device.key in recent and requested in ("all", device.kind)]
+    target = "any device" if requested == "all" else f"a {requested} device"
     remedy = f"start a worker with `warpwatch worker --device {'cuda:0' if requested == 'cuda' else 'cpu'}`"
-    error = FieldError(field="device", message=f"no worker for {what} is online", remedy=remedy)
+    error = FieldError(field="device", message=f"no worker for {target} is online", remedy=remedy)
     return chosen, [] if chosen else [error]

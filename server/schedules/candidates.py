@@ -99,11 +99,12 @@ def _runs(measured: MeasuredCommits, line: Line) -> Counter[str]:
     done = [job for job in jobs if job.environment_id is not None]
     if not done:
         return Counter()
-    here = {job.sha for job in done if job.environment_id == done[-1].environment_id}
+    in_environment = {job.sha for job in done if job.environment_id == done[-1].environment_id}
     return Counter(
         job.sha
         for job in jobs
-        if job.sha in here and (job.environment_id == done[-1].environment_id or job.state in ("queued", "running"))
+        if job.sha in in_environment
+        and (job.environment_id == done[-1].environment_id or job.state in ("queued", "running"))
     )
 
 

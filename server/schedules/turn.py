@@ -183,8 +183,8 @@ def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: dat
     devices, errors = choose_devices(session, schedule.request["device"], settings.lease_seconds)
     if errors:
         raise NothingToDo(f"waiting: {_join_errors(errors)}", passing=True)
-    living = [device for device in devices if device.workers]
-    if not living:
+    with_workers = [device for device in devices if device.workers]
+    if not with_workers:
         names = ", ".join(device.key for device in devices)
         raise NothingToDo(f"waiting: no worker for {names}; start a worker with `warpwatch worker`", passing=True)
     costs = CostEstimates(read_costs(session))
@@ -194,7 +194,7 @@ def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: dat
         queued = f", {reserved / 60:.1f} more queued or running" if reserved else ""
         used = f"{schedule.spent_minutes:.1f} of {schedule.budget_minutes} device minutes used in the last 24 hours"
         raise NothingToDo(f"waiting for budget: {used}{queued}")
-    return _TurnStart(schedule, repository, living, costs, left_seconds)
+    return _TurnStart(schedule, repository, with_workers, costs, left_seconds)
 
 
 def _read_history(settings: Settings, start: _TurnStart) -> tuple[Path, CommitHistory]:
@@ -243,8 +243,8 @@ def _fit(start: _TurnStart, candidates: Sequence[CandidateJob]) -> BudgetFit:
     fit = fit_budget(candidates, start.costs, start.left_seconds, start.budget_seconds, MOST_JOBS)
     if fit.fitting:
         return fit
-    dearest = max(fit.too_large or candidates, key=start.costs.of)
-    need = f"{dearest.kind} of {dearest.operator} takes about {start.costs.of(dearest) / 60:.1f} device minutes"
+    largest = max(fit.too_large or candidates, key=start.costs.of)
+    need = f"{largest.kind} of {largest.operator} takes about {start.costs.of(largest) / 60:.1f} device minutes"
     if fit.too_large and not fit.waiting:
         raise NothingToDo(
             f"nothing fits: {need}, more than the whole budget of {start.schedule.budget_minutes}; increase the budget"

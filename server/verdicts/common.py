@@ -60,9 +60,9 @@ def find_common(
         operators = {cell.operator for cell in changed}
         return [f"every case of {_listed(sorted(operators))}"] if len(operators) <= MOST_VALUES and not unclear else []
     statements = list(_statements(changed, same, unclear))
-    alone = {(item.subject, item.family): item.text for item in reversed(statements) if not item.same}
-    if alone:
-        plainest, *others = list(alone.values())[::-1]
+    sufficient = {(item.subject, item.family): item.text for item in reversed(statements) if not item.same}
+    if sufficient:
+        plainest, *others = list(sufficient.values())[::-1]
         return [f"only {plainest}", *others[: MOST_STATEMENTS - 1]]
     if len(changed) < LEAST_FOR_PAIRS:
         return []
