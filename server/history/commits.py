@@ -1,4 +1,4 @@
-"""Resolves what people call commits, and reads which operators each commit has."""
+"""Resolves refs and ranges to commits, and reads which operators each commit has."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class CommitHistory:
 
 
 def write_down(session: Session, repository_id: int, infos: Iterable[git.CommitInfo]) -> dict[str, int]:
-    """Records what git says of commits; their ids by full commit id."""
+    """Stores commits as git describes them; returns their row ids by full commit id."""
     return record_commits(session, repository_id, [NewCommit(*astuple(info)) for info in infos])
 
 
 def read_commits(
     settings: Settings, repository: RepositoryRow, commits: str, base: str | None, branch: str | None = None
 ) -> tuple[CommitHistory, CommitHistory | None, list[FieldError]]:
-    """The commits meant, and the one they are compared with when `base` is given; or what is wrong with either.
+    """The requested commits, the baseline when `base` is given, and the errors of either field.
 
     base: a ref, PARENT, or MERGE_BASE, which is where the commit left `branch`, by default the one that is watched.
     """
