@@ -85,7 +85,7 @@ def create_submission(s: Session, new: NewSubmission) -> int:
 def may_repeat(s: Session, submission_id: int) -> bool:
     """Whether all comparisons of a submission came to an end and none is a repetition.
 
-    Other connections are notified when the transaction commits.
+    The submission stays locked until the transaction ends, so another caller waits for this one.
     """
     s.execute(select(SubmissionRecord.id).where(SubmissionRecord.id == submission_id).with_for_update())
     compared = select(JobRecord.state, JobRecord.spec).where(
