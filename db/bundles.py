@@ -82,9 +82,9 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     # Of two simultaneous imports of one file the second waits here, and then finds the first.
     key = int.from_bytes(hashlib.sha256(bundle.sha256.encode()).digest()[:8], "big", signed=True)
     s.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
-    known = bundle_known(s, bundle.sha256)
-    if known is not None:
-        return ImportedBundle(known, new=False, jobs=0)
+    submission_id = bundle_known(s, bundle.sha256)
+    if submission_id is not None:
+        return ImportedBundle(submission_id, new=False, jobs=0)
     is_example = bundle.origin == "example"
     repository_id = ensure_repository(s, bundle.repository_name, bundle.repository_url, is_example=is_example)
     commits = record_commits(s, repository_id, bundle.commits)

@@ -1,7 +1,7 @@
-"""Writes what other systems are to be told of a commit, and how telling them went.
+"""Stores commit statuses to send to other systems, and the result of each attempt.
 
-A status is a row that comes to be with the change it tells. Whoever sends it holds its row locked meanwhile, so that
-two servers neither send it twice at once nor an older status of a submission after a newer one.
+A status is a row that is written in the transaction of the change that it reports. The sender locks the row, so that
+two servers neither send it twice nor send an older status of a submission after a newer one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class DueCallback:
 
 
 def tell(s: Session, submission_id: int, url: str, body: dict[str, Any]) -> None:
-    """Writes a status to be sent to `url`.
+    """Stores a status to send to `url`.
 
-    Any state but pending is the end of those before it; pending twice in a row is told once.
+    Any state but pending concludes the earlier statuses of the submission; a second pending in a row is not stored.
     """
     sql = """
     INSERT INTO callbacks (submission_id, url, body, concluded_at)
@@ -51,7 +51,7 @@ def tell(s: Session, submission_id: int, url: str, body: dict[str, Any]) -> None
 
 
 def reopen(s: Session, submission_id: int, description: str) -> None:
-    """Says `pending` once more, where an end was told of a submission that is now measured again."""
+    """Stores `pending` again for a submission that is measured again after its final status."""
     sql = "SELECT url, body, concluded_at FROM callbacks WHERE submission_id = :id ORDER BY id DESC LIMIT 1 FOR UPDATE"
     last = s.execute(text(sql), {"id": submission_id}).one_or_none()
     if last is not None and last.concluded_at is not None:

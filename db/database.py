@@ -160,6 +160,7 @@ def translate(error: Exception, url: str) -> EngineError | UnusableValueError | 
     ):
         first_line = (str(driver_error).strip().splitlines() or [type(driver_error).__name__])[0]
         return DatabaseDownError(
-            f"cannot reach PostgreSQL at {shown_url(url)} ({first_line}); start it, or set WARPWATCH_DATABASE_URL to one that runs"
+            f"cannot reach PostgreSQL at {shown_url(url)} ({first_line}); "
+            "start it, or set WARPWATCH_DATABASE_URL to one that runs"
         )
     return None

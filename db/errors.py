@@ -15,7 +15,7 @@ class DatabaseDownError(EngineError):
 
 
 class DatabaseBusyError(DatabaseDownError):
-    """PostgreSQL did not answer in time, because another transaction holds a lock or the statement is slow; try again."""
+    """PostgreSQL did not answer in time: another transaction holds a lock, or the statement is slow; try again."""
 
 
 class DatabaseFullError(EngineError):

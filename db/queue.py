@@ -52,7 +52,8 @@ def enqueue(s: Session, job_ids: Iterable[int]) -> None:
         tickets += deferrer.batch_defer(*arguments)
     s.execute(
         text(
-            "UPDATE jobs SET ticket = p.id FROM procrastinate_jobs p WHERE p.id = ANY(:tickets) AND jobs.id = (p.args->>'job_id')::bigint"
+            "UPDATE jobs SET ticket = p.id FROM procrastinate_jobs p "
+            "WHERE p.id = ANY(:tickets) AND jobs.id = (p.args->>'job_id')::bigint"
         ),
         {"tickets": tickets},
     )

@@ -96,7 +96,7 @@ def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> N
 
 def finish_run(s: Session, run_id: int, outcome: Outcome) -> None:
     """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own its job."""
-    run, job = own(s, run_id)
+    run, job = lock_owned_run(s, run_id)
     run.environment_id = record_outcome(s, job, run, outcome)
     _end(s, run, job, RunState.DONE, JobState.DONE, "")
 
@@ -104,7 +104,7 @@ def finish_run(s: Session, run_id: int, outcome: Outcome) -> None:
 def fail_run(s: Session, run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> None:
     """Ends a run that could not execute its job. With `retry` the job is queued again, unless this was its last
     attempt."""
-    run, job = own(s, run_id)
+    run, job = lock_owned_run(s, run_id)
     job_state = JobState.QUEUED if retry and job.attempt < job.max_attempts else JobState.FAILED
     _end(s, run, job, RunState.FAILED, job_state, message, reason)
 
@@ -120,7 +120,7 @@ def cancelled_run(s: Session, run_id: int) -> None:
 
 def release_run(s: Session, run_id: int) -> None:
     """Puts the job of a run back into the queue because its worker was asked to stop; the attempt does not count."""
-    run, job = own(s, run_id)
+    run, job = lock_owned_run(s, run_id)
     job.max_attempts += 1
     _end(s, run, job, RunState.LOST, JobState.QUEUED, "handed back: its worker was stopped")
 
@@ -159,7 +159,7 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
     return job.id
 
 
-def own(s: Session, run_id: int) -> tuple[RunRecord, JobRecord]:
+def lock_owned_run(s: Session, run_id: int) -> tuple[RunRecord, JobRecord]:
     """Locks the job of a run and proves that the run owns it; StaleRunError otherwise.
 
     Only the job's row is locked: the run's own row stays free for its heartbeat while results are being written.

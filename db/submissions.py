@@ -85,7 +85,7 @@ def create_submission(s: Session, new: NewSubmission) -> int:
 def may_repeat(s: Session, submission_id: int) -> bool:
     """Whether all comparisons of a submission came to an end and none is a repetition.
 
-    Until the transaction ends nobody else is told so.
+    The submission stays locked until the transaction ends, so another caller waits for this one.
     """
     s.execute(select(SubmissionRecord.id).where(SubmissionRecord.id == submission_id).with_for_update())
     compared = select(JobRecord.state, JobRecord.spec).where(
@@ -171,7 +171,7 @@ def cancel_submission(s: Session, submission_id: int) -> int:
 def cancel_job(s: Session, job_id: int) -> bool:
     """Cancels the job; False when it had ended already.
 
-    A running one is cancelled at once, its worker told by its heartbeat.
+    A running job is cancelled at once; its worker learns of it at its next heartbeat.
     """
     job = _lock_job(s, job_id)
     if job.state not in _OPEN:

@@ -38,7 +38,8 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app = FastAPI(
         title="Warpwatch",
         version=__version__,
-        description="Which commit made which kernel slower or wrong. Errors are RFC 9457 problems; durations are nanoseconds.",
+        description="Which commit made which kernel slower or wrong. "
+        "Errors are RFC 9457 problems; durations are nanoseconds.",
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",

@@ -1,4 +1,4 @@
-"""Makes sure that the browser tests have a Chromium: the installed one, else the distribution's, else Playwright's own."""
+"""Makes sure that the browser tests have a Chromium: an installed one, the distribution's, or Playwright's."""
 
 from __future__ import annotations
 

@@ -253,16 +253,16 @@ class BundleReader:
         limit = JSON_LIMIT if member.name.startswith("runs/") else TRACE_LIMIT
         if member.size > limit:
             raise ValueError(f"{member.name} has {member.size} bytes; at most {limit} are read")
-        digest, left = hashlib.sha256(), member.size
+        digest, remaining = hashlib.sha256(), member.size
         with self._zip.open(member.name) as file:
             # One byte more than declared is read, so that a member that unpacks to more is detected without unpacking
             # all of it.
-            while chunk := file.read(min(_CHUNK, left + 1)):
-                left -= len(chunk)
+            while chunk := file.read(min(_CHUNK, remaining + 1)):
+                remaining -= len(chunk)
                 digest.update(chunk)
-                if left < 0:
+                if remaining < 0:
                     break
-        if left != 0 or digest.hexdigest() != member.sha256:
+        if remaining != 0 or digest.hexdigest() != member.sha256:
             raise ValueError(f"{member.name} is not what the manifest says it is")
 
     def _check_runs(self) -> None:

@@ -237,10 +237,10 @@ class Child:
             reason = self._reporter.should_stop()
             if reason is not None:
                 raise Stopped(reason)
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise ChildFailure(Status.TIMED_OUT, f"no answer within {seconds:g} s{self._last_words()}")
-            self._wait(min(left, _POLL_SECONDS))
+            self._wait(min(remaining, _POLL_SECONDS))
 
     def _wait(self, seconds: float) -> None:
         """Reads what came within `seconds`; ChildFailure once the child is gone and all of its output was read."""

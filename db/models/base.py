@@ -6,30 +6,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, CheckConstraint, DateTime, Dialect, LargeBinary, MetaData, Text, TypeDecorator, func
+from sqlalchemy import BigInteger, CheckConstraint, DateTime, LargeBinary, MetaData, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from warpwatch.contract.spec import JobSpec
+from warpwatch.db.columns import StoredSpec
 
 
 def one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
     """A constraint that the column holds one of the values."""
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=f"{column}_known")
-
-
-class StoredSpec(TypeDecorator[JobSpec]):
-    """A JSONB column that reads and writes JobSpec."""
-
-    impl = JSONB
-    cache_ok = True
-
-    def process_bind_param(self, value: JobSpec | None, dialect: Dialect) -> dict[str, Any] | None:
-        return None if value is None else value.to_stored()
-
-    def process_result_value(self, value: dict[str, Any] | None, dialect: Dialect) -> JobSpec | None:
-        return None if value is None else JobSpec.from_stored(value)
 
 
 class Base(DeclarativeBase):

@@ -105,7 +105,7 @@ class ErrorEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RegressionEvidence:
     """What was measured on both sides of a change; None where nothing is known."""
 
     code: CodeEvidence | None
@@ -164,12 +164,12 @@ ORDER BY member.verdict <> 'confirmed',
 """
 
 
-def read_evidence(session: Session, regression_id: int) -> Evidence:
+def read_evidence(session: Session, regression_id: int) -> RegressionEvidence:
     """Everything kept that may tell why a change came about; the regression must exist."""
     place = fetch_one(session, _Place, _PLACE, id=regression_id)
     assert place is not None
     cells = fetch(session, _Cell, _MEMBERS, id=regression_id, limit=MOST_SERIES)
-    return Evidence(
+    return RegressionEvidence(
         _code(session, place), _bench(session, place, cells[0]) if cells else None, _errors(session, place, cells)
     )
 

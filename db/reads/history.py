@@ -47,8 +47,8 @@ class PointRow:
     bound: str | None
     result_id: int
     distribution: dict[str, Any] | None = None
-    """contract.measurement.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it was not
-    told."""
+    """contract.measurement.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it is
+    not stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session as Session
 
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import Reason
-from warpwatch.db.models.base import StoredSpec
+from warpwatch.db.columns import StoredSpec
 
 Item = TypeVar("Item")
 

@@ -1,4 +1,4 @@
-"""Resolves what people call commits, and reads which operators each commit has."""
+"""Resolves refs and ranges to commits, and reads which operators each commit has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
 
 PARENT, MERGE_BASE = "parent", "merge-base"
-"""Words for what a commit is held against; a branch of that name is written refs/heads/parent."""
+"""Words for the baseline of a commit; a branch of that name is written refs/heads/parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class CommitHistory:
 
 
 def write_down(session: Session, repository_id: int, infos: Iterable[git.CommitInfo]) -> dict[str, int]:
-    """Records what git says of commits; their ids by full commit id."""
+    """Stores commits as git describes them; returns their row ids by full commit id."""
     return record_commits(session, repository_id, [NewCommit(*astuple(info)) for info in infos])
 
 
 def read_commits(
     settings: Settings, repository: RepositoryRow, commits: str, base: str | None, branch: str | None = None
 ) -> tuple[CommitHistory, CommitHistory | None, list[FieldError]]:
-    """The commits meant, and the one they are compared with when `base` is given; or what is wrong with either.
+    """The requested commits, the baseline when `base` is given, and the errors of either field.
 
     base: a ref, PARENT, or MERGE_BASE, which is where the commit left `branch`, by default the one that is watched.
     """
@@ -45,16 +45,16 @@ def read_commits(
     except git.GitError as error:
         raise Problem(502, f"repository {repository.name!r} cannot be fetched: {error}") from error
     errors: list[FieldError] = []
-    found = _read(mirror, "commits", commits, errors)
-    beside = None
-    if base in (PARENT, MERGE_BASE) and len(found.commits) == 1:
-        beside = _read_relative(mirror, found.commits[0], base, branch, repository.branch, errors)
+    history = _read(mirror, "commits", commits, errors)
+    baseline = None
+    if base in (PARENT, MERGE_BASE) and len(history.commits) == 1:
+        baseline = _read_relative(mirror, history.commits[0], base, branch, repository.branch, errors)
     elif base is not None and base not in (PARENT, MERGE_BASE):
-        beside = _read(mirror, "base", base, errors)
-    if base is not None and (len(found.commits) > 1 or (beside is not None and len(beside.commits) > 1)):
+        baseline = _read(mirror, "base", base, errors)
+    if base is not None and (len(history.commits) > 1 or (baseline is not None and len(baseline.commits) > 1)):
         remedy = "name one commit in `commits` and one in `base`"
         errors.append(FieldError(field="base", message="a comparison takes two single commits", remedy=remedy))
-    return found, beside, errors
+    return history, baseline, errors
 
 
 def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
@@ -69,10 +69,10 @@ def _read_relative(
 ) -> CommitHistory:
     """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its
     parent."""
-    wanted = head.parent_sha
+    base_sha = head.parent_sha
     if base == MERGE_BASE:
         try:
-            met = git.merge_base(mirror, head.sha, git.resolve(mirror, branch or watched or "HEAD"))
+            merge_base = git.merge_base(mirror, head.sha, git.resolve(mirror, branch or watched or "HEAD"))
         except git.UnknownRefError as error:
             field = "branch" if branch else "base"
             errors.append(
@@ -81,13 +81,13 @@ def _read_relative(
                 )
             )
             return CommitHistory([], {}, "")
-        wanted = met if met != head.sha else wanted
-    if wanted is None:
+        base_sha = merge_base if merge_base != head.sha else base_sha
+    if base_sha is None:
         errors.append(
             FieldError(field="base", message="the first commit has none before it", remedy="choose a later commit")
         )
         return CommitHistory([], {}, "")
-    return _read(mirror, "base", wanted, errors)
+    return _read(mirror, "base", base_sha, errors)
 
 
 def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> CommitHistory:

@@ -1,4 +1,4 @@
-"""What differs in the sources of an operator between two commits, and where people can read it."""
+"""The diff of an operator's sources between two commits, and its page on the code host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_source_diff(settings: Settings, repository: RepositoryRow, operator: st
 
 @lru_cache(maxsize=256)
 def _diff(mirror: Path, operator: str, base: str, head: str) -> tuple[list[str], list[git.FileChange], list[str]]:
-    """Commits do not change, so what lies between two of them is asked for once."""
+    """Cached, because commits do not change."""
     sources = Sources(mirror)
     sides = [sources.paths(base, operator), sources.paths(head, operator)]
     paths = list(dict.fromkeys(path for side in sides for path in side)) if all(sides) else []
@@ -65,14 +65,14 @@ def compare_url(url: str, base: str, head: str) -> str | None:
     """The page that shows the diff on GitHub, GitLab or a Gitea; None for hosts whose pages are not known and for
     folders.
 
-    Whatever a URL holds besides host and path, such as a token, is left behind.
+    Everything in the URL besides scheme, host, port and path, such as a token, is dropped.
     """
-    found = _URL.fullmatch(url) or (None if "://" in url else _SHORT.fullmatch(url))
-    if found is None:
+    match = _URL.fullmatch(url) or (None if "://" in url else _SHORT.fullmatch(url))
+    if match is None:
         return None
-    host, path = found["host"].lower(), found["path"].rstrip("/").removesuffix(".git")
+    host, path = match["host"].lower(), match["path"].rstrip("/").removesuffix(".git")
     # The port of ssh is not that of the pages.
-    port = f":{found['port']}" if url.startswith("http") and found["port"] else ""
+    port = f":{match['port']}" if url.startswith("http") and match["port"] else ""
     place = f"{'http' if url.startswith('http:') else 'https'}://{host}{port}/{path}"
     if not re.fullmatch(r"[\w.~/-]+", path) or ".." in path:
         return None

@@ -1,4 +1,4 @@
-"""What git says of a repository: lines of history, paths between commits, and what an operator is made from."""
+"""Reads mirrors: lines of history, descent of commits, and whether an operator has the same sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIPS = 5
 
 
 class Mirror:
-    """One repository's mirror. Nothing is fetched: what is judged was measured, so it is here."""
+    """One repository's mirror. It never fetches, because a commit that was measured is in the mirror already."""
 
     def __init__(self, path: Path, sources: Sources) -> None:
         self.path = path
@@ -61,15 +61,15 @@ class Mirror:
 
 
 class Mirrors:
-    """The mirrors of all repositories, and what was read of them while jobs are judged in a row."""
+    """The mirrors of all repositories, with a cache of what was read while the judge evaluates several jobs."""
 
     def __init__(self, settings: Settings, cache: SourceCache) -> None:
         self._home = settings.home
         self._cache = cache
-        self._known: dict[str, Mirror] = {}
+        self._mirrors: dict[str, Mirror] = {}
 
     def of(self, url: str) -> Mirror:
-        if url not in self._known:
+        if url not in self._mirrors:
             path = git.mirror_path(url, self._home)
-            self._known[url] = Mirror(path, self._cache.of(path))
-        return self._known[url]
+            self._mirrors[url] = Mirror(path, self._cache.of(path))
+        return self._mirrors[url]

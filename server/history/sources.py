@@ -40,16 +40,16 @@ class _Layout:
 class Sources:
     """Fingerprints of the operators of one repository. Every commit's folders and every file are read once.
 
-    An operator is its file, whatever it imports from the folder of operators, the folders of native sources of all of
-    these, whatever lies beside them and belongs to no operator, and warpwatch.toml. One that imports anything else of
-    its repository is the whole commit. Modules that are imported by a name made at run time are not seen.
+    An operator consists of its file, the files that it imports from the operator folder, the native source folders of
+    all of these, the native folders that belong to no operator, and warpwatch.toml. If it imports anything else of its
+    repository, its fingerprint is the commit id. Imports by a name that is built at run time are not detected.
     """
 
     def __init__(self, mirror: Path) -> None:
         self._mirror = mirror
         self._layouts: dict[str, _Layout] = {}
         self._imports: dict[str, set[str]] = {}
-        self._found: dict[tuple[str, str], tuple[str, str] | None] = {}
+        self._fingerprints: dict[tuple[str, str], tuple[str, str] | None] = {}
 
     def of(self, sha: str, operator: str) -> str | None:
         """The fingerprint of `operator` at the commit with this full id; None where the commit has no such operator."""
@@ -59,9 +59,9 @@ class Sources:
     def parts(self, sha: str, operator: str) -> tuple[str, str] | None:
         """The fingerprints of its Python sources, with warpwatch.toml, and of its native ones; None where there is no
         such operator."""
-        if (sha, operator) not in self._found:
-            self._found[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
-        return self._found[sha, operator]
+        if (sha, operator) not in self._fingerprints:
+            self._fingerprints[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
+        return self._fingerprints[sha, operator]
 
     def interpreter(self, sha: str) -> str | None:
         """The Python that the commit asks for; None for the worker's own."""
@@ -91,9 +91,9 @@ class Sources:
     def _used(self, operator: str, layout: _Layout) -> set[str] | None:
         """The operator and what it imports from beside it; None where it imports anything else of its repository."""
         files = layout.files
-        used, left = set[str](), {operator}
-        while left:
-            name = left.pop()
+        used, pending = set[str](), {operator}
+        while pending:
+            name = pending.pop()
             used.add(name)
             for module in self._imported(files[f"{name}.py"]):
                 sibling = _sibling(module, layout.package)
@@ -102,7 +102,7 @@ class Sources:
                 if sibling is not None and f"{sibling}.py" not in files:
                     # All of the package at once, or something in a folder of its own.
                     return None
-                left |= {sibling} - used if sibling is not None else set()
+                pending |= {sibling} - used if sibling is not None else set()
         return used
 
     def _natives(self, used: set[str], layout: _Layout) -> list[str]:
@@ -139,31 +139,30 @@ class Sources:
 class SourceCache:
     """What was read of sources, by mirror: commits do not change, so all threads and requests of a server share it."""
 
-    known: dict[Path, Sources] = field(default_factory=dict)
+    by_mirror: dict[Path, Sources] = field(default_factory=dict)
 
     def of(self, mirror: Path) -> Sources:
-        return self.known.setdefault(mirror, Sources(mirror))
+        return self.by_mirror.setdefault(mirror, Sources(mirror))
 
 
 class Earlier:
-    """What was asked for at commits before those of a submission, whose jobs are gone through from the oldest commit
-    on."""
+    """The jobs requested at commits before those of a submission, whose jobs are visited from the oldest commit on."""
 
     def __init__(self, session: Session, mirror: Path, oldest: git.CommitInfo) -> None:
         self._sources = Sources(mirror)
-        self._asked = read_earlier_jobs(session, oldest.sha, oldest.ordinal)
+        self._earlier_jobs = read_earlier_jobs(session, oldest.sha, oldest.ordinal)
 
     def unchanged_since(self, place: JobSlot, operator: str, sha: str, spec: JobSpec) -> str | None:
         """The nearest earlier commit whose numbers are this one's too: the same was asked for there, of the same
         sources."""
-        before = self._asked.get(place)
+        before = self._earlier_jobs.get(place)
         if (
             before is not None
             and before.spec.asks_for_same(spec)
             and self._sources.of(before.sha, operator) == self._sources.of(sha, operator)
         ):
             return before.sha
-        self._asked[place] = EarlierJob(sha, spec)
+        self._earlier_jobs[place] = EarlierJob(sha, spec)
         return None
 
 

@@ -30,8 +30,8 @@ _HOOK = re.compile(r"/api/v1/hooks/[^/]+")
 """Webhooks show no token: what they say is signed, and they are refused where it is not."""
 
 CONTENT_POLICY = (
-    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-src 'self'; object-src 'none'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-src 'self'; "
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 PERFETTO_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' blob:; worker-src 'self' blob:; "
@@ -47,8 +47,9 @@ def check_exposure(settings: Settings) -> None:
         return
     if settings.token is None or len(settings.token) < MIN_TOKEN_LENGTH:
         raise SettingError(
-            f"WARPWATCH_HOST={settings.host} is open to other machines; set WARPWATCH_TOKEN to at least {MIN_TOKEN_LENGTH} characters "
-            "(openssl rand -hex 24), or listen on 127.0.0.1"
+            f"WARPWATCH_HOST={settings.host} is open to other machines; "
+            f"set WARPWATCH_TOKEN to at least {MIN_TOKEN_LENGTH} characters (openssl rand -hex 24), "
+            "or listen on 127.0.0.1"
         )
 
 

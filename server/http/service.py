@@ -1,4 +1,4 @@
-"""What every endpoint and page shares: one database session per request, paging, and finding things or answering 404."""
+"""What every endpoint and page shares: one database session per request, paging, and look-ups that answer 404."""
 
 from __future__ import annotations
 

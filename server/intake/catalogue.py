@@ -17,8 +17,8 @@ from warpwatch.server.intake.submission_request import SubmissionRequest
 
 @dataclass(frozen=True, slots=True)
 class OperatorSelection:
-    """Operators to measure; entries holds what is known of each (contract.catalogue.OperatorEntry), None where nothing
-    is."""
+    """Operators to measure; entries: the catalogue entry of each (contract.catalogue.OperatorEntry), None for an
+    operator that no worker has reported."""
 
     operators: list[str]
     entries: dict[str, dict[str, Any] | None]
@@ -26,7 +26,7 @@ class OperatorSelection:
     cases: list[str]
     suite: str
 
-    def known(self, operator: str, device_kind: str) -> KnownNames | None:
+    def catalogued_names(self, operator: str, device_kind: str) -> KnownNames | None:
         """Variants and cases of a job of the operator on this kind of device; None while its catalogue is unknown."""
         entry = self.entries[operator]
         if entry is None:
@@ -86,9 +86,9 @@ def _has_any(entry: dict[str, Any] | None, request: SubmissionRequest) -> bool:
     return has_variant and has_case
 
 
-def unknown_names(field: str, what: str, requested: Iterable[str], known: Iterable[str]) -> list[FieldError]:
-    """An error for every requested name that is not among the known ones, with the nearest known names."""
-    names = sorted(known)
+def unknown_names(field: str, what: str, requested: Iterable[str], existing: Iterable[str]) -> list[FieldError]:
+    """An error for every requested name that does not exist, with the nearest existing names."""
+    names = sorted(existing)
     return [
         FieldError(field=field, message=f"there is no {what} {name!r}", remedy=_suggestion(name, names))
         for name in requested

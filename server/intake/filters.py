@@ -55,7 +55,7 @@ class _Filters:
         self.operator, self.device, self.assignee, self.overdue = operator, device, assignee, overdue
         self.since, self.until = since, until
 
-    def asked(self, **changes: Any) -> dict[str, Any]:
+    def query_parameters(self, **changes: Any) -> dict[str, Any]:
         """The filters as query parameters, with `changes` applied."""
         given = {
             "verdict": None if self.verdict == "confirmed" else self.verdict,

@@ -125,9 +125,9 @@ def _push(ref: str, default: str | None, before: str, after: str) -> Push | Igno
     return Push(ref.removeprefix("refs/heads/"), default, None if before == _NOTHING else _sha(before), _sha(after))
 
 
-def _differ(left: Any, right: Any, name: str) -> bool:
-    """Whether two repositories of an event differ; a deleted repository is null."""
-    return (left or {}).get(name) != (right or {}).get(name)
+def _differ(source: Any, target: Any, name: str) -> bool:
+    """Whether two repositories of an event differ in `name`; a deleted repository is null."""
+    return (source or {}).get(name) != (target or {}).get(name)
 
 
 def _sha(text: str) -> str:

@@ -87,8 +87,8 @@ def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> i
 def _repository(session: Session, name: str) -> RepositoryRow:
     repository = find_repository(session, name)
     if repository is None:
-        known = ", ".join(row.name for row in list_repositories(session)) or "none yet"
-        remedy = f"registered: {known}; add a repository with `warpwatch repository add NAME URL`"
+        names = ", ".join(row.name for row in list_repositories(session)) or "none yet"
+        remedy = f"registered: {names}; add a repository with `warpwatch repository add NAME URL`"
         error = FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)
         raise Problem(422, REFUSED, [error])
     return repository
@@ -223,7 +223,7 @@ def job_spec(
     choice: OperatorSelection, request: SubmissionRequest, kind: JobKind, operator: str, device: DeviceRow
 ) -> JobSpec:
     """The specification of one job of the request."""
-    known = choice.known(operator, device.kind)
+    catalogued = choice.catalogued_names(operator, device.kind)
     is_compare = kind == JobKind.COMPARE
     has_profile = is_compare or kind == JobKind.PROFILE
     return JobSpec(
@@ -233,7 +233,9 @@ def job_spec(
         seed=request.seed,
         budget_ns=None if request.budget_ms is None else request.budget_ms * 1_000_000,
         sanitize=request.sanitize,
-        known=known,
+        known=catalogued,
         profile=ProfilePlan(**request.profile.model_dump()) if has_profile else USUAL_PLAN,
-        pairs=[(variant, case) for case in known.cases for variant in known.variants] if is_compare and known else None,
+        pairs=[(variant, case) for case in catalogued.cases for variant in catalogued.variants]
+        if is_compare and catalogued
+        else None,
     )

@@ -13,25 +13,27 @@ PATIENCE = timedelta(days=1)
 
 
 def choose_devices(
-    session: Session, wanted: str, lease_seconds: float, *, patient: bool = False
+    session: Session, requested: str, lease_seconds: float, *, patient: bool = False
 ) -> tuple[list[DeviceRow], list[FieldError]]:
     """The devices for `all`, `cpu`, `cuda` (all with a living worker) or the key of one device; and the errors.
 
     patient: without a living worker, take the devices that had one within a day, because a webhook is not retried.
     """
     devices = list_devices(session, lease_seconds)
-    if wanted not in ("all", *KINDS):
-        chosen = [device for device in devices if device.key == wanted]
-        known = ", ".join([*(device.key for device in devices), "all"])
-        error = FieldError(field="device", message=f"there is no device {wanted!r}", remedy=f"choose from: {known}")
+    if requested not in ("all", *KINDS):
+        chosen = [device for device in devices if device.key == requested]
+        choices = ", ".join([*(device.key for device in devices), "all"])
+        error = FieldError(
+            field="device", message=f"there is no device {requested!r}", remedy=f"choose from: {choices}"
+        )
         return chosen, [] if chosen else [error]
-    chosen = [device for device in devices if device.workers and wanted in ("all", device.kind)]
+    chosen = [device for device in devices if device.workers and requested in ("all", device.kind)]
     if patient and not chosen:
-        gone = {
+        recent = {
             worker.device_key for worker in list_workers(session) if worker.heartbeat_at > datetime.now(UTC) - PATIENCE
         }
-        chosen = [device for device in devices if device.key in gone and wanted in ("all", device.kind)]
-    what = "any device" if wanted == "all" else f"a {wanted} device"
-    remedy = f"start a worker with `warpwatch worker --device {'cuda:0' if wanted == 'cuda' else 'cpu'}`"
-    error = FieldError(field="device", message=f"no worker for {what} is online", remedy=remedy)
+        chosen = [device for device in devices if device.key in recent and requested in ("all", device.kind)]
+    target = "any device" if requested == "all" else f"a {requested} device"
+    remedy = f"start a worker with `warpwatch worker --device {'cuda:0' if requested == 'cuda' else 'cpu'}`"
+    error = FieldError(field="device", message=f"no worker for {target} is online", remedy=remedy)
     return chosen, [] if chosen else [error]

@@ -44,7 +44,7 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         events = list_events(page.session, page.repository.id, resolved.question, before, EVENTS_PER_PAGE)
     if whole:
         events = Listed(with_common(page.session, events.items), events.next_before)
-    asked, name = filters.asked(), page.repository.name
+    asked, name = filters.query_parameters(), page.repository.name
     return page.page(
         "regressions.html",
         json=None

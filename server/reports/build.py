@@ -154,9 +154,9 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "an A/B run that did not finish", url)
             continue
         verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, among)
-        if verdict.told == "same":
+        if verdict.outcome == "same":
             continue
-        kind: ReportRowKind = "accepted" if verdict.told == "slower" and pair.is_accepted else verdict.told
+        kind: ReportRowKind = "accepted" if verdict.outcome == "slower" and pair.is_accepted else verdict.outcome
         yield _row(
             kind,
             pair.cell,

@@ -33,13 +33,13 @@ class CostEstimates:
     def __init__(self, costs: Iterable[JobCost]) -> None:
         self._seconds = {(cost.kind, cost.device_id, cost.operator, cost.suite): cost.seconds for cost in costs}
 
-    def of(self, wish: CandidateJob | OpenJob) -> float:
-        if isinstance(wish, CandidateJob) and wish.unchanged_since is not None:
+    def of(self, job: CandidateJob | OpenJob) -> float:
+        if isinstance(job, CandidateJob) and job.unchanged_since is not None:
             return 0.0
-        general = self._seconds.get((wish.kind, wish.device_id, None, None), FIRST_GUESS_SECONDS)
-        return self._seconds.get((wish.kind, wish.device_id, wish.operator, wish.suite), general)
+        general = self._seconds.get((job.kind, job.device_id, None, None), FIRST_GUESS_SECONDS)
+        return self._seconds.get((job.kind, job.device_id, job.operator, job.suite), general)
 
-    def owed(self, jobs: Iterable[OpenJob]) -> float:
+    def reserved_seconds(self, jobs: Iterable[OpenJob]) -> float:
         """Seconds that jobs which have not ended will take from now on."""
         return sum(max(self.of(job) - job.elapsed_seconds, 0.0) for job in jobs)
 
@@ -59,7 +59,7 @@ class BudgetFit:
 
 
 def fit_budget(
-    wishes: Sequence[CandidateJob], costs: CostEstimates, left_seconds: float, budget_seconds: float, most: int
+    candidates: Sequence[CandidateJob], costs: CostEstimates, left_seconds: float, budget_seconds: float, most: int
 ) -> BudgetFit:
     """The first candidates that fit, at most `most`.
 
@@ -69,13 +69,13 @@ def fit_budget(
     fitting: list[CandidateJob] = []
     too_large: list[CandidateJob] = []
     total = 0.0
-    for number, wish in enumerate(wishes):
-        seconds = costs.of(wish)
+    for number, candidate in enumerate(candidates):
+        seconds = costs.of(candidate)
         if seconds > budget_seconds:
-            too_large.append(wish)
+            too_large.append(candidate)
         elif total + seconds > left_seconds or len(fitting) == most:
-            return BudgetFit(fitting, total, len(wishes) - number, too_large)
+            return BudgetFit(fitting, total, len(candidates) - number, too_large)
         else:
-            fitting.append(wish)
+            fitting.append(candidate)
             total += seconds
     return BudgetFit(fitting, total, 0, too_large)

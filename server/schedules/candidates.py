@@ -29,10 +29,10 @@ Line = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCommits:
-    """What wishes are drawn from.
+    """What candidate jobs are chosen from.
 
-    shas: the watched branch, oldest first. operators: of each commit. asked: jobs there, oldest first, that ask for
-    what the schedule asks for.
+    shas: the watched branch, oldest first. operators: of each commit. requested: earlier jobs at these commits,
+    oldest first, that cover the whole suite of the schedule.
     """
 
     shas: Sequence[str]
@@ -40,7 +40,7 @@ class MeasuredCommits:
     device_ids: Sequence[int]
     kinds: Sequence[JobKind]
     suite: str
-    asked: Sequence[RequestedJob]
+    requested: Sequence[RequestedJob]
 
     @property
     def leading_kind(self) -> JobKind:
@@ -51,26 +51,26 @@ class MeasuredCommits:
         """Every operator of the newest commit on every device."""
         return [(operator, device) for operator in self.operators[self.shas[-1]] for device in self.device_ids]
 
-    def wish(self, sha: str, line: Line, kind: JobKind, unchanged_since: str | None = None) -> CandidateJob:
+    def candidate_job(self, sha: str, line: Line, kind: JobKind, unchanged_since: str | None = None) -> CandidateJob:
         return CandidateJob(sha, *line, kind, self.suite, unchanged_since)
 
 
 def list_suite_candidates(
     measured: MeasuredCommits, unchanged_since: Callable[[Line, JobKind], str | None]
 ) -> list[CandidateJob]:
-    """Everything at the newest commit that was not asked for yet, what was measured longest ago first."""
+    """Everything at the newest commit that was not requested yet, what was measured longest ago first."""
     head = measured.shas[-1]
     place = {sha: index for index, sha in enumerate(measured.shas)}
-    there = {(job.operator, job.device_id, job.kind) for job in measured.asked if job.sha == head}
+    already_requested = {(job.operator, job.device_id, job.kind) for job in measured.requested if job.sha == head}
     last: dict[Line, int] = defaultdict(lambda: -1)
-    for job in measured.asked:
+    for job in measured.requested:
         line = job.operator, job.device_id
         last[line] = max(last[line], place[job.sha])
     return [
-        measured.wish(head, line, kind, unchanged_since(line, kind))
+        measured.candidate_job(head, line, kind, unchanged_since(line, kind))
         for line in sorted(measured.lines(), key=lambda line: last[line])
         for kind in measured.kinds
-        if (*line, kind) not in there
+        if (*line, kind) not in already_requested
     ]
 
 
@@ -79,7 +79,7 @@ def list_rerun_candidates(measured: MeasuredCommits, readings: Sequence[SeriesRe
     most."""
     noise = _noise(readings)
     place = {sha: index for index, sha in enumerate(measured.shas)}
-    found: list[tuple[tuple[int, float], CandidateJob]] = []
+    ranked: list[tuple[tuple[int, float], CandidateJob]] = []
     for line in measured.lines():
         runs = _runs(measured, line)
         if not runs:
@@ -89,21 +89,22 @@ def list_rerun_candidates(measured: MeasuredCommits, readings: Sequence[SeriesRe
         chosen = min(newest, key=lambda sha: (runs[sha], -place[sha]))
         # What one more repeat teaches shrinks with the root of their number.
         need = noise.get(line, 0.0) / sqrt(repeats + 1)
-        found.append(((min(repeats, ENOUGH_REPEATS), -need), measured.wish(chosen, line, JobKind.BENCH)))
-    return [wish for _, wish in sorted(found, key=lambda pair: pair[0])]
+        ranked.append(((min(repeats, ENOUGH_REPEATS), -need), measured.candidate_job(chosen, line, JobKind.BENCH)))
+    return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _runs(measured: MeasuredCommits, line: Line) -> Counter[str]:
     """How often each commit was measured in the environment of the newest measurement, waiting repeats included."""
-    jobs = [job for job in measured.asked if (job.operator, job.device_id, job.kind) == (*line, "bench")]
+    jobs = [job for job in measured.requested if (job.operator, job.device_id, job.kind) == (*line, "bench")]
     done = [job for job in jobs if job.environment_id is not None]
     if not done:
         return Counter()
-    here = {job.sha for job in done if job.environment_id == done[-1].environment_id}
+    in_environment = {job.sha for job in done if job.environment_id == done[-1].environment_id}
     return Counter(
         job.sha
         for job in jobs
-        if job.sha in here and (job.environment_id == done[-1].environment_id or job.state in ("queued", "running"))
+        if job.sha in in_environment
+        and (job.environment_id == done[-1].environment_id or job.state in ("queued", "running"))
     )
 
 
@@ -113,15 +114,15 @@ def _noise(readings: Sequence[SeriesReading]) -> dict[Line, float]:
     series: dict[int, list[SeriesReading]] = defaultdict(list)
     for reading in readings:
         series[reading.series_id].append(reading)
-    found: dict[Line, list[float]] = defaultdict(list)
+    noise_of: dict[Line, list[float]] = defaultdict(list)
     for rows in series.values():
-        own = [
+        current = [
             Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns)
             for row in rows
             if row.environment_id == rows[-1].environment_id
         ]
-        found[rows[0].operator, rows[0].device_id].append(learn(own, rows[0].device_kind).between)
-    return {line: median(values) for line, values in found.items()}
+        noise_of[rows[0].operator, rows[0].device_id].append(learn(current, rows[0].device_kind).between)
+    return {line: median(values) for line, values in noise_of.items()}
 
 
 def list_backfill_candidates(
@@ -133,7 +134,7 @@ def list_backfill_candidates(
     made from there.
     """
     done: dict[Line, set[str]] = defaultdict(set)
-    for job in measured.asked:
+    for job in measured.requested:
         if job.kind == measured.leading_kind:
             done[job.operator, job.device_id].add(job.sha)
     chains = {}
@@ -143,5 +144,7 @@ def list_backfill_candidates(
         shas = measured.shas[first:]
         prints = [fingerprint(sha, line[0]) if line[0] in measured.operators[sha] else None for sha in shas]
         chains[line] = versions(shas, prints, done[line])
-    wanted = (measured.wish(sha, line, kind) for line, sha in widest_first(chains) for kind in measured.kinds)
-    return list(islice(wanted, MAX_CANDIDATES))
+    candidates = (
+        measured.candidate_job(sha, line, kind) for line, sha in widest_first(chains) for kind in measured.kinds
+    )
+    return list(islice(candidates, MAX_CANDIDATES))

@@ -80,15 +80,15 @@ class ScheduleChange(BaseModel):
     skip_unchanged: bool | None = None
 
 
-_ASKED = ("operators", "kinds", "suite", "device", "priority", "skip_unchanged")
+_REQUEST_FIELDS = ("operators", "kinds", "suite", "device", "priority", "skip_unchanged")
 """The fields that are stored together as the request of the schedule."""
 
 
 def create(session: Session, repository: RepositoryRow, body: ScheduleRequest, now: datetime) -> int:
     """The id of the new schedule; Problem names every field at fault."""
-    asked = _asked(body.kind, body.model_dump(include=set(_ASKED)))
+    request = _with_kinds(body.kind, body.model_dump(include=set(_REQUEST_FIELDS)))
     due, errors = _due(body.cron, now)
-    errors += _check(session, repository, body.kind, asked)
+    errors += _check(session, repository, body.kind, request)
     if errors:
         raise Problem(422, REFUSED, errors)
     new = NewSchedule(
@@ -96,7 +96,7 @@ def create(session: Session, repository: RepositoryRow, body: ScheduleRequest, n
         name=body.name,
         kind=body.kind,
         cron=body.cron,
-        request=asked,
+        request=request,
         budget_minutes=body.budget_minutes,
         next_at=due if body.enabled else None,
     )
@@ -116,10 +116,12 @@ def change(
 ) -> None:
     """Changes the given fields; Problem names every field at fault."""
     fields = body.model_dump(exclude_none=True)
-    asked = _asked(schedule.kind, schedule.request | {name: fields[name] for name in _ASKED if name in fields})
+    request = _with_kinds(
+        schedule.kind, schedule.request | {name: fields[name] for name in _REQUEST_FIELDS if name in fields}
+    )
     cron = fields.get("cron", schedule.cron)
     due, errors = _due(cron, now)
-    errors += _check(session, repository, schedule.kind, asked)
+    errors += _check(session, repository, schedule.kind, request)
     if errors:
         raise Problem(422, REFUSED, errors)
     stays_due = schedule.next_at is not None and cron == schedule.cron
@@ -128,15 +130,15 @@ def change(
         session,
         schedule.id,
         cron=cron,
-        request=asked,
+        request=request,
         budget_minutes=fields.get("budget_minutes", schedule.budget_minutes),
         next_at=(schedule.next_at if stays_due else due) if enabled else None,
     )
 
 
-def _asked(kind: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _with_kinds(kind: str, request: dict[str, Any]) -> dict[str, Any]:
     """The request with the kinds of jobs it creates, in the order in which they run."""
-    return asked | {"kinds": [name for name in ORDER if name in (asked["kinds"] or WORK[kind])]}
+    return request | {"kinds": [name for name in ORDER if name in (request["kinds"] or WORK[kind])]}
 
 
 def _due(cron: str, now: datetime) -> tuple[datetime | None, list[FieldError]]:
@@ -147,18 +149,18 @@ def _due(cron: str, now: datetime) -> tuple[datetime | None, list[FieldError]]:
         return None, [FieldError(field="cron", message=str(error), remedy=remedy)]
 
 
-def _check(session: Session, repository: RepositoryRow, kind: str, asked: dict[str, Any]) -> list[FieldError]:
+def _check(session: Session, repository: RepositoryRow, kind: str, request: dict[str, Any]) -> list[FieldError]:
     errors = []
     devices = [device.key for device in list_devices(session)]
-    if asked["device"] not in ("all", *DEVICE_KINDS, *devices):
+    if request["device"] not in ("all", *DEVICE_KINDS, *devices):
         remedy = f"choose from: {', '.join(['all', *DEVICE_KINDS, *devices])}"
-        errors.append(FieldError(field="device", message=f"there is no device {asked['device']!r}", remedy=remedy))
+        errors.append(FieldError(field="device", message=f"there is no device {request['device']!r}", remedy=remedy))
     # Before the first measurement of a repository its operators and suites are unknown.
     operators = [operator.name for operator in list_operators(session, repository.id)]
     suites = list_suites(session, repository.id)
-    errors += unknown_names("operators", "operator", asked["operators"], operators) if operators else []
-    errors += unknown_names("suite", "suite", [asked["suite"]], suites) if suites else []
-    if kind == "rerun" and asked["kinds"] != ["bench"]:
+    errors += unknown_names("operators", "operator", request["operators"], operators) if operators else []
+    errors += unknown_names("suite", "suite", [request["suite"]], suites) if suites else []
+    if kind == "rerun" and request["kinds"] != ["bench"]:
         errors.append(
             FieldError(field="kinds", message="kind rerun supports bench only", remedy="leave it out, or use bench")
         )

@@ -81,9 +81,9 @@ class _TurnStart:
 
     def request(self, sha: str) -> SubmissionRequest:
         """The request of the schedule at a commit."""
-        asked = self.schedule.request
+        fields = self.schedule.request
         names = ("kinds", "operators", "suite", "device", "priority")
-        return SubmissionRequest(repository=self.repository.name, commits=sha, **{name: asked[name] for name in names})
+        return SubmissionRequest(repository=self.repository.name, commits=sha, **{name: fields[name] for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +146,12 @@ def _plan(
         unchanged = _Unchanged(session, start, mirror, head, choice)
     # Sources may have to be read at a thousand commits, so no transaction is open meanwhile.
     if schedule.kind == "suite":
-        wishes = list_suite_candidates(measured, unchanged.since)
+        candidates = list_suite_candidates(measured, unchanged.since)
     elif schedule.kind == "rerun":
-        wishes = list_rerun_candidates(measured, readings)
+        candidates = list_rerun_candidates(measured, readings)
     else:
-        wishes = list_backfill_candidates(measured, cache.of(mirror).of)
-    return _TurnPlan(start, _fit(start, wishes), history, choice)
+        candidates = list_backfill_candidates(measured, cache.of(mirror).of)
+    return _TurnPlan(start, _fit(start, candidates), history, choice)
 
 
 class _Unchanged:
@@ -160,11 +160,11 @@ class _Unchanged:
     def __init__(
         self, session: Session, start: _TurnStart, mirror: Path, head: git.CommitInfo, choice: OperatorSelection
     ) -> None:
-        asked = start.schedule.kind == "suite" and start.schedule.request["skip_unchanged"]
-        self._earlier = Earlier(session, mirror, head) if asked else None
+        skips = start.schedule.kind == "suite" and start.schedule.request["skip_unchanged"]
+        self._earlier = Earlier(session, mirror, head) if skips else None
         self._request, self._sha, self._choice = start.request(head.sha), head.sha, choice
         self._devices = {device.id: device for device in start.devices}
-        self._operators = ensure_operators(session, start.repository.id, choice.operators) if asked else {}
+        self._operators = ensure_operators(session, start.repository.id, choice.operators) if skips else {}
 
     def since(self, line: Line, kind: JobKind) -> str | None:
         """The earlier commit with the same sources; None when the operator has to be measured."""
@@ -183,18 +183,18 @@ def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: dat
     devices, errors = choose_devices(session, schedule.request["device"], settings.lease_seconds)
     if errors:
         raise NothingToDo(f"waiting: {_join_errors(errors)}", passing=True)
-    living = [device for device in devices if device.workers]
-    if not living:
+    with_workers = [device for device in devices if device.workers]
+    if not with_workers:
         names = ", ".join(device.key for device in devices)
         raise NothingToDo(f"waiting: no worker for {names}; start a worker with `warpwatch worker`", passing=True)
     costs = CostEstimates(read_costs(session))
-    owed = costs.owed(list_open(session, schedule.id, now))
-    left = schedule.budget_minutes * 60 - schedule.spent_minutes * 60 - owed
-    if left <= 0:
-        reserved = f", {owed / 60:.1f} more queued or running" if owed else ""
+    reserved = costs.reserved_seconds(list_open(session, schedule.id, now))
+    left_seconds = schedule.budget_minutes * 60 - schedule.spent_minutes * 60 - reserved
+    if left_seconds <= 0:
+        queued = f", {reserved / 60:.1f} more queued or running" if reserved else ""
         used = f"{schedule.spent_minutes:.1f} of {schedule.budget_minutes} device minutes used in the last 24 hours"
-        raise NothingToDo(f"waiting for budget: {used}{reserved}")
-    return _TurnStart(schedule, repository, living, costs, left)
+        raise NothingToDo(f"waiting for budget: {used}{queued}")
+    return _TurnStart(schedule, repository, with_workers, costs, left_seconds)
 
 
 def _read_history(settings: Settings, start: _TurnStart) -> tuple[Path, CommitHistory]:
@@ -226,9 +226,9 @@ def _measured(
 ) -> MeasuredCommits:
     shas = [commit.sha for commit in history.commits]
     kinds, suite = start.schedule.request["kinds"], start.schedule.request["suite"]
-    asked = list_requested(session, start.repository.id, shas, kinds)
+    requested = list_requested(session, start.repository.id, shas, kinds)
     operators = {sha: [name for name in history.operators[sha] if name in choice.operators] for sha in shas}
-    whole = [job for job in asked if _is_whole(job, suite)]
+    whole = [job for job in requested if _is_whole(job, suite)]
     return MeasuredCommits(shas, operators, [device.id for device in start.devices], kinds, suite, whole)
 
 
@@ -237,14 +237,14 @@ def _is_whole(job: RequestedJob, suite: str) -> bool:
     return job.spec.suite == suite and job.spec.is_whole_suite() and job.spec.sanitize is None
 
 
-def _fit(start: _TurnStart, wishes: Sequence[CandidateJob]) -> BudgetFit:
-    if not wishes:
+def _fit(start: _TurnStart, candidates: Sequence[CandidateJob]) -> BudgetFit:
+    if not candidates:
         raise NothingToDo(f"nothing to do: {_NOTHING[start.schedule.kind]}")
-    fit = fit_budget(wishes, start.costs, start.left_seconds, start.budget_seconds, MOST_JOBS)
+    fit = fit_budget(candidates, start.costs, start.left_seconds, start.budget_seconds, MOST_JOBS)
     if fit.fitting:
         return fit
-    dearest = max(fit.too_large or wishes, key=start.costs.of)
-    need = f"{dearest.kind} of {dearest.operator} takes about {start.costs.of(dearest) / 60:.1f} device minutes"
+    largest = max(fit.too_large or candidates, key=start.costs.of)
+    need = f"{largest.kind} of {largest.operator} takes about {start.costs.of(largest) / 60:.1f} device minutes"
     if fit.too_large and not fit.waiting:
         raise NothingToDo(
             f"nothing fits: {need}, more than the whole budget of {start.schedule.budget_minutes}; increase the budget"
@@ -264,23 +264,25 @@ _NOTHING = {
 
 def _carry_out(session: Session, plan: _TurnPlan) -> str:
     """Creates the jobs; returns the message of the run."""
-    schedule, wishes = plan.start.schedule, plan.fit.fitting
-    chosen = {wish.sha for wish in wishes}
+    schedule, candidates = plan.start.schedule, plan.fit.fitting
+    chosen = {candidate.sha for candidate in candidates}
     infos = [commit for commit in plan.history.commits if commit.sha in chosen]
     commits = write_down(session, plan.start.repository.id, infos)
-    operators = ensure_operators(session, plan.start.repository.id, sorted({wish.operator for wish in wishes}))
+    operators = ensure_operators(
+        session, plan.start.repository.id, sorted({candidate.operator for candidate in candidates})
+    )
     request = plan.start.request(infos[0].sha if len(infos) == 1 else f"{len(infos)} commits")
     devices = {device.id: device for device in plan.start.devices}
     jobs = [
         NewJob(
-            kind=wish.kind,
-            commit_id=commits[wish.sha],
-            operator_id=operators[wish.operator],
-            device_id=wish.device_id,
-            spec=job_spec(plan.choice, request, wish.kind, wish.operator, devices[wish.device_id]),
-            unchanged_since=wish.unchanged_since,
+            kind=candidate.kind,
+            commit_id=commits[candidate.sha],
+            operator_id=operators[candidate.operator],
+            device_id=candidate.device_id,
+            spec=job_spec(plan.choice, request, candidate.kind, candidate.operator, devices[candidate.device_id]),
+            unchanged_since=candidate.unchanged_since,
         )
-        for wish in wishes
+        for candidate in candidates
     ]
     new = NewSubmission(
         repository_id=plan.start.repository.id,
@@ -295,8 +297,8 @@ def _carry_out(session: Session, plan: _TurnPlan) -> str:
 
 def _summary(submission_id: int, plan: _TurnPlan) -> str:
     fit, schedule = plan.fit, plan.start.schedule
-    unchanged = sum(wish.unchanged_since is not None for wish in fit.fitting)
-    commits = len({wish.sha for wish in fit.fitting})
+    unchanged = sum(candidate.unchanged_since is not None for candidate in fit.fitting)
+    commits = len({candidate.sha for candidate in fit.fitting})
     parts = [
         f"submission {submission_id}: {_count(len(fit.fitting) - unchanged, 'job')} at {_count(commits, 'commit')}, "
         f"about {fit.seconds / 60:.1f} of {schedule.budget_minutes} device minutes",

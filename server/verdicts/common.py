@@ -1,4 +1,4 @@
-"""What all that changed has in common, and nothing that stayed the same has. Pure: cells in, words out."""
+"""Finds what all changed cells have in common and no unchanged cell has. Pure: cells in, statements out."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def find_common(
     """Statements that hold for every changed cell and for none that stayed the same; empty when nothing simple
     separates them.
 
-    A cell that is unclear, which may have changed too, must not contradict: what does not hold for it is not said. Two
-    properties together are tried when no single one will do.
+    A statement that does not hold for an unclear cell, which may have changed too, is left out. Two properties together
+    are tried when no single property separates the cells.
     """
     if len(changed) < LEAST_CELLS:
         return []
@@ -60,16 +60,16 @@ def find_common(
         operators = {cell.operator for cell in changed}
         return [f"every case of {_listed(sorted(operators))}"] if len(operators) <= MOST_VALUES and not unclear else []
     statements = list(_statements(changed, same, unclear))
-    alone = {(one.subject, one.family): one.text for one in reversed(statements) if not one.same}
-    if alone:
-        first, *others = list(alone.values())[::-1]
-        return [f"only {first}", *others[: MOST_STATEMENTS - 1]]
+    sufficient = {(item.subject, item.family): item.text for item in reversed(statements) if not item.same}
+    if sufficient:
+        plainest, *others = list(sufficient.values())[::-1]
+        return [f"only {plainest}", *others[: MOST_STATEMENTS - 1]]
     if len(changed) < LEAST_FOR_PAIRS:
         return []
     together = (
-        f"only {one.text}{', ' if other.family == 'name' else ' where '}{other.text}"
-        for one, other in combinations(statements, 2)
-        if one.subject != other.subject and not one.same & other.same
+        f"only {first.text}{', ' if second.family == 'name' else ' where '}{second.text}"
+        for first, second in combinations(statements, 2)
+        if first.subject != second.subject and not first.same & second.same
     )
     return [text for text in [next(together, None)] if text]
 
@@ -83,14 +83,14 @@ def _statements(
     for reading in _readings([*changed, *same, *unclear]):
         # Each reading is taken once, because there are more properties than readings.
         values = reading.values
-        told, spared, doubtful = (
+        changed_values, same_values, unclear_values = (
             values[: len(changed)],
             values[len(changed) : len(changed) + len(same)],
             values[len(changed) + len(same) :],
         )
-        for text, family, holds in reading.properties(set(told)):
-            bits = sum(1 << place for place, value in enumerate(spared) if holds(value))
-            if bits != everything and all(map(holds, doubtful)):
+        for text, family, holds in reading.properties(set(changed_values)):
+            bits = sum(1 << place for place, value in enumerate(same_values) if holds(value))
+            if bits != everything and all(map(holds, unclear_values)):
                 yield _Statement(reading.form.format(text), reading.subject, family, bits)
 
 
@@ -99,7 +99,7 @@ _Property = tuple[str, str, Callable[[Any], bool]]
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One thing read of every cell. form: how a property of it is said."""
+    """One value read from every cell. form: the template of a statement about it."""
 
     subject: str
     form: str
@@ -125,7 +125,9 @@ def _size_readings(name: str, values: list[Any]) -> Iterable[_Reading]:
     """A size as it is; lists of numbers by their length, their least and their largest."""
     if all(type(value) is int for value in values):
         yield _Reading(name, name + " {}", values, _numbers)
-    elif all(isinstance(value, list | tuple) and value and all(type(one) is int for one in value) for value in values):
+    elif all(
+        isinstance(value, list | tuple) and value and all(type(number) is int for number in value) for value in values
+    ):
         yield _Reading(f"number of {name}", f"number of {name} {{}}", [len(value) for value in values], _numbers)
         yield _Reading(f"largest of {name}", f"largest of {name} {{}}", [max(value) for value in values], _numbers)
         yield _Reading(f"least of {name}", f"least of {name} {{}}", [min(value) for value in values], _numbers)
@@ -133,13 +135,13 @@ def _size_readings(name: str, values: list[Any]) -> Iterable[_Reading]:
         yield _Reading(name, name + " = {}", [str(value) for value in values], _names)
 
 
-def _names(told: set[Any]) -> Iterable[_Property]:
-    if len(told) <= MOST_VALUES:
-        yield _listed(sorted(told)), "name", told.__contains__
+def _names(values: set[Any]) -> Iterable[_Property]:
+    if len(values) <= MOST_VALUES:
+        yield _listed(sorted(values)), "name", values.__contains__
 
 
-def _numbers(told: set[Any]) -> Iterable[_Property]:
-    least, most = min(told), max(told)
+def _numbers(values: set[Any]) -> Iterable[_Property]:
+    least, most = min(values), max(values)
     if least == most:
         yield f"= {least}", "value", least.__eq__
         return
@@ -147,15 +149,15 @@ def _numbers(told: set[Any]) -> Iterable[_Property]:
     yield f"≤ {most}", "bound", most.__ge__
     # Of several divisors that tell them apart, the largest is that of a tile.
     for divisor in reversed(DIVISORS):
-        if all(value % divisor for value in told):
+        if all(value % divisor for value in values):
             yield f"% {divisor} ≠ 0", "divisor", partial(_is_multiple, divisor, False)
-        elif not any(value % divisor for value in told):
+        elif not any(value % divisor for value in values):
             yield f"% {divisor} = 0", "divisor", partial(_is_multiple, divisor, True)
 
 
-def _is_multiple(divisor: int, said: bool, value: int) -> bool:
-    """Whether it is as said that the divisor divides the value."""
-    return (value % divisor == 0) is said
+def _is_multiple(divisor: int, expected: bool, value: int) -> bool:
+    """Whether `divisor` divides `value`, compared with `expected`."""
+    return (value % divisor == 0) is expected
 
 
 def _listed(names: Sequence[Any]) -> str:

@@ -1,5 +1,4 @@
-"""What paired rounds say of a change that nobody suspected: a commit held against its base, many variants and cases at
-once."""
+"""Verdicts on paired rounds of a requested comparison: a commit and its base, many variants and cases at once."""
 
 from __future__ import annotations
 
@@ -21,20 +20,20 @@ _OF_MEDIAN = 1.2533
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """What the rounds say, and the median of head over base with its interval; None where there were no rounds."""
+    """The outcome, and the median of head over base with its interval; None where there were no rounds."""
 
-    told: PairOutcome
+    outcome: PairOutcome
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
 
 
 def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, among: int = 1) -> PairVerdict:
-    """What paired rounds say; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
+    """The verdict on paired rounds; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
 
-    among: how many pairs are looked at together. A change is told with so much more confidence that all of them
-    together hold a false one no more often than one of them would: the more is compared, the farther outside 1 its
-    interval has to lie.
+    among: how many pairs are classified together. The confidence required for a change grows with their number, so
+    that all of them together hold a false change no more often than a single pair would: the more pairs, the farther
+    outside 1 the interval has to lie.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     thresholds = thresholds_of(device_kind)
@@ -44,14 +43,14 @@ def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_ki
     least = thresholds.confirm_ratio
     strict = _strict_interval(ratios, (1 - thresholds.confidence) / max(among, 1))
     is_large = abs(median(head_ns) - median(base_ns)) >= thresholds.least_ns
-    told: PairOutcome = "same"
+    outcome: PairOutcome = "same"
     if is_large and min(usual[0], strict[0]) > least:
-        told = "slower"
+        outcome = "slower"
     elif is_large and max(usual[1], strict[1]) < 1 / least:
-        told = "faster"
+        outcome = "faster"
     elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
-        told = "unsure"
-    return PairVerdict(told, median(ratios), *usual)
+        outcome = "unsure"
+    return PairVerdict(outcome, median(ratios), *usual)
 
 
 def _strict_interval(ratios: Sequence[float], outside: float) -> tuple[float, float]:

@@ -161,13 +161,13 @@ def thresholds_of(device_kind: str) -> Thresholds:
 def list_thresholds() -> list[ThresholdRow]:
     """Every threshold with its unit, its meaning and its value per kind of device, in the order of the table."""
     rows: list[ThresholdRow] = []
-    for one in fields(Thresholds):
-        values = {kind: getattr(thresholds, one.name) for kind, thresholds in THRESHOLDS.items()}
-        if one.metadata["unit"] != "rule":
-            rows.append(ThresholdRow(one.name, one.metadata["unit"], one.metadata["meaning"], values))
+    for threshold in fields(Thresholds):
+        values = {kind: getattr(thresholds, threshold.name) for kind, thresholds in THRESHOLDS.items()}
+        if threshold.metadata["unit"] != "rule":
+            rows.append(ThresholdRow(threshold.name, threshold.metadata["unit"], threshold.metadata["meaning"], values))
             continue
         for part in fields(ShiftRule):
             parts = {kind: getattr(rule, part.name) for kind, rule in values.items()}
-            meaning = f"{one.metadata['meaning']} {part.metadata['meaning']}"
-            rows.append(ThresholdRow(f"{one.name}.{part.name}", part.metadata["unit"], meaning, parts))
+            meaning = f"{threshold.metadata['meaning']} {part.metadata['meaning']}"
+            rows.append(ThresholdRow(f"{threshold.name}.{part.name}", part.metadata["unit"], meaning, parts))
     return rows

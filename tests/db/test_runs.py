@@ -139,7 +139,7 @@ def test_a_run_that_ended_owns_nothing(world: World) -> None:
     with pytest.raises(StaleRunError):
         finish(world, order.run_id)
     with pytest.raises(StaleRunError), world.database.session() as s:
-        runs.own(s, order.run_id + 99)
+        runs.lock_owned_run(s, order.run_id + 99)
 
 
 def test_measuring_a_commit_again_adds_a_later_point(world: World) -> None:
@@ -349,7 +349,7 @@ def test_progress_is_shown_while_the_run_owns_the_job(world: World) -> None:
 def test_heartbeats_go_on_while_results_are_being_written(world: World) -> None:
     order = begin(world, world.job())
     with world.database.session() as writing:
-        runs.own(writing, order.run_id)
+        runs.lock_owned_run(writing, order.run_id)
         with world.database.session() as s:
             s.execute(text("SET LOCAL lock_timeout = '2s'"))
             assert runs.heartbeat(s, order.run_id) == "continue"

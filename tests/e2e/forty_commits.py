@@ -31,8 +31,10 @@ def register():
 
 
 operator = Operator(
-    "NAME", "Square roots.", inputs=inputs, reference=torch.sqrt, cost=lambda case: Cost(flops=case["n"], bytes=8 * case["n"]),
-    native=register, no_special_values="Newton's method starts from ordinary numbers", cases={"quick": (case(n=FIRST), case(n=SECOND))},
+    "NAME", "Square roots.", inputs=inputs, reference=torch.sqrt,
+    cost=lambda case: Cost(flops=case["n"], bytes=8 * case["n"]),
+    native=register, no_special_values="Newton's method starts from ordinary numbers",
+    cases={"quick": (case(n=FIRST), case(n=SECOND))},
 )
 
 
@@ -49,7 +51,8 @@ NATIVE = """
 using torch::stable::Tensor;
 
 // REMARK
-// Each iteration waits for the one before, of the number before too, so the time is their number times the latency of one.
+// Each iteration waits for the one before, of the number before too, so the time is their number times the latency of
+// one.
 __attribute__((noinline)) void roots(const float* in, float* out, int64_t count, int iterations) {
     double last = 0;
     for (int64_t i = 0; i < count; ++i) {

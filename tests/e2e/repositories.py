@@ -21,7 +21,8 @@ def reference(x):
 
 
 def cost(case):
-    return Cost(flops=(2 if case.direction == "fwd" else 3) * case["n"], bytes=(2 if case.direction == "fwd" else 3) * 4 * case["n"])
+    times = 2 if case.direction == "fwd" else 3
+    return Cost(flops=times * case["n"], bytes=times * 4 * case["n"])
 
 
 def register():
@@ -63,10 +64,12 @@ NATIVE = """
 
 using torch::stable::Tensor;
 
-// The work is repeated so that its time is many times the cost of a call; the barrier keeps the compiler from folding it.
+// The work is repeated so that its time is many times the cost of a call; the barrier keeps the compiler from folding
+// it.
 constexpr int REPEATS = 400;
 
-// A function that begins elsewhere in its cache line can take a tenth longer, which would be a true slow-down that no commit is to have.
+// A function that begins elsewhere in its cache line can take a tenth longer, which would be a true slow-down that no
+// commit is to have.
 #define AT_A_LINE __attribute__((aligned(64)))
 
 AT_A_LINE Tensor forward(const Tensor& x) {
@@ -116,7 +119,10 @@ class Change:
     backward: str
 
 
-FORWARD_LOOP = "for (int repeat = 0; repeat < REPEATS; ++repeat) {\n        for (int64_t i = 0; i < x.numel(); ++i) out[i] = in[i] * in[i] * in[i];"
+FORWARD_LOOP = (
+    "for (int repeat = 0; repeat < REPEATS; ++repeat) {\n"
+    "        for (int64_t i = 0; i < x.numel(); ++i) out[i] = in[i] * in[i] * in[i];"
+)
 TEN_COMMITS = (
     Change("Cube in C++", "", "", "ok", "ok"),
     Change("Do 30 % more work", FORWARD_LOOP, FORWARD_LOOP.replace("REPEATS", "REPEATS * 13 / 10"), "ok", "ok"),

@@ -175,7 +175,8 @@ def test_an_operator_that_left_the_catalogue(client: TestClient, lab: Lab) -> No
     (found,) = alarms(lab)
     assert (found.kind, found.operator) == ("vanished", "square")
     assert found.message == (
-        f"square is not in the catalogue of {lab.shas[BEFORE][:8]} any more; it was last measured on test-cpu at {lab.shas[BEFORE - 1][:8]}"
+        f"square is not in the catalogue of {lab.shas[BEFORE][:8]} any more; "
+        f"it was last measured on test-cpu at {lab.shas[BEFORE - 1][:8]}"
     )
     assert alarms(lab, timedelta(days=VANISHED_DAYS + 1)) == [], "what is gone for long was meant to go"
 
@@ -195,7 +196,8 @@ def test_an_operator_that_was_asked_for_and_got_no_job(client: TestClient, lab: 
     # A schedule may have left it for a later turn.
     change(
         lab,
-        "INSERT INTO schedules (repository_id, name, kind, cron, request, budget_minutes) VALUES (:r, 's', 'suite', '', '{}', 1)",
+        "INSERT INTO schedules (repository_id, name, kind, cron, request, budget_minutes) "
+        "VALUES (:r, 's', 'suite', '', '{}', 1)",
         r=lab.repository,
     )
     change(lab, "UPDATE submissions SET schedule_id = (SELECT id FROM schedules)")

@@ -147,7 +147,10 @@ def test_real_traces_of_two_commits() -> None:
     assert pairs > 50
 
 
-LAMBDA = "void at::native::elementwise_kernel<128, 2, at::native::copy(at::Iter&)::{lambda()#3}::operator()() const>(int, float*)"
+LAMBDA = (
+    "void at::native::elementwise_kernel<128, 2, "
+    "at::native::copy(at::Iter&)::{lambda()#3}::operator()() const>(int, float*)"
+)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What all that changed has in common: planted patterns are found, and where nothing simple separates nothing is said."""
+"""What all changed cells have in common: planted patterns are reported; without a simple rule there is no statement."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def report(client: TestClient, submission: int) -> dict[str, Any]:
 
 
 def run_all(lab: Lab, client: TestClient, submission: int, rounds: dict[Any, Any], **statuses: Status) -> None:
-    """End every job: checks and benches as `statuses` says of a variant, ok otherwise; comparisons with these rounds."""
+    """Ends every job: checks and benches with the status in `statuses`, ok otherwise; comparisons with these rounds."""
     for job in jobs(client, submission):
         if job["state"] != "queued":
             continue

@@ -30,7 +30,7 @@ def rounds(
 def test_many_pairs_without_a_change_raise_no_alarm(kind: str, noise: float) -> None:
     rng = random.Random(kind)
     alarms = sum(
-        any(classify_pairs(*rounds(rng, 1.0, noise), kind, PAIRS).told in ("slower", "faster") for _ in range(PAIRS))
+        any(classify_pairs(*rounds(rng, 1.0, noise), kind, PAIRS).outcome in ("slower", "faster") for _ in range(PAIRS))
         for _ in range(SUBMISSIONS)
     )
     assert alarms / SUBMISSIONS <= 0.05, f"{alarms} of {SUBMISSIONS} submissions of {PAIRS} pairs"
@@ -42,17 +42,17 @@ def test_many_pairs_without_a_change_raise_no_alarm(kind: str, noise: float) -> 
 )
 def test_changes_are_seen_among_many_pairs(kind: str, noise: float, ratio: float, least: float) -> None:
     rng = random.Random(kind)
-    told = Counter(classify_pairs(*rounds(rng, ratio, noise), kind, PAIRS).told for _ in range(400))
+    told = Counter(classify_pairs(*rounds(rng, ratio, noise), kind, PAIRS).outcome for _ in range(400))
     assert told["slower" if ratio > 1 else "faster"] / 400 >= least, told
 
 
 def test_what_few_or_noisy_rounds_leave_open_is_unsure() -> None:
-    assert classify_pairs([], [], "cuda").told == "unsure"
-    assert classify_pairs([1e4] * 5, [2e4] * 5, "cuda").told == "unsure"
-    assert classify_pairs([1e4] * 12, [1e4 * (1.2 if n % 2 else 0.9) for n in range(12)], "cuda").told == "unsure"
-    assert classify_pairs([1e4] * 12, [1e4 * (1.001 if n % 2 else 0.999) for n in range(12)], "cuda").told == "same"
+    assert classify_pairs([], [], "cuda").outcome == "unsure"
+    assert classify_pairs([1e4] * 5, [2e4] * 5, "cuda").outcome == "unsure"
+    assert classify_pairs([1e4] * 12, [1e4 * (1.2 if n % 2 else 0.9) for n in range(12)], "cuda").outcome == "unsure"
+    assert classify_pairs([1e4] * 12, [1e4 * (1.001 if n % 2 else 0.999) for n in range(12)], "cuda").outcome == "same"
 
 
 def test_a_few_nanoseconds_are_no_change() -> None:
-    assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns - 1] * 12, "cuda").told == "same"
-    assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns + 1] * 12, "cuda").told == "slower"
+    assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns - 1] * 12, "cuda").outcome == "same"
+    assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns + 1] * 12, "cuda").outcome == "slower"

@@ -60,7 +60,10 @@ def made(client: TestClient) -> list[tuple[str, str, str]]:
 def took(lab: Lab, seconds: float, ended: datetime | None = None) -> None:
     """Every run there is took so long."""
     with lab.database.session() as session:
-        sql = "UPDATE runs SET finished_at = coalesce(:ended, finished_at), started_at = coalesce(:ended, finished_at) - make_interval(secs => :seconds)"
+        sql = (
+            "UPDATE runs SET finished_at = coalesce(:ended, finished_at), "
+            "started_at = coalesce(:ended, finished_at) - make_interval(secs => :seconds)"
+        )
         session.execute(text(sql), {"seconds": seconds, "ended": ended})
 
 
@@ -143,7 +146,8 @@ def test_a_job_larger_than_the_whole_budget_is_said(
     run_schedule(lab.database, settings, schedule, now)
     assert made(client) == []
     assert show(client, schedule)["message"] == (
-        "nothing fits: bench of square takes about 10.0 device minutes, more than the whole budget of 9; increase the budget"
+        "nothing fits: bench of square takes about 10.0 device minutes, more than the whole budget of 9; "
+        "increase the budget"
     )
 
 

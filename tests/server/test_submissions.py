@@ -187,7 +187,8 @@ def test_ten_thousand_commits_are_refused_with_their_count(client: TestClient, l
     source = tmp_path / "long"
     (first,) = make_repository(source, 1)
     stream = "".join(
-        f"commit refs/heads/long\nmark :{n}\ncommitter A <a@b> {1700000000 + n} +0000\ndata 1\nx\nfrom {first if n == 1 else f':{n - 1}'}\n"
+        f"commit refs/heads/long\nmark :{n}\ncommitter A <a@b> {1700000000 + n} +0000\ndata 1\nx\n"
+        f"from {first if n == 1 else f':{n - 1}'}\n"
         for n in range(1, 10_001)
     )
     (tmp_path / "stream").write_text(stream)

@@ -13,7 +13,8 @@ def inputs(case, make):
 
 
 operator = Operator(
-    "probe", "Doubles its input.", inputs=inputs, reference=lambda x: x * 2, cost=lambda case: Cost(case["n"], 8 * case["n"]),
+    "probe", "Doubles its input.", inputs=inputs, reference=lambda x: x * 2,
+    cost=lambda case: Cost(case["n"], 8 * case["n"]),
     cases={"quick": (case(n=100), case(n=101), case(n=102)), "full": (case(n=1000),)},
 )
 

@@ -132,7 +132,8 @@ def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database
     with database.session() as s:
         assert s.scalars(select(JobRecord.reason).where(JobRecord.id == job)).one() == Reason.UNFIT_DEVICE
         assert set(s.scalars(select(RunRecord.reason))) == {Reason.UNFIT_DEVICE}
-        order: Any = SimpleNamespace(kind="bench", run_id=lab.begin(lab.submit("bench", 0)))
+        run_id = lab.begin(lab.submit("bench", 0))
+        order: Any = SimpleNamespace(request=SimpleNamespace(kind="bench"), run_id=run_id)
         _Worker._finish(worker, s, order, lab.outcome([]))
         (row,) = list_workers(s)
         assert row.trouble == ""

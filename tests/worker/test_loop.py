@@ -1,4 +1,4 @@
-"""Queue workers as processes: jobs done, cancelled, taken over and handed back, and nothing written by the wrong one."""
+"""Queue workers as processes: jobs end, are cancelled, change workers and return; no run writes for a job it lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from warpwatch import Cost, Operator, case
 
 HOLD = "{hold}"
 operator = Operator(
-    "patient", "Copies its input.", inputs=lambda case, make: {{"x": make.normal(case["n"])}}, reference=lambda x: x + 0,
+    "patient", "Copies its input.", inputs=lambda case, make: {{"x": make.normal(case["n"])}},
+    reference=lambda x: x + 0,
     cost=lambda case: Cost(case["n"], 8 * case["n"]), cases={{"quick": (case(n=100),)}},
 )
 
@@ -129,7 +130,10 @@ class Fleet:
     def owner(self, job_id: int) -> subprocess.Popen[bytes]:
         """The worker that runs the job now."""
         with self.database.session() as s:
-            statement = "SELECT workers.name FROM runs JOIN workers ON workers.id = worker_id WHERE job_id = :job ORDER BY attempt DESC LIMIT 1"
+            statement = (
+                "SELECT workers.name FROM runs JOIN workers ON workers.id = worker_id "
+                "WHERE job_id = :job ORDER BY attempt DESC LIMIT 1"
+            )
             name = s.scalars(text(statement), {"job": job_id}).one()
         return next(worker for worker in self.workers if f"-{worker.pid}-" in name)
 

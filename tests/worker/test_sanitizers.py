@@ -19,8 +19,10 @@ Shadow bytes around the buggy address:
 """
 RACECHECK = """\
 ========= COMPUTE-SANITIZER
-========= Error: Race reported between Read access at void row_sums<(bool)1>(const float *, float *, long)+0x2d0 in total.cu:20
-=========     and Write access at void row_sums<(bool)1>(const float *, float *, long)+0x180 in total.cu:16 [1020 hazards]
+========= Error: Race reported between Read access \
+at void row_sums<(bool)1>(const float *, float *, long)+0x2d0 in total.cu:20
+=========     and Write access \
+at void row_sums<(bool)1>(const float *, float *, long)+0x180 in total.cu:16 [1020 hazards]
 =========
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
 """
