@@ -26,7 +26,7 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND = 2, 4, 8, 0x1000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND = 1, 2, 4, 8, 0x1000
 MS_REC_PRIVATE = 0x4000 | 0x40000
 PR_SET_PDEATHSIG = 1
 PR_CAPBSET_DROP = 24
@@ -80,7 +80,7 @@ def isolate(isolation: str, hidden: list[str], writable: list[str]) -> None:
     if isolation == "full":
         _make_read_only(writable)
     for folder in hidden:
-        _mount_empty(folder, "size=4k,mode=000")
+        _mount_empty(folder, "size=4k,mode=555", MS_RDONLY)
 
 
 def _make_read_only(writable: list[str]) -> None:
@@ -152,8 +152,8 @@ def _close_descriptors() -> None:
     os.closerange(3, 4096)
 
 
-def _mount_empty(folder: str, options: str) -> None:
-    _call(_libc.mount(b"none", os.fsencode(folder), b"tmpfs", MS_NOSUID | MS_NODEV, options.encode()))
+def _mount_empty(folder: str, options: str, flags: int = 0) -> None:
+    _call(_libc.mount(b"none", os.fsencode(folder), b"tmpfs", MS_NOSUID | MS_NODEV | flags, options.encode()))
 
 
 def _set_attributes(folder: str, added: int, removed: int, flags: int) -> None:

@@ -35,7 +35,7 @@ def log_in(request: Request, token: Annotated[str, Form(max_length=500)]) -> Res
         return answer
     if not sessions.is_token(token):
         guesses.count(address)
-        return render(request, "login.html", status=401, message="This is not the token.")
+        return render(request, "login.html", status=401, message="Wrong token.")
     secure = request.url.scheme == "https"
     response.set_cookie(
         COOKIE, sessions.issue(), max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure

@@ -308,5 +308,5 @@ def test_the_thread_judges_and_gives_lost_jobs_back(served: Settings, client: Te
 
 
 def test_a_mirror_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(git.GitError, match="no folder"):
+    with pytest.raises(git.GitError, match="needs the folder"):
         git.is_ancestor(tmp_path / "gone", "a" * 40, "b" * 40)

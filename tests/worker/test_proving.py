@@ -117,7 +117,7 @@ def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_c
         [*command, "--submit"], env=values | {"WARPWATCH_URL": "http://127.0.0.1:1"}, capture_output=True, text=True
     )
     assert unreachable.returncode == 2
-    assert "no Warpwatch server answers" in unreachable.stdout
+    assert "no Warpwatch server at" in unreachable.stdout
 
 
 def test_a_proof_is_plain_data(mutants: Proof) -> None:
