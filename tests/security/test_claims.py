@@ -69,7 +69,7 @@ def test_what_lies_in_a_traces_place_is_not_opened(tmp_path: Path, kind: str) ->
         place.mkdir()
     else:
         place.write_bytes(bytes(101))
-    with pytest.raises(OSError, match="regular file|symbolic link|directory|Too many levels"):
+    with pytest.raises(OSError, match=r"regular file|symbolic link|directory|Too many levels"):
         child.collect(place.name, target, limit=100)
     child.close()
     assert not target.exists() or target.stat().st_size == 0
