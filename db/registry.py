@@ -100,7 +100,7 @@ def ensure_environment(s: Session, environment: Environment, peaks: dict[str, fl
         select(EnvironmentRecord.id, EnvironmentRecord.peaks).where(EnvironmentRecord.key == environment.key)
     ).one_or_none()
     if known is not None and (not peaks or known.peaks == peaks):
-        return known.id
+        return int(known.id)
     row = {"device_id": device_id, "key": environment.key, "facts": environment.facts, "peaks": peaks}
     upsert(s, EnvironmentRecord, [row], key=["key"], refresh=["peaks"] if peaks else [])
     return s.scalars(select(EnvironmentRecord.id).where(EnvironmentRecord.key == environment.key)).one()

@@ -303,23 +303,18 @@ def _record_comparisons(
         for row in comparisons
     ]
     series = _ensure_series(s, keys)
-    values = []
-    for row in comparisons:
-        if len(row.base_ns) != len(row.head_ns):
-            raise OutcomeError(
-                f"{row.variant} on {row.case}: {len(row.base_ns)} rounds of the base, {len(row.head_ns)} of the head"
-            )
-        values.append(
-            {
-                "run_id": run.id,
-                "series_id": series[cases[row.case].id, variants[row.variant], row.metric, row.protocol],
-                "base_commit_id": job.base_commit_id,
-                "head_commit_id": job.commit_id,
-                "status": row.status,
-                "message": storable(row.message),
-                "reason": row.reason,
-                "base_ns": row.base_ns,
-                "head_ns": row.head_ns,
-            }
-        )
+    values = [
+        {
+            "run_id": run.id,
+            "series_id": series[cases[row.case].id, variants[row.variant], row.metric, row.protocol],
+            "base_commit_id": job.base_commit_id,
+            "head_commit_id": job.commit_id,
+            "status": row.status,
+            "message": storable(row.message),
+            "reason": row.reason,
+            "base_ns": row.base_ns,
+            "head_ns": row.head_ns,
+        }
+        for row in comparisons
+    ]
     s.execute(insert(ComparisonRecord), values)

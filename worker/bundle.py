@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import BufferedReader
-from math import isfinite
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
@@ -25,7 +24,7 @@ from typing import IO, Any, TypeVar
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.measurement import Measurement
-from warpwatch.contract.messages import BenchReply, ProfileReply
+from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.git import CommitInfo
@@ -271,8 +270,6 @@ class BundleReader:
         for run in self.runs():
             _check_run(run, shas)
             for finding in [*run.outcome.findings, *run.outcome.base_findings]:
-                if finding.bench is not None:
-                    _check_bench(finding.bench)
                 if finding.profile is not None and finding.profile.path is not None:
                     if finding.profile.path not in unused:
                         raise ValueError(f"{finding.profile.path} is missing, or named twice")
@@ -344,20 +341,6 @@ def _check_run(run: BundledRun, shas: set[str]) -> None:
         raise ValueError(f"a {request.kind} job measures commits that the manifest does not describe")
     if _moment(run.started_at) > _moment(run.finished_at):
         raise ValueError(f"a {request.kind} job of {request.operator} ended before it began")
-    for comparison in run.outcome.comparisons:
-        if not all(isfinite(number) and number >= 0 for number in [*comparison.base_ns, *comparison.head_ns]):
-            raise ValueError(f"a comparison of {comparison.variant[:40]!r} holds impossible times")
-
-
-def _check_bench(bench: BenchReply) -> None:
-    for m in bench.measurements:
-        numbers = [*m.samples_ns, m.low_ns, m.median_ns, m.high_ns]
-        if (
-            not m.samples_ns
-            or not all(isfinite(n) and n >= 0 for n in numbers)
-            or not m.low_ns <= m.median_ns <= m.high_ns
-        ):
-            raise ValueError(f"a measurement of {m.metric[:40]!r} holds impossible times")
 
 
 def _moment(text: str) -> datetime:

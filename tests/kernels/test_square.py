@@ -26,7 +26,8 @@ EDGES = both_directions(*(sized("f32", "fwd", size=size) for size in ((1, 1), (1
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [sized("f32", "fwd", size=(2, 3))]))
 def test_the_golden_example(operator: Operator, name: str, case: Case, device: str) -> None:
-    y = operator.variants[name].function(torch.tensor([[1.0, 2, 3], [4, 5, 6]], device=device))
+    variant, a = operator.variants[name], torch.tensor([[1.0, 2, 3], [4, 5, 6]], device=device)
+    y = variant.function(a, **(variant.prepare(a=a) if variant.prepare else {}))
     assert y.tolist() == [[1, 4, 9], [16, 25, 36]]
 
 

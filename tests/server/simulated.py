@@ -135,9 +135,15 @@ class Machine:
 
     def _timed(self, cell: Cell, number: int) -> float | Status:
         status = self.truth.status(cell, number)
-        return self.truth.time(cell, number) * self.chance.gauss(1, self.between) if status == Status.OK else status
+        return (
+            self.truth.time(cell, number) * max(0.01, self.chance.gauss(1, self.between))
+            if status == Status.OK
+            else status
+        )
 
     def _rounds(self, cell: Cell, base: int, head: int, count: int) -> tuple[list[float], list[float]]:
         before, after = self.truth.time(cell, base), self.truth.time(cell, head)
-        pace = [self.chance.gauss(1, self.between) for _ in range(count)]
-        return [before * p for p in pace], [after * p * self.chance.gauss(1, self.within) for p in pace]
+        pace = [max(0.01, self.chance.gauss(1, self.between)) for _ in range(count)]
+        # A normal distribution this wide reaches below 0, where no time does.
+        within = [max(0.01, self.chance.gauss(1, self.within)) for _ in pace]
+        return [before * p for p in pace], [after * p * w for p, w in zip(pace, within, strict=True)]

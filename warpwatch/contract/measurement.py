@@ -108,6 +108,8 @@ class Measurement:
 
     def __post_init__(self) -> None:
         """ValueError, naming the field, for times that no device can show: they come from untrusted processes."""
+        if not self.samples_ns:
+            raise ValueError("samples_ns: expected at least one sample")
         expect_times(self.samples_ns, "samples_ns")
         expect_times([self.low_ns, self.median_ns, self.high_ns], "low_ns, median_ns, high_ns")
         if not self.low_ns <= self.median_ns <= self.high_ns:
