@@ -106,8 +106,8 @@ class Child:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._requests = 0
         self._doing = ""
+        # The only folder, besides the build cache, that the child may write to.
         self.temp = sandbox.make_temp()
-        """The only folder, besides the build cache, that the child may write to."""
         reply_end, child_reply = os.pipe()
         log_end, child_log = os.pipe()
         self._replies = _Lines(reply_end, REPLY_LIMIT)

@@ -46,14 +46,6 @@ class Mirror:
                 return descendants
         return set()
 
-    def joins(self, older: str, newer: str) -> bool:
-        """Whether `newer` descends from `older`."""
-        try:
-            return git.is_ancestor(self.path, older, newer)
-        except git.GitError as error:
-            _log.warning("%s and %s are not compared: %s", older[:9], newer[:9], error)
-            return False
-
     def same_sources(self, operator: str, sha: str, other_sha: str) -> bool:
         """Whether an operator is made from the same at two commits, so that its numbers differ by noise alone."""
         fingerprint = self.sources.of(sha, operator)

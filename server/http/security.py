@@ -123,29 +123,27 @@ class RequestGuard:
     def _refuse_stranger(self, sessions: Sessions, scope: Scope, headers: Headers) -> Problem | None:
         """None for a request that shows the token, as a bearer, or a session that /login gave it."""
         scheme, _, shown = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            if sessions.is_valid(session_cookie(headers)):
-                return None
-        else:
-            address = client_address(scope)
-            if seconds := self.guesses.wait_seconds(address):
-                return too_many_guesses(seconds)
-            if sessions.is_token(shown):
-                return None
-            self.guesses.count(address)
-        remedy = "send `Authorization: Bearer $WARPWATCH_TOKEN`, or log in at /login"
-        return Problem(401, f"a token is needed; {remedy}", headers={"WWW-Authenticate": "Bearer"})
+        if scheme.lower() == "bearer":
+            return refuse_token(sessions, self.guesses, scope, shown)
+        return None if sessions.is_valid(session_cookie(headers)) else _token_needed()
 
 
-def too_many_guesses(seconds: float) -> Problem:
-    """The answer to an address that showed too many wrong tokens."""
-    wait = math.ceil(seconds)
-    return Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
+def refuse_token(sessions: Sessions, guesses: GuessLimit, scope: Scope, shown: str) -> Problem | None:
+    """None for the token; otherwise a 401, or a 429 for an address that showed too many wrong ones."""
+    # Behind a reverse proxy this is the address of the proxy.
+    address = scope["client"][0] if scope.get("client") else ""
+    if seconds := guesses.wait_seconds(address):
+        wait = math.ceil(seconds)
+        return Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
+    if sessions.is_token(shown):
+        return None
+    guesses.count(address)
+    return _token_needed()
 
 
-def client_address(scope: Scope) -> str:
-    """The address that a request came from; behind a reverse proxy, the proxy's."""
-    return scope["client"][0] if scope.get("client") else ""
+def _token_needed() -> Problem:
+    remedy = "send `Authorization: Bearer $WARPWATCH_TOKEN`, or log in at /login"
+    return Problem(401, f"a token is needed; {remedy}", headers={"WWW-Authenticate": "Bearer"})
 
 
 def session_cookie(headers: Headers) -> str:

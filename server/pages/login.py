@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 
-from warpwatch.server.http.security import COOKIE, client_address, session_cookie, too_many_guesses
-from warpwatch.server.http.sessions import SESSION_SECONDS, GuessLimit, Sessions
+from warpwatch.server.http.security import COOKIE, refuse_token, session_cookie
+from warpwatch.server.http.sessions import SESSION_SECONDS, Sessions
 from warpwatch.server.pages.render import render
 
 router = APIRouter(include_in_schema=False)
@@ -23,19 +23,16 @@ def show_login(request: Request) -> Response:
 def log_in(request: Request, token: Annotated[str, Form(max_length=500)]) -> Response:
     """Start a session and go to the overview; the form again with a message when the token is wrong."""
     sessions: Sessions | None = request.app.state.sessions
-    guesses: GuessLimit = request.app.state.guesses
     response = RedirectResponse("/", status_code=303)
     if sessions is None:
         return response
-    address = client_address(request.scope)
-    if seconds := guesses.wait_seconds(address):
-        problem = too_many_guesses(seconds)
-        answer = render(request, "login.html", status=problem.status, message=f"{problem.detail.capitalize()}.")
-        answer.headers.update(problem.headers or {})
-        return answer
-    if not sessions.is_token(token):
-        guesses.count(address)
+    problem = refuse_token(sessions, request.app.state.guesses, request.scope, token)
+    if problem is not None and problem.status == 401:
         return render(request, "login.html", status=401, message="Wrong token.")
+    if problem is not None:
+        answer = render(request, "login.html", status=problem.status, message=f"{problem.detail.capitalize()}.")
+        answer.headers.update(problem.headers)
+        return answer
     secure = request.url.scheme == "https"
     response.set_cookie(
         COOKIE, sessions.issue(), max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure
