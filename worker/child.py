@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from warpwatch import CONTRACT
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import Request
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 from warpwatch.worker import sandbox
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
@@ -53,10 +53,11 @@ The operator learns only that it did, and with older torch not even that.
 class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
     """A request got no valid reply: the child crashed, hung, ran out of memory or sent something else."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: Status, message: str, fault: Fault | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.fault = fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,7 @@ class Child:
         self._read_output()
         finding = self._finding()
         if finding is not None:
-            return ChildFailure(Status.WRONG, finding)
+            return ChildFailure(Status.WRONG, finding, Fault.SANITIZER)
         words = self._last_words()
         # A thrown bad_alloc ends in SIGABRT; the words alone prove nothing, kernel code may have printed them for fun.
         if (code in (-signal.SIGABRT, 1) and _speaks_of_memory(self._tail)) or self._shim_lacked_memory():

@@ -12,7 +12,7 @@ from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.reporter import Reporter
@@ -118,7 +118,9 @@ class Measurer:
                 bench = self._checkout.ask(
                     BenchReply, kind, seconds + budget / 1e9, self._reporter, budget_ns=budget, **names
                 )
-                return Finding(variant, case, bench.status, bench.message, bench=bench)
+                return Finding(
+                    variant, case, bench.status, bench.message, bench=bench, fault=bench.fault, subjects=bench.subjects
+                )
             output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
             seconds += COUNTING_SECONDS if spec.profile.counters else 0
             profile = self._checkout.ask(
@@ -126,7 +128,7 @@ class Measurer:
             )
             return self._with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
         except ChildFailure as failure:
-            return Finding(variant, case, failure.status, failure.message)
+            return Finding(variant, case, failure.status, failure.message, fault=failure.fault)
 
     def _with_trace(self, finding: Finding, output: Path) -> Finding:
         """The finding with a copy of its trace at `output`, which no kernel code can change any more."""
@@ -143,14 +145,23 @@ class Measurer:
     def _check(self, names: dict[str, Any], seconds: float) -> Finding:
         sanitizer = self._request.spec.sanitize
         check = self._checkout.ask(CheckReply, "check", seconds * (SLOWER if sanitizer else 1), self._reporter, **names)
-        finding = Finding(names["variant"], names["case"], check.status, check.message, check=check)
+        finding = Finding(
+            names["variant"],
+            names["case"],
+            check.status,
+            check.message,
+            check=check,
+            fault=check.fault,
+            subjects=check.subjects,
+        )
         if sanitizer is None or sanitizer == ADDRESS:
             return finding
         # On a GPU the report is complete only when the process has ended.
         report = self._checkout.end_child(seconds)
         if report is None:
             return finding
-        return replace(finding, status=Status.WRONG, message="\n".join(filter(None, [report, check.message])))
+        message = "\n".join(filter(None, [report, check.message]))
+        return replace(finding, status=Status.WRONG, message=message, fault=Fault.SANITIZER, subjects=[])
 
 
 def _cleared(wrong: Finding, alone: Finding) -> Finding:

@@ -1,8 +1,9 @@
 """Runs the self-tests: repositories of operators whose variants have planted faults, beside right variants.
 
-Each operator file defines `caught_by = {variant: text}`: the text that the message about the fault must contain.
-Variants that are not in it are right and must never fail. `sanitize = {variant: sanitizer}` names the variants whose
-fault only a sanitizer detects.
+Each operator file defines `caught_by = {variant: fault}`: the fault that must be detected, as contract/words.py lists
+them, and after it, where that matters, the tensor, function, setting or probe it must be about. Variants that are not
+in it are right and must never fail. `sanitize = {variant: sanitizer}` names the variants whose fault only a sanitizer
+detects.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from warpwatch import git
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import JobRequest, JobSpec
-from warpwatch.contract.words import JobKind, Status
+from warpwatch.contract.words import Fault, JobKind, Status
 from warpwatch.worker.checkout import Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
@@ -38,9 +39,9 @@ _MESSAGE_LIMIT = 500
 class PlantedFault:
     """The outcome of one variant with a planted fault.
 
-    fault: a description of it. expected: the text that the message must contain. outcome: caught (the message contains
-    it) | otherwise (detected with another message) | survived | not_run (message says why). caught_by: what detected
-    it: plain runs, the names of probes, a sanitizer, or bench. case: where it was detected.
+    fault: a description of it. expected: what must be detected. outcome: caught (as expected) | otherwise (detected as
+    another fault) | survived | not_run (message says why). caught_by: what detected it: plain runs, the names of
+    probes, a sanitizer, or bench. case: where it was detected.
     """
 
     operator: str
@@ -94,11 +95,25 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedFault:
+    """The fault that must be detected; subject: what it must be about, "" when that does not matter."""
+
+    fault: Fault
+    subject: str = ""
+
+    def matches(self, finding: Finding) -> bool:
+        return finding.fault is self.fault and self.subject in ("", *finding.subjects)
+
+    def __str__(self) -> str:
+        return f"{self.fault} {self.subject}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
 class Expectations:
     """What an operator file expects of its variants: see the top of this module."""
 
     operator: str
-    caught_by: dict[str, str]
+    caught_by: dict[str, ExpectedFault]
     sanitize: dict[str, str]
 
 
@@ -110,7 +125,9 @@ def read_expectations(kind: str) -> list[Expectations]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in values:
                 values[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
-        expectations.append(Expectations(path.stem, values["caught_by"], values["sanitize"]))
+        faults = {name: text.partition(" ") for name, text in values["caught_by"].items()}
+        caught_by = {name: ExpectedFault(Fault(fault), subject) for name, (fault, _, subject) in faults.items()}
+        expectations.append(Expectations(path.stem, caught_by, values["sanitize"]))
     return expectations
 
 
@@ -213,7 +230,7 @@ class _OperatorSelfTest:
             operator=self._base.operator,
             variant=name,
             fault=self._ideas.get(name, ""),
-            expected=expected,
+            expected=str(expected),
             outcome=outcome,
             caught_by=caught_by,
             case=finding.case,
@@ -221,9 +238,8 @@ class _OperatorSelfTest:
         )
 
 
-def _first_match(findings: list[tuple[str, Finding]], expected: str) -> tuple[str, Finding] | None:
-    """The first finding of a fault whose message contains the expected text."""
-    return next((pair for pair in findings if pair[1].status in _DETECTED and expected in pair[1].message), None)
+def _first_match(findings: list[tuple[str, Finding]], expected: ExpectedFault) -> tuple[str, Finding] | None:
+    return next((pair for pair in findings if expected.matches(pair[1])), None)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 from tests.harness.child import Harness
 from warpwatch import Cost, Operator, case
 from warpwatch.contract.messages import BenchReply, CheckReply, ProfileReply, SampleReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.summary import interval, is_narrow, summarize
@@ -76,8 +76,9 @@ def test_numbers_that_come_round_again_hide_nothing(slices: int) -> None:
         timer = CpuHotTimer(problem, 0, 1_000_000)
         for _ in range(slices):
             timer.take()
-        with pytest.raises(WrongResultError, match="Wrong in timed calls"):
+        with pytest.raises(WrongResultError) as wrong:
             timer.verify()
+    assert wrong.value.fault is Fault.CACHED_RESULT
 
 
 def test_wrong_gradients_have_no_time(harness: Harness) -> None:

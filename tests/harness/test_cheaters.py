@@ -12,29 +12,23 @@ import torch
 from tests.harness.child import ROOT, Harness
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.messages import BenchReply, CheckReply, SampleReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.words import Fault, Status
 from warpwatch.worker.harness import integrity
 from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.proving import ExpectedFault, read_expectations
 
 CHEATERS = ROOT / "worker" / "adversaries" / "cheaters"
 CASE = "n=256,f32,fwd"
 BUDGET_NS = 40_000_000
 
 
-def caught_by(path: Path) -> dict[str, str]:
-    """The cheaters of one operator file, each with the text that its message must contain."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "caught_by":
-            texts: dict[str, str] = ast.literal_eval(node.value)
-            return texts
-    raise AssertionError(f"{path.name} defines no caught_by")
-
-
-def variants(elsewhere: str = "cuda") -> list[tuple[str, str, str | None]]:
-    """(operator, variant, text of its message) of all variants that run not only `elsewhere`; None for honest ones."""
+def variants(elsewhere: str = "cuda") -> list[tuple[str, str, ExpectedFault | None]]:
+    """(operator, variant, its fault) of all variants that run not only `elsewhere`; None for honest ones."""
     rows = []
-    for path in sorted((CHEATERS / "kernels").glob("[a-z]*.py")):
-        cheaters = caught_by(path)
+    for expectations in read_expectations("cheaters"):
+        path = CHEATERS / "kernels" / f"{expectations.operator}.py"
+        cheaters = expectations.caught_by
         for node in ast.parse(path.read_text()).body:
             for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
                 text = ast.unparse(decorator)
@@ -52,22 +46,23 @@ def cheaters(cache: Path) -> Iterator[Harness]:
 
 
 @pytest.mark.parametrize(
-    ("operator", "variant", "words"), variants(), ids=lambda value: None if value is None else value[:20]
+    ("operator", "variant", "expected"), variants(), ids=lambda value: None if value is None else str(value)
 )
 def test_every_cheater_is_named_and_no_honest_twin_is(
-    cheaters: Harness, operator: str, variant: str, words: str | None
+    cheaters: Harness, operator: str, variant: str, expected: ExpectedFault | None
 ) -> None:
     reply = cheaters.ask(BenchReply, "bench", operator=operator, variant=variant, case=CASE, budget_ns=BUDGET_NS)
-    if words is None:
+    if expected is None:
         assert (reply.status, reply.message) == (Status.OK, "")
         return
     assert reply.status is Status.WRONG, reply.message
-    assert words in reply.message
+    finding = Finding(variant, CASE, reply.status, fault=reply.fault, subjects=reply.subjects)
+    assert expected.matches(finding), (reply.fault, reply.subjects)
     assert reply.measurements == []
 
 
 def test_there_are_enough_of_them(cheaters: Harness) -> None:
-    assert sum(words is not None for _, _, words in variants()) >= 20
+    assert sum(expected is not None for _, _, expected in variants()) >= 20
     catalogue = cheaters.ask(Catalogue, "catalogue")
     assert {entry.name for entry in catalogue.operators} == {
         path.stem for path in (CHEATERS / "kernels").glob("[a-z]*.py")
@@ -78,7 +73,7 @@ def test_there_are_enough_of_them(cheaters: Harness) -> None:
 def test_a_check_and_a_comparison_notice_replaced_functions_too(cheaters: Harness) -> None:
     names = {"operator": "patches", "case": CASE}
     checked = cheaters.ask(CheckReply, "check", variant="comparison", **names)
-    assert (checked.status, "torch.Tensor.double" in checked.message) == (Status.WRONG, True)
+    assert (checked.status, checked.subjects) == (Status.WRONG, ["torch.Tensor.double"])
     prepared = cheaters.ask(SampleReply, "prepare", variant="harness_code", **names)
     assert (prepared.status, "harness.timer_cpu._time" in prepared.message) == (Status.WRONG, True)
     # The functions are restored, so the next variant passes.
@@ -110,21 +105,24 @@ def test_settings_are_put_back_also_after_an_error() -> None:
         torch.set_num_threads(threads + 1)
         raise KeyError
     assert torch.get_num_threads() == threads
-    with pytest.raises(WrongResultError, match=f"from {threads} to {threads + 1}"), integrity.watch(guard):
+    with pytest.raises(WrongResultError) as changed, integrity.watch(guard):
         torch.set_num_threads(threads + 1)
+    assert (changed.value.fault, changed.value.subjects) == (Fault.CHANGED_SETTING, ["the number of CPU threads"])
     assert torch.get_num_threads() == threads
 
 
 def test_what_was_replaced_is_to_blame_for_any_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     guard = integrity.TamperGuard()
-    with pytest.raises(WrongResultError, match="replaces functions"), integrity.watch(guard):  # noqa: PT012 - as above.
+    with pytest.raises(WrongResultError) as blamed, integrity.watch(guard):  # noqa: PT012 - as above.
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
         raise RuntimeError("both events must be completed")
+    assert (blamed.value.fault, blamed.value.subjects) == (Fault.REPLACED_FUNCTION, ["torch.cuda.synchronize"])
 
 
 def test_lazy_tensors_are_no_results() -> None:
     integrity.expect_plain(torch.ones(2))
-    with pytest.raises(WrongResultError, match="lazy view"):
+    with pytest.raises(WrongResultError) as view:
         integrity.expect_plain(torch._neg_view(torch.ones(2)))
-    with pytest.raises(WrongResultError, match="FakeTensor"), torch._subclasses.fake_tensor.FakeTensorMode():
+    with pytest.raises(WrongResultError) as fake, torch._subclasses.fake_tensor.FakeTensorMode():
         integrity.expect_plain(torch.ones(2))
+    assert view.value.fault is fake.value.fault is Fault.LAZY_RESULT

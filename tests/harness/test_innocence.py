@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from warpwatch.contract.words import Fault
 from warpwatch.operator import Cost, Operator, Variant, case
 from warpwatch.worker.harness import anticheat, timer_cuda
 from warpwatch.worker.harness.failures import WrongResultError
@@ -55,8 +56,9 @@ def test_work_on_another_stream_is_told_from_a_slow_wait(
     monkeypatch.setattr(timer, "_wait_after_pause_ns", lambda work_ns: paused_ns)
     call_ns = 1_000_000.0 if extra_ns == 90_000 else 20_000.0
     if caught:
-        with pytest.raises(WrongResultError, match="another stream"):
+        with pytest.raises(WrongResultError) as wrong:
             timer._expect_no_other_stream([call_ns])
+        assert wrong.value.fault is Fault.OTHER_STREAM
     else:
         timer._expect_no_other_stream([call_ns])
 

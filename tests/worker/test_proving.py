@@ -69,9 +69,9 @@ def test_an_adversary_that_gets_away_is_found_out(
         (folder / "mutants" / name).write_text((source / name).read_text())
     text = (source / "kernels" / "linear.py").read_text()
     text = text.replace(
-        '"spreads_nan": "special values"', '"spreads_nan": "another message", "addmm": "nothing is wrong with it"'
+        '"spreads_nan": "probe special values"', '"spreads_nan": "probe opcheck", "addmm": "wrong_values"'
     )
-    text = text.replace('    "bias_forgotten": "y off by",\n', "")
+    text = text.replace('    "bias_forgotten": "wrong_values y",\n', "")
     (folder / "mutants" / "kernels" / "linear.py").write_text(text)
     monkeypatch.setattr(proving, "FOLDER", folder)
     proof = prove("mutants", tools, Diary(), seeds=1)

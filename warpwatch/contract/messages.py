@@ -12,7 +12,7 @@ from typing import Any
 
 from warpwatch.contract.measurement import Counter, Measurement, Probe, TensorError, TraceKernel, expect_times
 from warpwatch.contract.spec import BUDGET_NS, USUAL_PLAN, ProfilePlan
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,15 @@ class BuildReply:
 
 @dataclass(frozen=True, slots=True)
 class CheckReply:
-    """status is wrong when a plain run or any probe is; message then begins with what found it."""
+    """status is wrong when a plain run or any probe is; fault then says what is wrong, and with which subjects."""
 
     status: Status
     message: str = ""
     seed: int = 0
     tensors: list[TensorError] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
+    fault: Fault | None = None
+    subjects: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class BenchReply:
     health: "before", "after" (clocks, temperature, power and throttle reasons, or the load of a CPU), "empty_ns" (what
     a call that does nothing takes by each metric), "notes" (what could not be measured, and why). counters:
     "instructions" of a CPU, where the machine counts them; "cycles" of a GPU and its "clock" meanwhile. A variant that
-    prepares has one more metric, `setup`.
+    prepares has one more metric, `setup`. fault, subjects: as in CheckReply.
     """
 
     status: Status
@@ -102,6 +104,8 @@ class BenchReply:
     measurements: list[Measurement] = field(default_factory=list)
     health: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, Counter] = field(default_factory=dict)
+    fault: Fault | None = None
+    subjects: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,15 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import expect_times
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
-from warpwatch.contract.words import Reason, Status
+from warpwatch.contract.words import Fault, Reason, Status
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The status of one variant on one case; the reply of the job's kind is set when the harness gave one."""
+    """The status of one variant on one case; the reply of the job's kind is set when the harness gave one.
+
+    fault, subjects: what is wrong, and with what.
+    """
 
     variant: str
     case: str
@@ -22,6 +25,8 @@ class Finding:
     check: CheckReply | None = None
     bench: BenchReply | None = None
     profile: ProfileReply | None = None
+    fault: Fault | None = None
+    subjects: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,43 @@ class Reason(StrEnum):
     UNFIT_DEVICE = "unfit_device"
 
 
+class Fault(StrEnum):
+    """What is wrong with a variant. A fault is about subjects, which are named in parentheses.
+
+    wrong_values (tensors). wrong_form: number, type, shape, dtype or device (tensors). missing_gradient (tensors).
+    modified_input (inputs). overwritten_result: by the next call (tensors). shared_result: two calls return the same
+    memory (tensors). unfinished: work goes on after the call has returned (tensors, or threads). other_stream: work on
+    a stream that the current one does not wait for. lazy_result: computed when it is read. cached_result: kept from
+    other inputs. searched_memory: found in the harness's memory. detected_timer: right only when nothing times it.
+    unwritten_result. reduced_precision (precisions). replaced_function: of the harness or torch (functions).
+    changed_setting: of the process (settings). out_of_bounds: writes outside its memory. special_values: swallows or
+    spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
+    plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer).
+    """
+
+    WRONG_VALUES = "wrong_values"
+    WRONG_FORM = "wrong_form"
+    MISSING_GRADIENT = "missing_gradient"
+    MODIFIED_INPUT = "modified_input"
+    OVERWRITTEN_RESULT = "overwritten_result"
+    SHARED_RESULT = "shared_result"
+    UNFINISHED = "unfinished"
+    OTHER_STREAM = "other_stream"
+    LAZY_RESULT = "lazy_result"
+    CACHED_RESULT = "cached_result"
+    SEARCHED_MEMORY = "searched_memory"
+    DETECTED_TIMER = "detected_timer"
+    UNWRITTEN_RESULT = "unwritten_result"
+    REDUCED_PRECISION = "reduced_precision"
+    REPLACED_FUNCTION = "replaced_function"
+    CHANGED_SETTING = "changed_setting"
+    OUT_OF_BOUNDS = "out_of_bounds"
+    SPECIAL_VALUES = "special_values"
+    OPCHECK = "opcheck"
+    PROBE = "probe"
+    SANITIZER = "sanitizer"
+
+
 class JobState(StrEnum):
     """queued → running → done | failed | cancelled; running → queued when its worker was lost; failed | cancelled |
     done → queued on retry."""

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpwatch.contract.words import Fault
+
 from .diagnosis import Decoys, explain
 from .failures import WrongResultError
 from .inputs import bits
@@ -79,7 +81,8 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
         time.sleep(_SETTLE_SECONDS)
         _expect_unchanged(at_return, results, running)
         if running:
-            raise WrongResultError(f"The variant returns while the thread {running[0]!r} that it started still runs")
+            message = f"The variant returns while the thread {running[0]!r} that it started still runs"
+            raise WrongResultError(message, Fault.UNFINISHED, *running)
     error = explain_first(Oracle(problem, _redraw(problem, live, seed)).judge(results), results)
     if error is not None:
         # A slow thread or stream may not have started on the work yet.
@@ -87,10 +90,11 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
         _expect_unchanged(at_return, results, [])
         if problem.device.type == "cuda" and _is_right_on_idle_device(problem, live, call):
             cause = "the same call is right on an idle device, so it does not wait for the current stream"
-            raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}")
+            raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}", Fault.OTHER_STREAM)
         redraw = partial(_redraw, problem, live, seed)
-        cause = explain(problem, redraw, results, [_redraw(problem, live, first_seed)], decoys)
-        raise WrongResultError(f"Wrong on fresh inputs: {error}{cause}")
+        diagnosis = explain(problem, redraw, results, [_redraw(problem, live, first_seed)], decoys)
+        message = f"Wrong on fresh inputs: {error}{diagnosis.text}"
+        raise WrongResultError(message, diagnosis.fault, *diagnosis.subjects)
 
 
 def _is_compiler_thread(thread: threading.Thread) -> bool:
@@ -103,7 +107,8 @@ def _expect_unchanged(at_return: dict[str, Tensor], results: dict[str, Tensor], 
     for name, tensor in results.items():
         if not torch.equal(bits(at_return[name]), bits(tensor)):
             worker = f"the thread {running[0]!r} that it started" if running else "another thread or stream"
-            raise WrongResultError(f"{name} still changes after the call has returned: {worker} does the work")
+            message = f"{name} still changes after the call has returned: {worker} does the work"
+            raise WrongResultError(message, Fault.UNFINISHED, name, *running)
 
 
 def _is_right_on_idle_device(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> bool:
@@ -160,10 +165,11 @@ def _expect_as_long(problem: CaseProblem, live: CaseData, call: Callable[[], Any
         repeat_ns, new_ns = map(min, _time_repeated_and_new(problem, live, call, clock, pairs))
         if repeat_ns >= _CACHED_SHARE * new_ns or new_ns - repeat_ns < _NOTICEABLE_NS:
             return new_ns
-    raise WrongResultError(
+    message = (
         f"The variant caches results by value: a call on repeated inputs takes {repeat_ns / new_ns:.0%} of one on new"
         " inputs"
     )
+    raise WrongResultError(message, Fault.CACHED_RESULT)
 
 
 def _time_repeated_and_new(
@@ -229,7 +235,8 @@ def _expect_separate_memory(problem: CaseProblem, live: CaseData, first: Any, se
         address = tensor.untyped_storage().data_ptr()
         shared = address == first_results[name].untyped_storage().data_ptr()
         if tensor.numel() and shared and address not in inputs:
-            raise WrongResultError(f"The variant returns the same memory for {name} of two calls on the same inputs")
+            message = f"The variant returns the same memory for {name} of two calls on the same inputs"
+            raise WrongResultError(message, Fault.SHARED_RESULT, name)
 
 
 def _redraw(problem: CaseProblem, live: CaseData, seed: int) -> CaseData:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from warpwatch.contract.measurement import TensorError
 from warpwatch.contract.messages import CheckReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 
 from .failures import WrongResultError
 from .inputs import bits
@@ -52,9 +52,10 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
         del first, third, first_copy, live
         context = ProbeContext(problem, seed, problem.data(seed + _SECOND_SEED), oracle, opchecked)
         probes = run_probes(context, progress)
+    failing = [probe.name for probe in probes if probe.status == "wrong"]
     wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
     if wrong:
-        return CheckReply(Status.WRONG, "\n".join(wrong), seed, first_errors, probes)
+        return CheckReply(Status.WRONG, "\n".join(wrong), seed, first_errors, probes, Fault.PROBE, failing)
     return CheckReply(Status.OK, note, seed, first_errors, probes)
 
 
@@ -65,7 +66,7 @@ def _run_and_judge(problem: CaseProblem, live: CaseData) -> tuple[dict[str, Tens
     results = problem.run(live)
     changed = live.changed_since(pristine)
     if changed is not None:
-        raise WrongResultError(f"The variant modifies its input {changed}")
+        raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)
     oracle = Oracle(problem, pristine)
     return results, oracle.judge(results), oracle
 
@@ -96,8 +97,12 @@ def _expect_first_results_intact(first: dict[str, Tensor], first_copy: dict[str,
     for name, tensor in first.items():
         is_view = tensor.untyped_storage().data_ptr() in inputs
         if not is_view and not torch.equal(bits(tensor), bits(first_copy[name])):
-            raise WrongResultError(f"The next call overwrites {name} of the call before")
+            raise WrongResultError(
+                f"The next call overwrites {name} of the call before", Fault.OVERWRITTEN_RESULT, name
+            )
 
 
 def _wrong(errors: list[TensorError], results: dict[str, Tensor], seed: int, note: str = "") -> CheckReply:
-    return CheckReply(Status.WRONG, f"{explain_first(errors, results)}{note}", seed, errors)
+    message = f"{explain_first(errors, results)}{note}"
+    wrong = [error.name for error in errors if not error.right]
+    return CheckReply(Status.WRONG, message, seed, errors, fault=Fault.WRONG_VALUES, subjects=wrong)

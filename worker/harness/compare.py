@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.words import Fault
 
 from .failures import WrongResultError
 
@@ -55,11 +56,13 @@ def tolerance(precision: str, depth: int, torch_relative: float | None) -> float
 def expect_alike(name: str, result: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
     """Raises WrongResultError unless `result` has this shape, dtype and device."""
     if tuple(result.shape) != tuple(shape):
-        raise WrongResultError(f"{name} has shape {tuple(result.shape)}, expected {tuple(shape)}")
+        message = f"{name} has shape {tuple(result.shape)}, expected {tuple(shape)}"
+        raise WrongResultError(message, Fault.WRONG_FORM, name)
     if result.dtype != dtype:
-        raise WrongResultError(f"{name} is {_dtype_name(result.dtype)}, expected {_dtype_name(dtype)}")
+        message = f"{name} is {_dtype_name(result.dtype)}, expected {_dtype_name(dtype)}"
+        raise WrongResultError(message, Fault.WRONG_FORM, name)
     if result.device.type != device.type:
-        raise WrongResultError(f"{name} is on {result.device}, expected {device}")
+        raise WrongResultError(f"{name} is on {result.device}, expected {device}", Fault.WRONG_FORM, name)
 
 
 @dataclass(frozen=True, slots=True)

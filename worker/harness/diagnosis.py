@@ -8,9 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.words import Fault
 
 from .compare import EPSILON
 from .failures import WrongResultError
@@ -24,6 +28,15 @@ _CLOSE = 1e-3
 _MOSTLY = 0.9
 _COARSER = {"f64": ("bf16", "f32"), "f32": ("bf16", "f16"), "tf32": ("bf16",)}
 _ROUNDED = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The likely cause of a wrong result; text is the end of a sentence, empty when the cause is unknown."""
+
+    fault: Fault
+    text: str = ""
+    subjects: tuple[str, ...] = ()
 
 
 class Decoys:
@@ -51,26 +64,31 @@ def explain(
     results: dict[str, Tensor],
     earlier: Sequence[CaseData],
     decoys: Decoys,
-) -> str:
-    """The likely cause of wrong `results`, as the end of a sentence; empty when it is unknown.
+) -> Diagnosis:
+    """The likely cause of wrong `results`.
 
     redraw: draws the inputs of these results again. earlier: inputs that were in the same buffers before.
     """
     values = {name: result.detach() for name, result in results.items()}
     wrong = next((error for error in Oracle(problem, redraw()).judge(results) if not error.right), None)
     if wrong is None:
-        return "; it became right later, so work went on after the call had returned"
+        return Diagnosis(Fault.UNFINISHED, "; it became right later, so work went on after the call had returned")
     if any(decoys.match(value) for value in values.values()):
-        return "; it is a decoy from the harness's memory, so the variant searches memory for the oracle"
+        text = "; it is a decoy from the harness's memory, so the variant searches memory for the oracle"
+        return Diagnosis(Fault.SEARCHED_MEMORY, text)
     if any(_is_unwritten(value) for value in values.values()):
-        return "; it is the poison from before the call, so the variant never wrote it"
+        return Diagnosis(
+            Fault.UNWRITTEN_RESULT, "; it is the poison from before the call, so the variant never wrote it"
+        )
     for before in earlier:
         oracle = problem.oracle(before)
         if values.keys() == oracle.keys() and all(_is_close(value, oracle[name]) for name, value in values.items()):
-            return "; it is right for inputs that were in these buffers before, so the variant caches results"
-    untimed = "; the same call is right when nothing times it, so the variant detects the timer"
-    cause = untimed if _is_right_untimed(problem, redraw) else ""
-    return cause + _lower_precision(problem, values[wrong.name], wrong.relative)
+            text = "; it is right for inputs that were in these buffers before, so the variant caches results"
+            return Diagnosis(Fault.CACHED_RESULT, text)
+    if _is_right_untimed(problem, redraw):
+        text = "; the same call is right when nothing times it, so the variant detects the timer"
+        return Diagnosis(Fault.DETECTED_TIMER, text)
+    return _lower_precision(problem, values[wrong.name], wrong)
 
 
 def _is_close(result: Tensor, oracle: Tensor) -> bool:
@@ -101,11 +119,15 @@ def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> b
     return verdict == [True]
 
 
-def _lower_precision(problem: CaseProblem, result: Tensor, relative: float) -> str:
+def _lower_precision(problem: CaseProblem, result: Tensor, error: TensorError) -> Diagnosis:
     """Names a lower precision that holds every element exactly, or whose rounding explains the size of the error."""
     coarser = _COARSER.get(problem.case.precision, ())
     for precision in coarser:
         if result.numel() > 1 and torch.equal(result.to(_ROUNDED[precision]).to(result.dtype), result):
-            return f"; {precision} holds every element exactly, so the variant computes in {precision}"
-    matching = [name for name in coarser if EPSILON[name] / 16 <= relative <= EPSILON[name] * 2]
-    return f"; the error is as large as the rounding of {' or '.join(matching)}" if matching else ""
+            text = f"; {precision} holds every element exactly, so the variant computes in {precision}"
+            return Diagnosis(Fault.REDUCED_PRECISION, text, (precision,))
+    matching = tuple(name for name in coarser if EPSILON[name] / 16 <= error.relative <= EPSILON[name] * 2)
+    if not matching:
+        return Diagnosis(Fault.WRONG_VALUES, subjects=(error.name,))
+    text = f"; the error is as large as the rounding of {' or '.join(matching)}"
+    return Diagnosis(Fault.REDUCED_PRECISION, text, matching)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 
 MESSAGE_LIMIT = 8000
 """Characters of a message. A longer traceback loses its beginning, because its end says more."""
@@ -32,7 +32,12 @@ class Refusal(Exception):  # noqa: N818 - it carries a status, which is a result
 
 
 class WrongResultError(Exception):
-    """A variant computed a wrong result, or cheated; the message names the fault."""
+    """A variant computed a wrong result, or cheated; subjects name what the fault is about, such as a tensor."""
+
+    def __init__(self, message: str, fault: Fault, *subjects: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.subjects = list(subjects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Failure:
     status: Status
     message: str
     poisoned: bool = False
+    fault: Fault | None = None
+    subjects: list[str] = field(default_factory=list)
 
 
 def describe(error: BaseException, device: torch.device) -> Failure:
@@ -57,6 +64,8 @@ def describe(error: BaseException, device: torch.device) -> Failure:
         return Failure(Status.CRASHED, f"{message}\nThe CUDA context is lost, so this process ends.", poisoned=True)
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    if isinstance(error, WrongResultError):
+        return Failure(status, message, fault=error.fault, subjects=error.subjects)
     return Failure(status, message)
 
 

@@ -18,6 +18,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from warpwatch.contract.words import Fault
+
 from .failures import WrongResultError
 from .problem import CaseData, has_overlap
 
@@ -81,7 +83,8 @@ class GuardedInputs:
             if not torch.equal(banded.buffer.view(torch.int64), before.view(torch.int64)):
                 name = next(name for name, candidate in self.data.tensors() if candidate is banded.tensor)
                 damage = _describe_damage(banded, banded.buffer != before)
-                raise WrongResultError(f"The variant writes into the memory of its input {name}: {damage}")
+                message = f"The variant writes into the memory of its input {name}: {damage}"
+                raise WrongResultError(message, Fault.OUT_OF_BOUNDS)
 
     def _place(self, tensor: Tensor, layout: Layout) -> Tensor:
         # Sparse tensors, and those whose elements share memory, keep their layout.
@@ -132,7 +135,8 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 changed = banded.buffer != _AROUND_OUTPUTS
                 changed[BAND : banded.end] = False
                 damage = _describe_damage(banded, changed)
-                raise WrongResultError(f"The variant writes outside memory that it allocated: {damage}")
+                message = f"The variant writes outside memory that it allocated: {damage}"
+                raise WrongResultError(message, Fault.OUT_OF_BOUNDS)
 
     def owns(self, tensor: Tensor) -> bool:
         """Whether the tensor lies in guarded memory."""

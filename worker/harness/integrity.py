@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpwatch.contract.words import Fault
+
 from .failures import WrongResultError
 
 _TORCH = (
@@ -137,16 +139,18 @@ def watch(guard: TamperGuard, culprit: str = "The variant", *, may_set: bool = F
                 write(before[name])
     if replaced:
         raise _tampering(culprit, replaced) from failure
-    changed = [f"{name} from {before[name]} to {after[name]}" for name in before if before[name] != after[name]]
+    changed = {name: f"{name} from {before[name]} to {after[name]}" for name in before if before[name] != after[name]}
     if changed and not may_set and (failure is None or isinstance(failure, WrongResultError)):
-        raise WrongResultError(f"{culprit} changes settings of the process: {'; '.join(changed)}") from failure
+        message = f"{culprit} changes settings of the process: {'; '.join(changed.values())}"
+        raise WrongResultError(message, Fault.CHANGED_SETTING, *changed) from failure
     if failure is not None:
         raise failure
 
 
 def _tampering(culprit: str, replaced: list[str]) -> WrongResultError:
-    names = ", ".join(sorted(replaced)[:5])
-    return WrongResultError(f"{culprit} replaces functions that measure or check it: {names}")
+    names = sorted(replaced)[:5]
+    message = f"{culprit} replaces functions that measure or check it: {', '.join(names)}"
+    return WrongResultError(message, Fault.REPLACED_FUNCTION, *names)
 
 
 def expect_plain(result: Tensor) -> None:
@@ -154,10 +158,12 @@ def expect_plain(result: Tensor) -> None:
     if type(result) not in (Tensor, torch.nn.Parameter):
         kind = type(result).__name__
         raise WrongResultError(
-            f"The variant returns a {kind} and not a plain torch.Tensor, which may be computed only when it is read"
+            f"The variant returns a {kind} and not a plain torch.Tensor, which may be computed only when it is read",
+            Fault.LAZY_RESULT,
         )
     if result.is_neg() or result.is_conj():
-        raise WrongResultError("The variant returns a lazy view, which is computed only when it is read")
+        message = "The variant returns a lazy view, which is computed only when it is read"
+        raise WrongResultError(message, Fault.LAZY_RESULT)
 
 
 def _read_settings() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.words import Fault
 
 from .compare import Expected, compare, expect, expect_alike, explain, is_right
 from .failures import WrongResultError
@@ -34,11 +35,13 @@ class Oracle:
         self._expect_alike(results)
         for name, result in results.items():
             if not is_right(result.detach(), self.expected[name]):
-                raise WrongResultError(explain(compare(name, result.detach(), self.expected[name]), result.detach()))
+                error = compare(name, result.detach(), self.expected[name])
+                raise WrongResultError(explain(error, result.detach()), Fault.WRONG_VALUES, name)
 
     def _expect_alike(self, results: dict[str, Tensor]) -> None:
         if results.keys() != self.expected.keys():
-            raise WrongResultError(f"The variant returns {len(results)} tensors, expected {len(self.expected)}")
+            message = f"The variant returns {len(results)} tensors, expected {len(self.expected)}"
+            raise WrongResultError(message, Fault.WRONG_FORM)
         for name, result in results.items():
             oracle = self.expected[name].oracle
             expect_alike(name, result, oracle.shape, self._dtypes[name], oracle.device)

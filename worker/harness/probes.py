@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import UnsupportedOperatorException
 
 from warpwatch.contract.measurement import Probe
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 
 from .compare import compare, explain, is_right
 from .failures import WrongResultError, device_works, status_of
@@ -224,7 +224,7 @@ def _opcheck_one(operator: Any, args: Any, kwargs: Any) -> list[str]:
     for test, outcome in failed.items():
         reason = " ".join(str(outcome).split())
         if _NO_FAKE not in reason and not isinstance(outcome, UnsupportedOperatorException):
-            raise WrongResultError(f"{name} fails {test}: {reason[:400]}")
+            raise WrongResultError(f"{name} fails {test}: {reason[:400]}", Fault.OPCHECK, name)
     if failed or not has_fake:
         return [f"{name} (or the operator of its gradient) has no fake kernel, so torch.compile cannot trace it"]
     return []
@@ -283,14 +283,19 @@ def _judge_special(context: ProbeContext, name: str, result: Tensor, oracle: Ten
         if is_right(result, expected):
             raise WrongResultError(
                 f"{name} is right for other inputs than the call's: the variant caches results, or searches memory for "
-                "the oracle"
+                "the oracle",
+                Fault.CACHED_RESULT,
+                name,
             )
         index = [int(i) for i in torch.unravel_index(swallowed.to(torch.uint8).reshape(-1).argmax(), swallowed.shape)]
         raise WrongResultError(
             f"The variant swallows {planted}: {name}{index} is {float(result[tuple(index)]):.6g}, expected "
-            f"{float(oracle[tuple(index)]):g}, as are {int(swallowed.sum())} of {int(not_finite.sum())} such elements"
+            f"{float(oracle[tuple(index)]):g}, as are {int(swallowed.sum())} of {int(not_finite.sum())} such elements",
+            Fault.SPECIAL_VALUES,
+            name,
         )
     judged = torch.where(oracle == expected.oracle, result.to(expected.oracle.dtype), expected.oracle)
     if not is_right(judged, expected):
         error = explain(compare(name, judged, expected), judged)
-        raise WrongResultError(f"{planted} reach elements that do not depend on them: {error}")
+        message = f"{planted} reach elements that do not depend on them: {error}"
+        raise WrongResultError(message, Fault.SPECIAL_VALUES, name)

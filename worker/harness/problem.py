@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, DeviceKind, Operator, Variant
 
 from .failures import Refusal, WrongResultError
@@ -159,10 +159,12 @@ class CaseProblem:
         if not self.backward:
             return _name_outputs(_as_tensors(returned))
         if len(returned) != len(self._gradient_names):
-            raise WrongResultError(f"The variant has {len(returned)} gradients, expected {len(self._gradient_names)}")
+            message = f"The variant has {len(returned)} gradients, expected {len(self._gradient_names)}"
+            raise WrongResultError(message, Fault.WRONG_FORM)
         for name, gradient in zip(self._gradient_names, returned, strict=True):
             if gradient is None:
-                raise WrongResultError(f"{name} is None: the backward pass does not compute it")
+                message = f"{name} is None: the backward pass does not compute it"
+                raise WrongResultError(message, Fault.MISSING_GRADIENT, name)
         return dict(zip(self._gradient_names, returned, strict=True))
 
     def run(self, data: CaseData, calls: list[Callable[[], Any]] | None = None) -> dict[str, Tensor]:
@@ -217,13 +219,16 @@ class CaseProblem:
         outputs = [y for y in _as_tensors(function(**data.inputs)) if y.dtype.is_floating_point]
         if len(outputs) != len(data.incoming):
             raise WrongResultError(
-                f"The variant returns {len(outputs)} floating-point outputs, expected {len(data.incoming)}"
+                f"The variant returns {len(outputs)} floating-point outputs, expected {len(data.incoming)}",
+                Fault.WRONG_FORM,
             )
         for (name, output), gradient in zip(_name_outputs(tuple(outputs)).items(), data.incoming, strict=True):
             if output.shape != gradient.shape:
-                raise WrongResultError(f"{name} has shape {tuple(output.shape)}, expected {tuple(gradient.shape)}")
+                message = f"{name} has shape {tuple(output.shape)}, expected {tuple(gradient.shape)}"
+                raise WrongResultError(message, Fault.WRONG_FORM, name)
             if not output.requires_grad:
-                raise WrongResultError(f"{name} carries no gradient: its backward pass is missing")
+                message = f"{name} carries no gradient: its backward pass is missing"
+                raise WrongResultError(message, Fault.MISSING_GRADIENT, name)
         leaves = [leaf for _, leaf in self._leaves(data.inputs)]
         return partial(torch.autograd.grad, outputs, leaves, data.incoming, retain_graph=True, allow_unused=True)
 
@@ -258,7 +263,7 @@ def _gradient_errors() -> Iterator[None]:
     except RuntimeError as error:
         text = str(error)
         if "returned an invalid gradient" in text or "returned an incorrect number of gradients" in text:
-            raise WrongResultError(text) from error
+            raise WrongResultError(text, Fault.WRONG_FORM) from error
         raise
 
 
@@ -281,7 +286,8 @@ def _as_tensors(value: Any) -> tuple[Tensor, ...]:
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     for item in values:
         if not isinstance(item, Tensor):
-            raise WrongResultError(f"The variant returns {type(item).__name__}, expected a tensor")
+            message = f"The variant returns {type(item).__name__}, expected a tensor"
+            raise WrongResultError(message, Fault.WRONG_FORM)
         expect_plain(item)
     return values
 

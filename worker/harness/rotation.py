@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpwatch.contract.words import Fault
+
 from .diagnosis import Decoys, explain
 from .failures import WrongResultError
 from .inputs import map_tensors, named_tensors
@@ -106,13 +108,15 @@ class Rotation:
             pristine = self._pristine(index)
             changed = self.sets[index].changed_since(pristine)
             if changed is not None:
-                raise WrongResultError(f"The variant modifies its input {changed} in timed calls")
+                message = f"The variant modifies its input {changed} in timed calls"
+                raise WrongResultError(message, Fault.MODIFIED_INPUT, changed)
             named = self.problem.results(result)
             error = explain_first(Oracle(self.problem, pristine).judge(named), named)
             if error is not None:
                 redraw, earlier = partial(self._pristine, index), self._earlier_contents(index)
-                cause = explain(self.problem, redraw, named, earlier, self._decoys)
-                raise WrongResultError(f"Wrong in timed calls: {error}{cause}")
+                diagnosis = explain(self.problem, redraw, named, earlier, self._decoys)
+                message = f"Wrong in timed calls: {error}{diagnosis.text}"
+                raise WrongResultError(message, diagnosis.fault, *diagnosis.subjects)
 
     def _refresh(self, index: int) -> None:
         self.calls[index] = self.problem.refreshed(self.calls[index], self.sets[index])

@@ -98,8 +98,12 @@ class HarnessServer:
                 raise
             self._verbs.forget()
             failure = describe(error, self._device)
-            seed = {"seed": request.seed} if request.verb == "check" else {}
-            reply = FAILURE_REPLIES[request.verb](failure.status, failure.message, **seed)
+            details: dict[str, Any] = {}
+            if request.verb in ("check", "bench"):
+                details = {"fault": failure.fault, "subjects": failure.subjects}
+            if request.verb == "check":
+                details["seed"] = request.seed
+            reply = FAILURE_REPLIES[request.verb](failure.status, failure.message, **details)
         self._write({"id": request.id, "reply": to_json(reply)})
         return failure
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from warpwatch.contract.words import Fault
+
 from .failures import WrongResultError
 from .problem import CaseProblem
 from .rotation import Rotation, no_collection, wipe
@@ -244,7 +246,8 @@ class CudaColdTimer:
         if self._wait_after_pause_ns(extra_ns) < extra_ns / 2:
             raise WrongResultError(
                 f"The variant runs work on another stream: the device works {extra_ns / 1e3:.0f} µs longer than the "
-                "timed stream"
+                "timed stream",
+                Fault.OTHER_STREAM,
             )
 
     def _wait_after_pause_ns(self, work_ns: float) -> float:
@@ -318,7 +321,8 @@ def capture(launches: list[tuple[int, Callable[[], Any]]], results: dict[int, An
         reason = str(error.__context__ or error).splitlines()[0]
         if _UNJOINED in reason:
             raise WrongResultError(
-                f"The variant leaves work on another stream that the current stream does not wait for ({reason})"
+                f"The variant leaves work on another stream that the current stream does not wait for ({reason})",
+                Fault.OTHER_STREAM,
             ) from None
         raise CaptureError(reason) from None
     return graph

@@ -6,10 +6,10 @@ from kernels._product import make_operator
 operator = make_operator("coarse", "Computes in a lower precision than that of the case.")
 
 caught_by = {
-    "bf16": "computes in bf16",
-    "f16": "computes in f16",
-    "bf16_inputs": "the rounding of bf16",
-    "half_the_terms": "y off by",
+    "bf16": "reduced_precision bf16",
+    "f16": "reduced_precision f16",
+    "bf16_inputs": "reduced_precision bf16",
+    "half_the_terms": "wrong_values y",
 }
 
 

@@ -5,7 +5,9 @@ from kernels._product import make_operator
 
 operator = make_operator("detached", "Computes in a detached C++ thread.")
 
-caught_by = {"detached": "still changes after the call has returned"}
+caught_by = {
+    "detached": "unfinished y",
+}
 
 
 @operator.variant("honest", idea="computes in C++ before it returns", native=True, devices=("cpu",))

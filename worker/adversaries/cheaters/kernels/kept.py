@@ -11,11 +11,11 @@ operator = make_operator(
 )
 
 caught_by = {
-    "by_pointer": "caches results",
-    "by_value": "caches results by value",
-    "by_value_in_place": "the same memory",
-    "by_glance": "caches results by value",
-    "if_repeated": "caches results by value",
+    "by_pointer": "cached_result",
+    "by_value": "cached_result",
+    "by_value_in_place": "shared_result y",
+    "by_glance": "cached_result",
+    "if_repeated": "cached_result",
 }
 
 KEPT = {}

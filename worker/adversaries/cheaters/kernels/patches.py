@@ -9,14 +9,14 @@ from kernels._product import make_operator
 operator = make_operator("patches", "Replaces functions that measure or check it.")
 
 caught_by = {
-    "timer": "time.perf_counter_ns",
-    "harness_timer": "harness.timer_cpu.perf_counter_ns",
-    "harness_code": "harness.timer_cpu._time",
-    "event": "torch.cuda.Event.elapsed_time",
-    "synchronize": "torch.cuda.synchronize",
-    "comparison": "torch.Tensor.double",
-    "more_threads": "the number of CPU threads",
-    "looser_precision": "float32 matmul precision",
+    "timer": "replaced_function time.perf_counter_ns",
+    "harness_timer": "replaced_function harness.timer_cpu.perf_counter_ns",
+    "harness_code": "replaced_function harness.timer_cpu._time",
+    "event": "replaced_function torch.cuda.Event.elapsed_time",
+    "synchronize": "replaced_function torch.cuda.synchronize",
+    "comparison": "replaced_function torch.Tensor.double",
+    "more_threads": "changed_setting the number of CPU threads",
+    "looser_precision": "changed_setting float32 matmul precision",
 }
 
 REAL = time.perf_counter_ns

@@ -9,9 +9,9 @@ from kernels._product import make_operator
 operator = make_operator("spies", "Searches memory for the oracle, or is right only when it is not timed.")
 
 caught_by = {
-    "searches_memory": "searches memory for the oracle",
-    "reads_frames": "searches memory for the oracle",
-    "knows_it_is_timed": "the variant detects the timer",
+    "searches_memory": "searched_memory",
+    "reads_frames": "searched_memory",
+    "knows_it_is_timed": "detected_timer",
 }
 
 

@@ -8,9 +8,9 @@ from kernels._product import make_operator
 operator = make_operator("streams", "Runs work on another stream.")
 
 caught_by = {
-    "unjoined": "another stream",
-    "detached": "stream",
-    "tf32": "the rounding of f16",
+    "unjoined": "other_stream",
+    "detached": "other_stream",
+    "tf32": "reduced_precision f16",
 }
 
 

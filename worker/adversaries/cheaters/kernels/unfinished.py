@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_map
 operator = make_operator("unfinished", "Returns before the work is done.")
 
 caught_by = {
-    "thread": "that it started",
-    "worker_thread": "still changes after the call has returned",
-    "lazy": "not a plain torch.Tensor",
-    "stale": "the variant never wrote it",
+    "thread": "unfinished",
+    "worker_thread": "unfinished y",
+    "lazy": "lazy_result",
+    "stale": "unwritten_result",
 }
 
 JOBS = SimpleQueue()

@@ -5,13 +5,13 @@ import torch
 from warpwatch import Cost, Operator, both_directions, case
 
 caught_by = {
-    "transpose_dropped": "y off by",
-    "bias_of_last_row": "grad bias off by",
-    "bias_forgotten": "y off by",
-    "accumulates_into_bias": "The variant modifies its input bias",
-    "relies_on_zeros": "guard bands",
-    "misaligned_vectors": "offset inputs",
-    "spreads_nan": "special values",
+    "transpose_dropped": "wrong_values y",
+    "bias_of_last_row": "wrong_values grad bias",
+    "bias_forgotten": "wrong_values y",
+    "accumulates_into_bias": "modified_input bias",
+    "relies_on_zeros": "probe guard bands",
+    "misaligned_vectors": "probe offset inputs",
+    "spreads_nan": "probe special values",
 }
 
 

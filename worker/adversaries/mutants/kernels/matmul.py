@@ -7,13 +7,13 @@ from warpwatch import Cost, Operator, both_directions, case
 TILE = 16
 
 caught_by = {
-    "skips_last_tile": "y off by",
-    "stale_tile": "y off by",
-    "f16_accumulator": "y off by",
-    "batch_folded": "y off by",
-    "dropped_transpose": "grad a off by",
-    "gradient_is_input": "grad b off by",
-    "gradient_is_incoming": "grad a off by",
+    "skips_last_tile": "wrong_values y",
+    "stale_tile": "wrong_values y",
+    "f16_accumulator": "wrong_values y",
+    "batch_folded": "wrong_values y",
+    "dropped_transpose": "wrong_values grad a",
+    "gradient_is_input": "wrong_values grad b",
+    "gradient_is_incoming": "wrong_values grad a",
 }
 
 

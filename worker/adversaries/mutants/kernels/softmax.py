@@ -5,11 +5,11 @@ import torch
 from warpwatch import Cost, Operator, both_directions, case
 
 caught_by = {
-    "wrong_mask_edge": "y off by",
-    "nan_swallowed": "special values",
-    "input_mutated": "The variant modifies its input x",
-    "no_maximum": "y off by",
-    "one_row_short": "y off by",
+    "wrong_mask_edge": "wrong_values y",
+    "nan_swallowed": "probe special values",
+    "input_mutated": "modified_input x",
+    "no_maximum": "wrong_values y",
+    "one_row_short": "wrong_values y",
 }
 
 

@@ -9,14 +9,14 @@ RIGHT, SHORT_HALO, UNWRITTEN, PAST_END, NO_STRIDES, SMALL_SCRATCH, READS_PAST_EN
 """Numbered as in csrc/stencil/stencil.cpp."""
 
 caught_by = {
-    "short_halo": "y off by",
-    "uninitialised_output": "y off by",
-    "writes_past_end": "guard bands",
-    "ignores_strides": "strided inputs",
-    "reads_past_end": "guard bands",
-    "wrong_fake": "opcheck",
-    "wrong_schema": "opcheck",
-    "scratch_too_small": "heap-buffer-overflow",
+    "short_halo": "wrong_values y",
+    "uninitialised_output": "wrong_values y",
+    "writes_past_end": "probe guard bands",
+    "ignores_strides": "probe strided inputs",
+    "reads_past_end": "probe guard bands",
+    "wrong_fake": "probe opcheck",
+    "wrong_schema": "probe opcheck",
+    "scratch_too_small": "sanitizer",
 }
 sanitize = {"scratch_too_small": "address"}
 

@@ -6,7 +6,10 @@ from warpwatch import Cost, Operator, case
 
 RIGHT, FAULTY = 0, 1
 
-caught_by = {"lost_updates": "y off by", "missing_barrier": "racecheck"}
+caught_by = {
+    "lost_updates": "wrong_values y",
+    "missing_barrier": "sanitizer",
+}
 sanitize = {"missing_barrier": "racecheck"}
 
 operator = Operator(
