@@ -6,10 +6,10 @@ Like a comparison of two commits, every round uses two fresh processes that are 
 A B B A (B A A B in every other round; eight times over on a CPU). It measures identical code, and the same code with a
 known slow-down: a wait on a GPU, and a repeated share of the work on a CPU.
 
-A comparison is drawn from twelve of the rounds without replacement. As in the service, an unsure one is drawn again
-from 36 rounds if there are so many (`--rounds 48`). For identical code the roles of the two processes are drawn too.
-The printed comparisons share rounds, so their rates are estimates from this many rounds and not from independent
-trials.
+A comparison is drawn from at most twelve of the rounds without replacement, and ends early by the service's own rule.
+As in the service, an unsure one is drawn again from 36 rounds if there are so many (`--rounds 48`). For identical code
+the roles of the two processes are drawn too. The printed comparisons share rounds, so their rates are estimates from
+this many rounds and not from independent trials.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, FreshProcess, fresh_processes, open_verbs, serve
 from warpwatch.contract.messages import Request
+from warpwatch.contract.rounds import LOOKS, StopRule
 from warpwatch.server.verdicts.paired import decide
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
 from warpwatch.worker.comparison import middle, turns_of, typical
 
 OPERATORS = {"cuda": "calibrated", "cpu": "product"}
@@ -105,26 +106,32 @@ def _slow_down(share: float, plain: float) -> dict[str, str]:
     return {"CALIBRATED_EXTRA_SHARE": str(share), "CALIBRATED_EXTRA_NS": str(round(plain * share))}
 
 
-def verdicts(pairs: Pairs, count: int, suspected: float, device_kind: str, may_swap: bool) -> Counter[str]:
-    """The decisions of `count` comparisons drawn from the rounds.
+def verdicts(
+    pairs: Pairs, count: int, suspected: float, device_kind: str, may_swap: bool
+) -> tuple[Counter[str], float]:
+    """The decisions of `count` comparisons drawn from the rounds, and how many rounds one took on average.
 
     suspected: the ratio that each comparison tests. An unsure one is drawn again with more rounds if there are so many.
     """
-    draw, decisions = random.Random(0), Counter[str]()
+    draw, decisions, taken = random.Random(0), Counter[str](), 0
+    thresholds, rule = thresholds_of(device_kind), stop_rule(device_kind, is_suspected=True)
 
-    def decision(rounds: int) -> str:
+    def decision(rounds: int, rule: StopRule | None) -> str:
+        nonlocal taken
         drawn = draw.sample(pairs, rounds)
         if may_swap:
             drawn = [pair if draw.random() < 0.5 else pair[::-1] for pair in drawn]
-        base_ns, head_ns = [base for base, _ in drawn], [head for _, head in drawn]
+        ratios = [head / base for base, head in drawn]
+        ends = next((count for count in LOOKS if rule and rule.is_met(ratios[:count])), rounds)
+        taken += ends
+        base_ns, head_ns = [base for base, _ in drawn[:ends]], [head for _, head in drawn[:ends]]
         return decide(base_ns, head_ns, "slower", suspected, device_kind).decision
 
-    thresholds = thresholds_of(device_kind)
     for _ in range(count):
-        first = decision(thresholds.rounds)
+        first = decision(thresholds.rounds, rule)
         may_repeat = first == "unsure" and len(pairs) >= thresholds.more_rounds
-        decisions[decision(thresholds.more_rounds) if may_repeat else first] += 1
-    return decisions
+        decisions[decision(thresholds.more_rounds, None) if may_repeat else first] += 1
+    return decisions, taken / count
 
 
 def describe(case: str, device_kind: str, change: float, same: Pairs, changed: Pairs) -> str:
@@ -133,12 +140,13 @@ def describe(case: str, device_kind: str, change: float, same: Pairs, changed: P
         name: sorted(head / base for base, head in pairs) for name, pairs in (("same", same), ("changed", changed))
     }
     spread = {name: f"{median(rows):.4f} ({rows[0]:.4f} … {rows[-1]:.4f})" for name, rows in ratios.items()}
-    false = verdicts(same, IDENTICAL, factor, device_kind, may_swap=True)
-    true = verdicts(changed, CHANGED, factor, device_kind, may_swap=False)
+    false, false_rounds = verdicts(same, IDENTICAL, factor, device_kind, may_swap=True)
+    true, true_rounds = verdicts(changed, CHANGED, factor, device_kind, may_swap=False)
     return (
         f"{case}: {median(base for base, _ in same) / 1e3:.2f} µs; "
         f"ratio of identical code {spread['same']}, of +{change:g} % {spread['changed']}\n"
-        f"  identical: {dict(false)} of {IDENTICAL}; changed: {dict(true)} of {CHANGED}"
+        f"  identical: {dict(false)} of {IDENTICAL} in {false_rounds:.1f} rounds on average; "
+        f"changed: {dict(true)} of {CHANGED} in {true_rounds:.1f}"
     )
 
 
@@ -149,12 +157,17 @@ def main() -> None:
     parser.add_argument("--change", type=float, default=2.0, help="percent by which the slower variant is slower")
     parser.add_argument("--cases", nargs="*", help="default: all")
     parser.add_argument("--output", type=Path, help="write both times of every round to this file, as JSON")
+    parser.add_argument("--read", type=Path, help="draw from the rounds in this file instead of measuring")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(torch.device(arguments.device))
         return
     rounds, kind = {}, torch.device(arguments.device).type
+    if arguments.read:
+        for case, measured in json.loads(arguments.read.read_text())["rounds"].items():
+            print(describe(case, kind, arguments.change, measured["identical"], measured["changed"]))
+        return
     for case in arguments.cases or CASES[kind]:
         slow_down = calibrate(arguments.device, case, arguments.change)
         same, changed = measure(arguments.device, case, arguments.rounds, **slow_down)

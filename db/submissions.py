@@ -99,7 +99,7 @@ def may_repeat(s: Session, submission_id: int) -> bool:
 def repeat(s: Session, job_id: int, pairs: list[tuple[str, str]], rounds: int) -> None:
     """Adds a comparison like an ended one to its submission: of these pairs alone, in so many rounds."""
     job = _lock_job(s, job_id)
-    spec = replace(job.spec, pairs=pairs, rounds=rounds)
+    spec = replace(job.spec, pairs=pairs, rounds=rounds, stop=None)
     new = NewJob(job.kind, job.commit_id, job.operator_id, job.device_id, spec, job.base_commit_id)
     _add_jobs(s, job.submission_id, [new], job.priority)
     announce(s, "state", submission_id=job.submission_id)

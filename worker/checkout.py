@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,9 +61,18 @@ class Host:
         return greeted(self.launch_child(root, project, reporter, sanitizer))
 
     def launch_child(
-        self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None
+        self,
+        root: Path,
+        project: Project,
+        reporter: Reporter,
+        sanitizer: Sanitizer | None = None,
+        *,
+        hold: bool = False,
     ) -> Child:
-        """A child that is still starting; it must be `greeted` before it is asked anything."""
+        """A child that is still starting; it must be `greeted` before it is asked anything.
+
+        hold: it must be released before that.
+        """
         spec = ChildSpec(
             root,
             self.device,
@@ -73,6 +83,7 @@ class Host:
             project.interpreter,
             self.bootstrap,
             sanitizer,
+            hold,
         )
         confinement = self.confinement()
         if sanitizer is not None:
@@ -104,6 +115,7 @@ class Checkout:
         self._catalogues: dict[str | None, Catalogue] = {}
         self._child: Child | None = None
         self._starting: Child | None = None
+        self._spares: deque[Child] = deque()
         self._sanitizer: Sanitizer | None = None
         self._load_together = True
         self._ran: set[str] = set()
@@ -173,11 +185,21 @@ class Checkout:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environment
 
-    def renew_child(self, reporter: Reporter) -> None:
+    def renew_child(self, reporter: Reporter, ahead: int = 0) -> None:
         """Replaces the child by a fresh one, without waiting for it, so that several commits' children can start at
-        once."""
+        once.
+
+        ahead: how many more children import torch meanwhile, for the next calls. None of them opens the device.
+        """
         self.drop_child()
-        self._starting = self.host.launch_child(self.root, self.project, reporter)
+        while len(self._spares) <= ahead:
+            self._spares.append(self.host.launch_child(self.root, self.project, reporter, hold=True))
+        self._starting = self._spares.popleft()
+        self._starting.release()
+
+    def drop_spares(self) -> None:
+        while self._spares:
+            self._spares.pop().close()
 
     def drop_child(self) -> None:
         for child in (self._child, self._starting):
@@ -187,7 +209,8 @@ class Checkout:
         self._ran.clear()
 
     def close(self) -> None:
-        """Kills the child and removes the worktree."""
+        """Kills the children and removes the worktree."""
+        self.drop_spares()
         self.drop_child()
         self._stack.close()
 

@@ -64,7 +64,8 @@ class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a r
 class ChildSpec:
     """What a child is started with.
 
-    root is the worktree, operators and native are folders in it, cache holds builds.
+    root is the worktree, operators and native are folders in it, cache holds builds. hold: the child imports torch and
+    does not open its device before it is released.
     """
 
     root: Path
@@ -76,6 +77,7 @@ class ChildSpec:
     interpreter: str | None = None
     bootstrap: Path = BOOTSTRAP
     sanitizer: Sanitizer | None = None
+    hold: bool = False
 
     def command(self) -> list[str]:
         interpreter = shutil.which(self.interpreter) if self.interpreter else sys.executable
@@ -95,7 +97,7 @@ class ChildSpec:
         if self.sanitizer is not None:
             options["sanitize"] = self.sanitizer.name
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        return [interpreter, "-P", str(self.bootstrap), *words]
+        return [interpreter, "-P", str(self.bootstrap), *words, *(["--hold"] if self.hold else [])]
 
 
 class Child:
@@ -143,6 +145,12 @@ class Child:
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    def release(self) -> None:
+        """Lets a child that is held open its device."""
+        with contextlib.suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(b"\n")
 
     def wait_ready(self) -> None:
         """Returns once the child greets; CannotRunError when it says that it cannot work."""

@@ -7,9 +7,10 @@ from pathlib import Path
 from statistics import mean
 
 from warpwatch.contract.catalogue import Catalogue
-from warpwatch.contract.measurement import METRICS, PROTOCOL, ROUNDS
+from warpwatch.contract.measurement import METRICS, PROTOCOL
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import BUDGET_NS, JobRequest
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools
@@ -135,6 +136,7 @@ class _Rounds:
         self._reporter = reporter
         self._rounds = max(MIN_ROUNDS, request.spec.rounds or ROUNDS)
         self._budget_ns = request.spec.budget_ns or BUDGET_NS
+        self._stop = request.spec.stop
         metric = METRICS[head.checkout.host.kind][0]
         self._comparisons = {
             (variant, case): Comparison(variant, case, metric, PROTOCOL, Status.OK, "")
@@ -142,13 +144,15 @@ class _Rounds:
         }
 
     def run(self, outcome: Outcome) -> Outcome:
-        for index in range(self._rounds):
-            self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
+        try:
+            for index in range(self._rounds):
+                if not self._undecided():
+                    break
+                self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
+                self._take_round(index)
+        finally:
             for side in (self._base, self._head):
-                side.checkout.renew_child(self._reporter)
-            for pair, comparison in self._comparisons.items():
-                if comparison.status is Status.OK:
-                    self._comparisons[pair] = self._round(comparison, index)
+                side.checkout.drop_spares()
         profiles: dict[str, list[Finding]] = {"base": [], "head": []}
         for (variant, case), comparison in self._comparisons.items():
             self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
@@ -163,6 +167,31 @@ class _Rounds:
             findings=profiles["head"],
             base_findings=profiles["base"],
         )
+
+    def _take_round(self, index: int) -> None:
+        """One more round of every pair that needs it, in fresh children."""
+        for side in (self._base, self._head):
+            side.checkout.renew_child(self._reporter, self._children_ahead(index))
+        for pair in self._undecided():
+            self._comparisons[pair] = self._round(self._comparisons[pair], index)
+
+    def _children_ahead(self, index: int) -> int:
+        """How many children of each side start while round `index` is measured, for the rounds that surely follow.
+
+        None on a CPU, where they would take the time of those that are measured.
+        """
+        if self._head.checkout.host.kind != "cuda":
+            return 0
+        certain = self._stop.earliest if self._stop and index < self._stop.earliest else index + 2
+        return min(certain, self._rounds) - index - 1
+
+    def _undecided(self) -> list[tuple[str, str]]:
+        """The pairs that need another round: those that have not failed, and whose rounds do not decide yet."""
+        return [
+            pair
+            for pair, comparison in self._comparisons.items()
+            if comparison.status is Status.OK and not (self._stop and self._stop.is_met(comparison.ratios))
+        ]
 
     def _round(self, comparison: Comparison, index: int) -> Comparison:
         """One more round of a pair; the first failure ends the comparison."""

@@ -24,6 +24,7 @@ from warpwatch.server.intake.catalogue import OperatorSelection, select_operator
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.threads.callbacks import tell_pending
+from warpwatch.server.verdicts.thresholds import stop_rule
 from warpwatch.settings import Settings
 
 MAX_JOBS = 20_000
@@ -238,4 +239,5 @@ def job_spec(
         pairs=[(variant, case) for case in catalogued.cases for variant in catalogued.variants]
         if is_compare and catalogued
         else None,
+        stop=stop_rule(device.kind, is_suspected=False) if is_compare else None,
     )

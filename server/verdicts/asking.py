@@ -7,7 +7,7 @@ from warpwatch.contract.words import Answer, Cause, JobKind, JobState, Purpose
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.server.verdicts.context import CONFIRMING, RegressionContext
 from warpwatch.server.verdicts.steps import AskTrial
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
 from warpwatch.server.verdicts.trials import severity
 
 CONFIRM_PRIORITY = -1
@@ -29,13 +29,13 @@ def ask(
     rounds: of a comparison; by default the usual number for the kind of device.
     """
     by_code = context.regression.cause == Cause.CODE and purpose in CONFIRMING
-    usual_rounds = thresholds_of(context.regression.device_kind).rounds
+    kind = context.regression.device_kind
     return AskTrial(
         purpose=purpose,
         kind=JobKind.CHECK if context.is_broken else JobKind.COMPARE,
         base_sha=ends[0],
         head_sha=ends[1],
-        spec=check_spec(members) if context.is_broken else compare_spec(members, rounds or usual_rounds),
+        spec=check_spec(members) if context.is_broken else compare_spec(members, rounds, kind),
         priority=CODE_PRIORITY if by_code else CONFIRM_PRIORITY,
     )
 
@@ -56,10 +56,17 @@ def is_plain(members: list[MemberRow], device_kind: str) -> bool:
     return bool(members) and all(severity(member.ratio) >= least for member in members)
 
 
-def compare_spec(members: list[MemberRow], rounds: int) -> JobSpec:
-    """The job specification of a comparison of these series, the most changed one first."""
+def compare_spec(members: list[MemberRow], rounds: int | None, device_kind: str) -> JobSpec:
+    """The job specification of a comparison of these series, the most changed one first.
+
+    A retry takes all of its rounds: the usual number of them was not enough to decide.
+    """
+    usual = thresholds_of(device_kind).rounds
+    rounds = rounds or usual
     worst_first = sorted(members, key=lambda member: severity(member.ratio or member.suspected_ratio), reverse=True)
-    return JobSpec(pairs=[(member.variant, member.case) for member in worst_first], rounds=rounds)
+    pairs = [(member.variant, member.case) for member in worst_first]
+    stop = stop_rule(device_kind, is_suspected=True) if rounds <= usual else None
+    return JobSpec(pairs=pairs, rounds=rounds, stop=stop)
 
 
 def check_spec(members: list[MemberRow]) -> JobSpec:

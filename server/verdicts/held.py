@@ -8,8 +8,8 @@ from math import exp, log, sqrt
 from statistics import NormalDist, median
 from typing import Literal
 
+from warpwatch.contract.rounds import ROUNDS, early_ratio, median_interval
 from warpwatch.server.verdicts.noise import NORMAL_MAD
-from warpwatch.server.verdicts.paired import median_interval
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 PairOutcome = Literal["slower", "faster", "same", "unsure"]
@@ -43,10 +43,13 @@ def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_ki
     least = thresholds.confirm_ratio
     strict = _strict_interval(ratios, (1 - thresholds.confidence) / max(among, 1))
     is_large = abs(median(head_ns) - median(base_ns)) >= thresholds.least_ns
+    low, high = min(usual[0], strict[0]), max(usual[1], strict[1])
+    # Rounds that ended early did so beyond this boundary, which holds off false changes of many pairs as well.
+    is_early, bound = len(ratios) < ROUNDS, early_ratio(least, len(ratios))
     outcome: PairOutcome = "same"
-    if is_large and min(usual[0], strict[0]) > least:
+    if is_large and (low > least or (is_early and usual[0] > bound)):
         outcome = "slower"
-    elif is_large and max(usual[1], strict[1]) < 1 / least:
+    elif is_large and (high < 1 / least or (is_early and usual[1] < 1 / bound)):
         outcome = "faster"
     elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
         outcome = "unsure"

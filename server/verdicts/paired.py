@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 from statistics import median
 from typing import Literal
 
+from warpwatch.contract.rounds import early_ratio, interval_of_rounds
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 TimeDirection = Literal["slower", "faster"]
 Decision = Literal["confirmed", "dismissed", "unsure"]
+
+_FEWEST_TO_EXCLUDE = 6
+"""Rounds whose interval holds the median often enough to exclude a suspected ratio that is larger than they show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,40 +36,24 @@ def decide(
 ) -> Decided:
     """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
 
-    confirmed: the whole interval of the ratio lies beyond the confirm ratio in the suspected direction. dismissed: the
-    whole interval stays below it, or it holds 1 and not the suspected ratio. unsure: anything else, too few rounds
-    included.
+    confirmed: the whole interval of the ratio lies beyond the confirm ratio in the suspected direction, and the farther
+    beyond it the fewer the rounds. dismissed: the whole interval stays below it, or it holds 1 and not the suspected
+    ratio. unsure: anything else, fewer than three rounds included.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     thresholds = thresholds_of(device_kind)
-    interval = median_interval(ratios, thresholds.confidence)
+    interval = interval_of_rounds(ratios, thresholds.confidence)
     if interval is None:
         return Decided("unsure")
     ratio, (low, high) = median(ratios), interval
     nearest, farthest, suspected = (
         (low, high, suspected_ratio) if direction == "slower" else (1 / high, 1 / low, 1 / suspected_ratio)
     )
-    least = thresholds.confirm_ratio
+    least = early_ratio(thresholds.confirm_ratio, len(ratios))
     if nearest > least:
         decision: Decision = "confirmed"
-    elif farthest < least or (nearest <= 1 and farthest < suspected):
+    elif farthest < least or (len(ratios) >= _FEWEST_TO_EXCLUDE and nearest <= 1 and farthest < suspected):
         decision = "dismissed"
     else:
         decision = "unsure"
     return Decided(decision, ratio, low, high)
-
-
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """The interval between two order statistics that holds the true median at least so often, whatever the
-    distribution.
-
-    None when there are too few values for any such interval (fewer than 6 at 95 %).
-    """
-    ordered, count = sorted(values), len(values)
-    below, outside = 0, 0.0
-    while True:
-        outside += 2 * comb(count, below) / 2**count
-        if outside > 1 - confidence or 2 * below >= count:
-            break
-        below += 1
-    return (ordered[below - 1], ordered[count - below]) if below else None

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from warpwatch.contract.rounds import ROUNDS, StopRule
+
 DeviceKind = Literal["cuda", "cpu"]
 
 
@@ -105,7 +107,17 @@ class Thresholds:
         metadata=_documented("ns", "Least absolute change of a comparison that somebody asked for.")
     )
     confidence: float = field(metadata=_documented("probability", "Confidence of the interval of a median ratio."))
-    rounds: int = field(metadata=_documented("rounds", "Rounds of a comparison."))
+    rounds: int = field(
+        metadata=_documented("rounds", "Rounds of a comparison, which ends earlier when fewer of them decide.")
+    )
+    earliest: int = field(
+        metadata=_documented("rounds", "Rounds before which a comparison that tests a suspicion does not end.")
+    )
+    earliest_unsuspected: int = field(
+        metadata=_documented(
+            "rounds", "The same where nothing is suspected: a change among many pairs must not appear by chance."
+        )
+    )
     more_rounds: int = field(
         metadata=_documented(
             "rounds", "Rounds of the second try after an unsure answer; its interval is about half as wide."
@@ -127,7 +139,9 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         same_ratio=1.02,
         least_ns=50.0,
         confidence=0.95,
-        rounds=12,
+        rounds=ROUNDS,
+        earliest=3,
+        earliest_unsuspected=6,
         more_rounds=36,
         few_rounds=6,
     ),
@@ -143,7 +157,9 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         same_ratio=1.05,
         least_ns=50.0,
         confidence=0.95,
-        rounds=12,
+        rounds=ROUNDS,
+        earliest=3,
+        earliest_unsuspected=6,
         more_rounds=36,
         few_rounds=6,
     ),
@@ -156,6 +172,13 @@ def thresholds_of(device_kind: str) -> Thresholds:
         if kind == device_kind:
             return thresholds
     raise ValueError(f"device kind {device_kind!r} has no thresholds; use one of {', '.join(THRESHOLDS)}")
+
+
+def stop_rule(device_kind: str, is_suspected: bool) -> StopRule:
+    """When a comparison on such a device ends early. is_suspected: it tests a suspicion about few series."""
+    thresholds = thresholds_of(device_kind)
+    earliest = thresholds.earliest if is_suspected else thresholds.earliest_unsuspected
+    return StopRule(earliest, thresholds.confirm_ratio)
 
 
 def list_thresholds() -> list[ThresholdRow]:

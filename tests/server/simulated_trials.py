@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from warpwatch.contract.measurement import ROUNDS
+from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.words import Answer, Cause, ChangeDirection, Reason, Status, Verdict
 from warpwatch.db.reads.judging import (
     MemberRow,

@@ -15,7 +15,7 @@ from tests.rewording import Switch
 from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry
-from warpwatch.contract.measurement import ROUNDS
+from warpwatch.contract.environment import Environment
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
@@ -142,20 +142,32 @@ def test_bench_and_profile(repository: Repository, good: str, tools: Tools, tmp_
         assert json.load(trace)["traceEvents"]
 
 
-def test_a_comparison_is_paired_and_profiled(
-    repository: Repository, good: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_children_of_later_rounds_start_ahead_and_open_no_device(
+    repository: Repository, good: str, tools: Tools, diary: Diary
 ) -> None:
-    assert ROUNDS >= 12
-    # Every round starts two processes; three rounds show as much of how they are put together.
-    monkeypatch.setattr(comparison, "ROUNDS", 3)
-    monkeypatch.setattr(comparison, "MIN_ROUNDS", 3)
+    (checkout,) = tools.checkouts(str(repository.path), [good], diary)
+    first = checkout.environment(diary)
+    checkout.renew_child(diary, ahead=2)
+    assert len(checkout._spares) == 2
+    spare = checkout._spares[0]
+    # A child that is held answers nothing, not even that it is ready.
+    assert spare._replies.take() is None
+    checkout.renew_child(diary)
+    assert (checkout._starting, len(checkout._spares)) == (spare, 1)
+    assert checkout.ask(Environment, "environment", 60, diary) == first
+    last = checkout._spares[0]
+    checkout.drop_spares()
+    assert not last.alive
+
+
+def test_a_comparison_is_paired_and_profiled(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
     slower = probes.OPERATOR.replace(
         "def ok(x):\n    return x * 2", "def ok(x):\n    for _ in range(30):\n        y = x * 2\n    return y"
     )
     assert slower != probes.OPERATOR
     head = repository.commit("slower", {"kernels/probe.py": slower})
     pairs = [["ok", CASES[0]], ["wrong", CASES[0]], ["segfault", CASES[0]], ["gone", CASES[0]]]
-    compare = replace(order(repository, head, "compare", pairs=pairs), base_sha=good)
+    compare = replace(order(repository, head, "compare", pairs=pairs, stop={"earliest": 3, "ratio": 1.02}), base_sha=good)
     outcome = run(compare, tools, tmp_path)
     by_variant = {found.variant: found for found in outcome.comparisons}
     assert {name: str(found.status) for name, found in by_variant.items()} == {

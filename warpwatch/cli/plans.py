@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.spec import PLAN_LIMITS, JobSpec, KnownNames, ProfilePlan
 from warpwatch.contract.words import JobKind
 
@@ -14,6 +15,7 @@ HELP = "Calls a profile skips, warms up with and records, and how often: WAIT,WA
 SANITIZE_HELP = "Check under memcheck, racecheck or initcheck (GPU) or address (CPU, native code)."
 COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
 BUDGET_HELP = "Milliseconds to spend on timing one variant on one case."
+STOP_HELP = "End a comparison early: EARLIEST,RATIO, such as 3,1.005; by default it takes all rounds."
 KNOWN_HELP = "Variants that an earlier commit had: they get the status of a commit that does not load."
 
 
@@ -29,6 +31,18 @@ def profile_plan(words: str | None, counters: bool) -> ProfilePlan:
         )
     plan: dict[str, Any] = {name: int(number) for name, number in zip(PLAN_LIMITS, numbers, strict=False)}
     return replace(ProfilePlan(counters=counters), **plan)
+
+
+def stop_rule(words: str | None) -> StopRule | None:
+    """The rule of --stop; typer.BadParameter when `words` are none."""
+    if words is None:
+        return None
+    earliest, _, ratio = words.partition(",")
+    try:
+        return StopRule(int(earliest), float(ratio))
+    except ValueError as error:
+        message = f"{words!r} is no rule: {error}; give rounds and a ratio such as 3,1.005"
+        raise typer.BadParameter(message, param_hint="--stop") from None
 
 
 def split(values: list[str], separator: str | None = ",") -> list[str]:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from warpwatch import __version__, git
 from warpwatch.cli import app, plans
-from warpwatch.contract.measurement import ROUNDS
+from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import JobKind
 from warpwatch.project import ProjectError
@@ -60,7 +60,7 @@ class RunRequest:
             spec = replace(spec, profile=USUAL_PLAN)
         if kind == JobKind.COMPARE:
             return replace(spec, pairs=plans.pairs_of(spec))
-        return replace(spec, rounds=None, pairs=None)
+        return replace(spec, rounds=None, stop=None, pairs=None)
 
 
 @app.command()
@@ -85,6 +85,7 @@ def run(
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
     base: str | None = typer.Option(None, help="The commit that kind compare measures beside each of the others."),
     rounds: int | None = typer.Option(None, min=1, help=f"Paired rounds of a comparison; {ROUNDS} by default."),
+    stop: str | None = typer.Option(None, help=plans.STOP_HELP),
     pairs: list[str] = typer.Option(
         [], help="VARIANT:CASE to compare, separated by blanks; by default --variants on --cases."
     ),
@@ -103,6 +104,7 @@ def run(
         seed=seed,
         budget_ns=plans.budget_ns(budget_ms),
         rounds=rounds,
+        stop=plans.stop_rule(stop),
         pairs=plans.parse_pairs(pairs) or None,
         profile=plans.profile_plan(profile, counters),
         sanitize=sanitize,

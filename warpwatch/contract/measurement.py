@@ -12,8 +12,6 @@ METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "c
 """Metrics per kind of device, all in nanoseconds. Verdicts use the first one."""
 SETUP = "setup"
 """Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
-ROUNDS = 12
-"""Paired rounds of a comparison that names no number: with fewer a small change cannot be told from noise."""
 LONGEST_NS = 86_400e9
 """A day: no single call takes longer."""
 

@@ -53,6 +53,11 @@ class Comparison:
         if len(self.base_ns) != len(self.head_ns):
             raise ValueError("base_ns, head_ns: expected as many rounds of the base as of the head")
 
+    @property
+    def ratios(self) -> list[float]:
+        """Head over base of every round."""
+        return [head / base for base, head in zip(self.base_ns, self.head_ns, strict=True)]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

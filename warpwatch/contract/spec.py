@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.words import JobKind
 
 BUDGET_NS = 1_000_000_000
@@ -47,9 +48,9 @@ class JobSpec:
     """What a job measures besides its kind, commit, operator and device.
 
     suite: "quick" | "full" …; cases, by key, replace it. variants, cases: None means all. case_limit: how many of the
-    suite's cases, None means all. budget_ns: time for one variant on one case, None means BUDGET_NS. rounds, pairs
-    (variant, case): of a comparison; rounds None means contract.measurement.ROUNDS. sanitize: a name of
-    worker.sanitizers.TOOLS, for checks. known: see KnownNames; it asks for nothing.
+    suite's cases, None means all. budget_ns: time for one variant on one case, None means BUDGET_NS. rounds, stop,
+    pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all of them.
+    sanitize: a name of worker.sanitizers.TOOLS, for checks. known: see KnownNames; it asks for nothing.
     """
 
     suite: str = "quick"
@@ -59,6 +60,7 @@ class JobSpec:
     seed: int = 0
     budget_ns: int | None = None
     rounds: int | None = None
+    stop: StopRule | None = None
     pairs: list[tuple[str, str]] | None = None
     profile: ProfilePlan = USUAL_PLAN
     sanitize: str | None = None
@@ -94,7 +96,15 @@ class JobSpec:
     def of_cell(self, variant: str, case: str) -> JobSpec:
         """The same for one variant on one case."""
         return replace(
-            self, suite="quick", variants=[variant], cases=[case], case_limit=None, pairs=None, rounds=None, known=None
+            self,
+            suite="quick",
+            variants=[variant],
+            cases=[case],
+            case_limit=None,
+            pairs=None,
+            rounds=None,
+            stop=None,
+            known=None,
         )
 
     def to_command(
@@ -140,6 +150,7 @@ class JobSpec:
         words += ["--case-limit", str(self.case_limit or 0)] if self.case_limit != usual else []
         if kind == JobKind.COMPARE:
             words += ["--rounds", str(self.rounds)] if self.rounds is not None else []
+            words += ["--stop", f"{self.stop.earliest},{self.stop.ratio:g}"] if self.stop is not None else []
             words += [word for variant, case in self.pairs or () for word in ("--pairs", f"{variant}:{case}")]
         if self.known is not None:
             words += [word for variant in self.known.variants for word in ("--known-variants", variant)]

@@ -31,6 +31,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, required=True, help="folder that keeps builds")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 means one per core")
     parser.add_argument("--sanitize", default="", help="sanitizer that this process runs under")
+    parser.add_argument("--hold", action="store_true", help="wait for an empty line before the device is opened")
     parser.add_argument(
         "--count", nargs=4, metavar=("OPERATOR", "VARIANT", "CASE", "SEED"), help="call once for ncu, and exit"
     )
@@ -107,7 +108,11 @@ def main() -> int:
     # Compilers and other programs started from here run without a sanitizer's runtime.
     os.environ.pop("LD_PRELOAD", None)
     try:
-        server = load_harness(arguments).HarnessServer(arguments, requests, replies)
+        harness = load_harness(arguments)
+        if arguments.hold:
+            # Opening a GPU disturbs the processes that are timed on it; importing torch on idle cores does not.
+            requests.readline()
+        server = harness.HarnessServer(arguments, requests, replies)
     except Exception as error:  # noqa: BLE001 - any error at start-up must reach the parent as one line.
         message = f"{sys.executable}: {type(error).__name__}: {error}"
         replies.write(json.dumps({"event": "fatal", "message": message}) + "\n")

@@ -1,0 +1,82 @@
+"""A comparison that may end early finds as many changes, and no more false ones, than one that takes all rounds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.server.test_held_rounds import rounds
+from warpwatch.contract.rounds import LOOKS, ROUNDS, StopRule, early_ratio
+from warpwatch.server.verdicts.held import classify_pairs
+from warpwatch.server.verdicts.paired import decide
+from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
+
+COMPARISONS = 4000
+
+
+def take(rng: random.Random, ratio: float, noise: float, rule: StopRule) -> tuple[list[float], list[float]]:
+    """The rounds of a comparison that ends by the rule, as the worker takes them."""
+    base_ns, head_ns = rounds(rng, ratio, noise)
+    for count in LOOKS:
+        if rule.is_met([head / base for base, head in zip(base_ns[:count], head_ns[:count], strict=True)]):
+            return base_ns[:count], head_ns[:count]
+    return base_ns, head_ns
+
+
+def decisions(kind: str, ratio: float, noise: float, suspected: float) -> tuple[Counter[str], float]:
+    """(decisions of many comparisons, mean of their rounds); an unsure one is taken again, as the judge does."""
+    rng, rule, counts, taken = random.Random(f"{kind} {ratio}"), stop_rule(kind, is_suspected=True), Counter[str](), 0
+    for _ in range(COMPARISONS):
+        pair = take(rng, ratio, noise, rule)
+        taken += len(pair[0])
+        decision = decide(*pair, "slower", suspected, kind).decision
+        if decision == "unsure":
+            more = rounds(rng, ratio, noise, count=thresholds_of(kind).more_rounds)
+            decision = decide(*more, "slower", suspected, kind).decision
+        counts[decision] += 1
+    return counts, taken / COMPARISONS
+
+
+@pytest.mark.parametrize(("kind", "noise", "suspected"), [("cuda", 0.003, 1.02), ("cpu", 0.02, 1.05)])
+def test_identical_code_is_confirmed_once_in_a_thousand_at_most(kind: str, noise: float, suspected: float) -> None:
+    counts, _ = decisions(kind, 1.0, noise, suspected)
+    assert counts["confirmed"] <= COMPARISONS / 1000, counts
+
+
+@pytest.mark.parametrize(("kind", "noise", "ratio"), [("cuda", 0.003, 1.02), ("cpu", 0.02, 1.05)])
+def test_changes_are_confirmed_as_often_as_by_all_rounds(kind: str, noise: float, ratio: float) -> None:
+    counts, _ = decisions(kind, ratio, noise, ratio)
+    assert counts["confirmed"] >= 0.95 * COMPARISONS, counts
+
+
+@pytest.mark.parametrize(("kind", "ratio", "noise"), [("cuda", 1.05, 0.003), ("cpu", 1.3, 0.02), ("cuda", 1.0, 0.001)])
+def test_what_is_plain_takes_few_rounds(kind: str, ratio: float, noise: float) -> None:
+    _, mean_rounds = decisions(kind, ratio, noise, 1.05)
+    assert mean_rounds < ROUNDS / 2
+
+
+@pytest.mark.parametrize(("kind", "noise"), [("cuda", 0.005), ("cpu", 0.03)])
+def test_many_pairs_that_may_end_early_raise_no_alarm(kind: str, noise: float) -> None:
+    rng, rule, pairs, submissions = random.Random(kind), stop_rule(kind, is_suspected=False), 100, 100
+    alarms = sum(
+        any(
+            classify_pairs(*take(rng, 1.0, noise, rule), kind, pairs).outcome in ("slower", "faster")
+            for _ in range(pairs)
+        )
+        for _ in range(submissions)
+    )
+    assert alarms / submissions <= 0.05, f"{alarms} of {submissions} submissions of {pairs} pairs"
+
+
+def test_the_boundary_is_wide_at_first_and_ends_at_the_threshold() -> None:
+    bounds = [early_ratio(1.005, count) for count in (*LOOKS, ROUNDS, 3 * ROUNDS)]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[-1] == bounds[-2] == pytest.approx(1.005)
+
+
+@pytest.mark.parametrize(("earliest", "ratio"), [(2, 1.005), (11, 1.005), (3, 1.0), (3, 2.0)])
+def test_a_rule_that_would_decide_by_chance_is_refused(earliest: int, ratio: float) -> None:
+    with pytest.raises(ValueError, match="stop"):
+        StopRule(earliest, ratio)

@@ -1,0 +1,73 @@
+"""What paired rounds show: the interval of a median, and when fewer rounds than planned decide a comparison.
+
+The worker stops by this rule and the server decides by it, so that both agree on every stored round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+ROUNDS = 12
+"""Paired rounds of a comparison that names no number: with fewer a small change cannot be told from noise."""
+FEWEST_ROUNDS = 3
+LOOKS = (3, 4, 6, 8, 10)
+"""After how many rounds a comparison may end early. Every further look is one more chance of a false change."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """Ends a comparison early. earliest: rounds before which it goes on. ratio: the change that must be shown, or
+    excluded, as head over base or base over head."""
+
+    earliest: int
+    ratio: float
+
+    def __post_init__(self) -> None:
+        """ValueError for a rule that would end every comparison, or none."""
+        if not FEWEST_ROUNDS <= self.earliest <= LOOKS[-1]:
+            raise ValueError(f"stop.earliest: expected {FEWEST_ROUNDS} to {LOOKS[-1]} rounds, got {self.earliest}")
+        if not 1 < self.ratio < 2:
+            raise ValueError(f"stop.ratio: expected a ratio above 1 and below 2, got {self.ratio}")
+
+    def is_met(self, ratios: Sequence[float]) -> bool:
+        """Whether these ratios, of head over base, show a change or exclude one that is worth confirming."""
+        if len(ratios) < self.earliest or len(ratios) not in LOOKS:
+            return False
+        low, high = interval_of_rounds(ratios) or (0.0, float("inf"))
+        bound = early_ratio(self.ratio, len(ratios))
+        return low > bound or high < 1 / bound or (low > 1 / self.ratio and high < self.ratio)
+
+
+def early_ratio(ratio: float, count: int) -> float:
+    """The ratio that the interval of `count` rounds must lie beyond to show the change `ratio`.
+
+    The fewer the rounds, the farther: the boundary of O'Brien and Fleming ("A multiple testing procedure for clinical
+    trials", Biometrics 35, 1979), whose estimate after n of N looks must exceed N / n times that of the last look.
+    """
+    return float(ratio ** max(1.0, ROUNDS / count))
+
+
+def interval_of_rounds(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """The interval of the median ratio; of three to five rounds the smallest and the largest, None of fewer."""
+    interval = median_interval(ratios, confidence)
+    if interval is None and len(ratios) >= FEWEST_ROUNDS:
+        return min(ratios), max(ratios)
+    return interval
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """The interval between two order statistics that holds the true median at least so often, whatever the
+    distribution.
+
+    None when there are too few values for any such interval (fewer than 6 at 95 %).
+    """
+    ordered, count = sorted(values), len(values)
+    below, outside = 0, 0.0
+    while True:
+        outside += 2 * comb(count, below) / 2**count
+        if outside > 1 - confidence or 2 * below >= count:
+            break
+        below += 1
+    return (ordered[below - 1], ordered[count - below]) if below else None
