@@ -35,7 +35,7 @@ Bursts of other work on a CPU last longer than a slice, so they mostly affect ne
 
 
 def compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
-    """Paired rounds and one profile per side for every (variant, case) in `request.spec.pairs`."""
+    """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ."""
     if request.base_sha is None or not request.spec.pairs:
         raise CannotRunError("a comparison needs a base commit and at least one pair of variant and case")
     base, head = (
@@ -156,7 +156,9 @@ class _Rounds:
         profiles: dict[str, list[Finding]] = {"base": [], "head": []}
         for (variant, case), comparison in self._comparisons.items():
             self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
-            for side in (self._base, self._head) if comparison.status is Status.OK else ():
+            is_same = self._stop is not None and self._stop.excludes_change(comparison.ratios)
+            # Two traces explain a change, and say nothing where there is none.
+            for side in (self._base, self._head) if comparison.status is Status.OK and not is_same else ():
                 finding = side.measurer.measure("profile", variant, case)
                 self._reporter.log(f"{side.name}: {describe('profile', finding)}")
                 profiles[side.name].append(finding)

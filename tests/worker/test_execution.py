@@ -167,7 +167,9 @@ def test_a_comparison_is_paired_and_profiled(repository: Repository, good: str, 
     assert slower != probes.OPERATOR
     head = repository.commit("slower", {"kernels/probe.py": slower})
     pairs = [["ok", CASES[0]], ["wrong", CASES[0]], ["segfault", CASES[0]], ["gone", CASES[0]]]
-    compare = replace(order(repository, head, "compare", pairs=pairs, stop={"earliest": 3, "ratio": 1.02}), base_sha=good)
+    compare = replace(
+        order(repository, head, "compare", pairs=pairs, stop={"earliest": 3, "ratio": 1.02}), base_sha=good
+    )
     outcome = run(compare, tools, tmp_path)
     by_variant = {found.variant: found for found in outcome.comparisons}
     assert {name: str(found.status) for name, found in by_variant.items()} == {

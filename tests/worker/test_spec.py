@@ -13,6 +13,7 @@ from warpwatch.cli import app
 from warpwatch.cli import run as run_command
 from warpwatch.cli import submit as submit_command
 from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.spec import JobSpec, KnownNames, ProfilePlan
 from warpwatch.contract.words import JobKind
 
@@ -26,6 +27,7 @@ OTHER: dict[str, tuple[JobKind, Any]] = {
     "seed": (JobKind.CHECK, 7),
     "budget_ns": (JobKind.BENCH, 40_000_001),
     "rounds": (JobKind.COMPARE, 36),
+    "stop": (JobKind.COMPARE, StopRule(6, 1.005)),
     "pairs": (JobKind.COMPARE, [("v1", CASES[0]), ("v3", CASES[1])]),
     "profile": (JobKind.PROFILE, PLAN),
     "sanitize": (JobKind.CHECK, "racecheck"),
@@ -77,7 +79,7 @@ def test_a_run_command_keeps_every_field(monkeypatch: pytest.MonkeyPatch, name: 
 def test_a_run_command_keeps_all_fields_at_once(monkeypatch: pytest.MonkeyPatch, kind: JobKind) -> None:
     spec = JobSpec(**{name: value for name, (_, value) in OTHER.items()})
     if kind != JobKind.COMPARE:
-        spec = replace(spec, rounds=None, pairs=None)
+        spec = replace(spec, rounds=None, stop=None, pairs=None)
     if kind in (JobKind.CHECK, JobKind.BENCH):
         spec = replace(spec, profile=ProfilePlan())
     if kind != JobKind.CHECK:

@@ -33,11 +33,16 @@ class StopRule:
 
     def is_met(self, ratios: Sequence[float]) -> bool:
         """Whether these ratios, of head over base, show a change or exclude one that is worth confirming."""
-        if len(ratios) < self.earliest or len(ratios) not in LOOKS:
+        interval = interval_of_rounds(ratios)
+        if interval is None or len(ratios) < self.earliest or len(ratios) not in LOOKS:
             return False
-        low, high = interval_of_rounds(ratios) or (0.0, float("inf"))
         bound = early_ratio(self.ratio, len(ratios))
-        return low > bound or high < 1 / bound or (low > 1 / self.ratio and high < self.ratio)
+        return interval[0] > bound or interval[1] < 1 / bound or self.excludes_change(ratios)
+
+    def excludes_change(self, ratios: Sequence[float]) -> bool:
+        """Whether no change that is worth confirming remains possible."""
+        low, high = interval_of_rounds(ratios) or (0.0, float("inf"))
+        return low > 1 / self.ratio and high < self.ratio
 
 
 def early_ratio(ratio: float, count: int) -> float:
