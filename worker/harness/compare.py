@@ -158,8 +158,19 @@ def _largest(difference: Tensor) -> tuple[float, list[int]]:
     if not difference.numel():
         return 0.0, []
     flat = int(difference.reshape(-1).argmax())
-    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), difference.shape)]
-    return float(difference.reshape(-1)[flat]), index
+    return float(difference.reshape(-1)[flat]), index_of(flat, difference.shape)
+
+
+def index_of(flat: int, shape: torch.Size) -> list[int]:
+    """The index of the element at `flat` in row-major order.
+
+    torch.unravel_index imports sympy, which takes seconds in every child.
+    """
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, place = divmod(flat, size)
+        index.append(place)
+    return index[::-1]
 
 
 def _ulp(difference: Tensor, oracle: Tensor, precision: str) -> float:

@@ -8,6 +8,7 @@ written is not mistaken for a result.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -110,6 +111,11 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: dict[OpOverload[..., Any], tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from importing torch._dynamo, which takes seconds, at the first call; see below."""
+        return False
+
+    @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Keeps compiled code compiled; otherwise torch.compile would fall back to eager code under this mode."""
         return True
@@ -166,6 +172,21 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             banded.buffer[BAND : banded.end] = 1 if view.dtype == torch.bool else _POISON
         self._allocations.append(banded)
         return view
+
+
+class GuardedFromDynamo(GuardedAllocations):  # type: ignore[no-untyped-call]
+    """The same beside compiled variants: torch.compile must not trace the guard."""
+
+    __torch_dispatch__ = GuardedAllocations.__torch_dispatch__
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+
+def guard_allocations() -> GuardedAllocations:
+    """Guards for the variants of this process: torch._dynamo is there once one of them was compiled."""
+    return GuardedFromDynamo() if "torch._dynamo" in sys.modules else GuardedAllocations()
 
 
 def _banded(like: Tensor, strides: tuple[int, ...], skipped: int, byte: int) -> Banded:

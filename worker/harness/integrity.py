@@ -46,7 +46,6 @@ _TORCH = (
     "set_grad_enabled",
     "sort",
     "tensor",
-    "unravel_index",
     "zeros",
     "zeros_like",
 )

@@ -22,9 +22,9 @@ from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from warpwatch.contract.measurement import Probe
 from warpwatch.contract.words import Fault, Status
 
-from .compare import compare, explain, is_right
+from .compare import compare, explain, index_of, is_right
 from .failures import WrongResultError, device_works, status_of
-from .guards import GuardedAllocations, GuardedInputs, Layout, aligned, offset, strided
+from .guards import GuardedInputs, Layout, aligned, guard_allocations, offset, strided
 from .oracle import Oracle
 from .problem import CaseData, CaseProblem, Progress
 from .rotation import wipe
@@ -112,7 +112,7 @@ def guard_bands(context: ProbeContext) -> str:
     """Puts bands of known bytes around the inputs, and bands and poison around all memory allocated through torch."""
     problem = context.problem
     guarded = GuardedInputs(context.data, aligned)
-    allocations = GuardedAllocations()
+    allocations = guard_allocations()
     try:
         with no_recompilation(), allocations:
             results = problem.run(guarded.data, context.alive)
@@ -287,7 +287,7 @@ def _judge_special(context: ProbeContext, name: str, result: Tensor, oracle: Ten
                 Fault.CACHED_RESULT,
                 name,
             )
-        index = [int(i) for i in torch.unravel_index(swallowed.to(torch.uint8).reshape(-1).argmax(), swallowed.shape)]
+        index = index_of(int(swallowed.to(torch.uint8).reshape(-1).argmax()), swallowed.shape)
         raise WrongResultError(
             f"The variant swallows {planted}: {name}{index} is {float(result[tuple(index)]):.6g}, expected "
             f"{float(oracle[tuple(index)]):g}, as are {int(swallowed.sum())} of {int(not_finite.sum())} such elements",
