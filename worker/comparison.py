@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
-from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.measurement import METRICS, PROTOCOL
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
@@ -17,6 +18,7 @@ from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import Measurer, build_native, describe
+from warpwatch.worker.plausibility import ClaimLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
 MIN_ROUNDS = 6
@@ -38,20 +40,18 @@ def compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces
     """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ."""
     if request.base_sha is None or not request.spec.pairs:
         raise CannotRunError("a comparison needs a base commit and at least one pair of variant and case")
-    base, head = (
-        _Side(name, checkout, request, reporter, traces)
-        for name, checkout in zip(
-            ("base", "head"), tools.checkouts(request.url, [request.base_sha, request.sha], reporter), strict=True
-        )
-    )
-    environment = head.checkout.environment(reporter)
-    if base.checkout.environment(reporter).key != environment.key:
+    base_checkout, head_checkout = tools.checkouts(request.url, [request.base_sha, request.sha], reporter)
+    environment = head_checkout.environment(reporter)
+    if base_checkout.environment(reporter).key != environment.key:
         raise CannotRunError(
             "the two commits ask for different interpreters, so a comparison would not be about their code",
             reason=Reason.INTERPRETER_MISMATCH,
         )
-    outcome = Outcome(environment, tools.peaks(head.checkout, reporter))
-    expect_healthy(head.checkout, head.checkout.host.device, outcome.peaks, reporter)
+    outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
+    expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter)
+    limits = ClaimLimits(outcome.peaks, head_checkout.host.kind)
+    base = _Side("base", base_checkout, request, reporter, traces, limits)
+    head = _Side("head", head_checkout, request, reporter, traces, limits)
     base.load()
     head.load()
     return _Rounds(request, base, head, reporter).run(
@@ -63,12 +63,20 @@ class _Side:
     """One of the two commits. `_trouble` holds, per variant, the status and message of one that cannot run."""
 
     def __init__(
-        self, name: str, checkout: Checkout, request: JobRequest, reporter: BoundedReporter, traces: Path
+        self,
+        name: str,
+        checkout: Checkout,
+        request: JobRequest,
+        reporter: BoundedReporter,
+        traces: Path,
+        limits: ClaimLimits,
     ) -> None:
         self.name = name
         self.checkout = checkout
         self.catalogue: Catalogue | None = None
-        self.measurer = Measurer(checkout, request, reporter, traces)
+        self.measurer = Measurer(checkout, request, reporter, traces, limits)
+        self._limits = limits
+        self._cases: dict[str, CaseEntry] = {}
         self._request = request
         self._pairs = request.spec.pairs or []
         self._reporter = reporter
@@ -87,6 +95,7 @@ class _Side:
             trouble = (Status.BUILD_FAILED, reason or f"there is no operator {self._request.operator!r}")
             self._trouble = dict.fromkeys(variants, trouble)
             return
+        self._cases = {case.key: case for case in entry.cases}
         missing = variants - {variant.name for variant in entry.variants}
         self._trouble = {name: (Status.SKIPPED, f"this commit has no variant {name!r}") for name in missing}
         native = {variant.name for variant in entry.variants if variant.native} & variants
@@ -100,6 +109,7 @@ class _Side:
         if variant in self._trouble:
             return SampleReply(*self._trouble[variant])
         seconds = self.checkout.host.settings.case_timeout_seconds + budget_ns / 1e9
+        begin = time.monotonic()
         try:
             reply = self.checkout.ask(
                 SampleReply,
@@ -115,11 +125,18 @@ class _Side:
             )
             if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
                 return SampleReply(Status.CRASHED, "the harness took no samples")
-            return reply
+            return self._bounded(reply, case, time.monotonic() - begin)
         except ChildFailure as failure:
             # The other side continues, and an endless loop must not cost a time-out per case.
             self._trouble[variant] = (Status.SKIPPED, f"{variant} {failure.status.replace('_', ' ')} before, on {case}")
             return SampleReply(failure.status, failure.message)
+
+    def _bounded(self, reply: SampleReply, case: str, elapsed_seconds: float) -> SampleReply:
+        """The reply, or a refusal of times that no device can show."""
+        entry = self._cases.get(case)
+        flops, bytes_moved = (entry.flops, entry.bytes) if entry else (0, 0)
+        objection = self._limits.objection(reply.samples_ns, flops, bytes_moved, elapsed_seconds)
+        return reply if objection is None else SampleReply(Status.WRONG, objection)
 
 
 class _Rounds:

@@ -21,6 +21,7 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
+from warpwatch.worker.plausibility import ClaimLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
 
@@ -66,7 +67,7 @@ class _Job:
         self._checkout = checkout
         self._tools = tools
         self._reporter = reporter
-        self._measurer = Measurer(checkout, request, reporter, traces)
+        self._traces = traces
 
     def run(self) -> Outcome:
         request, reporter = self._request, self._reporter
@@ -100,13 +101,15 @@ class _Job:
         build = None
         if any(variant.native for variant in variants):
             build = build_native(self._checkout, entry.name, self._reporter)
+        limits = ClaimLimits(outcome.peaks, self._checkout.host.kind)
+        measurer = Measurer(self._checkout, self._request, self._reporter, self._traces, limits)
         total = len(variants) * len(cases)
         findings: list[Finding] = []
         for case in cases:
             for variant in variants:
                 self._reporter.progress(len(findings), total, f"{variant.name} {case.key}")
                 try:
-                    finding = self._one(variant, case, build)
+                    finding = self._one(measurer, variant, case, build)
                 except Stopped as stopped:
                     stopped.outcome = replace(outcome, build=build, findings=findings) if findings else None
                     raise
@@ -115,9 +118,9 @@ class _Job:
         self._reporter.progress(total, total, "")
         return replace(outcome, build=build, findings=findings)
 
-    def _one(self, variant: VariantEntry, case: CaseEntry, build: BuildReply | None) -> Finding:
+    def _one(self, measurer: Measurer, variant: VariantEntry, case: CaseEntry, build: BuildReply | None) -> Finding:
         if variant.native and build is not None and build.status is Status.BUILD_FAILED:
             return Finding(
                 variant.name, case.key, Status.BUILD_FAILED, f"{build.message}\n{build.log[-_LOG_TAIL:]}".strip()
             )
-        return self._measurer.measure(self._request.kind, variant.name, case.key)
+        return measurer.measure(self._request.kind, variant.name, case.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
+from warpwatch.contract.measurement import SETUP
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Fault, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.plausibility import ClaimLimits
 from warpwatch.worker.reporter import Reporter
 from warpwatch.worker.sanitizers import ADDRESS, SLOWER
 
@@ -69,8 +72,11 @@ def build_native(checkout: Checkout, operator: str, reporter: Reporter) -> Build
 class Measurer:
     """Measures variants and cases with one checkout's child, and skips a variant that has failed too often."""
 
-    def __init__(self, checkout: Checkout, request: JobRequest, reporter: Reporter, traces: Path) -> None:
+    def __init__(
+        self, checkout: Checkout, request: JobRequest, reporter: Reporter, traces: Path, limits: ClaimLimits
+    ) -> None:
         self._checkout = checkout
+        self._limits = limits
         self._request = request
         self._reporter = reporter
         self._traces = traces
@@ -114,13 +120,7 @@ class Measurer:
             if kind == "check":
                 return self._check(names, seconds)
             if kind == "bench":
-                budget = spec.budget_ns or BUDGET_NS
-                bench = self._checkout.ask(
-                    BenchReply, kind, seconds + budget / 1e9, self._reporter, budget_ns=budget, **names
-                )
-                return Finding(
-                    variant, case, bench.status, bench.message, bench=bench, fault=bench.fault, subjects=bench.subjects
-                )
+                return self._bench(names, seconds)
             output = self._traces / f"{self._checkout.sha[:12]}-{len(list(self._traces.iterdir()))}.json.gz"
             seconds += COUNTING_SECONDS if spec.profile.counters else 0
             profile = self._checkout.ask(
@@ -129,6 +129,29 @@ class Measurer:
             return self._with_trace(Finding(variant, case, profile.status, profile.message, profile=profile), output)
         except ChildFailure as failure:
             return Finding(variant, case, failure.status, failure.message, fault=failure.fault)
+
+    def _bench(self, names: dict[str, Any], seconds: float) -> Finding:
+        budget = self._request.spec.budget_ns or BUDGET_NS
+        begin = time.monotonic()
+        bench = self._checkout.ask(
+            BenchReply, "bench", seconds + budget / 1e9, self._reporter, budget_ns=budget, **names
+        )
+        elapsed = time.monotonic() - begin
+        for measurement in bench.measurements:
+            flops, bytes_moved = (0, 0) if measurement.metric == SETUP else (bench.flops, bench.bytes)
+            objection = self._limits.objection(measurement.samples_ns, flops, bytes_moved, elapsed)
+            if objection is not None:
+                fault, subjects = Fault.IMPLAUSIBLE_TIME, [measurement.metric]
+                return Finding(names["variant"], names["case"], Status.WRONG, objection, fault=fault, subjects=subjects)
+        return Finding(
+            names["variant"],
+            names["case"],
+            bench.status,
+            bench.message,
+            bench=bench,
+            fault=bench.fault,
+            subjects=bench.subjects,
+        )
 
     def _with_trace(self, finding: Finding, output: Path) -> Finding:
         """The finding with a copy of its trace at `output`, which no kernel code can change any more."""

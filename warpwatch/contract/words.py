@@ -44,7 +44,8 @@ class Fault(StrEnum):
     unwritten_result. reduced_precision (precisions). replaced_function: of the harness or torch (functions).
     changed_setting: of the process (settings). out_of_bounds: writes outside its memory. special_values: swallows or
     spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
-    plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer).
+    plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer). implausible_time: faster
+    than the device can be, or more time than passed.
     """
 
     WRONG_VALUES = "wrong_values"
@@ -68,6 +69,7 @@ class Fault(StrEnum):
     OPCHECK = "opcheck"
     PROBE = "probe"
     SANITIZER = "sanitizer"
+    IMPLAUSIBLE_TIME = "implausible_time"
 
 
 class JobState(StrEnum):

@@ -1,0 +1,57 @@
+"""Bounds what a child may claim: kernel code and the code that times it share a process, so no reply can be trusted.
+
+The bounds are physical and wide: no honest kernel comes near them, and a forged time can be no better than they allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+COPIES = {"cuda": 16.0, "cpu": 64.0}
+"""How many times faster than a copy in memory a kind of device may move the bytes of a case.
+
+The caches of an H100 deliver about eight times the bandwidth of its memory, the first-level caches of two CPU cores
+about thirty times.
+"""
+_PRODUCTS = 4.0
+"""How many times faster than the fastest measured matrix product the operations of a case may be done: structured
+sparsity halves the operations, and a device may clock higher than when its ceilings were measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLimits:
+    """What times a device can show. peaks: its measured ceilings, operations or bytes per second."""
+
+    peaks: Mapping[str, float] | None
+    device_kind: str
+
+    def objection(
+        self, samples_ns: Sequence[float], flops: int, bytes_moved: int, elapsed_seconds: float
+    ) -> str | None:
+        """Why these times of single calls cannot be true; None when they can.
+
+        elapsed_seconds: what the request took by the parent's clock. Every sample was taken meanwhile.
+        """
+        if not samples_ns:
+            return None
+        total_seconds = sum(samples_ns) / 1e9
+        if total_seconds > elapsed_seconds:
+            return f"Its samples take {total_seconds:.3g} s, and the request took {elapsed_seconds:.3g} s"
+        floor_ns = fastest_possible_ns(flops, bytes_moved, self.peaks or {}, self.device_kind)
+        # The median, because a clock may now and then jump.
+        typical_ns = median(samples_ns)
+        if typical_ns < floor_ns:
+            return (
+                f"A call of {typical_ns:.3g} ns is faster than the device can be: it takes {floor_ns:.3g} ns at least"
+            )
+        return None
+
+
+def fastest_possible_ns(flops: int, bytes_moved: int, peaks: Mapping[str, float], device_kind: str) -> float:
+    """The time in ns below which no call can do this work; 0 where no ceiling is known."""
+    copy = peaks.get("copy", 0.0) * COPIES[device_kind]
+    product = max((rate for name, rate in peaks.items() if name != "copy"), default=0.0) * _PRODUCTS
+    moving_ns = 1e9 * bytes_moved / copy if copy > 0 else 0.0
+    return max(moving_ns, 1e9 * flops / product if product > 0 else 0.0)
