@@ -99,7 +99,7 @@ class _Job:
                 return replace(outcome, findings=[Finding(*name, Status.UNSUPPORTED, str(missing)) for name in names])
         build = None
         if any(variant.native for variant in variants):
-            build = build_native(self._checkout, entry.name, self._reporter)
+            build = build_native(self._checkout, entry, self._reporter)
         total = len(variants) * len(cases)
         findings: list[Finding] = []
         for case in cases:
