@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from warpwatch import native
 from warpwatch.worker.harness.verbs import ChildSettings, Verbs
 from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
 
@@ -83,4 +84,6 @@ def open_verbs(repository: Path, device: torch.device) -> Verbs:
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)
     torch.zeros(1, device=device)
-    return Verbs(ChildSettings(repository, "kernels", "csrc", device, ROOT / ".warpwatch" / "builds", cores, cores))
+    verbs = Verbs(ChildSettings(repository, "kernels", device, repository, cores, cores))
+    native.configure(repository / "csrc", ROOT / ".warpwatch" / "builds", device.type)
+    return verbs

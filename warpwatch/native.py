@@ -27,7 +27,17 @@ from warpwatch import _fingerprint, _ptxas, _toolchain
 from warpwatch._ptxas import Resources
 from warpwatch._toolchain import Compiler, ToolMissingError, Torch
 
-__all__ = ["Built", "NativeUnavailable", "Resources", "build", "configure", "load", "operators"]
+__all__ = [
+    "Built",
+    "NativeUnavailable",
+    "Resources",
+    "build",
+    "configure",
+    "configure_prebuilt",
+    "find_key",
+    "load",
+    "operators",
+]
 
 TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 """The oldest torch whose stable ABI the libraries use: 2.10."""
@@ -103,12 +113,16 @@ class Built:
 
 @dataclass(slots=True)
 class _Configuration:
-    """The arguments of `configure`, with the failed builds by key and the loaded keys by operator."""
+    """The arguments of `configure`, with the failed builds by key and the loaded keys by operator.
+
+    prebuilt: a folder of libraries that were built elsewhere; nothing is built then.
+    """
 
     source_root: Path
     cache: Path
     device: str
     sanitize: bool
+    prebuilt: Path | None = None
     failed: dict[str, Built] = field(default_factory=dict)
     loaded: dict[str, str] = field(default_factory=dict)
 
@@ -187,6 +201,12 @@ def configure(source_root: Path, cache: Path, device: str, sanitize: bool = Fals
     _state = _Configuration(source_root.resolve(), cache.resolve(), device, sanitize)
 
 
+def configure_prebuilt(libraries: Path) -> None:
+    """Has `load` take the libraries in `libraries/<operator>/`, which the process may not write to, and build none."""
+    global _state
+    _state = _Configuration(libraries, libraries, "", False, prebuilt=libraries)
+
+
 def operators() -> list[str]:
     """Names of the operators that have native sources, sorted."""
     root = _configured().source_root
@@ -194,17 +214,18 @@ def operators() -> list[str]:
     return sorted(folder.name for folder in folders if any(folder.glob("*.cpp")))
 
 
+def find_key(operator: str) -> Built:
+    """What `build` would build: with status "ok" the key of the library, otherwise why there is nothing to build."""
+    inputs = _inputs_or_reason(operator)
+    return inputs if isinstance(inputs, Built) else Built("ok", inputs.key)
+
+
 def build(operator: str) -> Built:
     """Builds the library of `operator` unless it exists. Failed compilers and missing tools become a status."""
     state, started = _configured(), time.perf_counter()
-    if operator not in operators():
-        return Built("skipped", log=f"{operator} has no native sources of its own")
-    try:
-        inputs = _build_inputs(state, operator)
-    except ToolMissingError as missing:
-        return Built("build_failed", log=str(missing))
-    if inputs is None:
-        return Built("skipped", log="no CUDA compiler: put nvcc of the CUDA toolkit on PATH or set CUDA_HOME")
+    inputs = _inputs_or_reason(operator)
+    if isinstance(inputs, Built):
+        return inputs
     key = inputs.key
     if key in state.failed:
         return state.failed[key]
@@ -219,11 +240,11 @@ def build(operator: str) -> Built:
 
 def load(operator: str) -> None:
     """Loads the library of `operator`, which registers its torch operators; raises NativeUnavailable when it cannot."""
-    built = build(operator)
+    state = _configured()
+    built = build(operator) if state.prebuilt is None else _prebuilt(state.prebuilt / operator)
     if built.path is None:
         raise NativeUnavailable("build_failed" if built.status == "build_failed" else "unsupported", built.log)
-    loaded = _configured().loaded
-    if loaded.get(operator) == built.key:
+    if state.loaded.get(operator) == built.key:
         return
     import torch
 
@@ -231,13 +252,36 @@ def load(operator: str) -> None:
         torch.ops.load_library(str(built.path))  # type: ignore[no-untyped-call]
     except OSError as error:
         raise NativeUnavailable("build_failed", f"the library of {operator} does not load: {error}") from error
-    loaded[operator] = built.key
+    state.loaded[operator] = built.key
 
 
 def _configured() -> _Configuration:
     if _state is None:
         raise RuntimeError("native builds are not configured: call warpwatch.native.configure() first")
     return _state
+
+
+def _inputs_or_reason(operator: str) -> _BuildInputs | Built:
+    """The inputs of the build of `operator`, or why there is nothing to build."""
+    if operator not in operators():
+        return Built("skipped", log=f"{operator} has no native sources of its own")
+    try:
+        inputs = _build_inputs(_configured(), operator)
+    except ToolMissingError as missing:
+        return Built("build_failed", log=str(missing))
+    if inputs is None:
+        return Built("skipped", log="no CUDA compiler: put nvcc of the CUDA toolkit on PATH or set CUDA_HOME")
+    return inputs
+
+
+def _prebuilt(folder: Path) -> Built:
+    """The library that was laid into `folder`, or why there is none."""
+    try:
+        record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Built("build_failed", log=f"the library of {folder.name} was not built")
+    path = folder / "library.so" if record["status"] == "ok" else None
+    return Built(record["status"], record["key"], path, True, log=record["log"] or record["message"])
 
 
 def _build_inputs(state: _Configuration, operator: str) -> _BuildInputs | None:

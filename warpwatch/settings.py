@@ -38,10 +38,13 @@ VARIABLES = (
         "WARPWATCH_MEMORY_GB", "three quarters of the machine's", "GiB of memory that a measured process may take"
     ),
     Variable(
+        "WARPWATCH_SCRATCH_GB", "a quarter of the machine's memory", "GiB of temporary files of a measured process"
+    ),
+    Variable(
         "WARPWATCH_ISOLATION",
         "`auto`",
-        "how kernel code is confined: `user` (namespaces of its own), `network` (no network), `none`; `auto` is the "
-        "strongest that the host allows",
+        "how kernel code is confined: `full`, `user`, `network` or `none`, see security.md; `auto` is the strongest "
+        "that the host allows",
     ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
@@ -57,6 +60,7 @@ class Settings:
     token: None means that none is asked for.
     lease_seconds: a worker renews its lease every fifth of it.
     memory_bytes: None means three quarters of the machine's.
+    scratch_bytes: None means a quarter of the machine's memory.
     isolation: one of ISOLATIONS; see worker.sandbox.
     """
 
@@ -70,6 +74,7 @@ class Settings:
     case_timeout_seconds: float = 120.0
     build_timeout_seconds: float = 600.0
     memory_bytes: int | None = None
+    scratch_bytes: int | None = None
     isolation: str = "auto"
 
 
@@ -78,6 +83,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     port = int(_number(environ, "WARPWATCH_PORT", 8321, low=1, high=65535))
     host = environ.get("WARPWATCH_HOST", "127.0.0.1")
     memory = _number(environ, "WARPWATCH_MEMORY_GB", 0, low=0, high=1e6)
+    scratch = _number(environ, "WARPWATCH_SCRATCH_GB", 0, low=0, high=1e6)
     return Settings(
         home=Path(environ.get("WARPWATCH_HOME", ".warpwatch")).absolute(),
         host=host,
@@ -89,6 +95,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         case_timeout_seconds=_number(environ, "WARPWATCH_CASE_TIMEOUT", 120, low=0.1, high=86400),
         build_timeout_seconds=_number(environ, "WARPWATCH_BUILD_TIMEOUT", 600, low=0.1, high=86400),
         memory_bytes=int(memory * 2**30) or None,
+        scratch_bytes=int(scratch * 2**30) or None,
         isolation=_choice(environ, "WARPWATCH_ISOLATION", ISOLATIONS),
     )
 

@@ -7,22 +7,25 @@ import os
 import shutil
 import socket
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warpwatch import CONTRACT, git
+from warpwatch import CONTRACT, __version__, git
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.messages import CeilingsReply
+from warpwatch.contract.messages import BuildReply, CeilingsReply
 from warpwatch.contract.words import Status
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
+from warpwatch.worker.building import BuildRequest, LibraryStore, build
+from warpwatch.worker.caches import cache_of, remove_unused
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
-from warpwatch.worker.sanitizers import Sanitizer
+from warpwatch.worker.sanitizers import ADDRESS, Sanitizer
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0
@@ -52,46 +55,33 @@ class Host:
 
     def confinement(self) -> sandbox.Confinement:
         """How this worker's children are isolated."""
-        return sandbox.confinement(self.home, self.settings.memory_bytes, self.hidden, self.settings.isolation)
-
-    def start_child(
-        self, root: Path, project: Project, reporter: Reporter, sanitizer: Sanitizer | None = None
-    ) -> Child:
-        """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when asked to stop."""
-        return greeted(self.launch_child(root, project, reporter, sanitizer))
-
-    def launch_child(
-        self,
-        root: Path,
-        project: Project,
-        reporter: Reporter,
-        sanitizer: Sanitizer | None = None,
-        *,
-        hold: bool = False,
-    ) -> Child:
-        """A child that is still starting; it must be `greeted` before it is asked anything.
-
-        hold: it must be released before that.
-        """
-        spec = ChildSpec(
-            root,
-            self.device,
-            self.home / "builds",
-            THREADS,
-            project.operators,
-            project.native,
-            project.interpreter,
-            self.bootstrap,
-            sanitizer,
-            hold,
+        settings = self.settings
+        return sandbox.confinement(
+            self.home,
+            settings.memory_bytes,
+            self.hidden,
+            settings.isolation,
+            scratch_bytes=settings.scratch_bytes,
+            device_kind=self.kind,
         )
+
+    def start_child(self, spec: ChildSpec, reporter: Reporter) -> Child:
+        """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when asked to stop."""
+        return greeted(self.launch_child(spec, reporter))
+
+    def launch_child(self, spec: ChildSpec, reporter: Reporter) -> Child:
+        """A child that is still starting; it must be `greeted` before it is asked anything."""
         confinement = self.confinement()
-        if sanitizer is not None:
+        if spec.sanitizer is not None:
             # Sanitizers reserve terabytes of addresses for their bookkeeping and touch almost none of them.
-            confinement = replace(confinement, memory_bytes=None)
+            confinement = replace(confinement, memory_bytes=None, traceable=True)
         if not confinement.network_closed:
             reporter.log("without a network namespace, kernel code can reach the network")
         return Child(spec, confinement, reporter)
+
+    def empty_child(self, root: Path) -> ChildSpec:
+        """A child in a folder without a repository."""
+        return ChildSpec(root, self.device, root, THREADS, bootstrap=self.bootstrap)
 
 
 def greeted(child: Child) -> Child:
@@ -120,8 +110,14 @@ class Checkout:
         self._load_together = True
         self._ran: set[str] = set()
         self._stack = ExitStack()
+        self._builds: dict[tuple[str, bool], BuildReply] = {}
         folder = host.home / "worktrees" / f"{socket.gethostname()}-{os.getpid()}-{sha[:12]}-{id(self):x}"
+        # Beside the worktree, so that it is hidden from other commits and removed after a crash in the same way.
+        self._libraries = folder.with_name(f"{folder.name}-libraries")
+        self._stack.callback(shutil.rmtree, self._libraries, ignore_errors=True)
         self.root = self._stack.enter_context(git.worktree(mirror, sha, folder))
+        tree = git.git("rev-parse", f"{sha}^{{tree}}", cwd=mirror).strip()
+        self._cache = cache_of(host.home, tree, str(project.interpreter), host.kind, __version__)
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh
@@ -135,6 +131,12 @@ class Checkout:
         except (ChildFailure, Stopped):
             self.drop_child()
             raise
+
+    def build(self, libraries: Sequence[str], reporter: Reporter) -> BuildReply:
+        """Builds these operators' libraries and lays them out for the child: the first failure, else the first
+        reply."""
+        replies = [self._build(name, reporter) for name in libraries]
+        return next((reply for reply in replies if reply.status is Status.BUILD_FAILED), replies[0])
 
     def collect(self, name: str, target: Path, limit: int) -> None:
         """Copies a file out of the child's temp folder; see Child.collect. OSError where there is no child any more."""
@@ -193,7 +195,7 @@ class Checkout:
         """
         self.drop_child()
         while len(self._spares) <= ahead:
-            self._spares.append(self.host.launch_child(self.root, self.project, reporter, hold=True))
+            self._spares.append(self.host.launch_child(replace(self._spec(), hold=True), reporter))
         self._starting = self._spares.popleft()
         self._starting.release()
 
@@ -219,12 +221,42 @@ class Checkout:
             self.drop_child()
         if self._child is None:
             starting, self._starting = self._starting, None
-            self._child = (
-                greeted(starting)
-                if starting
-                else self.host.start_child(self.root, self.project, reporter, self._sanitizer)
-            )
+            self._child = greeted(starting) if starting else self.host.start_child(self._spec(), reporter)
         return self._child
+
+    @property
+    def _sanitized(self) -> bool:
+        return self._sanitizer is not None and self._sanitizer.name == ADDRESS
+
+    def _spec(self) -> ChildSpec:
+        libraries = self._libraries / ("address" if self._sanitized else "plain")
+        # The child sees libraries that are laid out after its start.
+        libraries.mkdir(parents=True, exist_ok=True)
+        return ChildSpec(
+            self.root,
+            self.host.device,
+            libraries,
+            THREADS,
+            self.project.operators,
+            self.project.native,
+            self.project.interpreter,
+            self.host.bootstrap,
+            self._sanitizer,
+            cache=self._cache,
+        )
+
+    def _build(self, operator: str, reporter: Reporter) -> BuildReply:
+        key = (operator, self._sanitized)
+        if key not in self._builds:
+            host, project = self.host, self.project
+            request = BuildRequest(self.root, project.native, operator, host.kind, project.interpreter, self._sanitized)
+            store = LibraryStore(host.home / "libraries")
+            seconds = host.settings.build_timeout_seconds
+            library = build(request, store, host.confinement(), seconds, reporter)
+            library.lay_out(self._spec().libraries / operator)
+            self._builds[key] = replace(library.reply, cached=True, seconds=0.0)
+            return library.reply
+        return self._builds[key]
 
     def _catalogue(self, operator: str | None, reporter: Reporter) -> Catalogue:
         catalogue = self._catalogues.get(operator)
@@ -246,13 +278,14 @@ class Tools:
         self._warm: dict[tuple[str, str, int], Checkout] = {}
         _clear_worktrees(host.home)
         sandbox.clear_leftovers()
+        remove_unused(host.home)
 
     def identify(self, reporter: Reporter) -> tuple[Environment, dict[str, float] | None]:
         """Fingerprint and ceilings of this device with the worker's own interpreter, asked of a child that loads no
         repository."""
         if self._identity is None:
             root = sandbox.make_temp()
-            child = self.host.start_child(root, Project(), reporter)
+            child = self.host.start_child(self.host.empty_child(root), reporter)
             try:
                 environment = child.ask(Environment, "environment", QUICK_SECONDS, reporter)
                 self._identity = environment, self._peaks(environment, reporter, child)

@@ -13,12 +13,11 @@ import os
 import select
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import Request
 from warpwatch.contract.words import Fault, Status
 from warpwatch.worker import sandbox
+from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
 
@@ -41,7 +41,6 @@ _POLL_SECONDS = 0.1
 _TAIL_LINES = 30
 _LINE_LIMIT = 8192
 _EXIT_SECONDS = 5.0
-_COPY_BYTES = 2**20
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
 _SHIM_WORDS = "Exception in aoti_torch"
 """What torch prints where a native operator's call into it fails.
@@ -64,19 +63,23 @@ class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a r
 class ChildSpec:
     """What a child is started with.
 
-    root is the worktree, operators and native are folders in it, cache holds builds. hold: the child imports torch and
-    does not open its device before it is released.
+    root: the worktree. operators, native: folders in it. libraries: the folder of the libraries built for it. builds:
+    "plain" or "address" for a child that builds libraries (for AddressSanitizer) and runs no code of the commit, None
+    for one that measures. cache: what compilers of earlier children made of the same content. hold: the child imports
+    torch and does not open its device before it is released.
     """
 
     root: Path
     device: str
-    cache: Path
+    libraries: Path
     threads: int
     operators: str = "kernels"
     native: str = "csrc"
     interpreter: str | None = None
     bootstrap: Path = BOOTSTRAP
     sanitizer: Sanitizer | None = None
+    builds: str | None = None
+    cache: CodeCache | None = None
     hold: bool = False
 
     def command(self) -> list[str]:
@@ -91,12 +94,13 @@ class ChildSpec:
             "native": self.native,
             "contract": CONTRACT,
             "device": self.device,
-            "cache": self.cache,
+            "libraries": self.libraries,
             "threads": self.threads,
         }
-        if self.sanitizer is not None:
-            options["sanitize"] = self.sanitizer.name
+        if self.builds == "address":
+            options["sanitize"] = self.builds
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        words += ["--build"] if self.builds else []
         return [interpreter, "-P", str(self.bootstrap), *words, *(["--hold"] if self.hold else [])]
 
 
@@ -109,34 +113,47 @@ class Child:
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._requests = 0
         self._doing = ""
-        # The only folder, besides the build cache, that the child may write to.
-        self.temp = sandbox.make_temp()
+        self._cache = spec.cache
+        self._jail = sandbox.Jail(confinement)
         reply_end, child_reply = os.pipe()
         log_end, child_log = os.pipe()
         self._replies = _Lines(reply_end, REPLY_LIMIT)
         self._output = _Lines(log_end, _LINE_LIMIT)
-        environment = sandbox.environment(self.temp, spec.cache) | {"WARPWATCH_REPLY_FD": str(child_reply)}
-        command = spec.command()
-        if spec.sanitizer is not None:
-            environment |= spec.sanitizer.variables(self.temp)
-            command = spec.sanitizer.wrap(command, self.temp)
-        spec.cache.mkdir(parents=True, exist_ok=True)
-        command = confinement.wrap(command, [self.temp, spec.cache])
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=child_log,
-                stderr=child_log,
-                pass_fds=[child_reply],
-                cwd=spec.root,
-                env=environment,
-                start_new_session=True,
-                bufsize=0,
-            )
+            self._process = self._start(spec, child_reply, child_log)
+        except BaseException:
+            self._jail.close()
+            raise
         finally:
+            self._jail.launched()
             os.close(child_reply)
             os.close(child_log)
+
+    def _start(self, spec: ChildSpec, replies: int, output: int) -> subprocess.Popen[bytes]:
+        inside = self._jail.inside
+        environment = sandbox.environment(inside) | {"WARPWATCH_REPLY_FD": str(replies)}
+        command = spec.command()
+        if spec.sanitizer is not None:
+            environment |= spec.sanitizer.variables(inside)
+            command = spec.sanitizer.wrap(command, inside)
+        # A child that builds starts elsewhere, so that no file of the commit is where a program looks for its own.
+        folder = inside if spec.builds else spec.root
+        visible = [path for path in {spec.root, spec.libraries} if path.is_dir()]
+        return subprocess.Popen(
+            self._jail.command(command, folder, visible),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=[replies, *self._jail.passed],
+            env=environment,
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    @property
+    def temp(self) -> Path:
+        """The child's temporary folder, as this process reaches it."""
+        return self._jail.folder()
 
     @property
     def pid(self) -> int:
@@ -154,6 +171,10 @@ class Child:
 
     def wait_ready(self) -> None:
         """Returns once the child greets; CannotRunError when it says that it cannot work."""
+        if self._cache is not None:
+            # No code of the commit runs before the first request.
+            with _logged_failure(self._reporter, "earlier compilations cannot be used"):
+                self._cache.fill(self.temp / sandbox.JIT)
         try:
             greeting = self._next_message(time.monotonic() + START_SECONDS, START_SECONDS)
         except ChildFailure as failure:
@@ -216,23 +237,18 @@ class Child:
 
         Kernel code may put anything there, so it raises OSError for what is no regular file or is larger than `limit`.
         """
-        descriptor = os.open(self.temp / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as source, target.open("xb") as sink:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-                raise OSError(f"{name} is no regular file of at most {limit} bytes")
-            # The file may grow meanwhile, so no more is read than was there.
-            left = status.st_size
-            while left > 0 and (chunk := source.read(min(left, _COPY_BYTES))):
-                sink.write(chunk)
-                left -= len(chunk)
+        sandbox.copy_regular(self.temp / name, target, limit)
         with contextlib.suppress(OSError):
             (self.temp / name).unlink()
 
     def close(self) -> None:
         """Kills the child with everything it started. Nothing of it is left when this returns."""
-        sandbox.kill_group(self._process.pid, self.temp)
+        self._jail.kill(self._process.pid)
         self._process.wait()
+        if self._cache is not None:
+            with _logged_failure(self._reporter, "the compilations of this child are not kept"):
+                self._cache.keep(self.temp / sandbox.JIT)
+        self._jail.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
         os.close(self._replies.descriptor)
@@ -299,7 +315,9 @@ class Child:
         return _speaks_of_memory(line for line in self._tail if _SHIM_WORDS in line)
 
     def _finding(self) -> str | None:
-        return first_finding(self._sanitizer.name, self.temp) if self._sanitizer is not None else None
+        with contextlib.suppress(OSError):
+            return first_finding(self._sanitizer.name, self.temp) if self._sanitizer is not None else None
+        return None
 
     def _last_words(self) -> str:
         doing = f", last seen at {self._doing!r}" if self._doing else ""
@@ -307,6 +325,15 @@ class Child:
 
     def _printed(self) -> str:
         return "; its last words:\n" + "\n".join(self._tail) if self._tail else ""
+
+
+@contextlib.contextmanager
+def _logged_failure(reporter: Reporter, effect: str) -> Iterator[None]:
+    """A cache only saves time, so a full disk or a strange file in it must not end a job."""
+    try:
+        yield
+    except OSError as error:
+        reporter.log(f"{effect}: {error}")
 
 
 def _speaks_of_memory(lines: Iterable[str]) -> bool:

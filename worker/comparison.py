@@ -100,7 +100,7 @@ class _Side:
         self._trouble = {name: (Status.SKIPPED, f"this commit has no variant {name!r}") for name in missing}
         native = {variant.name for variant in entry.variants if variant.native} & variants
         if native:
-            build = build_native(self.checkout, entry.name, self._reporter)
+            build = build_native(self.checkout, entry, self._reporter)
             if build.status is Status.BUILD_FAILED:
                 self._trouble |= dict.fromkeys(native, (Status.BUILD_FAILED, build.message))
 

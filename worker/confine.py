@@ -1,12 +1,22 @@
 """Gives up what kernel code must not have, then becomes the child: `confine.py PLAN command…`.
 
 It runs as a script between the parent and the child, because what it does (namespaces, limits, death with the parent)
-belongs into a process of its own: in a `preexec_fn` it could deadlock a parent that has threads. Standard library
-alone, no imports of ours. PLAN is JSON: {"isolation": "full" | "user" | "network" | "none", "hidden": [paths],
-"writable": [paths], "limits": {"DATA": n, …}, "parent": pid or null}.
+belongs into a process of its own: in a `preexec_fn` it could deadlock a parent that has threads. It needs the standard
+library alone. PLAN is JSON, written by `sandbox.Jail`:
 
-With "full", three processes stand between the parent and kernel code: this one, which ends as the child ends; the first
-process of a new PID namespace, with which everything in it dies; and the child, its second process.
+isolation – "full" | "user" | "network" | "none".
+visible – folders that the child sees although one above them is hidden.
+hidden – folders and files that it must not see.
+masked – sockets and FIFOs of others.
+devices – nodes below /dev that it gets, by name.
+scratch, scratch_bytes – where its own temporary folder is mounted, and its size.
+shared_bytes – size of its own /dev/shm.
+channel – descriptor of the socket on which the parent gets the temporary folder and the end of the process namespace.
+folder – where it starts. limits – {"DATA": n, …}. filter – the system call filter in hex, "" for none.
+group – folder of its control group, "" for none. parent – process id, or null.
+
+With namespaces, three processes stand between the parent and kernel code: this one, which ends as the child ends; the
+first process of a new PID namespace, with which everything in it dies; and the child, its second process.
 """
 
 from __future__ import annotations
@@ -16,9 +26,11 @@ import json
 import os
 import resource
 import signal
+import socket
 import struct
 import sys
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
@@ -26,91 +38,153 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND = 1, 2, 4, 8, 0x1000
-MS_REC_PRIVATE = 0x4000 | 0x40000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 0x1000, 0x4000
+MS_PRIVATE = 0x40000
 PR_SET_PDEATHSIG = 1
+PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_SECUREBITS = 28
 PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
 SECURE_NO_ROOT = 0b101111
 """User 0 gets no capabilities by executing a program or changing its user, and nobody can undo that."""
 CAPABILITY_VERSION_3 = 0x20080522
 CAPABILITIES = 64
+FILE_CAPABILITIES = (0, 1, 2, 3)
+"""chown, ignoring permissions (twice) and owners of files: what a root needs to reach the files of other users."""
 SYS_MOUNT_SETATTR = 442
 AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
-MOUNT_ATTR_RDONLY = 1
-SHARED_MEMORY_SHARE = 4
-"""The child's own /dev/shm holds at most one part in so many of the machine's memory."""
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+SCRATCH_FILES = 2**18
+"""Files and folders in the temporary folder; each takes some 1 KiB of memory."""
+OUT_OF_MEMORY_SCORE = "1000"
+"""The kernel ends this process first when the machine runs out of memory, and not the database."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
     plan = json.loads(sys.argv[1])
-    isolate(plan["isolation"], plan["hidden"], plan["writable"])
+    if plan["group"]:
+        _write(os.path.join(plan["group"], "cgroup.procs"), "0")  # noqa: PTH118 - pathlib takes 5 ms to import
+    _write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE)
+    namespaces = plan["isolation"] in ("full", "user")
+    if plan["isolation"] == "network":
+        _call(_libc.unshare(CLONE_NEWNET))
+    scratch = _enter_namespaces(plan) if namespaces else -1
     for name, value in plan["limits"].items():
         _lower_limit(getattr(resource, f"RLIMIT_{name}"), value)
     if plan["parent"] is not None:
         _die_with(plan["parent"])
-    if plan["isolation"] == "full":
-        _enter_process_namespace()
-    if plan["isolation"] in ("full", "user"):
-        _drop_capabilities()
+    if namespaces:
+        _enter_process_namespace(plan, scratch)
+    _drop_capabilities(() if namespaces else FILE_CAPABILITIES)
+    if plan["filter"]:
+        _install_filter(bytes.fromhex(plan["filter"]))
+    os.chdir(plan["folder"])
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
 
 
-def isolate(isolation: str, hidden: list[str], writable: list[str]) -> None:
-    """Leaves the network.
+def _enter_namespaces(plan: dict[str, Any]) -> int:
+    """Leaves the host's users, network, mounts, System V memory, name and, for its children, processes.
 
-    With a user namespace the folders in `hidden` are covered as well; with "full" nothing but the folders in `writable`
-    can be written to, and System V memory, /dev/shm and the host's name are the child's own.
+    Returns a descriptor of the child's temporary folder.
     """
-    if isolation == "network":
-        _call(_libc.unshare(CLONE_NEWNET))
-    if isolation not in ("user", "full"):
-        return
     # The identity is kept, so files keep their owners; only privileges over the host are lost.
     uid, gid = os.getuid(), os.getgid()
-    more = CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID if isolation == "full" else 0
-    _call(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS | more))
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    _call(_libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None))
-    if isolation == "full":
-        _make_read_only(writable)
-    for folder in hidden:
-        _mount_empty(folder, "size=4k,mode=555", MS_RDONLY)
+    kinds = CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID
+    _call(_libc.unshare(kinds))
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    _mount("none", "/", "", MS_REC | MS_PRIVATE)
+    # What stays visible or reachable must be opened before something covers it.
+    visible = {path: os.open(path, os.O_PATH) for path in plan["visible"]}
+    devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in plan["devices"]}
+    _set_attributes("/", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0, AT_RECURSIVE)
+    _replace_devices(devices, plan["shared_bytes"])
+    _hide(sorted(plan["hidden"]), visible)
+    for path in plan["masked"]:
+        if os.path.lexists(path):
+            _mount("/dev/null", path, "", MS_BIND)
+    _mount_empty(plan["scratch"], f"size={plan['scratch_bytes']},nr_inodes={SCRATCH_FILES},mode=700")
+    return os.open(plan["scratch"], os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _make_read_only(writable: list[str]) -> None:
-    _set_attributes("/", MOUNT_ATTR_RDONLY, 0, AT_RECURSIVE)
-    for folder in writable:
-        _call(_libc.mount(os.fsencode(folder), os.fsencode(folder), None, MS_BIND, None))
-        _set_attributes(folder, 0, MOUNT_ATTR_RDONLY, 0)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if Path("/dev/shm").is_dir():  # noqa: S108
-        _mount_empty("/dev/shm", f"size={memory // SHARED_MEMORY_SHARE},mode=1777")  # noqa: S108
+def _replace_devices(devices: dict[str, int], shared_bytes: int) -> None:
+    """An own /dev with the nodes in `devices`: for a root, a disk of the host is just another file.
+
+    A read-only mount protects neither devices nor sockets.
+    """
+    _mount_empty("/dev", "size=256k,mode=755", MS_NOEXEC)
+    for name, descriptor in devices.items():
+        target, source = f"/dev/{name}", f"/proc/self/fd/{descriptor}"
+        if os.path.isdir(source):  # noqa: PTH112
+            os.makedirs(target)  # noqa: PTH103
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+        _mount(source, target, "", MS_BIND | MS_REC)
+        _set_attributes(target, 0, MOUNT_ATTR_NODEV, AT_RECURSIVE)
+        os.close(descriptor)
+    for name, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
+        os.symlink(f"/proc/self/{target}", f"/dev/{name}")  # noqa: PTH211
+    os.mkdir("/dev/shm")  # noqa: PTH102, S108
+    _set_attributes("/dev", MOUNT_ATTR_RDONLY, 0, 0)
+    _mount_empty("/dev/shm", f"size={shared_bytes},nr_inodes={SCRATCH_FILES},mode=1777")  # noqa: S108
 
 
-def _enter_process_namespace() -> None:
+def _hide(hidden: Sequence[str], visible: dict[str, int]) -> None:
+    """Covers what is hidden, and lays the visible folders inside it back to their places."""
+    covers = []
+    for path in hidden:
+        if os.path.isdir(path):  # noqa: PTH112
+            _mount_empty(path, "size=64k,mode=555")
+            covers.append(path)
+        elif os.path.lexists(path):
+            _mount("/dev/null", path, "", MS_BIND)
+    for path, descriptor in visible.items():
+        if any(path.startswith(f"{cover}/") for cover in covers):
+            os.makedirs(path, exist_ok=True)  # noqa: PTH103
+            _mount(f"/proc/self/fd/{descriptor}", path, "", MS_BIND | MS_REC)
+        os.close(descriptor)
+    for path in covers:
+        _set_attributes(path, MOUNT_ATTR_RDONLY, 0, 0)
+
+
+def _enter_process_namespace(plan: dict[str, Any], scratch: int) -> None:
     """Returns in the second process of the new namespace; the others end as that one does."""
-    _become_waiter(os.fork())
-    # The first process must see its own /proc, must not outlive its parent, and collects what loses its parent.
+    first = os.fork()
+    with socket.socket(fileno=plan["channel"]) as channel:
+        if first:
+            socket.send_fds(channel, [b"."], [scratch, os.pidfd_open(first)])
+    os.close(scratch)
+    _become_waiter(first)
+    # The first process must see its own /proc, must not outlive its parent, and collects what loses its parent. User 0
+    # could set the host's sysctls through a writable /proc.
     _call(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-    _call(_libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None))
+    if plan["isolation"] == "full":
+        _mount("proc", "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     _become_waiter(os.fork())
     _call(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
-def _drop_capabilities() -> None:
+def _drop_capabilities(kept: Sequence[int]) -> None:
     """User 0 of a new user namespace may undo all of the above until its capabilities there are gone."""
-    _call(_libc.prctl(PR_SET_SECUREBITS, SECURE_NO_ROOT, 0, 0, 0))
+    if not kept:
+        _call(_libc.prctl(PR_SET_SECUREBITS, SECURE_NO_ROOT, 0, 0, 0))
     for capability in range(CAPABILITIES):
-        # Fails for the numbers beyond the last capability of this kernel.
-        _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    _call(_libc.capset(struct.pack("Ii", CAPABILITY_VERSION_3, 0), bytes(24)))
+        # Fails for the numbers beyond the last capability of this kernel, and for a user who has none.
+        if capability not in kept:
+            _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+    if not kept:
+        _call(_libc.capset(struct.pack("Ii", CAPABILITY_VERSION_3, 0), bytes(24)))
     _call(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+
+
+def _install_filter(program: bytes) -> None:
+    instructions = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(instructions))
+    _call(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, header, 0, 0))
 
 
 def _become_waiter(child: int) -> None:
@@ -153,7 +227,12 @@ def _close_descriptors() -> None:
 
 
 def _mount_empty(folder: str, options: str, flags: int = 0) -> None:
-    _call(_libc.mount(b"none", os.fsencode(folder), b"tmpfs", MS_NOSUID | MS_NODEV | flags, options.encode()))
+    _mount("none", folder, "tmpfs", MS_NOSUID | MS_NODEV | flags, options)
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    words = (os.fsencode(source), os.fsencode(target), kind.encode() or None)
+    _call(_libc.mount(*words, ctypes.c_ulong(flags), options.encode() or None))
 
 
 def _set_attributes(folder: str, added: int, removed: int, flags: int) -> None:
@@ -176,6 +255,11 @@ def _die_with(parent: int) -> None:
     _call(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:  # noqa: PTH123
+        file.write(text)
 
 
 def _call(result: int) -> None:

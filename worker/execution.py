@@ -100,7 +100,7 @@ class _Job:
                 return replace(outcome, findings=[Finding(*name, Status.UNSUPPORTED, str(missing)) for name in names])
         build = None
         if any(variant.native for variant in variants):
-            build = build_native(self._checkout, entry.name, self._reporter)
+            build = build_native(self._checkout, entry, self._reporter)
         limits = ClaimLimits(outcome.peaks, self._checkout.host.kind)
         measurer = Measurer(self._checkout, self._request, self._reporter, self._traces, limits)
         total = len(variants) * len(cases)

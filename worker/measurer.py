@@ -55,17 +55,12 @@ def pick(existing: Iterable[str], chosen: list[str] | None) -> list[str]:
     return [name for name in existing if chosen is None or name in chosen]
 
 
-def build_native(checkout: Checkout, operator: str, reporter: Reporter) -> BuildReply:
-    """Builds the operator's library; a compiler that hangs or crashes is a failed build."""
-    reporter.log(f"build {operator} …")
-    try:
-        reply = checkout.ask(
-            BuildReply, "build", checkout.host.settings.build_timeout_seconds, reporter, operator=operator
-        )
-    except ChildFailure as failure:
-        reply = BuildReply(Status.BUILD_FAILED, failure.message)
+def build_native(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -> BuildReply:
+    """Builds the libraries that the operator loads; a compiler that hangs or crashes is a failed build."""
+    reporter.log(f"build {entry.name} …")
+    reply = checkout.build(entry.uses or [entry.name], reporter)
     how = "unchanged" if reply.cached else f"{reply.seconds:.1f} s"
-    reporter.log(f"build {operator} {reply.status} ({how}) {reply.message}".rstrip())
+    reporter.log(f"build {entry.name} {reply.status} ({how}) {reply.message}".rstrip())
     return reply
 
 

@@ -1,14 +1,18 @@
-"""What a child may see and take: its environment, its temp folder, its limits, no network, and no life after its
+"""What a child may see and take: its environment, its temporary folder, its limits, no network, and no life after its
 parent's.
 
 Kernel code is untrusted. How far it can be shut in depends on the host, so the best isolation the host allows is found
 by trying:
 
 full – own user, network, mount, PID, IPC and UTS namespaces: no network, no sight of other processes, the whole file
-system read-only but for the child's temp folder and the build cache, an own /dev/shm, database folders and keys hidden.
-user – own user, network and mount namespaces: no network, no powers over the host's processes, the same folders hidden.
+system read-only but for a temporary folder of limited size that vanishes with the child, an own /dev and /dev/shm;
+other commits' files, databases, keys and sockets hidden.
+user – the same with the host's /proc, for containers that forbid to mount another: the names and command lines of other
+processes can be read.
 network – own network namespace only, for a root that must reach other users' files.
 none – limits and a scrubbed environment alone.
+
+At every level a filter refuses the system calls that kernel code has no use for.
 """
 
 from __future__ import annotations
@@ -16,16 +20,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+from warpwatch.worker.seccomp import build_filter
 
 CONFINE = Path(__file__).with_name("confine.py")
 FILE_BYTES = 4 * 2**30
@@ -45,11 +54,46 @@ fault per 4 KiB when it is taken again.
 Whether it gives back depends on what happens to lie at the end of its heap, so the same code ran at either of two
 speeds, up to ten times apart.
 """
-_SECRET_FOLDERS = (".ssh", ".aws", ".azure", ".config/gcloud", ".docker", ".gnupg", ".kube")
-"""Folders below the home folder that hold keys, which no kernel needs."""
+SECRETS = (
+    ".ssh",
+    ".aws",
+    ".azure",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/git",
+    ".config/pip",
+    ".docker",
+    ".git-credentials",
+    ".gnupg",
+    ".huggingface",
+    ".cache/huggingface/token",
+    ".kube",
+    ".netrc",
+    ".npmrc",
+    ".pgpass",
+    ".pypirc",
+)
+"""Folders and files below the home folder that hold keys, which no kernel needs."""
+OWN_FOLDERS = ("worktrees", "mirrors", "libraries", "jit", "builds", "peaks", "logs")
+"""Folders of the worker; a child sees its own worktree and libraries in them."""
+DEVICES = {
+    "cpu": ("null", "zero", "full", "random", "urandom"),
+    "cuda": ("null", "zero", "full", "random", "urandom", "nvidia*", "dri", "dxg"),
+}
+"""Nodes of /dev that a child gets, by the kind of device it measures."""
+_SOCKET_DEPTH = {"/run": 4, "/var/run": 4, "/tmp": 2}  # noqa: S108
+"""Folders in which other programs offer sockets and FIFOs, and how deep."""
+_SOCKET_LIMIT = 10_000
+"""Entries that are looked at in such a folder."""
+MEMORY_SHARE = 4
+"""A child's temporary folder and its /dev/shm each hold at most one part in so many of the machine's memory."""
+_START_SECONDS = 60.0
 SOCKET_FOLDERS = (Path("/run/postgresql"), Path("/var/run/postgresql"))
 """Where a PostgreSQL of the system listens; a socket needs no network."""
-_KILL_SECONDS = 10.0
+KILL_SECONDS = 10.0
+_COPY_BYTES = 2**20
+JIT = "jit"
+"""Folder in a child's temporary folder that holds what compilers make at run time."""
 _PREFIX = "warpwatch-temp-"
 _PASSED = (
     "PATH",
@@ -62,7 +106,6 @@ _PASSED = (
     "VIRTUAL_ENV",
     "CC",
     "CXX",
-    "CCACHE_DIR",
     "CUDA_HOME",
     "CUDA_PATH",
     "CUDA_VISIBLE_DEVICES",
@@ -74,49 +117,162 @@ _PASSED = (
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """How a child is shut in.
+    """How children are shut in.
 
-    memory_bytes: heap and private mappings it may take, None for any; hidden: folders it must not see.
+    memory_bytes: heap and private mappings that one may take, None for any. hidden: folders and files that it must not
+    see. scratch: where a child with namespaces finds its temporary folder, the same path for all of them, because
+    compilers store paths. scratch_bytes: its size. shared_bytes: the size of the child's own /dev/shm. devices:
+    patterns of nodes below /dev. traceable: whether its processes may trace each other.
     """
 
     isolation: str
     memory_bytes: int | None
-    hidden: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...]
+    scratch: Path
+    scratch_bytes: int
+    shared_bytes: int
+    devices: tuple[str, ...] = DEVICES["cpu"]
+    traceable: bool = False
 
     @property
     def network_closed(self) -> bool:
         return self.isolation != "none"
 
-    def wrap(self, command: list[str], writable: Sequence[Path]) -> list[str]:
-        """`command` (its first word an absolute path), confined, as this very process's child.
+    @property
+    def has_namespaces(self) -> bool:
+        return self.isolation in ("full", "user")
 
-        With the isolation "full" it can write into the folders in `writable` and nowhere else.
-        """
+    def limits(self) -> dict[str, int]:
         limits = {"CORE": 0, "FSIZE": FILE_BYTES}
         if self.memory_bytes is not None:
             limits["DATA"] = self.memory_bytes
-        if self.isolation in ("full", "user"):
+        if self.has_namespaces:
             # Only inside a user namespace does the count start at nought; elsewhere all of the user's processes would
             # count.
             limits["NPROC"] = PROCESSES
+        return limits
+
+
+class Jail:
+    """The parent's side of one child's confinement: its temporary folder, and the end of all its processes.
+
+    inside: the temporary folder as the child sees it.
+    """
+
+    def __init__(self, confinement: Confinement) -> None:
+        self._confinement = confinement
+        self._descriptors: list[int] = []
+        self._receiver: socket.socket | None = None
+        self._sender: socket.socket | None = None
+        self._folder: Path | None = None
+        if confinement.has_namespaces:
+            confinement.scratch.mkdir(parents=True, exist_ok=True)
+            self._receiver, self._sender = socket.socketpair()
+            self.inside = confinement.scratch
+        else:
+            self._folder = self.inside = make_temp()
+
+    @property
+    def passed(self) -> list[int]:
+        """Descriptors that the confining process must inherit."""
+        return [self._sender.fileno()] if self._sender is not None else []
+
+    def command(self, words: Sequence[str], folder: Path, visible: Sequence[Path] = ()) -> list[str]:
+        """`words` (the first an absolute path), confined, as this very process's child, started in `folder`.
+
+        visible: folders that the child sees although one above them is hidden.
+        """
+        confinement = self._confinement
         plan = {
-            "isolation": self.isolation,
-            "hidden": [str(path) for path in self.hidden if path.is_dir()],
-            "writable": [str(path) for path in writable],
-            "limits": limits,
+            "isolation": confinement.isolation,
+            "visible": [str(path.resolve()) for path in visible],
+            "hidden": [str(path.resolve()) for path in confinement.hidden if os.access(path, os.F_OK)],
+            "masked": _sockets() if confinement.has_namespaces else [],
+            "devices": _nodes(confinement.devices) if confinement.has_namespaces else [],
+            "scratch": str(confinement.scratch),
+            "scratch_bytes": confinement.scratch_bytes,
+            "shared_bytes": confinement.shared_bytes,
+            "channel": self._sender.fileno() if self._sender is not None else -1,
+            "folder": str(folder),
+            "limits": confinement.limits(),
+            "filter": build_filter(confinement.traceable).hex() if sys.platform == "linux" else "",
+            "group": "",
             "parent": os.getpid(),
         }
-        return [sys.executable, "-I", "-S", str(CONFINE), json.dumps(plan), *command]
+        return [sys.executable, "-I", "-S", str(CONFINE), json.dumps(plan), *words]
+
+    def launched(self) -> None:
+        """Call it once the process has been started, or could not be."""
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+
+    def folder(self) -> Path:
+        """The temporary folder as this process reaches it, also after the child's end; OSError where the child never
+        had one."""
+        if self._folder is None:
+            if self._receiver is None:
+                raise FileNotFoundError("the child ended before it had a temporary folder")
+            self._receiver.settimeout(_START_SECONDS)
+            self._descriptors = socket.recv_fds(self._receiver, 1, 2)[1]
+            self._receiver.close()
+            self._receiver = None
+            if not self._descriptors:
+                raise FileNotFoundError("the child ended before it had a temporary folder")
+            self._folder = Path(f"/proc/self/fd/{self._descriptors[0]}")
+        return self._folder
+
+    def kill(self, group: int) -> None:
+        """Kills the process group and everything that it started. Nothing of it is left when this returns."""
+        with contextlib.suppress(OSError):
+            self.folder()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        if self._confinement.has_namespaces:
+            for first in self._descriptors[1:]:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(first, signal.SIGKILL)
+                # The first process of a namespace is gone only when all others are.
+                waiting = select.poll()
+                waiting.register(first, select.POLLIN)
+                waiting.poll(KILL_SECONDS * 1000)
+        else:
+            _kill_carrying(self.inside)
+
+    def close(self) -> None:
+        """Removes the temporary folder."""
+        self.launched()
+        if self._receiver is not None:
+            self._receiver.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+        if not self._confinement.has_namespaces:
+            _remove(self.inside)
 
 
 def confinement(
-    home: Path, memory_bytes: int | None, hidden: tuple[Path, ...] = (), isolation: str = "auto"
+    home: Path,
+    memory_bytes: int | None,
+    hidden: tuple[Path, ...] = (),
+    isolation: str = "auto",
+    *,
+    scratch_bytes: int | None = None,
+    device_kind: str = "cpu",
 ) -> Confinement:
     """The confinement asked for; "auto" is the strongest that this host allows and that still lets a child reach what
     it needs."""
-    chosen = strongest_isolation(home) if isolation == "auto" else isolation
-    secrets = tuple(Path.home() / name for name in _SECRET_FOLDERS)
-    return Confinement(chosen, memory_bytes or usable_memory() * 3 // 4, (*hidden, *secrets))
+    own = tuple(home / name for name in OWN_FOLDERS)
+    secrets = tuple(Path.home() / name for name in SECRETS)
+    return Confinement(
+        strongest_isolation(home) if isolation == "auto" else isolation,
+        memory_bytes or usable_memory() * 3 // 4,
+        (*own, *hidden, *secrets),
+        home / "scratch",
+        scratch_bytes or usable_memory() // MEMORY_SHARE,
+        usable_memory() // MEMORY_SHARE,
+        DEVICES[device_kind],
+    )
 
 
 @cache
@@ -128,12 +284,95 @@ def strongest_isolation(home: Path) -> str:
     # needs.
     look = "import os, sys; sys.exit(not all(os.access(p, os.R_OK | os.X_OK) for p in sys.argv[1:]))"
     needed = [sys.executable, str(home), str(CONFINE.parent / "harness")]
+    weakest = Confinement("none", None, (), home / "scratch", 2**20, 2**20)
     for isolation in ("full", "user", "network"):
-        plan = json.dumps({"isolation": isolation, "hidden": [], "writable": [str(home)], "limits": {}, "parent": None})
-        command = [sys.executable, "-I", "-S", str(CONFINE), plan, sys.executable, "-I", "-S", "-c", look, *needed]
-        if subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0:
+        words = [sys.executable, "-I", "-S", "-c", look, *needed]
+        if run_confined(replace(weakest, isolation=isolation), words).returncode == 0:
             return isolation
     return "none"
+
+
+def run_confined(
+    confinement: Confinement, words: Sequence[str], folder: Path = Path("/"), visible: Sequence[Path] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Runs a short command, confined, to its end."""
+    jail = Jail(confinement)
+    try:
+        command = jail.command(words, folder, visible)
+        return subprocess.run(
+            command, pass_fds=jail.passed, capture_output=True, text=True, errors="replace", timeout=60, check=False
+        )
+    finally:
+        jail.close()
+
+
+def copy_regular(source: Path, target: Path, limit: int) -> None:
+    """Copies a file that kernel code may have put there.
+
+    Raises OSError for what is no regular file of at most `limit` bytes.
+    """
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as reader, target.open("xb") as writer:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            raise OSError(f"{source.name} is no regular file of at most {limit} bytes")
+        # The file may grow meanwhile, so no more is read than was there.
+        remaining = status.st_size
+        while remaining > 0 and (chunk := reader.read(min(remaining, _COPY_BYTES))):
+            writer.write(chunk)
+            remaining -= len(chunk)
+
+
+def walk_regular(folder: Path, depth: int, limit: int) -> Iterator[tuple[Path, os.stat_result]]:
+    """Regular files below a folder that kernel code wrote, at most `depth` folders down; follows no links.
+
+    OSError where there are more than `limit` entries.
+    """
+    folders = [(folder, depth)]
+    entries = 0
+    while folders:
+        current, remaining = folders.pop()
+        with os.scandir(current) as scan:
+            for entry in scan:
+                entries += 1
+                if entries > limit:
+                    raise OSError(f"more than {limit} files")
+                if entry.is_dir(follow_symlinks=False):
+                    if remaining:
+                        folders.append((Path(entry.path), remaining - 1))
+                elif entry.is_file(follow_symlinks=False):
+                    yield Path(entry.path), entry.stat(follow_symlinks=False)
+
+
+def _nodes(patterns: Sequence[str]) -> list[str]:
+    return [str(path.relative_to("/dev")) for pattern in patterns for path in sorted(Path("/dev").glob(pattern))]
+
+
+def _sockets() -> list[str]:
+    """Sockets and FIFOs of other programs; a read-only file system does not keep anybody from using them."""
+    named: set[str] = set()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
+            path = line.split(maxsplit=7)[-1]
+            if path.startswith("/") and os.path.lexists(path):
+                named.add(path)
+    for folder, depth in _SOCKET_DEPTH.items():
+        named |= set(_special_files(Path(folder), depth))
+    return sorted(named)
+
+
+def _special_files(folder: Path, depth: int) -> Iterator[str]:
+    folders = [(folder, depth)]
+    entries = 0
+    while folders and entries < _SOCKET_LIMIT:
+        current, remaining = folders.pop()
+        with contextlib.suppress(OSError), os.scandir(current) as scan:
+            for entry in scan:
+                entries += 1
+                if entry.is_dir(follow_symlinks=False):
+                    folders += [(Path(entry.path), remaining - 1)] if remaining else []
+                elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+                    yield entry.path
 
 
 def usable_memory() -> int:
@@ -149,18 +388,18 @@ def usable_memory() -> int:
     return physical
 
 
-def environment(temp: Path, build_cache: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(temp: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """A child's environment: what finds compilers, Python and the GPU, and nothing that could hold a secret.
 
-    Home and temp folder are the child's own. Caches that take minutes to fill (Triton, Inductor, ccache) lie beside the
-    builds.
+    Home and temp folder are the child's own. What compilers make at run time (Triton, Inductor, load_inline, the
+    driver) goes into folders of which `caches` keeps copies.
     """
     passed = {name: environ[name] for name in _PASSED if name in environ}
     # `pip install --user` lies below the real home folder, which the child does not get.
     user_base = environ.get("PYTHONUSERBASE") or str(Path(environ.get("HOME", "/")) / ".local")
+    jit = temp / JIT
     return {
         "PATH": os.defpath,
-        "CCACHE_DIR": str(build_cache / "ccache"),
         **passed,
         "PYTHONUSERBASE": user_base,
         "PYTHONUNBUFFERED": "1",
@@ -172,8 +411,13 @@ def environment(temp: Path, build_cache: Path, environ: Mapping[str, str] = os.e
         "TMPDIR": str(temp),
         **SHORT_SPIN,
         **KEEP_FREED_MEMORY,
-        "TRITON_CACHE_DIR": str(build_cache / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(build_cache / "inductor"),
+        # A compiler cache that one commit can write to and another reads would carry machine code between them.
+        "CCACHE_DISABLE": "1",
+        "TRITON_CACHE_DIR": str(jit / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(jit / "inductor"),
+        "TORCH_EXTENSIONS_DIR": str(jit / "extensions"),
+        "CUDA_CACHE_PATH": str(jit / "cuda"),
+        "XDG_CACHE_HOME": str(jit / "other"),
     }
 
 
@@ -182,35 +426,33 @@ def make_temp() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
 
 
-def kill_group(group: int, temp: Path) -> None:
-    """Kills a child's process group, then whatever left the group but still carries the child's temp folder; removes
-    the folder."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-    _clear(temp)
-
-
 def clear_leftovers() -> None:
     """Ends what the children of killed parents left behind: processes that escaped and temp folders."""
     for temp in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = temp.name.removeprefix(_PREFIX).partition("-")[0]
         if temp.stat().st_uid == os.getuid() and not is_alive(owner):
-            _clear(temp)
+            _kill_carrying(temp)
+            _remove(temp)
 
 
 def is_alive(pid: str) -> bool:
     return Path("/proc", pid).exists()
 
 
-def _clear(temp: Path) -> None:
+def _kill_carrying(temp: Path) -> None:
     # Again and again, because a process may start another while it is being killed, and takes a moment to be gone.
-    deadline = time.monotonic() + _KILL_SECONDS
+    deadline = time.monotonic() + KILL_SECONDS
     while (pids := list(_carrying(temp))) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-    shutil.rmtree(temp, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    # A folder in a folder, a thousand times, ends the recursion of rmtree.
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _carrying(temp: Path) -> Iterator[int]:
@@ -218,8 +460,8 @@ def _carrying(temp: Path) -> Iterator[int]:
     needle = f"TMPDIR={temp}".encode() + b"\0"
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            found = needle in (entry / "environ").read_bytes()
+            carries = needle in (entry / "environ").read_bytes()
         except OSError:
             continue
-        if found:
+        if carries:
             yield int(entry.name)

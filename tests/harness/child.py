@@ -37,10 +37,9 @@ class Harness:
         words = {
             "root": root,
             "operators": operators,
-            "native": "csrc",
             "contract": contract,
             "device": device,
-            "cache": cache,
+            "libraries": cache,
             "threads": 1,
         }
         arguments = [word for name, value in words.items() for word in (f"--{name}", str(value))]

@@ -354,7 +354,7 @@ def test_the_process_that_ncu_starts_gets_as_far_as_the_call(cache: Path, reposi
         str(BOOTSTRAP),
         "--root",
         str(repository),
-        "--cache",
+        "--libraries",
         str(cache),
         "--threads",
         "1",

@@ -1,4 +1,77 @@
-"""The lab of the server's tests, for attacks on what it stores."""
+"""The lab of the server's tests, for attacks on what it stores; and kernel code with bad intentions, as two users."""
 
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.security import intruder
 from tests.server.conftest import lab as lab
 from tests.server.conftest import source as source
+
+NOBODY = 65534
+
+
+@dataclass(frozen=True, slots=True)
+class Intruder:
+    """Kernel code in the sandbox of a worker that runs as `user`, None for this process's own user."""
+
+    home: Path
+    user: int | None
+
+    def attack(self, code: str, **order: Any) -> str:
+        """What the code prints. order: hidden, visible, folder, and changes to the confinement."""
+        return str(self.run(code, **order)["out"])
+
+    def run(self, code: str, **order: Any) -> dict[str, Any]:
+        defaults = {"hidden": [], "visible": [], "folder": "/", "changes": {}}
+        order = {"home": str(self.home), "code": textwrap.dedent(code), **defaults, **order}
+        if self.user is None:
+            return intruder.intrude(order)
+        done = subprocess.run(
+            [*as_user(self.user), intruder.__file__, json.dumps(order)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+
+def as_user(user: int) -> list[str]:
+    """A command line that runs Python as another user without any power."""
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    identity = [f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+    return ["setpriv", *identity, python or sys.executable]
+
+
+@pytest.fixture(params=["own", "ordinary"])
+def kernel(request: pytest.FixtureRequest) -> Iterator[Intruder]:
+    """Hostile kernel code, as the user of this process and, where that is root, as an ordinary user."""
+    # pytest's own temporary folders are closed to other users.
+    with tempfile.TemporaryDirectory(prefix="jail-") as folder:
+        home = Path(folder)
+        kernel = Intruder(home, None if request.param == "own" else NOBODY)
+        if kernel.user is not None:
+            _expect_ordinary_user(kernel.user)
+            os.chown(home, kernel.user, kernel.user)
+        if kernel.run("print()")["isolation"] != "full":
+            pytest.skip("this host allows no full isolation")
+        yield kernel
+
+
+def _expect_ordinary_user(user: int) -> None:
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can become another user")
+    look = f"import sys; assert sys.version_info >= (3, 11); open({intruder.__file__!r})"
+    if subprocess.run([*as_user(user), "-c", look], capture_output=True, check=False).returncode:
+        pytest.skip("an ordinary user cannot read this checkout, or has no Python of 3.11")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from warpwatch.contract.environment import Environment
-from warpwatch.project import Project
 from warpwatch.settings import Settings
 from warpwatch.worker.checkout import Host
 
@@ -101,7 +100,8 @@ def identify(home: Path) -> Environment:
     """The fingerprint of this machine's CPU, with ceilings laid into `home`: they take seconds to measure and are
     tested elsewhere."""
     home.mkdir(exist_ok=True)
-    child = Host(Settings(home), "cpu").start_child(home, Project(), Diary())
+    host = Host(Settings(home), "cpu")
+    child = host.start_child(host.empty_child(home), Diary())
     try:
         environment = child.ask(Environment, "environment", 60, Diary())
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -29,13 +29,17 @@ class VariantEntry:
 
 @dataclass(frozen=True, slots=True)
 class OperatorEntry:
-    """One operator of a commit. `error` is set, and the lists are empty, when its file does not load."""
+    """One operator of a commit. `error` is set, and the lists are empty, when its file does not load.
+
+    uses: operators whose native libraries it loads, where that is not only its own.
+    """
 
     name: str
     summary: str
     variants: list[VariantEntry]
     cases: list[CaseEntry]
     error: str | None = None
+    uses: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

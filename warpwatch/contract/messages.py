@@ -19,7 +19,8 @@ from warpwatch.contract.words import Fault, Status
 class Request:
     """One request.
 
-    verb: catalogue | build | check | bench | profile | prepare | sample | finish | ceilings | canary | environment.
+    verb: catalogue | check | bench | profile | prepare | sample | finish | ceilings | canary | environment.
+    A child that builds knows key | build instead.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
     A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
     is shorter; rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is

@@ -28,9 +28,10 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--native", default="csrc", help="folder of native sources in it")
     parser.add_argument("--contract", type=int, default=1, help="contract its operator files were written for")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:0 and so on")
-    parser.add_argument("--cache", type=Path, required=True, help="folder that keeps builds")
+    parser.add_argument("--libraries", type=Path, required=True, help="folder of the libraries that were built for it")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 means one per core")
-    parser.add_argument("--sanitize", default="", help="sanitizer that this process runs under")
+    parser.add_argument("--sanitize", default="", help="sanitizer that libraries are built for")
+    parser.add_argument("--build", action="store_true", help="build libraries, and run no code of the commit")
     parser.add_argument("--hold", action="store_true", help="wait for an empty line before the device is opened")
     parser.add_argument(
         "--count", nargs=4, metavar=("OPERATOR", "VARIANT", "CASE", "SEED"), help="call once for ncu, and exit"
@@ -91,6 +92,12 @@ def pin(threads: int) -> tuple[int, int]:
     return threads or len(cpus), available
 
 
+def load_builder() -> Any:
+    """The module `builder`, which needs no torch."""
+    load_package("warpwatch", PACKAGE)
+    return importlib.import_module("warpwatch.worker.harness.builder")
+
+
 def load_harness(arguments: argparse.Namespace) -> Any:
     """Pins the process, sets its thread counts and returns the module `serve`."""
     arguments.threads, arguments.cores = pin(arguments.threads)
@@ -105,6 +112,9 @@ def main() -> int:
         load_harness(arguments).count_once(arguments)
         return 0
     requests, replies = open_channels()
+    if arguments.build:
+        status: int = load_builder().serve(arguments, requests, replies)
+        return status
     # Compilers and other programs started from here run without a sanitizer's runtime.
     os.environ.pop("LD_PRELOAD", None)
     try:

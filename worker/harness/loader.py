@@ -101,7 +101,7 @@ def describe(operator: Operator) -> OperatorEntry:
     """The catalogue entry of an operator."""
     variants = [VariantEntry(v.name, v.idea, v.outcome, list(v.devices), v.native) for v in operator.variants.values()]
     cases = [_case_entry(operator, case) for case in operator.all_cases()]
-    return OperatorEntry(operator.name, operator.summary, variants, cases)
+    return OperatorEntry(operator.name, operator.summary, variants, cases, uses=list(operator.uses))
 
 
 def _case_entry(operator: Operator, case: Case) -> CaseEntry:

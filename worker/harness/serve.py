@@ -15,7 +15,6 @@ import torch
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import (
     BenchReply,
-    BuildReply,
     CanaryReply,
     CeilingsReply,
     CheckReply,
@@ -32,7 +31,6 @@ EXIT_POISONED = 3
 """Exit status after a failure that leaves the device context unusable."""
 
 FAILURE_REPLIES: dict[str, Any] = {
-    "build": BuildReply,
     "check": CheckReply,
     "bench": BenchReply,
     "profile": ProfileReply,
@@ -122,7 +120,7 @@ def count_once(arguments: argparse.Namespace) -> None:
 
 def _child_settings(arguments: argparse.Namespace, device: torch.device) -> ChildSettings:
     a = arguments
-    return ChildSettings(a.root, a.operators, a.native, device, a.cache, a.threads, a.cores, a.sanitize)
+    return ChildSettings(a.root, a.operators, device, a.libraries, a.threads, a.cores)
 
 
 def _open_device(name: str) -> torch.device:

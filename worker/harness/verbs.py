@@ -13,11 +13,9 @@ from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import (
     BenchReply,
-    BuildReply,
     CanaryReply,
     CeilingsReply,
     CheckReply,
-    KernelResources,
     ProfileReply,
     Request,
     SampleReply,
@@ -26,6 +24,7 @@ from warpwatch.contract.words import Status
 from warpwatch.operator import Operator
 
 from .bench import Prepared, bench
+from .builder import last_lines
 from .canary import inspect
 from .ceilings import measure_ceilings
 from .check import check
@@ -38,26 +37,21 @@ from .probes import OpcheckMemory
 from .problem import CaseProblem, Progress
 from .profiling import profile_problem
 
-LOG_LINES = 30
-"""Lines of a compiler's output that a message quotes; the whole log is in the build reply."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
     """The arguments of a child.
 
-    root: the worktree. operators, native: folders in it. cache: the folder of builds. threads: CPU threads to use.
-    cores: CPUs that the process may use. sanitize: the sanitizer that it runs under, "" without one.
+    root: the worktree. operators: the folder of operator files in it. libraries: the folder of the native libraries
+    that were built for it. threads: CPU threads to use. cores: CPUs that the process may use.
     """
 
     root: Path
     operators: str
-    native: str
     device: torch.device
-    cache: Path
+    libraries: Path
     threads: int
     cores: int
-    sanitize: str = ""
 
 
 class Verbs:
@@ -71,8 +65,7 @@ class Verbs:
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
         self._opchecked: OpcheckMemory = set()
-        sources = settings.root / settings.native
-        native.configure(sources, settings.cache, settings.device.type, settings.sanitize == "address")
+        native.configure_prebuilt(settings.libraries)
 
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
         """The catalogue of the operator that the request names, or of all operators."""
@@ -86,20 +79,6 @@ class Verbs:
 
     def canary(self, _request: Request, _progress: Progress) -> CanaryReply:
         return inspect(self._settings.device)
-
-    def build(self, request: Request, _progress: Progress) -> BuildReply:
-        built = native.build(_required(request.operator, "operator"))
-        return BuildReply(
-            status=Status(built.status),
-            message="" if built.status == "ok" else last_lines(built.log),
-            key=built.key,
-            cached=built.cached,
-            seconds=built.seconds,
-            log=built.log,
-            resources=[KernelResources(*kernel) for kernel in built.resources],
-            compile_seconds=built.compile_seconds,
-            code_hash=built.code_hash,
-        )
 
     def check(self, request: Request, progress: Progress) -> CheckReply:
         problem = self.problem(request)
@@ -164,11 +143,6 @@ class Verbs:
         if operator.native is not None:
             operator.native()
         self._native_ready.add(operator.name)
-
-
-def last_lines(log: str) -> str:
-    """The end of a compiler's output, which holds the error."""
-    return "\n".join(log.strip().splitlines()[-LOG_LINES:])
 
 
 def _required(value: str | None, field: str) -> str:

@@ -1,0 +1,135 @@
+"""Builds native libraries: compilers run in a jail of their own, and the parent keeps what they make.
+
+A library is stored under its interpreter and the hash of its sources, flags, compilers and torch, in a folder that no
+child sees. The key is asked for before a compiler has read the sources, so a source that takes over the compiler can
+only spoil the library of that very source. A child sees the libraries that were laid out for it, read-only.
+
+Nothing here needs the device, so a library can be built ahead of the job that uses it, and several at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.messages import BuildReply
+from warpwatch.contract.words import Status
+from warpwatch.worker.child import Child, ChildFailure, ChildSpec
+from warpwatch.worker.reporter import Reporter
+from warpwatch.worker.sandbox import Confinement, copy_regular
+
+LIBRARY = "library.so"
+RECORD = "record.json"
+LIBRARY_LIMIT = 2**30
+"""Bytes of one library."""
+KEY_SECONDS = 60.0
+"""Limit for asking which library it would be; compilers are asked for their versions."""
+_FOLDER = "libraries"
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """One library to build.
+
+    root: the worktree. native: the folder of native sources in it. device_kind: "cpu" or "cuda". interpreter: the
+    Python whose torch the library is for, None for the worker's own. sanitize: whether for AddressSanitizer.
+    """
+
+    root: Path
+    native: str
+    operator: str
+    device_kind: str
+    interpreter: str | None = None
+    sanitize: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryStore:
+    """Every library that was ever built on this machine, by address."""
+
+    folder: Path
+
+    def find(self, address: str) -> BuildReply | None:
+        try:
+            return from_json(BuildReply, json.loads((self.folder / address / RECORD).read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def add(self, address: str, library: Path, reply: BuildReply) -> None:
+        """Takes a new library; OSError when it is no regular file of acceptable size. The first of two builders
+        wins."""
+        partial = self.folder / f"{address}.{os.getpid()}-{time.monotonic_ns()}"
+        partial.mkdir(parents=True)
+        try:
+            copy_regular(library, partial / LIBRARY, LIBRARY_LIMIT)
+            (partial / LIBRARY).chmod(0o555)
+            (partial / RECORD).write_text(json.dumps(to_json(reply)), encoding="utf-8")
+            if not (self.folder / address).exists():
+                partial.rename(self.folder / address)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltLibrary:
+    """The result of one build. folder: where the library and its record lie, None without one."""
+
+    reply: BuildReply
+    folder: Path | None = None
+
+    def lay_out(self, target: Path) -> None:
+        """Puts library and record, or the reason why there is none, where a child looks for them."""
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        if self.folder is not None:
+            os.link(self.folder / LIBRARY, target / LIBRARY)
+        (target / RECORD).write_text(json.dumps(to_json(self.reply)), encoding="utf-8")
+
+
+def build(
+    request: BuildRequest, store: LibraryStore, confinement: Confinement, seconds: float, reporter: Reporter
+) -> BuiltLibrary:
+    """Builds a library unless the store has it. Compilers that fail, hang or crash give a failed build.
+
+    Raises Stopped when the reporter asks to stop, CannotRunError where the jail or the interpreter does not start.
+    """
+    begin = time.monotonic()
+    spec = ChildSpec(
+        request.root,
+        request.device_kind,
+        request.root,
+        0,
+        native=request.native,
+        interpreter=request.interpreter,
+        builds="address" if request.sanitize else "plain",
+    )
+    child = Child(spec, confinement, reporter)
+    try:
+        child.wait_ready()
+        planned = child.ask(BuildReply, "key", KEY_SECONDS, reporter, operator=request.operator)
+        if planned.status is not Status.OK or not _KEY.fullmatch(planned.key):
+            return BuiltLibrary(planned)
+        address = hashlib.sha256(f"{spec.command()[0]}\0{planned.key}".encode()).hexdigest()
+        stored = store.find(address)
+        if stored is None:
+            reply = child.ask(BuildReply, "build", seconds, reporter, operator=request.operator)
+            if reply.status is not Status.OK:
+                return BuiltLibrary(reply)
+            store.add(address, child.temp / _FOLDER / planned.key / LIBRARY, replace(reply, key=planned.key))
+            return BuiltLibrary(reply, store.folder / address)
+        took = time.monotonic() - begin
+        return BuiltLibrary(replace(stored, cached=True, seconds=took), store.folder / address)
+    except ChildFailure as failure:
+        return BuiltLibrary(BuildReply(Status.BUILD_FAILED, failure.message))
+    except OSError as error:
+        return BuiltLibrary(BuildReply(Status.BUILD_FAILED, f"the compilers left no usable library: {error}"))
+    finally:
+        child.close()
