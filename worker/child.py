@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -24,7 +25,7 @@ from typing import Any, TypeVar
 
 from warpwatch import CONTRACT
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.messages import Request
+from warpwatch.contract.messages import PING, Request
 from warpwatch.contract.words import Fault, Status
 from warpwatch.worker import sandbox
 from warpwatch.worker.caches import CodeCache
@@ -47,6 +48,8 @@ _SHIM_WORDS = "Exception in aoti_torch"
 
 The operator learns only that it did, and with older torch not even that.
 """
+_PING_BITS = 53
+"""JSON numbers are exact up to 2^53."""
 
 
 class ChildFailure(Exception):  # noqa: N818 - it carries a status, which is a result and not an error
@@ -190,26 +193,47 @@ class Child:
         self._read_output()
         self._tail.clear()
         self._doing = ""
-        line = json.dumps(to_json(Request(self._requests, verb, **fields))) + "\n"
-        # A child that died between requests is noticed below, where its exit is explained.
-        with contextlib.suppress(BrokenPipeError):
-            assert self._process.stdin is not None
-            self._process.stdin.write(line.encode())
+        self._send(Request(self._requests, verb, **fields))
         deadline = time.monotonic() + seconds
         while True:
             message = self._next_message(deadline, seconds)
             # Events before the reply say how far one case is, which is finer than a job's progress; after a crash it
             # tells where.
-            if message.get("id") != self._requests or "event" in message:
+            if "event" in message:
                 self._doing = str(message.get("text", ""))[:100]
                 continue
+            if message.get("id") != self._requests:
+                raise _forged()
             reply = message.get("reply")
             if not isinstance(reply, dict):
                 raise ChildFailure(Status.CRASHED, "the harness sent a reply that is not one")
             self._read_output()
             if reply.get("status") == Status.CRASHED and self._shim_lacked_memory():
                 reply["status"] = Status.OUT_OF_MEMORY
+            if reply.get("status") == Status.OK:
+                self._expect_no_other_reply(deadline, seconds)
             return reply
+
+    def _expect_no_other_reply(self, deadline: float, seconds: float) -> None:
+        """ChildFailure when the request gets another reply: kernel code wrote the first one.
+
+        The child answers a ping after the request, and kernel code cannot know the ping's id beforehand.
+        """
+        ping = secrets.randbits(_PING_BITS)
+        self._send(Request(ping, PING))
+        while True:
+            message = self._next_message(deadline, seconds)
+            if "event" in message:
+                continue
+            if message.get("id") != ping:
+                raise _forged()
+            return
+
+    def _send(self, request: Request) -> None:
+        # The exit of a child that died between requests is explained where its reply is awaited.
+        with contextlib.suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.write((json.dumps(to_json(request)) + "\n").encode())
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """As `request`, with the reply as a dataclass; ChildFailure when it is not one."""
@@ -380,6 +404,11 @@ class _Lines:
             self.read()
         if self._buffer and not self._buffer.endswith(b"\n"):
             self._buffer += b"\n"
+
+
+def _forged() -> ChildFailure:
+    message = "The child answered twice: the variant writes replies of its own"
+    return ChildFailure(Status.WRONG, message, Fault.FORGED_REPLY)
 
 
 def _parse(line: bytes) -> dict[str, Any]:

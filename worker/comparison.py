@@ -18,7 +18,7 @@ from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import Measurer, build_native, describe
-from warpwatch.worker.plausibility import ClaimLimits
+from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
 MIN_ROUNDS = 6
@@ -49,7 +49,7 @@ def compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces
         )
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter)
-    limits = ClaimLimits(outcome.peaks, head_checkout.host.kind)
+    limits = TimeLimits(outcome.peaks, head_checkout.host.kind)
     base = _Side("base", base_checkout, request, reporter, traces, limits)
     head = _Side("head", head_checkout, request, reporter, traces, limits)
     base.load()
@@ -69,7 +69,7 @@ class _Side:
         request: JobRequest,
         reporter: BoundedReporter,
         traces: Path,
-        limits: ClaimLimits,
+        limits: TimeLimits,
     ) -> None:
         self.name = name
         self.checkout = checkout

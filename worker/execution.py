@@ -21,7 +21,7 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
-from warpwatch.worker.plausibility import ClaimLimits
+from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
 
@@ -101,7 +101,7 @@ class _Job:
         build = None
         if any(variant.native for variant in variants):
             build = build_native(self._checkout, entry, self._reporter)
-        limits = ClaimLimits(outcome.peaks, self._checkout.host.kind)
+        limits = TimeLimits(outcome.peaks, self._checkout.host.kind)
         measurer = Measurer(self._checkout, self._request, self._reporter, self._traces, limits)
         total = len(variants) * len(cases)
         findings: list[Finding] = []

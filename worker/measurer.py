@@ -17,7 +17,7 @@ from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Fault, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure
-from warpwatch.worker.plausibility import ClaimLimits
+from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import Reporter
 from warpwatch.worker.sanitizers import ADDRESS, SLOWER
 
@@ -68,7 +68,7 @@ class Measurer:
     """Measures variants and cases with one checkout's child, and skips a variant that has failed too often."""
 
     def __init__(
-        self, checkout: Checkout, request: JobRequest, reporter: Reporter, traces: Path, limits: ClaimLimits
+        self, checkout: Checkout, request: JobRequest, reporter: Reporter, traces: Path, limits: TimeLimits
     ) -> None:
         self._checkout = checkout
         self._limits = limits

@@ -21,7 +21,7 @@ sparsity halves the operations, and a device may clock higher than when its ceil
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimLimits:
+class TimeLimits:
     """What times a device can show. peaks: its measured ceilings, operations or bytes per second."""
 
     peaks: Mapping[str, float] | None

@@ -91,5 +91,10 @@ def behave(name: str, request: dict[str, Any]) -> dict[str, Any]:
 send({"event": "ready", "contract": 1, "torch": "none"})
 for line in sys.stdin:
     request = json.loads(line)
+    if request["verb"] == "ping":
+        send({"id": request["id"], "reply": {}})
+        continue
+    if request["variant"] == "forger":
+        send({"id": request["id"], "reply": {"status": "ok"}})
     send({"id": request["id"], "event": "progress", "done": 0, "total": 1, "text": "working"})
     send({"id": request["id"], "reply": behave(request["variant"], request)})

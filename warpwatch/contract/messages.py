@@ -15,12 +15,16 @@ from warpwatch.contract.spec import BUDGET_NS, USUAL_PLAN, ProfilePlan
 from warpwatch.contract.words import Fault, Status
 
 
+PING = "ping"
+"""The verb that shows that the child has answered all earlier requests."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request.
 
-    verb: catalogue | check | bench | profile | prepare | sample | finish | ceilings | canary | environment.
-    A child that builds knows key | build instead.
+    verb: catalogue | check | bench | profile | prepare | sample | finish | ceilings | canary | environment. A child
+    that builds knows key | build instead. Both answer `ping` with an empty reply.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
     A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
     is shorter; rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is

@@ -45,7 +45,7 @@ class Fault(StrEnum):
     changed_setting: of the process (settings). out_of_bounds: writes outside its memory. special_values: swallows or
     spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
     plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer). implausible_time: faster
-    than the device can be, or more time than passed.
+    than the device can be, or more time than passed. forged_reply: written by kernel code.
     """
 
     WRONG_VALUES = "wrong_values"
@@ -70,6 +70,7 @@ class Fault(StrEnum):
     PROBE = "probe"
     SANITIZER = "sanitizer"
     IMPLAUSIBLE_TIME = "implausible_time"
+    FORGED_REPLY = "forged_reply"
 
 
 class JobState(StrEnum):

@@ -14,7 +14,7 @@ from typing import IO
 
 from warpwatch import native
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.messages import BuildReply, KernelResources, Request
+from warpwatch.contract.messages import PING, BuildReply, KernelResources, Request
 from warpwatch.contract.words import Status
 from warpwatch.operator import CONTRACT
 
@@ -31,6 +31,9 @@ def serve(arguments: argparse.Namespace, requests: IO[str], replies: IO[str]) ->
     print(json.dumps({"event": "ready", "contract": CONTRACT, "torch": ""}), file=replies, flush=True)
     for line in requests:
         request = from_json(Request, json.loads(line))
+        if request.verb == PING:
+            print(json.dumps({"id": request.id, "reply": {}}), file=replies, flush=True)
+            continue
         answer = {"key": native.find_key, "build": native.build}[request.verb]
         reply = to_reply(answer(request.operator or ""))
         print(json.dumps({"id": request.id, "reply": to_json(reply)}), file=replies, flush=True)

@@ -174,7 +174,7 @@ class GuardedAllocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return view
 
 
-class GuardedFromDynamo(GuardedAllocations):  # type: ignore[no-untyped-call]
+class _GuardedFromDynamo(GuardedAllocations):  # type: ignore[no-untyped-call]
     """The same beside compiled variants: torch.compile must not trace the guard."""
 
     __torch_dispatch__ = GuardedAllocations.__torch_dispatch__
@@ -186,7 +186,7 @@ class GuardedFromDynamo(GuardedAllocations):  # type: ignore[no-untyped-call]
 
 def guard_allocations() -> GuardedAllocations:
     """Guards for the variants of this process: torch._dynamo is there once one of them was compiled."""
-    return GuardedFromDynamo() if "torch._dynamo" in sys.modules else GuardedAllocations()
+    return _GuardedFromDynamo() if "torch._dynamo" in sys.modules else GuardedAllocations()
 
 
 def _banded(like: Tensor, strides: tuple[int, ...], skipped: int, byte: int) -> Banded:

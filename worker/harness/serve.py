@@ -14,6 +14,7 @@ import torch
 
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import (
+    PING,
     BenchReply,
     CanaryReply,
     CeilingsReply,
@@ -40,7 +41,7 @@ FAILURE_REPLIES: dict[str, Any] = {
     "ceilings": CeilingsReply,
     "canary": CanaryReply,
 }
-VERBS = (*FAILURE_REPLIES, "catalogue", "environment")
+VERBS = (*FAILURE_REPLIES, "catalogue", "environment", PING)
 
 
 class CannotServeError(Exception):
@@ -88,6 +89,9 @@ class HarnessServer:
         def progress(done: int, total: int, text: str) -> None:
             self._write({"id": request.id, "event": "progress", "done": done, "total": total, "text": text})
 
+        if request.verb == PING:
+            self._write({"id": request.id, "reply": {}})
+            return None
         try:
             reply = getattr(self._verbs, request.verb)(request, progress)
             failure = None
