@@ -29,6 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, fresh_processes, open_verbs, serve
+from warpwatch import native
 from warpwatch.contract.messages import Request
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.summary import quantile
@@ -191,7 +192,7 @@ def record_failure(method: str, broken: dict[str, str]) -> Iterator[None]:
 def child(device: torch.device) -> None:
     verbs = open_verbs(ROOT, device)
     for operator in sorted({operator for operator, *_ in CASES[device.type]}):
-        verbs.build(Request(0, "build", operator), lambda *_: None)
+        native.build(operator)
 
     def handle(request: dict[str, Any]) -> dict[str, Any]:
         broken: dict[str, str] = {}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 ISOLATIONS = ("auto", "full", "user", "network", "none")
 """The first is the default: the strongest that the host allows."""
+FORK_ISOLATIONS = ("user", "full", "network", "none")
+"""The first is the default."""
 
 
 class SettingError(ValueError):
@@ -46,6 +48,12 @@ VARIABLES = (
         "how kernel code is confined: `full`, `user`, `network` or `none`, see security.md; `auto` is the strongest "
         "that the host allows",
     ),
+    Variable(
+        "WARPWATCH_FORK_ISOLATION",
+        "`user`",
+        "weakest isolation in which a worker runs commits that no branch of their repository holds, such as those of "
+        "forks: `full`, `user`, `network` or `none`",
+    ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
 )
@@ -62,6 +70,7 @@ class Settings:
     memory_bytes: None means three quarters of the machine's.
     scratch_bytes: None means a quarter of the machine's memory.
     isolation: one of ISOLATIONS; see worker.sandbox.
+    fork_isolation: the weakest isolation in which a worker runs commits that no branch holds.
     """
 
     home: Path
@@ -76,6 +85,7 @@ class Settings:
     memory_bytes: int | None = None
     scratch_bytes: int | None = None
     isolation: str = "auto"
+    fork_isolation: str = "user"
 
 
 def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -97,6 +107,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         memory_bytes=int(memory * 2**30) or None,
         scratch_bytes=int(scratch * 2**30) or None,
         isolation=_choice(environ, "WARPWATCH_ISOLATION", ISOLATIONS),
+        fork_isolation=_choice(environ, "WARPWATCH_FORK_ISOLATION", FORK_ISOLATIONS),
     )
 
 

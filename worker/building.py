@@ -22,8 +22,9 @@ from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Status
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
+from warpwatch.worker.files import copy_regular
 from warpwatch.worker.reporter import Reporter
-from warpwatch.worker.sandbox import Confinement, copy_regular
+from warpwatch.worker.sandbox import Confinement
 
 LIBRARY = "library.so"
 RECORD = "record.json"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpwatch.worker.sandbox import copy_regular, walk_regular
+from warpwatch.worker.files import copy_regular, walk_regular
 
 LIMIT_BYTES = 2**30
 """Size of one cache; what is beyond is compiled again by each child."""

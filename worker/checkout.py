@@ -84,6 +84,10 @@ class Host:
         return ChildSpec(root, self.device, root, THREADS, bootstrap=self.bootstrap)
 
 
+class UntrustedCommitError(CannotRunError):
+    """A commit may not run in the isolation of this host."""
+
+
 def greeted(child: Child) -> Child:
     """The child once it has greeted; one that does not is killed."""
     try:
@@ -339,7 +343,19 @@ class Tools:
     def _lay_out(self, url: str, sha: str, reporter: Reporter) -> Checkout:
         reporter.log(f"checkout {sha[:12]}")
         mirror = _mirror_with(url, sha, self.host.home)
+        self._expect_trust(mirror, sha)
         return Checkout(self.host, mirror, sha, read_project(mirror, sha))
+
+    def _expect_trust(self, mirror: Path, sha: str) -> None:
+        """UntrustedCommitError for a commit that anybody may have pushed, where this host cannot shut it in."""
+        isolation, wanted = self.host.confinement().isolation, self.host.settings.fork_isolation
+        if sandbox.is_weaker(isolation, wanted):
+            branches = git.git("for-each-ref", "--count=1", f"--contains={sha}", "refs/heads", cwd=mirror)
+            if not branches.strip():
+                raise UntrustedCommitError(
+                    f"no branch holds commit {sha[:12]}, and this worker has the isolation {isolation!r} instead of "
+                    f"{wanted!r}: measure it on another worker, or set WARPWATCH_FORK_ISOLATION"
+                )
 
     def _keep(self, keys: set[tuple[str, str, int]]) -> None:
         for key in set(self._warm) - keys:

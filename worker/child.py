@@ -29,6 +29,7 @@ from warpwatch.contract.messages import PING, Request
 from warpwatch.contract.words import Fault, Status
 from warpwatch.worker import sandbox
 from warpwatch.worker.caches import CodeCache
+from warpwatch.worker.files import copy_regular
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
 
@@ -261,7 +262,7 @@ class Child:
 
         Kernel code may put anything there, so it raises OSError for what is no regular file or is larger than `limit`.
         """
-        sandbox.copy_regular(self.temp / name, target, limit)
+        copy_regular(self.temp / name, target, limit)
         with contextlib.suppress(OSError):
             (self.temp / name).unlink()
 

@@ -99,7 +99,9 @@ class _Worker:
         environment, peaks = self._tools.identify(_StartReporter(stop_requested))
         self.device_key = environment.device_key
         self._database = Database(database_url, pool_size=2)
-        facts = {"device": device, "isolation": host.confinement().isolation}
+        confinement = host.confinement()
+        missing = sandbox.missing_protections(confinement)
+        facts = {"device": device, "isolation": confinement.isolation, "missing_protections": missing}
         with self._database.session() as s:
             registry.ensure_environment(s, environment, peaks)
             device_id = registry.ensure_device(

@@ -24,18 +24,20 @@ import select
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
 from warpwatch.worker.seccomp import build_filter
 
+LEVELS = ("full", "user", "network", "none")
+"""Every isolation, the strongest first."""
 CONFINE = Path(__file__).with_name("confine.py")
 FILE_BYTES = 4 * 2**30
 """Largest file that a child may write."""
@@ -91,7 +93,6 @@ _START_SECONDS = 60.0
 SOCKET_FOLDERS = (Path("/run/postgresql"), Path("/var/run/postgresql"))
 """Where a PostgreSQL of the system listens; a socket needs no network."""
 KILL_SECONDS = 10.0
-_COPY_BYTES = 2**20
 JIT = "jit"
 """Folder in a child's temporary folder that holds what compilers make at run time."""
 _PREFIX = "warpwatch-temp-"
@@ -115,6 +116,15 @@ _PASSED = (
 )
 
 
+class Protection(StrEnum):
+    """What a host may be unable to keep from kernel code; docs/security.md says what each means."""
+
+    NETWORK = "network"
+    FILES = "files"
+    PROCESSES = "processes"
+    SYSTEM_CALLS = "system_calls"
+
+
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """How children are shut in.
@@ -122,7 +132,8 @@ class Confinement:
     memory_bytes: heap and private mappings that one may take, None for any. hidden: folders and files that it must not
     see. scratch: where a child with namespaces finds its temporary folder, the same path for all of them, because
     compilers store paths. scratch_bytes: its size. shared_bytes: the size of the child's own /dev/shm. devices:
-    patterns of nodes below /dev. traceable: whether its processes may trace each other.
+    patterns of nodes below /dev. traceable: whether its processes may trace each other. filtered: whether its system
+    calls are filtered.
     """
 
     isolation: str
@@ -133,6 +144,7 @@ class Confinement:
     shared_bytes: int
     devices: tuple[str, ...] = DEVICES["cpu"]
     traceable: bool = False
+    filtered: bool = True
 
     @property
     def network_closed(self) -> bool:
@@ -195,7 +207,7 @@ class Jail:
             "channel": self._sender.fileno() if self._sender is not None else -1,
             "folder": str(folder),
             "limits": confinement.limits(),
-            "filter": build_filter(confinement.traceable).hex() if sys.platform == "linux" else "",
+            "filter": build_filter(confinement.traceable).hex() if confinement.filtered else "",
             "group": "",
             "parent": os.getpid(),
         }
@@ -272,7 +284,32 @@ def confinement(
         scratch_bytes or usable_memory() // MEMORY_SHARE,
         usable_memory() // MEMORY_SHARE,
         DEVICES[device_kind],
+        filtered=filters_calls(home),
     )
+
+
+def missing_protections(confinement: Confinement) -> list[Protection]:
+    """What kernel code is not kept from on this host."""
+    present = {
+        Protection.NETWORK: confinement.network_closed,
+        Protection.FILES: confinement.has_namespaces,
+        Protection.PROCESSES: confinement.isolation == "full",
+        Protection.SYSTEM_CALLS: confinement.filtered,
+    }
+    return [protection for protection, given in present.items() if not given]
+
+
+def is_weaker(isolation: str, wanted: str) -> bool:
+    """Whether one isolation promises less than another."""
+    return LEVELS.index(isolation) > LEVELS.index(wanted)
+
+
+@cache
+def filters_calls(home: Path) -> bool:
+    """Whether this host lets a process filter its own system calls."""
+    if not sys.platform.startswith("linux") or not build_filter():
+        return False
+    return run_confined(_weakest(home, filtered=True), [sys.executable, "-I", "-S", "-c", ""]).returncode == 0
 
 
 @cache
@@ -284,12 +321,15 @@ def strongest_isolation(home: Path) -> str:
     # needs.
     look = "import os, sys; sys.exit(not all(os.access(p, os.R_OK | os.X_OK) for p in sys.argv[1:]))"
     needed = [sys.executable, str(home), str(CONFINE.parent / "harness")]
-    weakest = Confinement("none", None, (), home / "scratch", 2**20, 2**20)
     for isolation in ("full", "user", "network"):
         words = [sys.executable, "-I", "-S", "-c", look, *needed]
-        if run_confined(replace(weakest, isolation=isolation), words).returncode == 0:
+        if run_confined(replace(_weakest(home), isolation=isolation), words).returncode == 0:
             return isolation
     return "none"
+
+
+def _weakest(home: Path, filtered: bool = False) -> Confinement:
+    return Confinement("none", None, (), home / "scratch", 2**20, 2**20, filtered=filtered)
 
 
 def run_confined(
@@ -304,44 +344,6 @@ def run_confined(
         )
     finally:
         jail.close()
-
-
-def copy_regular(source: Path, target: Path, limit: int) -> None:
-    """Copies a file that kernel code may have put there.
-
-    Raises OSError for what is no regular file of at most `limit` bytes.
-    """
-    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as reader, target.open("xb") as writer:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            raise OSError(f"{source.name} is no regular file of at most {limit} bytes")
-        # The file may grow meanwhile, so no more is read than was there.
-        remaining = status.st_size
-        while remaining > 0 and (chunk := reader.read(min(remaining, _COPY_BYTES))):
-            writer.write(chunk)
-            remaining -= len(chunk)
-
-
-def walk_regular(folder: Path, depth: int, limit: int) -> Iterator[tuple[Path, os.stat_result]]:
-    """Regular files below a folder that kernel code wrote, at most `depth` folders down; follows no links.
-
-    OSError where there are more than `limit` entries.
-    """
-    folders = [(folder, depth)]
-    entries = 0
-    while folders:
-        current, remaining = folders.pop()
-        with os.scandir(current) as scan:
-            for entry in scan:
-                entries += 1
-                if entries > limit:
-                    raise OSError(f"more than {limit} files")
-                if entry.is_dir(follow_symlinks=False):
-                    if remaining:
-                        folders.append((Path(entry.path), remaining - 1))
-                elif entry.is_file(follow_symlinks=False):
-                    yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
 def _nodes(patterns: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +36,10 @@ class WorkerRow:
     job_id: int | None
     trouble: str = ""
     """Why its device was not fit to be measured on when it last tried; empty when it was."""
+    isolation: str = ""
+    """How far it shuts kernel code in: full | user | network | none."""
+    missing_protections: list[str] = field(default_factory=list)
+    """What its host cannot keep from kernel code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,9 @@ def list_workers(session: Session, lease_seconds: float = LEASE_SECONDS, limit: 
                 WHEN workers.heartbeat_at > now() - make_interval(secs => :lease) THEN 'alive'
                      ELSE 'silent' END AS state,
            (SELECT max(job_id) FROM runs WHERE worker_id = workers.id AND state = 'running') AS job_id,
-           coalesce(workers.facts ->> 'trouble', '') AS trouble
+           coalesce(workers.facts ->> 'trouble', '') AS trouble,
+           coalesce(workers.facts ->> 'isolation', '') AS isolation,
+           coalesce(workers.facts -> 'missing_protections', '[]') AS missing_protections
     FROM workers JOIN devices ON devices.id = workers.device_id
     ORDER BY stopped_at IS NOT NULL, workers.heartbeat_at DESC, workers.id DESC LIMIT :limit
     """

@@ -19,6 +19,7 @@ import pytest
 from tests.security import intruder
 from tests.server.conftest import lab as lab
 from tests.server.conftest import source as source
+from tests.worker.conftest import repository as repository
 
 NOBODY = 65534
 

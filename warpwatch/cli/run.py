@@ -129,7 +129,8 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     mirror = git.update_mirror(url, settings.home)
     infos = [git.describe(mirror, sha) for sha in dict.fromkeys([*shas, *filter(None, [base_sha])])]
     name = Path(url).name.removesuffix(".git") or "repository"
-    tools = Tools(Host(settings, device))
+    # Whoever types this command chose the commits, whether a branch holds them or not.
+    tools = Tools(Host(replace(settings, fork_isolation="none"), device))
     tally = Tally()
     console.print(f"measuring {len(shas)} commit{'s' * (len(shas) != 1)} of {name} on {device}", highlight=False)
     try:

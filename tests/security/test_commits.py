@@ -1,0 +1,191 @@
+"""What the code of one commit tries against another: its worktree, its libraries, its caches, its worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import Diary, Repository, processes_with
+from warpwatch.contract.messages import BuildReply
+from warpwatch.contract.words import Status
+from warpwatch.settings import Settings
+from warpwatch.worker import sandbox
+from warpwatch.worker.building import LIBRARY
+from warpwatch.worker.checkout import Checkout, Host, Tools
+from warpwatch.worker.child import ChildFailure
+
+CHILD = Path(__file__).with_name("commit_child.py")
+NATIVE = {"csrc/plain/plain.cpp": 'extern "C" int answer() { return 42; }'}
+TRY = """
+import os, pathlib
+def attempt(path):
+    try:
+        with open(path, "ab") as file:
+            file.write(b"#")
+        return "written"
+    except OSError as error:
+        return error.strerror
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Iterator[Tools]:
+    settings = Settings(home=tmp_path / "home", case_timeout_seconds=30, build_timeout_seconds=120)
+    if sandbox.strongest_isolation(settings.home) != "full":
+        pytest.skip("this host allows no full isolation")
+    tools = Tools(Host(settings, "cpu", bootstrap=CHILD))
+    yield tools
+    tools.close()
+    assert processes_with(str(tmp_path)) == []
+
+
+def commit(repository: Repository, attack: str) -> str:
+    return repository.commit("attack", {"attack.py": TRY + attack} | NATIVE)
+
+
+def ask(checkout: Checkout, seconds: float = 30) -> str:
+    return checkout.ask(BuildReply, "check", seconds, Diary()).message
+
+
+def alone(tools: Tools, repository: Repository, sha: str) -> Checkout:
+    (checkout,) = tools.checkouts(repository.url, [sha], Diary())
+    return checkout
+
+
+def test_the_sides_of_a_comparison_do_not_see_each_other(tools: Tools, repository: Repository) -> None:
+    """The head would make the base slower by editing its worktree, or its library, between two rounds."""
+    base = commit(repository, "print('base')")
+    head = commit(
+        repository,
+        """
+home = pathlib.Path(os.environ["TMPDIR"]).parent
+for path in sorted(home.rglob("*")):
+    print(path.relative_to(home), attempt(path) if path.is_file() else "folder")
+""",
+    )
+    sides = tools.checkouts(repository.url, [base, head], Diary())
+    for side in sides:
+        assert side.build(["plain"], Diary()).status is Status.OK
+    assert ask(sides[0]) == "base"
+    seen = ask(sides[1])
+    assert sides[1].root.name in seen
+    assert sides[0].root.name not in seen
+    assert "written" not in seen
+    assert ask(sides[0]) == "base"
+
+
+def test_a_library_of_the_same_sources_is_not_overwritten(tools: Tools, repository: Repository) -> None:
+    """A hostile commit that leaves csrc alone has the library that the good commit has."""
+    good = commit(repository, "print('good')")
+    assert alone(tools, repository, good).build(["plain"], Diary()).status is Status.OK
+    (stored,) = (tools.host.home / "libraries").iterdir()
+    before = (stored / LIBRARY).read_bytes()
+    hostile = alone(
+        tools,
+        repository,
+        commit(
+            repository,
+            """
+path = pathlib.Path(libraries, "plain", "library.so")
+print(path.stat().st_size > 0, attempt(path), attempt(path.with_name("record.json")))
+for change in (lambda: path.unlink(), lambda: path.rename(path.with_name("old")), lambda: path.chmod(0o777),
+               lambda: os.link(path, os.environ["TMPDIR"] + "/copy")):
+    try:
+        change()
+        print("changed")
+    except OSError:
+        print("refused")
+""",
+        ),
+    )
+    reply = hostile.build(["plain"], Diary())
+    assert (reply.status, reply.cached) == (Status.OK, True), "the sources are the same"
+    lines = ask(hostile).splitlines()
+    assert lines[0].startswith("True")
+    assert "written" not in lines[0]
+    assert lines[1:] == ["refused"] * 4
+    assert (stored / LIBRARY).read_bytes() == before
+
+
+PLANT = """
+folder = pathlib.Path(os.environ[NAME])
+folder.mkdir(parents=True, exist_ok=True)
+print(sorted(path.name for path in folder.iterdir()))
+(folder / "planted").write_text("machine code")
+"""
+CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_machine_code_is_not_planted_for_another_commit(tools: Tools, repository: Repository, name: str) -> None:
+    hostile = commit(repository, f"NAME = {name!r}" + PLANT)
+    good = commit(repository, f"NAME = {name!r}" + PLANT + "# another commit")
+    assert ask(alone(tools, repository, hostile)) == "[]"
+    assert ask(alone(tools, repository, good)) == "[]", "what the hostile commit left must not be there"
+    assert ask(alone(tools, repository, hostile)) == "['planted']", "the same code has its own"
+
+
+def test_nothing_else_survives_a_child(tools: Tools, repository: Repository) -> None:
+    sha = commit(
+        repository,
+        """
+temp = pathlib.Path(os.environ["TMPDIR"])
+shared = pathlib.Path("/dev/shm")
+print(sorted(path.name for folder in (temp, shared) for path in folder.iterdir()))
+(temp / "note").write_text("for the next child")
+(shared / "note").write_text("for the next child")
+""",
+    )
+    checkout = alone(tools, repository, sha)
+    assert "note" not in ask(checkout)
+    checkout.drop_child()
+    assert "note" not in ask(checkout)
+
+
+def test_the_worker_is_out_of_reach(tools: Tools, repository: Repository) -> None:
+    sha = commit(
+        repository,
+        f"""
+import signal
+for pid in ({os.getpid()}, {os.getppid()}, os.getppid(), -1):
+    try:
+        os.kill(pid, signal.SIGTERM if pid != -1 else 0)
+        print("reached", pid)
+    except OSError as error:
+        print(error.strerror)
+print([name for name in ("WARPWATCH_DATABASE_URL", "WARPWATCH_TOKEN", "SSH_AUTH_SOCK") if name in os.environ])
+""",
+    )
+    printed = ask(alone(tools, repository, sha))
+    assert f"reached {os.getpid()}" not in printed
+    assert printed.endswith("[]")
+
+
+@pytest.mark.parametrize("way", ["os.fork() == 0 and os.setsid()", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_time_is_up_for_everything_that_a_child_started(tools: Tools, repository: Repository, way: str) -> None:
+    code = f"import signal, subprocess, time\n{way}\nsubprocess.Popen(['sleep', '86397'])\ntime.sleep(1000)"
+    checkout = alone(tools, repository, commit(repository, code))
+    with pytest.raises(ChildFailure) as failure:
+        ask(checkout, seconds=1.5)
+    assert failure.value.status is Status.TIMED_OUT
+    assert processes_with("sleep 86397") == []
+
+
+def test_a_full_temp_folder_costs_its_own_child_only(repository: Repository, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "small", scratch_bytes=2**22)
+    tools = Tools(Host(settings, "cpu", bootstrap=CHILD))
+    flood = """
+with open(os.environ["TMPDIR"] + "/jit", "wb", buffering=0) as file:
+    while file.write(bytes(2**20)) == 2**20:
+        pass
+"""
+    hostile = commit(repository, flood)
+    try:
+        assert ask(alone(tools, repository, hostile)) in ("No space left on device", "")
+        good = commit(repository, "print(attempt(os.environ['TMPDIR'] + '/note'))")
+        assert ask(alone(tools, repository, good)) == "written"
+    finally:
+        tools.close()

@@ -1,0 +1,138 @@
+"""`warpwatch doctor`: what this machine has and lacks for measuring."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from warpwatch.cli import app
+from warpwatch.settings import SettingError, Settings, load_settings
+
+REMEDIES = {
+    "network": "allow network namespaces: run as root, or allow user namespaces",
+    "files": "allow user namespaces (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined)",
+    "processes": "allow a /proc of its own (docker run --security-opt systempaths=unconfined)",
+    "system_calls": "use a kernel with seccomp filters, on x86-64 or aarch64",
+}
+"""What to do about a protection that the host does not give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """One thing that was looked at.
+
+    remedy: "" where it is fine. needed: whether nothing can be measured without it.
+    """
+
+    name: str
+    result: str
+    remedy: str = ""
+    needed: bool = False
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine has and lacks: compilers, devices, database, and how far it shuts kernel code in.
+
+    Exits 1 if something is missing without which nothing can be measured.
+    """
+    try:
+        settings = load_settings()
+    except SettingError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    examinations = list(_examine(settings))
+    width = max(len(examination.name) for examination in examinations)
+    for examination in examinations:
+        mark = "ok" if not examination.remedy else "missing" if examination.needed else "note"
+        typer.echo(f"{mark:<8}{examination.name:<{width}}  {examination.result}")
+        if examination.remedy:
+            typer.echo(f"{'':<8}{'':<{width}}  → {examination.remedy}")
+    if any(examination.needed and examination.remedy for examination in examinations):
+        raise typer.Exit(1)
+
+
+def _examine(settings: Settings) -> Iterator[Examination]:
+    yield Examination("python", f"{sys.version.split()[0]}, {sys.executable}")
+    git = shutil.which("git")
+    yield Examination("git", git or "none", "" if git else "install git", needed=True)
+    yield from _compilers(settings)
+    yield from _devices()
+    yield _home(settings.home)
+    yield _database(settings)
+    yield from _isolation(settings)
+
+
+def _compilers(settings: Settings) -> Iterator[Examination]:
+    from warpwatch import _toolchain
+
+    cache = settings.home / "builds"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        version = _toolchain.torch().version
+        yield Examination("torch", version)
+    except OSError:
+        return
+    except _toolchain.ToolMissingError as missing:
+        yield Examination("torch", "none", str(missing), needed=True)
+    try:
+        cxx = _toolchain.cxx_compiler(cache)
+        yield Examination("C++ compiler", f"{cxx.path}, {cxx.version.splitlines()[0]}")
+        yield Examination("ninja", _toolchain.ninja())
+    except _toolchain.ToolMissingError as missing:
+        yield Examination("native code", "cannot be built", str(missing))
+    nvcc = _toolchain.cuda_compiler(cache)
+    release = nvcc.version.strip().splitlines()[-1] if nvcc else "none"
+    remedy = "" if nvcc else "native CUDA code is skipped; put nvcc on PATH, or install the extra nvcc"
+    yield Examination("CUDA compiler", f"{nvcc.path}, {release}" if nvcc else release, remedy)
+
+
+def _devices() -> Iterator[Examination]:
+    from warpwatch.worker.devices import find_devices
+
+    devices = find_devices()
+    for device in devices:
+        yield Examination("device", f"{device.name}, {device.model}")
+    if len(devices) == 1 and Path("/proc/driver/nvidia").exists():
+        yield Examination("device", "no GPU answers", "nvidia-smi -L must list it")
+
+
+def _home(home: Path) -> Examination:
+    home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(home).free / 2**30
+    writable = os.access(home, os.W_OK)
+    remedy = "" if writable and free > 1 else "set WARPWATCH_HOME to a writable folder with more than 1 GiB free"
+    return Examination("home", f"{home}, {free:.1f} GiB free", remedy, needed=not writable)
+
+
+def _database(settings: Settings) -> Examination:
+    try:
+        from warpwatch.cli.database import database_url
+        from warpwatch.db.errors import EngineError
+        from warpwatch.db.migrate import pending
+    except ModuleNotFoundError as error:
+        return Examination("database", f"{error.name} is not installed", "only `warpwatch run` works without it")
+    kind = "PostgreSQL" if settings.database_url else "embedded PostgreSQL"
+    try:
+        with database_url(settings) as url:
+            missing = pending(url)
+    except EngineError as error:
+        return Examination("database", f"{kind} does not answer", str(error))
+    return Examination("database", kind, f"{missing} migrations are due: warpwatch migrate" if missing else "")
+
+
+def _isolation(settings: Settings) -> Iterator[Examination]:
+    from warpwatch.worker import sandbox
+
+    confinement = sandbox.confinement(settings.home, settings.memory_bytes, isolation=settings.isolation)
+    refused = sandbox.is_weaker(confinement.isolation, settings.fork_isolation)
+    remedy = f"commits that no branch holds are refused below {settings.fork_isolation}" if refused else ""
+    yield Examination("isolation", confinement.isolation, remedy)
+    for protection in sandbox.missing_protections(confinement):
+        yield Examination("protection", f"none of {protection.replace('_', ' ')}", REMEDIES[protection])
