@@ -14,7 +14,6 @@ from warpwatch.contract.measurement import Counter, Measurement, Probe, TensorEr
 from warpwatch.contract.spec import BUDGET_NS, USUAL_PLAN, ProfilePlan
 from warpwatch.contract.words import Fault, Status
 
-
 PING = "ping"
 """The verb that shows that the child has answered all earlier requests."""
 
