@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -202,6 +203,13 @@ class Checkout:
             self._spares.append(self.host.launch_child(replace(self._spec(), hold=True), reporter))
         self._starting = self._spares.popleft()
         self._starting.release()
+
+    def lane(self) -> Checkout:
+        """The same worktree with a child of its own, for another thread, which must close it."""
+        lane = copy.copy(self)
+        lane._child = lane._starting = None
+        lane._spares, lane._ran, lane._stack = deque(), set(), ExitStack()
+        return lane
 
     def drop_spares(self) -> None:
         while self._spares:

@@ -6,20 +6,21 @@ job ends in Stopped or CannotRunError, in nothing else.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.spec import JobRequest, KnownNames
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import JobKind, Status
 from warpwatch.git import GitError, UnknownRefError
 from warpwatch.project import ProjectError
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
+from warpwatch.worker.lanes import check_in_lanes, lanes_of
 from warpwatch.worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
@@ -55,6 +56,20 @@ def known_findings(request: JobRequest, status: Status, message: str) -> list[Fi
     if not variants or not cases:
         raise CannotRunError(message)
     return [Finding(variant, case, status, message) for variant in variants for case in cases]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a job measures. build: of the native library, None without one."""
+
+    variants: list[VariantEntry]
+    cases: list[CaseEntry]
+    build: BuildReply | None
+    limits: TimeLimits
+
+    @property
+    def total(self) -> int:
+        return len(self.variants) * len(self.cases)
 
 
 class _Job:
@@ -101,22 +116,51 @@ class _Job:
         build = None
         if any(variant.native for variant in variants):
             build = build_native(self._checkout, entry, self._reporter)
-        limits = TimeLimits(outcome.peaks, self._checkout.host.kind)
-        measurer = Measurer(self._checkout, self._request, self._reporter, self._traces, limits)
-        total = len(variants) * len(cases)
-        findings: list[Finding] = []
-        for case in cases:
-            for variant in variants:
-                self._reporter.progress(len(findings), total, f"{variant.name} {case.key}")
-                try:
-                    finding = self._one(measurer, variant, case, build)
-                except Stopped as stopped:
-                    stopped.outcome = replace(outcome, build=build, findings=findings) if findings else None
-                    raise
-                self._reporter.log(describe(kind, finding))
-                findings.append(finding)
-        self._reporter.progress(total, total, "")
+        plan = _Plan(variants, cases, build, TimeLimits(outcome.peaks, self._checkout.host.kind))
+        lanes = lanes_of(self._checkout.host)
+        partial: dict[tuple[str, str], Finding] = {}
+        try:
+            if kind == JobKind.CHECK and spec.sanitize is None and min(lanes, len(variants)) > 1:
+                findings = self._measure_in_lanes(plan, partial, lanes)
+            else:
+                findings = self._measure_in_turn(plan, partial)
+        except Stopped as stopped:
+            stopped.outcome = replace(outcome, build=build, findings=[*partial.values()]) if partial else None
+            raise
         return replace(outcome, build=build, findings=findings)
+
+    def _measure_in_turn(self, plan: _Plan, partial: dict[tuple[str, str], Finding]) -> list[Finding]:
+        """The findings, case by case, which are also put into `partial` as they come."""
+        measurer = self._measurer(self._checkout, self._reporter, plan.limits)
+        for case in plan.cases:
+            for variant in plan.variants:
+                self._reporter.progress(len(partial), plan.total, f"{variant.name} {case.key}")
+                finding = partial[variant.name, case.key] = self._one(measurer, variant, case, plan.build)
+                self._reporter.log(describe(self._request.kind, finding))
+        self._reporter.progress(plan.total, plan.total, "")
+        return [*partial.values()]
+
+    def _measure_in_lanes(self, plan: _Plan, partial: dict[tuple[str, str], Finding], lanes: int) -> list[Finding]:
+        """The same in several children at once."""
+        variants = {variant.name: variant for variant in plan.variants}
+
+        def check(checkout: Checkout, reporter: Reporter, name: str) -> list[Finding]:
+            measurer = self._measurer(checkout, reporter, plan.limits)
+            for case in plan.cases:
+                reporter.progress(len(partial), plan.total, f"{name} {case.key}")
+                finding = partial[name, case.key] = self._one(measurer, variants[name], case, plan.build)
+                reporter.log(describe(self._request.kind, finding))
+            return [partial[name, case.key] for case in plan.cases]
+
+        # The child that has read the catalogue would hold a context, and its memory, for nothing.
+        self._checkout.drop_child()
+        findings = check_in_lanes(self._checkout, list(variants), check, self._reporter, lanes)
+        order = {case.key: index for index, case in enumerate(plan.cases)}
+        self._reporter.progress(plan.total, plan.total, "")
+        return sorted(findings, key=lambda finding: order[finding.case])
+
+    def _measurer(self, checkout: Checkout, reporter: Reporter, limits: TimeLimits) -> Measurer:
+        return Measurer(checkout, self._request, reporter, self._traces, limits)
 
     def _one(self, measurer: Measurer, variant: VariantEntry, case: CaseEntry, build: BuildReply | None) -> Finding:
         if variant.native and build is not None and build.status is Status.BUILD_FAILED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +17,16 @@ from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.settings import Settings
-from warpwatch.worker import comparison
-from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker import comparison, execution
+from warpwatch.worker.checkout import Checkout, Host, Tools
 from warpwatch.worker.execution import execute
+from warpwatch.worker.lanes import check_in_lanes
 from warpwatch.worker.measurer import choose_cases
-from warpwatch.worker.reporter import CannotRunError, Stopped
+from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 
 CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]
 KNOWN = {"variants": ["ok", "loop"], "cases": CASES[:2]}
@@ -123,6 +125,51 @@ def test_nobody_answers_for_the_damage_of_another(repository: Repository, tools:
     assert all(finding.message for finding in outcome.findings if finding.variant == "scribbled")
     # `scribbled` on both cases, and `wrong_too` until it was wrong alone.
     assert sum("once more in a fresh one" in line for line in diary.lines) == 3
+
+
+def test_checks_in_several_children_say_what_checks_in_one_do(
+    repository: Repository, good: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["ok", "wrong", "raise", "segfault", "unsupported", "last"]
+    alone = run(order(repository, good, variants=names, cases=CASES[:2]), tools, tmp_path)
+    monkeypatch.setattr(execution, "lanes_of", lambda host: 2)
+    diary = Diary()
+    beside = run(order(repository, good, variants=names, cases=CASES[:2]), tools, tmp_path, diary)
+    assert [(found.variant, found.case, found.status) for found in beside.findings] == [
+        (found.variant, found.case, found.status) for found in alone.findings
+    ]
+    assert len({found.variant for found in beside.findings}) == len(names)
+
+
+def test_what_lacks_memory_beside_others_is_checked_again_alone(
+    repository: Repository, good: str, tools: Tools
+) -> None:
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+    asked: list[tuple[str, bool]] = []
+
+    def check(lane: Checkout, reporter: Reporter, variant: str) -> list[Finding]:
+        alone = lane is checkout
+        asked.append((variant, alone))
+        status = Status.OK if alone or variant == "small" else Status.OUT_OF_MEMORY
+        return [Finding(variant, CASES[0], status)]
+
+    findings = check_in_lanes(checkout, ["small", "large"], check, Diary(), lanes=2)
+    assert [(found.variant, found.status) for found in findings] == [("small", Status.OK), ("large", Status.OK)]
+    assert sorted(asked) == [("large", False), ("large", True), ("small", False)]
+
+
+def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str, tools: Tools) -> None:
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+
+    def check(lane: Checkout, reporter: Reporter, variant: str) -> list[Finding]:
+        if variant == "bad":
+            raise CannotRunError("the child does not start")
+        while (reason := reporter.should_stop()) is None:
+            time.sleep(0.01)
+        raise Stopped(reason)
+
+    with pytest.raises(CannotRunError, match="does not start"):
+        check_in_lanes(checkout, ["waits", "bad"], check, Diary(), lanes=2)
 
 
 def test_bench_and_profile(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
