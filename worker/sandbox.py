@@ -18,7 +18,7 @@ At every level a filter refuses the system calls that kernel code has no use for
 from __future__ import annotations
 
 import contextlib
-import json
+import marshal
 import os
 import select
 import shutil
@@ -211,7 +211,7 @@ class Jail:
             "group": "",
             "parent": os.getpid(),
         }
-        return [sys.executable, "-I", "-S", str(CONFINE), json.dumps(plan), *words]
+        return [sys.executable, "-I", "-S", str(CONFINE), marshal.dumps(plan).hex(), *words]
 
     def launched(self) -> None:
         """Call it once the process has been started, or could not be."""
