@@ -38,13 +38,14 @@ THREADS = 0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, and folders that children
-    must not see."""
+    """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, folders that children must
+    not see, and the control group in which children get theirs."""
 
     settings: Settings
     device: str
     hidden: tuple[Path, ...] = ()
     bootstrap: Path = BOOTSTRAP
+    group: Path | None = None
 
     @property
     def kind(self) -> str:
@@ -64,6 +65,7 @@ class Host:
             settings.isolation,
             scratch_bytes=settings.scratch_bytes,
             device_kind=self.kind,
+            group=self.group,
         )
 
     def start_child(self, spec: ChildSpec, reporter: Reporter) -> Child:

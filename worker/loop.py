@@ -26,7 +26,7 @@ from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, OutcomeErr
 from warpwatch.db.reads.query import Session
 from warpwatch.db.runs import ClaimedJob
 from warpwatch.settings import Settings
-from warpwatch.worker import sandbox
+from warpwatch.worker import groups, sandbox
 from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
@@ -93,7 +93,8 @@ class _Worker:
     """One device, one thread. Registered in the database until `close`."""
 
     def __init__(self, settings: Settings, database_url: str, device: str, stop_requested: threading.Event) -> None:
-        host = Host(settings, device, (*embedded.folders(settings.home), *sandbox.SOCKET_FOLDERS))
+        hidden = (*embedded.folders(settings.home), *sandbox.SOCKET_FOLDERS)
+        host = Host(settings, device, hidden, group=groups.claim(groups.find_own_group()))
         self.name = f"{socket.gethostname()}-{os.getpid()}-{device.replace(':', '')}"
         self._tools = Tools(host)
         environment, peaks = self._tools.identify(_StartReporter(stop_requested))

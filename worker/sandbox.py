@@ -18,7 +18,7 @@ At every level a filter refuses the system calls that kernel code has no use for
 from __future__ import annotations
 
 import contextlib
-import json
+import marshal
 import os
 import select
 import shutil
@@ -34,6 +34,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
+from warpwatch.worker.groups import open_group, remove_group
 from warpwatch.worker.seccomp import build_filter
 
 LEVELS = ("full", "user", "network", "none")
@@ -123,6 +124,7 @@ class Protection(StrEnum):
     FILES = "files"
     PROCESSES = "processes"
     SYSTEM_CALLS = "system_calls"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Confinement:
     see. scratch: where a child with namespaces finds its temporary folder, the same path for all of them, because
     compilers store paths. scratch_bytes: its size. shared_bytes: the size of the child's own /dev/shm. devices:
     patterns of nodes below /dev. traceable: whether its processes may trace each other. filtered: whether its system
-    calls are filtered.
+    calls are filtered. group: the control group in which each child gets its own, None for none.
     """
 
     isolation: str
@@ -145,6 +147,7 @@ class Confinement:
     devices: tuple[str, ...] = DEVICES["cpu"]
     traceable: bool = False
     filtered: bool = True
+    group: Path | None = None
 
     @property
     def network_closed(self) -> bool:
@@ -177,6 +180,7 @@ class Jail:
         self._receiver: socket.socket | None = None
         self._sender: socket.socket | None = None
         self._folder: Path | None = None
+        self._group = confinement.group and open_group(confinement.group, confinement.memory_bytes, PROCESSES)
         if confinement.has_namespaces:
             confinement.scratch.mkdir(parents=True, exist_ok=True)
             self._receiver, self._sender = socket.socketpair()
@@ -208,10 +212,10 @@ class Jail:
             "folder": str(folder),
             "limits": confinement.limits(),
             "filter": build_filter(confinement.traceable).hex() if confinement.filtered else "",
-            "group": "",
+            "group": str(self._group or ""),
             "parent": os.getpid(),
         }
-        return [sys.executable, "-I", "-S", str(CONFINE), json.dumps(plan), *words]
+        return [sys.executable, "-I", "-S", str(CONFINE), marshal.dumps(plan).hex(), *words]
 
     def launched(self) -> None:
         """Call it once the process has been started, or could not be."""
@@ -261,6 +265,8 @@ class Jail:
         self._descriptors = []
         if not self._confinement.has_namespaces:
             _remove(self.inside)
+        if self._group is not None:
+            remove_group(self._group)
 
 
 def confinement(
@@ -271,6 +277,7 @@ def confinement(
     *,
     scratch_bytes: int | None = None,
     device_kind: str = "cpu",
+    group: Path | None = None,
 ) -> Confinement:
     """The confinement asked for; "auto" is the strongest that this host allows and that still lets a child reach what
     it needs."""
@@ -285,6 +292,7 @@ def confinement(
         usable_memory() // MEMORY_SHARE,
         DEVICES[device_kind],
         filtered=filters_calls(home),
+        group=group,
     )
 
 
@@ -295,6 +303,7 @@ def missing_protections(confinement: Confinement) -> list[Protection]:
         Protection.FILES: confinement.has_namespaces,
         Protection.PROCESSES: confinement.isolation == "full",
         Protection.SYSTEM_CALLS: confinement.filtered,
+        Protection.MEMORY: confinement.group is not None,
     }
     return [protection for protection, given in present.items() if not given]
 

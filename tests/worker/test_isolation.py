@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_container_that_masks_proc_gives_all_but_a_view_of_processes(tmp_path:
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     isolation, missing, pid, error = json.loads(done.stdout)
-    assert (isolation, missing) == ("user", ["processes"])
+    assert (isolation, missing) == ("user", ["processes", "memory"])
     assert pid == "2", "it has a process namespace, so nothing of it survives and it can kill nobody"
     assert "Read-only file system" in error
 
@@ -64,10 +65,10 @@ def test_a_container_that_masks_proc_gives_all_but_a_view_of_processes(tmp_path:
     ],
 )
 def test_each_isolation_has_its_gaps(tmp_path: Path, isolation: str, missing: list[Protection]) -> None:
-    confinement = sandbox.Confinement(isolation, None, (), tmp_path, 1, 1)
+    confinement = sandbox.Confinement(isolation, None, (), tmp_path, 1, 1, group=tmp_path)
     assert sandbox.missing_protections(confinement) == missing
-    unfiltered = sandbox.Confinement(isolation, None, (), tmp_path, 1, 1, filtered=False)
-    assert sandbox.missing_protections(unfiltered) == [*missing, Protection.SYSTEM_CALLS]
+    bare = replace(confinement, filtered=False, group=None)
+    assert sandbox.missing_protections(bare) == [*missing, Protection.SYSTEM_CALLS, Protection.MEMORY]
 
 
 def test_levels_have_an_order() -> None:

@@ -18,6 +18,7 @@ REMEDIES = {
     "network": "allow network namespaces: run as root, or allow user namespaces",
     "files": "allow user namespaces (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined)",
     "processes": "allow a /proc of its own (docker run --security-opt systempaths=unconfined)",
+    "memory": "shared memory is not limited: run the worker in a control group of its own (systemd: Delegate=yes)",
     "system_calls": "use a kernel with seccomp filters, on x86-64 or aarch64",
 }
 """What to do about a protection that the host does not give."""
@@ -128,9 +129,11 @@ def _database(settings: Settings) -> Examination:
 
 
 def _isolation(settings: Settings) -> Iterator[Examination]:
-    from warpwatch.worker import sandbox
+    from warpwatch.worker import groups, sandbox
 
-    confinement = sandbox.confinement(settings.home, settings.memory_bytes, isolation=settings.isolation)
+    confinement = sandbox.confinement(
+        settings.home, settings.memory_bytes, isolation=settings.isolation, group=groups.find_own_group()
+    )
     refused = sandbox.is_weaker(confinement.isolation, settings.fork_isolation)
     remedy = f"commits that no branch holds are refused below {settings.fork_isolation}" if refused else ""
     yield Examination("isolation", confinement.isolation, remedy)

@@ -1,0 +1,118 @@
+"""Times what the sandbox costs: the start of a process and of a child, and the metric `call` of small kernels.
+
+python bench/sandbox.py [--starts 40] [--children 5] [--jobs 4]
+
+Each pair is measured in turn, without isolation and with the strongest of this host. Prints medians and their ratio or
+difference. The goals are at most 30 ms for a start and at most 5 % for a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from warpwatch import git
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind
+from warpwatch.settings import Settings
+from warpwatch.worker import sandbox
+from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.execution import execute
+
+ROOT = Path(__file__).parents[1]
+OPERATOR, VARIANTS = "vector_add", ["v1"]
+
+
+class Silent:
+    """A reporter that reports nothing."""
+
+    def log(self, text: str) -> None:
+        """Logs nothing."""
+
+    def progress(self, done: int, total: int, text: str) -> None:
+        """Shows nothing."""
+
+    def should_stop(self) -> str | None:
+        return None
+
+
+def seconds(action: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def time_starts(home: Path, count: int) -> dict[str, list[float]]:
+    """Seconds from start to end of /bin/true, in turn: as it is, and in each of two confinements."""
+    full = sandbox.confinement(home, None)
+    none = replace(full, isolation="none")
+    actions: dict[str, Callable[[], object]] = {
+        "plain": lambda: subprocess.run(["/bin/true"], check=True),
+        "none": lambda: sandbox.run_confined(none, ["/bin/true"]),
+        full.isolation: lambda: sandbox.run_confined(full, ["/bin/true"]),
+    }
+    samples: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(count):
+        for name, action in actions.items():
+            samples[name].append(seconds(action))
+    return samples
+
+
+def time_children(hosts: dict[str, Host], root: Path, count: int) -> dict[str, list[float]]:
+    """Seconds from the start of a harness to its greeting and end."""
+    samples: dict[str, list[float]] = {name: [] for name in hosts}
+    for _ in range(count):
+        for name, host in hosts.items():
+            samples[name].append(seconds(lambda host=host: host.start_child(host.empty_child(root), Silent()).close()))  # type: ignore[misc]
+    return samples
+
+
+def time_calls(tools: dict[str, Tools], traces: Path, count: int) -> dict[str, dict[str, list[float]]]:
+    """Medians of `call` in ns by case, of `count` jobs in turn, each in a fresh child."""
+    sha = git.resolve(ROOT, "HEAD")
+    request = JobRequest(JobKind.BENCH, str(ROOT), sha, OPERATOR, JobSpec(variants=VARIANTS, budget_ns=300_000_000))
+    samples: dict[str, dict[str, list[float]]] = {name: {} for name in tools}
+    for _ in range(count):
+        for name, kept in tools.items():
+            for finding in execute(request, kept, Silent(), traces).findings:
+                for measurement in finding.bench.measurements if finding.bench else []:
+                    if measurement.metric == "call":
+                        samples[name].setdefault(finding.case, []).append(measurement.median_ns)
+            kept.close()
+    return samples
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--starts", type=int, default=40)
+    parser.add_argument("--children", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        strongest = sandbox.strongest_isolation(home)
+        starts = {name: 1e3 * median(times) for name, times in time_starts(home, arguments.starts).items()}
+        print(f"start of /bin/true: {', '.join(f'{name} {ms:.1f} ms' for name, ms in starts.items())}")
+        print(f"  the sandbox adds {starts[strongest] - starts['plain']:.1f} ms")
+        hosts = {
+            name: Host(Settings(home=home, isolation=name, fork_isolation="none"), arguments.device)
+            for name in ("none", strongest)
+        }
+        children = {n: median(times) for n, times in time_children(hosts, home, arguments.children).items()}
+        print(f"start of a child: {', '.join(f'{name} {s:.2f} s' for name, s in children.items())}")
+        print(f"  ratio {children[strongest] / children['none']:.3f}")
+        calls = time_calls({name: Tools(host) for name, host in hosts.items()}, Path(folder), arguments.jobs)
+        for case, plain in calls["none"].items():
+            ratio = median(calls[strongest][case]) / median(plain)
+            print(f"call of {OPERATOR} {VARIANTS[0]} {case}: {median(plain) / 1e3:.1f} µs, ratio {ratio:.3f}")
+
+
+if __name__ == "__main__":
+    main()
