@@ -64,6 +64,7 @@ class CallbackRecord(Base):
         Index(None, "submission_id"),
         Index("ix_callbacks_due", "next_at", postgresql_where="sent_at IS NULL AND given_up_at IS NULL"),
         Index("ix_callbacks_open", "id", postgresql_where="concluded_at IS NULL"),
+        Index("ix_callbacks_claimed", "claimed_until", postgresql_where="claimed_until IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
@@ -78,6 +79,8 @@ class CallbackRecord(Base):
     given_up_at: Mapped[datetime | None]
     concluded_at: Mapped[datetime | None]
     """When the submission came to the end that this status, or a later one, tells; until then it says `pending`."""
+    claimed_until: Mapped[datetime | None]
+    """Until when the server that is sending it may take; None while none is."""
 
 
 class JobRecord(Base):

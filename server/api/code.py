@@ -84,7 +84,7 @@ def register_repository(request: Request, body: NewRepository, settings: Config,
         response.status_code = 200
         return registered[body.name]
     try:
-        update_mirror(body.url, settings.home)
+        update_mirror(body.url, settings.home, settings.destinations)
     except GitError as error:
         remedy = "check that the server can reach it without a password"
         raise Problem(
