@@ -26,6 +26,8 @@ class RepositoryRecord(Base):
     status_token: Mapped[str | None]
     is_example: Mapped[bool] = mapped_column(server_default="false")
     """Whether its history was measured elsewhere and shipped with Warpwatch."""
+    deleted_at: Mapped[datetime | None]
+    """When somebody deleted it; its rows go one batch after the other, its own last."""
     created_at: Mapped[datetime] = created()
 
 

@@ -15,7 +15,10 @@ from warpwatch.db.models.base import Base, created, one_of
 
 class SubmissionRecord(Base):
     __tablename__ = "submissions"
-    __table_args__ = (Index(None, "repository_id", "id"),)
+    __table_args__ = (
+        Index(None, "repository_id", "id"),
+        Index(None, "base_commit_id", postgresql_where="base_commit_id IS NOT NULL"),
+    )
     id: Mapped[int] = mapped_column(primary_key=True)
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
     request: Mapped[dict[str, Any]]
@@ -99,6 +102,8 @@ class JobRecord(Base):
             "ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"
         ),
         Index(None, "commit_id"),
+        Index(None, "base_commit_id", postgresql_where="base_commit_id IS NOT NULL"),
+        Index(None, "unchanged_since_commit_id", postgresql_where="unchanged_since_commit_id IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
@@ -159,6 +164,9 @@ class RunRecord(Base):
     message: Mapped[str] = mapped_column(server_default="")
     reason: Mapped[str | None]
     """Why the run measured nothing, where that is one of contract.words.Reason."""
+    struck_out_at: Mapped[datetime | None]
+    """When a person struck its results out; see ResultRecord."""
+    struck_out_reason: Mapped[str | None]
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()
     finished_at: Mapped[datetime | None]

@@ -86,7 +86,7 @@ _REPOSITORIES = """
 SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch,
      status_url,
        webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token, is_example
-FROM repositories
+FROM repositories WHERE deleted_at IS NULL
 """
 
 _COMMIT_COLUMNS = """
@@ -126,7 +126,7 @@ def list_repositories(session: Session) -> list[RepositoryRow]:
 
 
 def find_repository(session: Session, name: str) -> RepositoryRow | None:
-    return fetch_one(session, RepositoryRow, _REPOSITORIES + "WHERE name = :name", name=name)
+    return fetch_one(session, RepositoryRow, _REPOSITORIES + "AND name = :name", name=name)
 
 
 def read_webhook_secret(session: Session, name: str) -> str | None:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from warpwatch.db.deletion import mark_deleted
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.registry import set_repository
 from warpwatch.destinations import DestinationError
@@ -61,6 +62,15 @@ class RepositorySettings(BaseModel):
 def get_repository(session: Db, name: str) -> RepositoryRow:
     """One repository, and which of its secrets are set."""
     return repository_or_404(session, name)
+
+
+@router.delete("/repositories/{name}", status_code=204, responses=documented(404, 422))
+def delete_repository(session: Db, name: str) -> None:
+    """Delete a repository with all commits, results and traces.
+
+    It disappears at once, and its name is free. Its rows and the server's mirror are deleted in the background.
+    """
+    mark_deleted(session, repository_or_404(session, name).id)
 
 
 @router.patch("/repositories/{name}", responses=documented(404, 422))
