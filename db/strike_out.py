@@ -10,6 +10,7 @@ from warpwatch.db.database import storable
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.live import announce
 from warpwatch.db.submissions import retry_job
+from warpwatch.db.tallies import forget_all_counts
 
 _RESULTS = "UPDATE all_results SET is_struck_out = :struck WHERE run_id = :run"
 _POINTS = """
@@ -100,3 +101,6 @@ def _lock(s: Session, job_id: int) -> dict[str, object]:
 def _mark(s: Session, values: dict[str, object], *, struck: bool) -> None:
     for statement in (_RESULTS, _POINTS, _COMPARISONS):
         s.execute(text(statement), values | {"struck": struck})
+    s.execute(text("UPDATE runs SET statuses = NULL WHERE id = :run"), values)
+    commits = "SELECT DISTINCT commit_id FROM all_results WHERE run_id = :run"
+    forget_all_counts(s, list(s.scalars(text(commits), values)))

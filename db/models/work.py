@@ -153,6 +153,7 @@ class RunRecord(Base):
         one_of("reason", Reason),
         UniqueConstraint("job_id", "attempt"),
         Index("ix_runs_running", "heartbeat_at", postgresql_where="state = 'running'"),
+        Index("ix_runs_uncounted", "id", postgresql_where="state = 'done' AND statuses IS NULL"),
         Index(None, "finished_at"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -167,6 +168,8 @@ class RunRecord(Base):
     struck_out_at: Mapped[datetime | None]
     """When a person struck its results out; see ResultRecord."""
     struck_out_reason: Mapped[str | None]
+    statuses: Mapped[dict[str, Any] | None]
+    """Number of its results by status, once the server counted them; see db.tallies."""
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()
     finished_at: Mapped[datetime | None]

@@ -103,8 +103,7 @@ FROM jobs WHERE jobs.commit_id = commits.id AND kind <> 'compare' AND {IS_UNCHAN
 
 # Only the newest result per operator, variant, case, kind and device counts; what fails to check and to bench is broken
 # once.
-_COMMIT_COUNTS = f"""
-LEFT JOIN LATERAL (
+RESULT_COUNTS = """
     SELECT count(*) FILTER (WHERE kind = 'bench' AND status = 'ok') AS points,
            count(DISTINCT (variant_id, case_id, device_id)) FILTER (WHERE status = 'wrong') AS wrong,
            count(DISTINCT (variant_id, case_id, device_id))
@@ -115,7 +114,14 @@ LEFT JOIN LATERAL (
         FROM results WHERE commit_id = commits.id
         ORDER BY operator_id, variant_id, case_id, kind, device_id, id DESC
     ) AS newest
-) AS counts ON true
+"""
+
+_COMMIT_COUNTS = f"""
+LEFT JOIN LATERAL (
+    SELECT (counts ->> 'points')::bigint AS points, (counts ->> 'wrong')::bigint AS wrong,
+           (counts ->> 'broken')::bigint AS broken WHERE counts IS NOT NULL
+    UNION ALL SELECT * FROM ({RESULT_COUNTS}) AS counted WHERE counts IS NULL
+) AS counted ON true
 LEFT JOIN LATERAL (SELECT count(DISTINCT operator_id) AS unchanged {_LEFT_OUT}) AS left_out ON true
 """
 

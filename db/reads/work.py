@@ -163,11 +163,16 @@ CROSS JOIN LATERAL (
 ) AS jobs
 LEFT JOIN LATERAL (
     SELECT jsonb_object_agg(status, number) AS counts FROM (
-        SELECT results.status, count(*) AS number
+        SELECT counted.key AS status, sum(counted.value::bigint) AS number
         FROM jobs
-        CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
-        JOIN results ON results.run_id = run.id
-        WHERE jobs.submission_id = submissions.id GROUP BY results.status
+        CROSS JOIN LATERAL (
+            SELECT id, statuses FROM runs WHERE job_id = jobs.id AND state = 'done' ORDER BY id DESC LIMIT 1
+        ) AS run
+        CROSS JOIN LATERAL jsonb_each_text(coalesce(run.statuses, (
+            SELECT jsonb_object_agg(status, number)
+            FROM (SELECT status, count(*) AS number FROM results WHERE run_id = run.id GROUP BY status) AS fresh
+        ))) AS counted
+        WHERE jobs.submission_id = submissions.id GROUP BY counted.key
     ) AS statuses
 ) AS results ON true
 """
