@@ -14,7 +14,7 @@ LONG   := tests/worker/test_proving.py tests/kernels $(UNTIMED)
 SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),tests/db tests/pages tests/security tests/server $(wildcard tests/worker/test_*.py tests/test_*.py))
 PYTEST := $(BIN)/pytest
 
-.PHONY: help up test e2e package coverage lint types migrations build check references lock format hooks browser clean
+.PHONY: help up test e2e package coverage lint types migrations build check references lock format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -58,6 +58,14 @@ build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is ne
 
 format: $(VENV)/.develop  ## Rewrite files in the house style.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+containers: .env  ## Start database, server and a GPU worker with docker compose.
+	docker compose up --build --detach
+
+# Both secrets are made once, and only their owner can read them.
+.env:
+	@umask 077 && printf 'POSTGRES_PASSWORD=%s\nWARPWATCH_TOKEN=%s\n' \
+	  "$$(openssl rand -hex 24)" "$$(openssl rand -hex 24)" > $@.new && mv $@.new $@
 
 references: $(VENV)/.develop  ## Write docs/reference from the code.
 	$(BIN)/python -m tests.references

@@ -21,6 +21,7 @@ from warpwatch.db.live import announce
 from warpwatch.db.models import BundleRecord, JobRecord, RunRecord, SubmissionRecord
 from warpwatch.db.registry import NewCommit, ensure_device, ensure_operators, ensure_repository, record_commits
 from warpwatch.db.results import record_outcome
+from warpwatch.db.tallies import forget_all_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ def _import(s: Session, bundle: NewBundle) -> ImportedBundle:
     count = 0
     for job in bundle.jobs:
         count += _import_job(s, submission, commits, job)
+    forget_all_counts(s, list(commits.values()))
     announce(s, "state", submission_id=submission.id)
     return ImportedBundle(submission.id, new=True, jobs=count)
 

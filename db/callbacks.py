@@ -1,7 +1,8 @@
 """Stores commit statuses to send to other systems, and the result of each attempt.
 
-A status is a row that is written in the transaction of the change that it reports. The sender locks the row, so that
-two servers neither send it twice nor send an older status of a submission after a newer one.
+A status is a row that is written in the transaction of the change that it reports. A server claims a status for some
+seconds, sends it without a transaction, and stores the result. Of one repository only one status is claimed at a time,
+so that two servers neither send it twice nor send an older status of a submission after a newer one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from warpwatch.db.database import dumps, storable
 
 PENDING = "pending"
 """The state of a status whose submission has not come to its end."""
+CLAIM_SECONDS = 60.0
+"""How long one server has to send a status; afterwards another may. Longer than any delivery."""
+_CLAIM_LOCK = 7_241_003
+"""Of the advisory lock that orders claims: each takes a millisecond."""
 SUPERSEDED = "not sent: a later status took its place"
 
 
@@ -66,40 +71,46 @@ def list_open(s: Session) -> list[tuple[int, str]]:
 
 
 def claim_due(s: Session) -> DueCallback | None:
-    """The status to send next, locked until the transaction ends; what it takes the place of is not sent any more."""
+    """The status to send next, claimed for CLAIM_SECONDS; what it takes the place of is not sent any more."""
     sql = """
-    SELECT id, submission_id, url, body, attempts,
-           (SELECT status_token FROM repositories JOIN submissions ON repository_id = repositories.id
-            WHERE submissions.id = submission_id) AS token
-    FROM callbacks WHERE sent_at IS NULL AND given_up_at IS NULL AND next_at <= now()
+    SELECT callbacks.id, submission_id, callbacks.url, body, attempts, status_token AS token
+    FROM callbacks
+    JOIN submissions ON submissions.id = submission_id
+    JOIN repositories ON repositories.id = submissions.repository_id
+    WHERE sent_at IS NULL AND given_up_at IS NULL AND next_at <= now()
       AND NOT EXISTS (SELECT FROM callbacks AS later WHERE later.submission_id = callbacks.submission_id
            AND later.id > callbacks.id)
-    ORDER BY next_at, id LIMIT 1 FOR UPDATE OF callbacks SKIP LOCKED
+      AND NOT EXISTS (SELECT FROM callbacks AS claimed JOIN submissions AS other ON other.id = claimed.submission_id
+           WHERE claimed.claimed_until > now() AND other.repository_id = submissions.repository_id)
+    ORDER BY next_at, callbacks.id LIMIT 1
     """
+    s.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CLAIM_LOCK})
     row = s.execute(text(sql)).one_or_none()
     if row is None:
         return None
-    # Waits for whoever is sending an older one at this moment.
+    values = {"submission_id": row.submission_id, "id": row.id, "message": SUPERSEDED, "seconds": CLAIM_SECONDS}
     older = """
     UPDATE callbacks SET given_up_at = now(), message = :message
     WHERE submission_id = :submission_id AND id < :id AND sent_at IS NULL AND given_up_at IS NULL
     """
-    s.execute(text(older), {"submission_id": row.submission_id, "id": row.id, "message": SUPERSEDED})
+    s.execute(text(older), values)
+    claim = "UPDATE callbacks SET claimed_until = now() + make_interval(secs => :seconds) WHERE id = :id"
+    s.execute(text(claim), values)
     return DueCallback(row.id, row.submission_id, row.url, row.token, row.body, row.attempts)
 
 
 def record_sent(s: Session, callback_id: int) -> None:
     """The status arrived."""
-    s.execute(
-        text("UPDATE callbacks SET attempts = attempts + 1, sent_at = now(), message = '' WHERE id = :id"),
-        {"id": callback_id},
-    )
+    sql = """
+    UPDATE callbacks SET attempts = attempts + 1, sent_at = now(), message = '', claimed_until = NULL WHERE id = :id
+    """
+    s.execute(text(sql), {"id": callback_id})
 
 
 def record_failure(s: Session, callback_id: int, message: str, pause_seconds: float | None) -> None:
     """The status did not arrive; it is tried again after the pause, or, without one, not any more."""
     sql = """
-    UPDATE callbacks SET attempts = attempts + 1, message = :message,
+    UPDATE callbacks SET attempts = attempts + 1, message = :message, claimed_until = NULL,
            next_at = now() + make_interval(secs => coalesce(CAST(:pause AS double precision), 0)),
            given_up_at = CASE WHEN CAST(:pause AS double precision) IS NULL THEN now() END
     WHERE id = :id

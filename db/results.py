@@ -38,6 +38,7 @@ from warpwatch.db.models import (
 )
 from warpwatch.db.registry import ensure_environment, record_catalogue, upsert
 from warpwatch.db.samples import pack_samples
+from warpwatch.db.tallies import forget_counts
 from warpwatch.db.traces import store_trace
 
 
@@ -88,6 +89,8 @@ def record_outcome(s: Session, job: JobRecord, run: RunRecord, outcome: Outcome)
     if outcome.build is not None:
         _record_build(s, job, environment_id, outcome.build)
     _record_comparisons(s, job, run, outcome.comparisons, variants, cases)
+    # Last, because it locks rows that the jobs of one commit share.
+    forget_counts(s, [commit_id for commit_id in (job.commit_id, job.base_commit_id) if commit_id is not None])
     return environment_id
 
 

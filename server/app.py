@@ -26,8 +26,10 @@ from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.server.judge import Judge
 from warpwatch.server.pages.login import router as login_router
 from warpwatch.server.threads.callbacks import StatusNotifier
+from warpwatch.server.threads.cleaner import RepositoryCleaner
 from warpwatch.server.threads.live import Hub
 from warpwatch.server.threads.scheduler import Scheduler
+from warpwatch.server.threads.tallies import TallyKeeper
 from warpwatch.settings import Settings
 
 STATIC_FOLDER = Path(__file__).parent.parent / "web" / "static"
@@ -54,6 +56,8 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.judge = Judge(settings, database, app.state.sources) if judge else None
     app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
     app.state.teller = StatusNotifier(settings, database) if judge else None
+    app.state.tallies = TallyKeeper(database) if judge else None
+    app.state.cleaner = RepositoryCleaner(settings, database) if judge else None
     # A token that is set is asked for on loopback too, where reverse proxies and other users of the machine come from.
     app.state.sessions = Sessions(settings.token) if settings.token else None
     app.state.guesses = GuessLimit()
@@ -70,7 +74,9 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     hub = app.state.hub
-    threads = [thread for thread in (app.state.judge, app.state.scheduler, app.state.teller) if thread is not None]
+    state = app.state
+    background = (state.judge, state.scheduler, state.teller, state.cleaner, state.tallies)
+    threads = [thread for thread in background if thread is not None]
     hub.start()
     for thread in threads:
         thread.start()

@@ -81,3 +81,81 @@ def test_server_image_has_no_torch() -> None:
     needs = " ".join(extras["server"] + extras["database"])
     assert "torch" not in needs
     assert "measure" not in (ROOT / "server" / "Dockerfile").read_text()
+
+
+LONG_LIVED = [name for name in SERVICES if name != "migrate"]
+WORKERS = [name for name in SERVICES if name.startswith("worker")]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_container_has_more_rights_than_it_needs(name: str) -> None:
+    service = SERVICES[name]
+    assert not {"cap_add", "privileged", "network_mode", "pid", "ipc", "userns_mode", "devices"} & set(service)
+    assert "no-new-privileges:true" in service["security_opt"]
+    sockets = [volume for volume in service.get("volumes", []) if volume.startswith(("/", "."))]
+    assert sockets == [], "no folder of the host is inside"
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_our_containers_write_to_volumes_and_memory_alone(name: str) -> None:
+    service = BUILT[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert [mount.partition(":")[0] for mount in service["tmpfs"]] == ["/tmp"]
+    assert all("size=" in mount for mount in service["tmpfs"])
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_workers_may_make_namespaces(name: str) -> None:
+    """Docker's filters forbid unshare and a fresh /proc, which isolation `full` needs, to an ordinary user."""
+    assert {"seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined"} <= set(
+        SERVICES[name]["security_opt"]
+    )
+    assert [mount for mount in SERVICES[name]["tmpfs"] if ":exec," not in mount] == [], "compilers run what they wrote"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_has_limits(name: str) -> None:
+    assert SERVICES[name]["mem_limit"]
+    assert 0 < SERVICES[name]["pids_limit"] <= 8192
+
+
+@pytest.mark.parametrize("name", ["database", "server"])
+def test_what_others_wait_for_has_a_health_check(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] in ("CMD", "CMD-SHELL")
+    assert {"interval", "timeout", "retries"} <= set(check)
+
+
+@pytest.mark.parametrize("name", LONG_LIVED)
+def test_what_dies_is_started_again(name: str) -> None:
+    assert SERVICES[name]["restart"] == "unless-stopped"
+
+
+def test_no_secret_has_a_default() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    for secret in ("POSTGRES_PASSWORD", "WARPWATCH_TOKEN"):
+        uses = re.findall(rf"\$\{{{secret}([^}}]*)\}}", text)
+        assert uses
+        assert [use for use in uses if not use.startswith(":?")] == [], "required, without a default"
+
+
+def test_secrets_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None:
+    command = ["make", "--file", str(ROOT / "Makefile"), ".env"]
+    for _ in range(2):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    file = tmp_path / ".env"
+    first = file.read_text()
+    assert re.fullmatch(r"POSTGRES_PASSWORD=[0-9a-f]{48}\nWARPWATCH_TOKEN=[0-9a-f]{48}\n", first)
+    assert file.stat().st_mode & 0o077 == 0
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert file.read_text() == first
+    for ignored in (".gitignore", ".dockerignore"):
+        assert ".env" in (ROOT / ignored).read_text().splitlines()
+
+
+def test_only_our_containers_reach_the_database() -> None:
+    assert COMPOSE["networks"]["data"]["internal"] is True
+    assert SERVICES["database"]["networks"] == ["data"]
+    assert "ports" not in SERVICES["database"]
+    assert [port for port in SERVICES["server"]["ports"] if not port.startswith("127.0.0.1:")] == []

@@ -40,6 +40,6 @@ def test_the_page_on_operations_names_commands_that_exist() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     assert len(text.splitlines()) <= 150
     command: Any = typer.main.get_command(app)
-    named = set(re.findall(r"(?:`|bin/|^)warpwatch (\w+)", text, re.MULTILINE))
+    named = set(re.findall(r"(?:`|bin/|^)warpwatch (\w[\w-]*)", text, re.MULTILINE))
     assert {"up", "serve", "worker", "migrate", "retry", "cancel"} <= named <= set(command.commands)
     assert set(re.findall(r"\bWARPWATCH_[A-Z_]+\b", text)) <= {row.name for row in VARIABLES}

@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+from warpwatch.destinations import DestinationError, Destinations, UnknownHostError, host_of, uses_proxy
+
 MAX_RANGE = 1000
 """The largest number of commits in one range."""
 _SHA = re.compile(r"[0-9a-f]{40}")
@@ -64,6 +66,10 @@ _OPTIONS = (
 )
 
 
+ANY_NETWORK = Destinations(is_private_allowed=True)
+"""What workers and commands may fetch from: the server, or the person at the keyboard, chose the address."""
+
+
 class GitError(RuntimeError):
     """A git command failed; the message is for people."""
 
@@ -93,17 +99,23 @@ class CommitInfo:
     subject: str
 
 
-def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: str | None = None) -> str:
+def git(
+    *arguments: str,
+    cwd: Path | None = None,
+    timeout: float = 120,
+    text: str | None = None,
+    config: Sequence[str] = (),
+) -> str:
     """The output of one git command with `text` on its standard input; raises GitError with the end of git's message.
 
-    timeout: seconds.
+    timeout: seconds. config: settings of git for this command, as `name=value`.
     """
     executable = shutil.which("git")
     if executable is None:
         raise GitError("git is not installed; install it (Debian: apt install git) and try again")
     if cwd is not None and cwd.parent.name == _MIRRORS:
         _restore_config(cwd)
-    options = [word for option in _OPTIONS for word in ("-c", option)]
+    options = [word for option in (*_OPTIONS, *config) for word in ("-c", option)]
     try:
         result = subprocess.run(
             [executable, *options, *arguments],
@@ -155,20 +167,24 @@ def mirror_path(url: str, home: Path) -> Path:
     return home / _MIRRORS / (hashlib.sha256(url.encode()).hexdigest()[:16] + ".git")
 
 
-def update_mirror(url: str, home: Path) -> Path:
-    """Clones or fetches the bare mirror of `url` below `home`; safe to call from several processes."""
+def update_mirror(url: str, home: Path, destinations: Destinations = ANY_NETWORK) -> Path:
+    """Clones or fetches the bare mirror of `url` below `home`; safe to call from several processes.
+
+    destinations: where git may connect to; GitError names the setting for an address that is refused.
+    """
+    config = _reach(url, destinations)
     path = mirror_path(url, home)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_suffix(".lock")):
         if not (path / "HEAD").exists():
             partial = path.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            git("clone", "--quiet", "--mirror", "--", url, str(partial), timeout=1800)
-            git(*_fetch(url), _HEAD, cwd=partial)
+            git("clone", "--quiet", "--mirror", "--", url, str(partial), timeout=1800, config=config)
+            git(*_fetch(url), _HEAD, cwd=partial, config=config)
             git("symbolic-ref", "HEAD", "refs/warpwatch/HEAD", cwd=partial)
             partial.rename(path)
         else:
-            git(*_fetch(url), "--prune", "+refs/*:refs/*", _HEAD, cwd=path, timeout=1800)
+            git(*_fetch(url), "--prune", "+refs/*:refs/*", _HEAD, cwd=path, timeout=1800, config=config)
     return path
 
 
@@ -179,7 +195,28 @@ def _fetch(url: str) -> list[str]:
 
 def fetch_commit(url: str, mirror: Path, sha: str) -> None:
     """Brings one commit (a full id) that no ref holds into a mirror of `url`."""
-    git(*_fetch(url), sha, cwd=mirror, timeout=1800)
+    git(*_fetch(url), sha, cwd=mirror, timeout=1800, config=_reach(url, ANY_NETWORK))
+
+
+def _reach(url: str, destinations: Destinations) -> list[str]:
+    """Configuration with which git connects to the address that was checked, and to no other that it is sent to."""
+    try:
+        place = host_of(url)
+        if place is None or uses_proxy(place[0], place[1]):
+            return []
+        scheme, host, port = place
+        address = destinations.resolve(host, port)
+    except UnknownHostError as error:
+        if url.startswith(("http", "git:")):
+            raise GitError(str(error)) from None
+        return []  # The name may come from the service's own ~/.ssh/config.
+    except DestinationError as error:
+        raise GitError(str(error)) from None
+    if not scheme.startswith("http"):
+        return []
+    # A name could have another address when git looks it up, and a redirect could lead to another host.
+    pinned = [] if ":" in host else [f"http.curloptResolve={host}:{port}:{address}"]
+    return [*pinned, "http.followRedirects=false"]
 
 
 def resolve(mirror: Path, ref: str) -> str:

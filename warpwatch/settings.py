@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from warpwatch.destinations import Destinations, is_loopback, parse_private_hosts
+
 ISOLATIONS = ("auto", "full", "user", "network", "none")
 """The first is the default: the strongest that the host allows."""
 FORK_ISOLATIONS = ("user", "full", "network", "none")
@@ -31,6 +33,12 @@ VARIABLES = (
     Variable("WARPWATCH_HOST", "`127.0.0.1`", "address that the server listens on"),
     Variable("WARPWATCH_PORT", "`8321`", "port that the server listens on, 1 to 65535"),
     Variable("WARPWATCH_TOKEN", "none", "token that callers must send; required on any address but loopback"),
+    Variable(
+        "WARPWATCH_PRIVATE_HOSTS",
+        "none",
+        "hosts and networks on private addresses that repositories and commit statuses may be at, such as "
+        "`git.internal,10.1.0.0/16`; a server on a loopback address without a token reaches all of them",
+    ),
     Variable("WARPWATCH_DATABASE_URL", "embedded server", "URL of a PostgreSQL ≥ 15"),
     Variable("WARPWATCH_URL", "`http://127.0.0.1:PORT`", "where the command line finds the server"),
     Variable("WARPWATCH_LEASE", "`15`", "seconds after which a silent worker loses its job, 1 to 3600"),
@@ -71,6 +79,7 @@ class Settings:
     scratch_bytes: None means a quarter of the machine's memory.
     isolation: one of ISOLATIONS; see worker.sandbox.
     fork_isolation: the weakest isolation in which a worker runs commits that no branch holds.
+    private_hosts: see warpwatch.destinations.parse_private_hosts.
     """
 
     home: Path
@@ -86,6 +95,14 @@ class Settings:
     scratch_bytes: int | None = None
     isolation: str = "auto"
     fork_isolation: str = "user"
+    private_hosts: str = ""
+
+    @property
+    def destinations(self) -> Destinations:
+        """Where the service may connect to when somebody else names the address."""
+        # Only people of this machine talk to such a server, and they reach its network without it. A token on loopback
+        # says that a reverse proxy lets others in.
+        return Destinations(self.token is None and is_loopback(self.host), *parse_private_hosts(self.private_hosts))
 
 
 def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -108,7 +125,19 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         scratch_bytes=int(scratch * 2**30) or None,
         isolation=_choice(environ, "WARPWATCH_ISOLATION", ISOLATIONS),
         fork_isolation=_choice(environ, "WARPWATCH_FORK_ISOLATION", FORK_ISOLATIONS),
+        private_hosts=_hosts(environ, "WARPWATCH_PRIVATE_HOSTS"),
     )
+
+
+def _hosts(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name, "")
+    try:
+        parse_private_hosts(text)
+    except ValueError as error:
+        raise SettingError(
+            f"{name}: {error}; set it to names such as git.internal and networks such as 10.1.0.0/16"
+        ) from None
+    return text
 
 
 def _choice(environ: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from io import BufferedReader
+from io import SEEK_CUR, SEEK_END, BufferedReader
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
@@ -36,6 +36,14 @@ FILE_LIMIT = 2 * 2**30
 TOTAL_LIMIT = 4 * 2**30
 MEMBER_LIMIT = 50_000
 JSON_LIMIT = 64 * 2**20
+OBJECT_LIMIT = 200_000
+"""Objects and lists that one JSON member may hold: each takes a hundred bytes of memory, and three in the file."""
+VALUE_LIMIT = 2_000_000
+"""Values that one JSON member may hold, samples above all: fifty times as many as our largest job has."""
+CATALOGUE_LIMIT = 32 * 2**20
+"""Length of all catalogues of one file as JSON; they stay in memory until the file is read."""
+RATIO_LIMIT = 200
+"""What JSON may be compressed to; longer than a megabyte, results and traces do not pass 30."""
 TRACE_LIMIT = 512 * 2**20
 INFLATED_TRACE_LIMIT = 8 * 2**30
 _MANIFEST = "manifest.json"
@@ -43,6 +51,10 @@ _MEMBER = re.compile(r"runs/\d{5}\.json|traces/\d{5}\.json\.gz")
 _SHA = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
 _CHUNK = 2**20
+_TAIL = 2**16 + 22
+"""The record at the end of a zip, with the longest comment."""
+_ENTRY_BYTES = 100
+"""An entry of a zip's directory, with the longest name and the fields of a large file."""
 
 
 class BundleError(ValueError):
@@ -206,12 +218,18 @@ class BundleReader:
     def runs(self) -> Iterator[BundledRun]:
         """Every job in the order it was done, its catalogue filled in."""
         catalogues: dict[str, Catalogue] = {}
+        kept_bytes = 0
         for member in self.manifest.members:
             if member.name.startswith("runs/"):
                 run = self._read_run(member.name)
                 request, outcome = run.order, run.outcome
                 brought = {request.base_sha or "": outcome.base_catalogue, request.sha: outcome.catalogue}
-                catalogues |= {sha: catalogue for sha, catalogue in brought.items() if catalogue is not None}
+                for sha, catalogue in brought.items():
+                    if catalogue is not None:
+                        catalogues[sha] = catalogue
+                        kept_bytes += len(json.dumps(to_json(catalogue)))
+                if kept_bytes > CATALOGUE_LIMIT:
+                    raise ValueError(f"its catalogues are larger than {CATALOGUE_LIMIT >> 20} MiB together")
                 base = catalogues.get(request.base_sha or "")
                 yield replace(run, outcome=replace(outcome, catalogue=catalogues.get(request.sha), base_catalogue=base))
 
@@ -240,6 +258,10 @@ class BundleReader:
             raise ValueError("it has no manifest, so it is no results file of Warpwatch")
         if self._zip.getinfo(_MANIFEST).file_size > JSON_LIMIT:
             raise ValueError("its manifest is too large")
+        for info in self._zip.infolist():
+            # A bomb: kilobytes that unpack to gigabytes.
+            if info.file_size > max(2**20, RATIO_LIMIT * info.compress_size):
+                raise ValueError(f"{info.filename[:80]!r} unpacks to more than {RATIO_LIMIT} times its size")
         values = _loads(self._zip.read(_MANIFEST))
         number = values.get("format") if isinstance(values, dict) else None
         if number != FORMAT:
@@ -302,6 +324,14 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _open_zip(file: IO[bytes]) -> zipfile.ZipFile:
+    # zipfile makes an object of each entry of the directory before anybody can count them.
+    file.seek(0, SEEK_END)
+    file.seek(-min(file.tell(), _TAIL), SEEK_CUR)
+    before, mark, end = file.read().rpartition(b"PK\5\6")
+    # A second record, for zips over 4 GiB, would hold another length.
+    is_long = int.from_bytes(end[8:12], "little") > MEMBER_LIMIT * _ENTRY_BYTES or before[-20:].startswith(b"PK\6\7")
+    if mark and is_long:
+        raise ValueError(f"it has more than {MEMBER_LIMIT} members")
     try:
         return zipfile.ZipFile(file)
     except zipfile.BadZipFile:
@@ -351,6 +381,9 @@ def _moment(text: str) -> datetime:
 
 
 def _loads(data: bytes) -> Any:
+    """The values of a JSON text; ValueError for one that would take far more memory than its length."""
+    if data.count(b"{") + data.count(b"[") > OBJECT_LIMIT or data.count(b",") > VALUE_LIMIT:
+        raise ValueError(f"its JSON has more than {OBJECT_LIMIT} objects or {VALUE_LIMIT} values; measure fewer cases")
     try:
         return json.loads(data)
     except RecursionError:

@@ -22,9 +22,14 @@ class LocalDevice:
 def find_devices(environ: Mapping[str, str] = os.environ) -> list[LocalDevice]:
     """The CPU first, then the GPUs in the order torch numbers them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    models = _visible(_gpu_models(), environ.get("CUDA_VISIBLE_DEVICES"))
-    gpus = [LocalDevice(f"cuda:{index}", model) for index, model in enumerate(models)]
+    visible = _visible(_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = [LocalDevice(f"cuda:{index}", model) for index, (model, _) in enumerate(visible)]
     return [LocalDevice("cpu", f"{_cpu_model()}, {cores} cores"), *gpus]
+
+
+def gpu_ids(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The UUIDs of the GPUs, in the order torch numbers them."""
+    return [uuid for _, uuid in _visible(_gpus(), environ.get("CUDA_VISIBLE_DEVICES"))]
 
 
 def list_devices() -> list[str]:
@@ -46,8 +51,8 @@ def choose_device(name_or_kind: str) -> str:
     return name
 
 
-def _gpu_models() -> list[str]:
-    """One model name per GPU, from `nvidia-smi -L`; none when there is no driver or it does not answer."""
+def _gpus() -> list[tuple[str, str]]:
+    """(model, UUID) of each GPU, from `nvidia-smi -L`; none when there is no driver or it does not answer."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -56,15 +61,22 @@ def _gpu_models() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = [line for line in done.stdout.splitlines() if line.startswith("GPU ")] if done.returncode == 0 else []
-    return [line.partition(": ")[2].partition(" (UUID")[0] for line in lines]
+    parts = [line.partition(": ")[2].partition(" (UUID: ") for line in lines]
+    return [(model, uuid.removesuffix(")")) for model, _, uuid in parts]
 
 
-def _visible(models: list[str], chosen: str | None) -> list[str]:
-    """The models that CUDA_VISIBLE_DEVICES lets through: numbers, or UUIDs of which only the count is known."""
-    if chosen is None:
-        return models
+def _visible(gpus: list[tuple[str, str]], chosen: str | None) -> list[tuple[str, str]]:
+    """The GPUs that CUDA_VISIBLE_DEVICES lets through: numbers, or UUIDs, which may be those of slices of a GPU."""
+    if chosen is None or not gpus:
+        return gpus
     entries = [entry.strip() for entry in chosen.split(",") if entry.strip() not in ("", "-1")]
-    return [models[int(e)] if e.isdigit() and int(e) < len(models) else models[0] for e in entries][: len(models)]
+    named = [
+        gpus[int(entry)]
+        if entry.isdigit() and int(entry) < len(gpus)
+        else next((gpu for gpu in gpus if gpu[1].startswith(entry)), (gpus[0][0], entry))
+        for entry in entries
+    ]
+    return named[: len(gpus)]
 
 
 def _cpu_model() -> str:

@@ -28,6 +28,7 @@ from warpwatch.db.runs import ClaimedJob
 from warpwatch.settings import Settings
 from warpwatch.worker import groups, sandbox
 from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.device_lock import lock_device, physical_id
 from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
 from warpwatch.worker.log_writer import LogWriter
@@ -93,6 +94,8 @@ class _Worker:
     """One device, one thread. Registered in the database until `close`."""
 
     def __init__(self, settings: Settings, database_url: str, device: str, stop_requested: threading.Event) -> None:
+        physical = physical_id(device)
+        self._device_lock = lock_device(device, physical)
         hidden = (*embedded.folders(settings.home), *sandbox.SOCKET_FOLDERS)
         host = Host(settings, device, hidden, group=groups.claim(groups.find_own_group()))
         self.name = f"{socket.gethostname()}-{os.getpid()}-{device.replace(':', '')}"
@@ -101,8 +104,12 @@ class _Worker:
         self.device_key = environment.device_key
         self._database = Database(database_url, pool_size=2)
         confinement = host.confinement()
-        missing = sandbox.missing_protections(confinement)
-        facts = {"device": device, "isolation": confinement.isolation, "missing_protections": missing}
+        facts = {
+            "device": device,
+            "isolation": confinement.isolation,
+            "missing_protections": sandbox.missing_protections(confinement),
+            "physical": physical,
+        }
         with self._database.session() as s:
             registry.ensure_environment(s, environment, peaks)
             device_id = registry.ensure_device(
@@ -117,6 +124,8 @@ class _Worker:
         self._tools.close()
         self.guard.close()
         self._database.close()
+        if self._device_lock is not None:
+            self._device_lock.close()
 
     def handle(self, job_id: int) -> None:
         """Executes one job, if it is still queued, and writes how it ended."""

@@ -26,6 +26,8 @@ class RepositoryRecord(Base):
     status_token: Mapped[str | None]
     is_example: Mapped[bool] = mapped_column(server_default="false")
     """Whether its history was measured elsewhere and shipped with Warpwatch."""
+    deleted_at: Mapped[datetime | None]
+    """When somebody deleted it; its rows go one batch after the other, its own last."""
     created_at: Mapped[datetime] = created()
 
 
@@ -34,6 +36,7 @@ class CommitRecord(Base):
     __table_args__ = (
         UniqueConstraint("repository_id", "sha"),
         Index(None, "repository_id", "ordinal"),
+        Index("ix_commits_uncounted", "id", postgresql_where="counts IS NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
@@ -46,6 +49,8 @@ class CommitRecord(Base):
     subject: Mapped[str]
     catalogue: Mapped[dict[str, Any] | None]
     """contract.catalogue.Catalogue as JSON, once a worker has read it."""
+    counts: Mapped[dict[str, Any] | None]
+    """Its results as `points`, `wrong` and `broken`, once the server counted them; see db.tallies."""
 
 
 class OperatorRecord(Base):

@@ -5,20 +5,31 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint
+from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index, UniqueConstraint, event, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpwatch.contract.words import Status
 from warpwatch.db.models.base import Base, created, one_of
 
+COUNTING = ("results", "points", "comparisons")
+"""Views of the tables `all_results` and so on, without what was struck out. Only a job's own page reads the tables."""
+
+
+@event.listens_for(Base.metadata, "after_create")
+def create_views(_metadata: object, connection: Connection, **_: object) -> None:
+    """Makes the views with the tables, as the migration does."""
+    for view in COUNTING:
+        connection.execute(text(f"CREATE VIEW {view} AS SELECT * FROM all_{view} WHERE NOT is_struck_out"))
+
 
 class ResultRecord(Base):
     """How one variant fared on one case in one run.
 
-    `details` holds the tensor errors of a check, the health of a bench.
+    `details` holds the tensor errors of a check, the health of a bench. Queries read the view `results`, which leaves
+    out what a person struck out, and so do `points` and `comparisons`.
     """
 
-    __tablename__ = "results"
+    __tablename__ = "all_results"
     __table_args__ = (
         one_of("status", Status),
         # A compare job has results of two commits.
@@ -40,6 +51,7 @@ class ResultRecord(Base):
     status: Mapped[str]
     message: Mapped[str] = mapped_column(server_default="")
     details: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    is_struck_out: Mapped[bool] = mapped_column(server_default="false")
     created_at: Mapped[datetime] = created()
 
 
@@ -63,7 +75,7 @@ class SeriesRecord(Base):
 class PointRecord(Base):
     """One series at one commit, as one run measured it."""
 
-    __tablename__ = "points"
+    __tablename__ = "all_points"
     __table_args__ = (
         UniqueConstraint("series_id", "result_id"),
         Index(None, "series_id", "ordinal", "id"),
@@ -80,7 +92,7 @@ class PointRecord(Base):
     ordinal: Mapped[int]
     """The commit's ordinal, repeated here so that a history is one index range."""
     environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
-    result_id: Mapped[int] = mapped_column(ForeignKey("results.id", ondelete="CASCADE"))
+    result_id: Mapped[int] = mapped_column(ForeignKey("all_results.id", ondelete="CASCADE"))
     median_ns: Mapped[float]
     low_ns: Mapped[float]
     high_ns: Mapped[float]
@@ -90,6 +102,7 @@ class PointRecord(Base):
     roofline_share: Mapped[float | None]
     """Lower bound from the measured ceilings over the median; `bound` says which ceiling binds."""
     bound: Mapped[str | None]
+    is_struck_out: Mapped[bool] = mapped_column(server_default="false")
     measured_at: Mapped[datetime] = created()
 
 
@@ -97,7 +110,7 @@ class SamplesRecord(Base):
     """Every kept sample of a point: float32 nanoseconds, little endian, zlib."""
 
     __tablename__ = "samples"
-    point_id: Mapped[int] = mapped_column(ForeignKey("points.id", ondelete="CASCADE"), primary_key=True)
+    point_id: Mapped[int] = mapped_column(ForeignKey("all_points.id", ondelete="CASCADE"), primary_key=True)
     data: Mapped[bytes]
 
 
@@ -106,7 +119,7 @@ class TraceRecord(Base):
 
     __tablename__ = "traces"
     id: Mapped[int] = mapped_column(primary_key=True)
-    result_id: Mapped[int] = mapped_column(ForeignKey("results.id", ondelete="CASCADE"), index=True)
+    result_id: Mapped[int] = mapped_column(ForeignKey("all_results.id", ondelete="CASCADE"), index=True)
     size: Mapped[int]
     compressed_size: Mapped[int]
     sha256: Mapped[str]
@@ -167,5 +180,5 @@ class BundleRecord(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     sha256: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
-    submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
+    submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"), index=True)
     imported_at: Mapped[datetime] = created()

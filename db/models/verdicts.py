@@ -15,11 +15,13 @@ from warpwatch.db.models.base import Base, created, one_of
 class ComparisonRecord(Base):
     """Paired rounds of two commits measured in turn on one device. ratio is head over base, with its 95 % interval."""
 
-    __tablename__ = "comparisons"
+    __tablename__ = "all_comparisons"
     __table_args__ = (
         one_of("reason", Reason),
         UniqueConstraint("run_id", "series_id"),
         Index(None, "series_id"),
+        Index(None, "base_commit_id"),
+        Index(None, "head_commit_id"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
@@ -33,6 +35,7 @@ class ComparisonRecord(Base):
     base_ns: Mapped[list[Any]]
     """Median of each round; base_ns[i] and head_ns[i] were taken beside each other."""
     head_ns: Mapped[list[Any]]
+    is_struck_out: Mapped[bool] = mapped_column(server_default="false")
 
 
 class RegressionRecord(Base):
@@ -50,6 +53,9 @@ class RegressionRecord(Base):
         UniqueConstraint("operator_id", "device_id", "base_commit_id", "head_commit_id", "direction"),
         Index(None, "verdict", "state", "id"),
         Index(None, "head_commit_id"),
+        Index(None, "base_commit_id"),
+        Index(None, "base_trace_id", postgresql_where="base_trace_id IS NOT NULL"),
+        Index(None, "head_trace_id", postgresql_where="head_trace_id IS NOT NULL"),
         Index("ix_regressions_unsettled", "id", postgresql_where="settled_at IS NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -90,7 +96,13 @@ class TrialRecord(Base):
     """
 
     __tablename__ = "trials"
-    __table_args__ = (one_of("purpose", Purpose), one_of("answer", Answer), Index(None, "regression_id", "id"))
+    __table_args__ = (
+        one_of("purpose", Purpose),
+        one_of("answer", Answer),
+        Index(None, "regression_id", "id"),
+        Index(None, "base_commit_id"),
+        Index(None, "head_commit_id"),
+    )
     id: Mapped[int] = mapped_column(primary_key=True)
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id", ondelete="CASCADE"))
     job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), unique=True)

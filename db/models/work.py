@@ -15,7 +15,10 @@ from warpwatch.db.models.base import Base, created, one_of
 
 class SubmissionRecord(Base):
     __tablename__ = "submissions"
-    __table_args__ = (Index(None, "repository_id", "id"),)
+    __table_args__ = (
+        Index(None, "repository_id", "id"),
+        Index(None, "base_commit_id", postgresql_where="base_commit_id IS NOT NULL"),
+    )
     id: Mapped[int] = mapped_column(primary_key=True)
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
     request: Mapped[dict[str, Any]]
@@ -64,6 +67,7 @@ class CallbackRecord(Base):
         Index(None, "submission_id"),
         Index("ix_callbacks_due", "next_at", postgresql_where="sent_at IS NULL AND given_up_at IS NULL"),
         Index("ix_callbacks_open", "id", postgresql_where="concluded_at IS NULL"),
+        Index("ix_callbacks_claimed", "claimed_until", postgresql_where="claimed_until IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
@@ -78,6 +82,8 @@ class CallbackRecord(Base):
     given_up_at: Mapped[datetime | None]
     concluded_at: Mapped[datetime | None]
     """When the submission came to the end that this status, or a later one, tells; until then it says `pending`."""
+    claimed_until: Mapped[datetime | None]
+    """Until when the server that is sending it may take; None while none is."""
 
 
 class JobRecord(Base):
@@ -96,6 +102,8 @@ class JobRecord(Base):
             "ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"
         ),
         Index(None, "commit_id"),
+        Index(None, "base_commit_id", postgresql_where="base_commit_id IS NOT NULL"),
+        Index(None, "unchanged_since_commit_id", postgresql_where="unchanged_since_commit_id IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
@@ -145,6 +153,7 @@ class RunRecord(Base):
         one_of("reason", Reason),
         UniqueConstraint("job_id", "attempt"),
         Index("ix_runs_running", "heartbeat_at", postgresql_where="state = 'running'"),
+        Index("ix_runs_uncounted", "id", postgresql_where="state = 'done' AND statuses IS NULL"),
         Index(None, "finished_at"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -156,6 +165,11 @@ class RunRecord(Base):
     message: Mapped[str] = mapped_column(server_default="")
     reason: Mapped[str | None]
     """Why the run measured nothing, where that is one of contract.words.Reason."""
+    struck_out_at: Mapped[datetime | None]
+    """When a person struck its results out; see ResultRecord."""
+    struck_out_reason: Mapped[str | None]
+    statuses: Mapped[dict[str, Any] | None]
+    """Number of its results by status, once the server counted them; see db.tallies."""
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()
     finished_at: Mapped[datetime | None]

@@ -94,6 +94,28 @@ def list_stale_workers(session: Session, now: datetime, lease_seconds: float) ->
 
 
 @dataclass(frozen=True, slots=True)
+class SharedDevice:
+    """A physical device on which several living workers measure. since: when the second of them started."""
+
+    device_key: str
+    workers: list[str]
+    since: datetime
+
+
+def list_shared_devices(session: Session, now: datetime, lease_seconds: float) -> list[SharedDevice]:
+    """Physical devices that several living workers have."""
+    sql = """
+    SELECT devices.key AS device_key, array_agg(workers.name ORDER BY workers.started_at, workers.id) AS workers,
+           (array_agg(workers.started_at ORDER BY workers.started_at, workers.id))[2] AS since
+    FROM workers JOIN devices ON devices.id = workers.device_id
+    WHERE workers.stopped_at IS NULL AND workers.heartbeat_at > :now - make_interval(secs => :lease)
+      AND facts ? 'physical'
+    GROUP BY devices.id, devices.key, facts ->> 'physical' HAVING count(*) > 1
+    """
+    return fetch(session, SharedDevice, sql, now=now, lease=lease_seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class UnfitDevice:
     """A device whose state keeps jobs from being measured. trouble: in the worker's words.
 

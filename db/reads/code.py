@@ -86,7 +86,7 @@ _REPOSITORIES = """
 SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch,
      status_url,
        webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token, is_example
-FROM repositories
+FROM repositories WHERE deleted_at IS NULL
 """
 
 _COMMIT_COLUMNS = """
@@ -103,8 +103,7 @@ FROM jobs WHERE jobs.commit_id = commits.id AND kind <> 'compare' AND {IS_UNCHAN
 
 # Only the newest result per operator, variant, case, kind and device counts; what fails to check and to bench is broken
 # once.
-_COMMIT_COUNTS = f"""
-LEFT JOIN LATERAL (
+RESULT_COUNTS = """
     SELECT count(*) FILTER (WHERE kind = 'bench' AND status = 'ok') AS points,
            count(DISTINCT (variant_id, case_id, device_id)) FILTER (WHERE status = 'wrong') AS wrong,
            count(DISTINCT (variant_id, case_id, device_id))
@@ -115,7 +114,14 @@ LEFT JOIN LATERAL (
         FROM results WHERE commit_id = commits.id
         ORDER BY operator_id, variant_id, case_id, kind, device_id, id DESC
     ) AS newest
-) AS counts ON true
+"""
+
+_COMMIT_COUNTS = f"""
+LEFT JOIN LATERAL (
+    SELECT (counts ->> 'points')::bigint AS points, (counts ->> 'wrong')::bigint AS wrong,
+           (counts ->> 'broken')::bigint AS broken WHERE counts IS NOT NULL
+    UNION ALL SELECT * FROM ({RESULT_COUNTS}) AS counted WHERE counts IS NULL
+) AS counted ON true
 LEFT JOIN LATERAL (SELECT count(DISTINCT operator_id) AS unchanged {_LEFT_OUT}) AS left_out ON true
 """
 
@@ -126,7 +132,7 @@ def list_repositories(session: Session) -> list[RepositoryRow]:
 
 
 def find_repository(session: Session, name: str) -> RepositoryRow | None:
-    return fetch_one(session, RepositoryRow, _REPOSITORIES + "WHERE name = :name", name=name)
+    return fetch_one(session, RepositoryRow, _REPOSITORIES + "AND name = :name", name=name)
 
 
 def read_webhook_secret(session: Session, name: str) -> str | None:

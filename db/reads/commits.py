@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.builds import BuildView, read_builds
@@ -67,47 +70,80 @@ class ComparedRow:
     right_trace_id: int | None = None
 
 
-_CELLS = f"""
+_VARIANT, _CASE = "\1", "\2"
+"""Stand for a variant and a case in a command."""
+quote = lru_cache(10_000)(shlex.quote)
+
+_CELLS = """
 WITH newest AS (
     SELECT DISTINCT ON (operator_id, variant_id, case_id, device_id, kind)
-           id, operator_id, variant_id, case_id, device_id, kind, status, message
+           id, operator_id, variant_id, case_id, device_id, kind, status, message, run_id
     FROM results WHERE commit_id = :commit_id
     ORDER BY operator_id, variant_id, case_id, device_id, kind, id DESC
 ), cells AS (
-    SELECT operator_id, variant_id, case_id, device_id,
+    SELECT operator_id, variant_id, case_id, device_id, array_agg(id) AS result_ids,
            max(id) FILTER (WHERE kind = 'check') AS check_id, max(id) FILTER (WHERE kind = 'bench') AS bench_id,
-           max(id) FILTER (WHERE kind = 'profile') AS profile_id, array_agg(id) AS result_ids
+           max(status) FILTER (WHERE kind = 'check') AS check_status,
+           max(status) FILTER (WHERE kind = 'bench') AS bench_status,
+           max(status) FILTER (WHERE kind = 'profile') AS profile_status,
+           max(message) FILTER (WHERE kind = 'check') AS check_message,
+           max(message) FILTER (WHERE kind = 'bench') AS bench_message,
+           coalesce(max(run_id) FILTER (WHERE kind = 'check'), max(run_id) FILTER (WHERE kind = 'bench')) AS run_id
     FROM newest GROUP BY operator_id, variant_id, case_id, device_id
 )
 SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, device.key AS device_key,
-       checked.status AS check_status, coalesce(checked.message, '') AS check_message,
-            cells.check_id AS check_result_id,
-       benched.status AS bench_status, coalesce(benched.message, '') AS bench_message,
-            cells.bench_id AS bench_result_id,
-       profiled.status AS profile_status,
-       point.series_id, point.median_ns, point.low_ns, point.high_ns,
-       point.median_ns / nullif(previous.median_ns, 0) AS change,
-       (SELECT max(id) FROM traces WHERE result_id = ANY(cells.result_ids)) AS trace_id, device.kind AS device_kind,
-       (SELECT spec FROM jobs JOIN runs ON runs.job_id = jobs.id WHERE runs.id = coalesce(checked.run_id,
-            benched.run_id)) AS spec
+       cells.check_status, coalesce(cells.check_message, '') AS check_message, cells.check_id AS check_result_id,
+       cells.bench_status, coalesce(cells.bench_message, '') AS bench_message, cells.bench_id AS bench_result_id,
+       cells.profile_status, device.kind AS device_kind, cells.run_id, cells.result_ids
 FROM cells
 JOIN operators ON operators.id = cells.operator_id
 JOIN cases ON cases.id = cells.case_id
 JOIN variants ON variants.id = cells.variant_id
 JOIN devices AS device ON device.id = cells.device_id
-LEFT JOIN results AS checked ON checked.id = cells.check_id
-LEFT JOIN results AS benched ON benched.id = cells.bench_id
-LEFT JOIN results AS profiled ON profiled.id = cells.profile_id
-LEFT JOIN LATERAL (
-    SELECT series_id, ordinal, median_ns, low_ns, high_ns FROM points JOIN series ON series.id = points.series_id
-    WHERE points.result_id = cells.bench_id AND series.metric = {PRIMARY_METRIC} ORDER BY points.id DESC LIMIT 1
-) AS point ON true
-LEFT JOIN LATERAL (
-    SELECT median_ns FROM points WHERE points.series_id = point.series_id AND points.ordinal < point.ordinal
-    ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
-) AS previous ON true
 ORDER BY operators.name, cells.case_id, cells.variant_id, device.key
 """
+
+
+class _Time(NamedTuple):
+    """What a bench measured. change: over the point before in its series."""
+
+    series_id: int
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    change: float | None
+
+
+_NO_TIME: dict[str, Any] = dict.fromkeys(_Time._fields)
+
+
+def _read_times(session: Session, result_ids: list[int], metric: str | None = None) -> dict[int, _Time]:
+    """Times by result, in one metric, or in the first of each device.
+
+    The ids are given as a list and not as a query: PostgreSQL then knows how many there are.
+    """
+    sql = f"""
+    SELECT timed.result_id, timed.series_id, timed.median_ns, low_ns, high_ns,
+           timed.median_ns / nullif(previous.median_ns, 0) AS change
+    FROM (
+        SELECT DISTINCT ON (points.result_id) points.*
+        FROM points JOIN series ON series.id = points.series_id JOIN devices AS device ON device.id = series.device_id
+        WHERE points.result_id = ANY(:ids) AND series.metric = coalesce(CAST(:metric AS text), {PRIMARY_METRIC})
+        ORDER BY points.result_id, points.id DESC
+    ) AS timed
+    LEFT JOIN LATERAL (
+        SELECT median_ns FROM points WHERE points.series_id = timed.series_id AND points.ordinal < timed.ordinal
+        ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+    ) AS previous ON CAST(:metric AS text) IS NULL
+    """
+    rows = session.execute(text(sql), {"ids": result_ids, "metric": metric})
+    return {result_id: _Time(*values) for result_id, *values in rows}
+
+
+def _read_traces(session: Session, result_ids: list[int]) -> dict[int, int]:
+    """The newest trace of each result that has one."""
+    sql = "SELECT result_id, max(id) FROM traces WHERE result_id = ANY(:ids) GROUP BY result_id"
+    return dict(session.execute(text(sql), {"ids": result_ids}).tuples().all())
 
 
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
@@ -117,14 +153,35 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
         return None
     repository = fetch_scalar(session, "SELECT name FROM repositories WHERE id = :id", id=repository_id)
 
-    def cell(device_kind: str, spec: JobSpec | None, **fields: Any) -> CommitCell:
-        kind = "bench" if fields["check_status"] in (None, "ok") and fields["bench_status"] is not None else "check"
-        one_cell = (spec or JobSpec()).of_cell(fields["variant"], fields["case"])
-        command = one_cell.to_command(kind, commit.sha, fields["operator"], device_kind)
-        return CommitCell(replay=shlex.join(command), **fields)
+    rows = session.execute(text(_CELLS), {"commit_id": commit.id}).mappings().all()
+    specs = _read_specs(session, {row["run_id"] for row in rows})
+    times = _read_times(session, [row["bench_result_id"] for row in rows if row["bench_result_id"] is not None])
+    traces = _read_traces(session, [result_id for row in rows for result_id in row["result_ids"]])
+    commands: dict[tuple[Any, ...], str] = {}
 
-    cells = fetch(session, cell, _CELLS, commit_id=commit.id)
+    def cell(device_kind: str, run_id: int | None, result_ids: list[int], **fields: Any) -> CommitCell:
+        kind = "bench" if fields["check_status"] in (None, "ok") and fields["bench_status"] is not None else "check"
+        # The commands of a run differ in the cell alone, and a page has thousands of cells.
+        key = (run_id, kind, fields["operator"], device_kind)
+        if key not in commands:
+            one_cell = specs.get(run_id, JobSpec()).of_cell(_VARIANT, _CASE)
+            commands[key] = shlex.join(one_cell.to_command(kind, commit.sha, fields["operator"], device_kind))
+        replay = commands[key].replace(shlex.quote(_VARIANT), quote(fields["variant"]))
+        replay = replay.replace(shlex.quote(_CASE), quote(fields["case"]))
+        time = times.get(fields["bench_result_id"])
+        trace_id = max((traces[result_id] for result_id in result_ids if result_id in traces), default=None)
+        measured = time._asdict() if time is not None else _NO_TIME
+        return CommitCell(**fields, **measured, trace_id=trace_id, replay=replay)
+
+    cells = [cell(**row) for row in rows]
     return CommitDetail(commit, repository, cells, read_builds(session, commit), list_unchanged(session, commit.id))
+
+
+def _read_specs(session: Session, run_ids: set[int | None]) -> dict[int | None, JobSpec]:
+    """What the jobs of the runs asked for, by run."""
+    sql = "SELECT runs.id AS run_id, spec FROM runs JOIN jobs ON jobs.id = runs.job_id WHERE runs.id = ANY(:ids)"
+    ids = [run_id for run_id in run_ids if run_id is not None]
+    return dict(fetch(session, lambda run_id, spec: (run_id, spec), sql, ids=ids))
 
 
 class _Side(NamedTuple):
@@ -142,25 +199,18 @@ class _Side(NamedTuple):
 
 
 _SIDE = """
-SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, newest.status,
-       point.series_id, point.median_ns, point.low_ns, point.high_ns,
-       (SELECT max(traces.id) FROM traces JOIN results AS profiled ON profiled.id = traces.result_id
-        WHERE profiled.commit_id = :commit_id AND profiled.device_id = :device_id
-             AND profiled.operator_id = newest.operator_id
-          AND profiled.variant_id = newest.variant_id AND profiled.case_id = newest.case_id) AS trace_id
+SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, newest.status, newest.id, result_ids
 FROM (
-    SELECT DISTINCT ON (operator_id, variant_id, case_id) id, operator_id, variant_id, case_id, status
-    FROM results WHERE commit_id = :commit_id AND device_id = :device_id AND kind = 'bench'
-    ORDER BY operator_id, variant_id, case_id, id DESC
+    SELECT operator_id, variant_id, case_id, array_agg(id) AS result_ids,
+           max(id) FILTER (WHERE kind = 'bench') AS id,
+           (array_agg(status ORDER BY id DESC) FILTER (WHERE kind = 'bench'))[1] AS status
+    FROM results WHERE commit_id = :commit_id AND device_id = :device_id
+    GROUP BY operator_id, variant_id, case_id
 ) AS newest
 JOIN operators ON operators.id = newest.operator_id
 JOIN cases ON cases.id = newest.case_id
 JOIN variants ON variants.id = newest.variant_id
-LEFT JOIN LATERAL (
-    SELECT series_id, median_ns, low_ns, high_ns FROM points JOIN series ON series.id = points.series_id
-    WHERE points.result_id = newest.id AND series.metric = :metric ORDER BY points.id DESC LIMIT 1
-) AS point ON true
-WHERE (CAST(:operator AS text) IS NULL OR operators.name = :operator)
+WHERE newest.id IS NOT NULL AND (CAST(:operator AS text) IS NULL OR operators.name = :operator)
 ORDER BY operators.name, newest.case_id, newest.variant_id
 """
 
@@ -233,7 +283,20 @@ def _with_unchanged(
 
 
 def _side(session: Session, commit_id: int, device_id: int, metric: str, operator: str | None) -> list[_Side]:
-    return fetch(session, _Side, _SIDE, commit_id=commit_id, device_id=device_id, metric=metric, operator=operator)
+    values = {"commit_id": commit_id, "device_id": device_id, "operator": operator}
+    rows = session.execute(text(_SIDE), values).all()
+    times = _read_times(session, [row.id for row in rows], metric)
+    traces = _read_traces(session, [id_ for row in rows for id_ in row.result_ids])
+    sides = []
+    for row in rows:
+        time = times.get(row.id)
+        trace_id = max((traces[id_] for id_ in row.result_ids if id_ in traces), default=None)
+        names = row.operator, row.case, row.variant, row.status
+        if time is None:
+            sides.append(_Side(*names, None, None, None, None, trace_id))
+        else:
+            sides.append(_Side(*names, time.series_id, time.median_ns, time.low_ns, time.high_ns, trace_id))
+    return sides
 
 
 def _compared(left: _Side | None, right: _Side | None, left_variant: str = "", right_variant: str = "") -> ComparedRow:

@@ -128,7 +128,7 @@ def read_health(session: Session, lease_seconds: float = LEASE_SECONDS) -> Healt
            (SELECT count(*) FROM jobs WHERE state = 'running') AS running,
            (SELECT count(*) FROM workers WHERE stopped_at IS NULL
              AND heartbeat_at > now() - make_interval(secs => :lease)) AS workers,
-           (SELECT count(*) FROM repositories) AS repositories,
+           (SELECT count(*) FROM repositories WHERE deleted_at IS NULL) AS repositories,
            pg_database_size(current_database()) AS database_bytes
     """
     health = fetch_one(session, HealthRow, sql, lease=lease_seconds)

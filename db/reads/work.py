@@ -92,12 +92,15 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
+    """struck_out_reason: why a person struck its results out; None while they count."""
+
     id: int
     attempt: int
     worker: str | None
     state: str
     message: str
     reason: str | None
+    struck_out_reason: str | None
     started_at: datetime
     finished_at: datetime | None
 
@@ -121,6 +124,8 @@ class ResultView:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
+    """struck_out_reason: why a person struck out the results below, which then count nowhere; None while they count."""
+
     job: JobRow
     repository: str
     spec: dict[str, Any]
@@ -128,6 +133,7 @@ class JobDetail:
     runs: list[RunRow]
     results: list[ResultView]
     replay: str
+    struck_out_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +163,16 @@ CROSS JOIN LATERAL (
 ) AS jobs
 LEFT JOIN LATERAL (
     SELECT jsonb_object_agg(status, number) AS counts FROM (
-        SELECT results.status, count(*) AS number
+        SELECT counted.key AS status, sum(counted.value::bigint) AS number
         FROM jobs
-        CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
-        JOIN results ON results.run_id = run.id
-        WHERE jobs.submission_id = submissions.id GROUP BY results.status
+        CROSS JOIN LATERAL (
+            SELECT id, statuses FROM runs WHERE job_id = jobs.id AND state = 'done' ORDER BY id DESC LIMIT 1
+        ) AS run
+        CROSS JOIN LATERAL jsonb_each_text(coalesce(run.statuses, (
+            SELECT jsonb_object_agg(status, number)
+            FROM (SELECT status, count(*) AS number FROM results WHERE run_id = run.id GROUP BY status) AS fresh
+        ))) AS counted
+        WHERE jobs.submission_id = submissions.id GROUP BY counted.key
     ) AS statuses
 ) AS results ON true
 """
@@ -237,22 +248,24 @@ def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, li
 
 
 _RUNS = """
-SELECT runs.id, attempt, workers.name AS worker, state, message, reason, runs.started_at, finished_at
+SELECT runs.id, attempt, workers.name AS worker, state, message, reason, struck_out_reason, runs.started_at,
+       finished_at
 FROM runs LEFT JOIN workers ON workers.id = runs.worker_id WHERE job_id = :job_id ORDER BY attempt
 """
 
 _RESULTS = f"""
 SELECT results.id, variants.name AS variant, cases.key AS case, results.kind, results.status, results.message, details,
-       (SELECT median_ns FROM points JOIN series ON series.id = points.series_id
-        WHERE points.result_id = results.id AND series.metric = {PRIMARY_METRIC}
+       (SELECT median_ns FROM all_points JOIN series ON series.id = all_points.series_id
+        WHERE all_points.result_id = results.id AND series.metric = {PRIMARY_METRIC}
         LIMIT 1) AS median_ns,
        (SELECT max(id) FROM traces WHERE result_id = results.id) AS trace_id, device.kind AS device_kind,
        (SELECT coalesce(jsonb_agg(jsonb_build_object(
             'point_id', points.id, 'series_id', series_id, 'metric', metric, 'median_ns', median_ns, 'low_ns', low_ns,
             'high_ns', high_ns, 'noise', noise, 'count', count, 'dropped', dropped, 'roofline_share', roofline_share,
             'bound', bound, 'distribution', details -> 'distributions' -> metric) ORDER BY points.id), '[]')
-        FROM points JOIN series ON series.id = points.series_id WHERE points.result_id = results.id) AS measured
-FROM results
+        FROM all_points AS points JOIN series ON series.id = points.series_id
+        WHERE points.result_id = results.id) AS measured
+FROM all_results AS results
 JOIN variants ON variants.id = results.variant_id
 JOIN cases ON cases.id = results.case_id
 JOIN devices AS device ON device.id = results.device_id
@@ -281,14 +294,16 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
             replay = shlex.join(one_cell.to_command(job.kind, job.commit_sha, job.operator, device_kind))
         return ResultView(measured=[MeasuredSeries(**metric) for metric in measured], replay=replay, **fields)
 
+    runs = fetch(session, RunRow, _RUNS, job_id=job_id)
     command = spec.to_submit_command(repository, job.kind, job.commit_sha, job.operator, job.device_key, job.base_sha)
     return JobDetail(
         job=job,
         repository=repository,
         spec=spec.to_stored(),
-        runs=fetch(session, RunRow, _RUNS, job_id=job_id),
+        runs=runs,
         results=fetch(session, view, _RESULTS, job_id=job_id),
         replay=shlex.join(command),
+        struck_out_reason=next((run.struck_out_reason for run in reversed(runs) if run.state == "done"), None),
     )
 
 

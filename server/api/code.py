@@ -20,10 +20,11 @@ from warpwatch.db.reads.code import (
     list_repositories,
 )
 from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
-from warpwatch.db.reads.query import Page
+from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.registry import ensure_repository
 from warpwatch.git import GitError, update_mirror
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.large import large_json
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import (
     Before,
@@ -84,7 +85,7 @@ def register_repository(request: Request, body: NewRepository, settings: Config,
         response.status_code = 200
         return registered[body.name]
     try:
-        update_mirror(body.url, settings.home)
+        update_mirror(body.url, settings.home, settings.destinations)
     except GitError as error:
         remedy = "check that the server can reach it without a password"
         raise Problem(
@@ -130,13 +131,17 @@ def get_commits(session: Db, repository: RepositoryName, before: Before = None, 
 @router.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_commit_csv(session: Db, sha: Sha, repository: RepositoryName) -> Response:
     """The results of a commit as CSV."""
-    detail = get_commit(session, sha, repository)
+    detail = _commit_or_404(session, sha, repository)
     return csv_response(CommitCell, detail.cells, f"{repository}-{detail.commit.sha[:12]}")
 
 
-@router.get("/commits/{sha}", tags=["code"], responses=documented(404, 422))
-def get_commit(session: Db, sha: Sha, repository: RepositoryName) -> CommitDetail:
+@router.get("/commits/{sha}", tags=["code"], responses=documented(404, 422), response_model=CommitDetail)
+def get_commit(session: Db, sha: Sha, repository: RepositoryName) -> Response:
     """The results of a commit: check, time, change and trace per variant and case; and its builds."""
+    return large_json(CommitDetail, _commit_or_404(session, sha, repository))
+
+
+def _commit_or_404(session: Session, sha: str, repository: str) -> CommitDetail:
     detail = read_commit(session, repository_or_404(session, repository).id, sha)
     if detail is None:
         raise not_found("commit", sha, "submit it first, or use a longer prefix of its SHA")

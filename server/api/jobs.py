@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, ConfigDict, Field
 
 from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.reads.query import Page
@@ -21,6 +22,7 @@ from warpwatch.db.reads.work import (
     read_job_status,
     read_log,
 )
+from warpwatch.db.strike_out import strike_out, undo_strike_out
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.api.code import RepositoryName
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
@@ -43,6 +45,13 @@ def job_filter(
 ) -> JobFilter:
     repository_id = None if repository is None else repository_or_404(session, repository).id
     return JobFilter(state, kind, repository_id, operator, device, submission)
+
+
+class StrikeOut(BaseModel):
+    """Why the results of a job do not count."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: str = Field(min_length=1, max_length=500, pattern=r"\S", examples=["another program used the GPU"])
 
 
 Filter = Annotated[JobFilter, Depends(job_filter)]
@@ -117,4 +126,22 @@ def cancel(session: Db, job_id: int) -> JobDetail:
 def retry(session: Db, job_id: int) -> JobDetail:
     """Queue a finished job again; 409 while it is queued or running."""
     retry_job(session, job_id)
+    return get_job(session, job_id)
+
+
+@router.post("/jobs/{job_id}/strike-out", responses=documented(404, 409, 422))
+def strike_out_results(session: Db, job_id: int, body: StrikeOut) -> JobDetail:
+    """Strike out the results of an ended job.
+
+    They vanish from history, verdicts, badges and reports, and stay at the job. A verdict that a struck-out comparison
+    decided is open again, and the comparison is queued again.
+    """
+    strike_out(session, job_id, body.reason.strip())
+    return get_job(session, job_id)
+
+
+@router.delete("/jobs/{job_id}/strike-out", responses=documented(404, 409, 422))
+def undo_strike_out_of_results(session: Db, job_id: int) -> JobDetail:
+    """Let the results of a job count again."""
+    undo_strike_out(session, job_id)
     return get_job(session, job_id)

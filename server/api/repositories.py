@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from warpwatch.db.deletion import mark_deleted
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.registry import set_repository
-from warpwatch.server.http.problems import documented
-from warpwatch.server.http.service import Db, repository_or_404
+from warpwatch.destinations import DestinationError
+from warpwatch.server.http.problems import FieldError, Problem, documented
+from warpwatch.server.http.service import Config, Db, repository_or_404
 
 router = APIRouter(tags=["code"])
 
@@ -62,9 +64,23 @@ def get_repository(session: Db, name: str) -> RepositoryRow:
     return repository_or_404(session, name)
 
 
+@router.delete("/repositories/{name}", status_code=204, responses=documented(404, 422))
+def delete_repository(session: Db, name: str) -> None:
+    """Delete a repository with all commits, results and traces.
+
+    It disappears at once, and its name is free. Its rows and the server's mirror are deleted in the background.
+    """
+    mark_deleted(session, repository_or_404(session, name).id)
+
+
 @router.patch("/repositories/{name}", responses=documented(404, 422))
-def change_repository(session: Db, name: str, body: RepositorySettings) -> RepositoryRow:
+def change_repository(session: Db, settings: Config, name: str, body: RepositorySettings) -> RepositoryRow:
     """Set the watched branch, the webhook secret, and the URL and token for commit statuses."""
+    try:
+        settings.destinations.check_literal(body.status_url or "")
+    except DestinationError as error:
+        fields = [FieldError(field="status_url", message=str(error), remedy="use the address of a code host")]
+        raise Problem(422, "some fields are not valid", fields) from None
     row = repository_or_404(session, name)
     set_repository(session, row.id, body.model_dump(exclude_unset=True))
     return repository_or_404(session, name)

@@ -27,6 +27,7 @@ from warpwatch.server.api.code import DeviceKey, RepositoryName
 from warpwatch.server.figures.noise_summary import NoiseSummary, read_learned
 from warpwatch.server.figures.speedups import VariantSpeedup, variant_speedups
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.large import large_json
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Db, Limit, device_or_404, operator_or_404, repository_or_404
 
@@ -58,11 +59,11 @@ def get_overview_csv(
     operator: Text = None,
 ) -> Response:
     """The overview as CSV."""
-    cells = get_overview(session, repository, device, metric, suite, operator).items
+    cells = _overview(session, repository, device, metric, suite, operator).items
     return csv_response(OverviewCell, cells, f"{repository}-overview")
 
 
-@router.get("/overview", responses=documented(404, 422))
+@router.get("/overview", responses=documented(404, 422), response_model=Page[OverviewCell])
 def get_overview(
     session: Db,
     repository: RepositoryName,
@@ -70,8 +71,14 @@ def get_overview(
     metric: Metric = None,
     suite: Text = None,
     operator: Text = None,
-) -> Page[OverviewCell]:
+) -> Response:
     """The latest result of every operator, case and variant on the device."""
+    return large_json(Page[OverviewCell], _overview(session, repository, device, metric, suite, operator))
+
+
+def _overview(
+    session: Session, repository: str, device: str, metric: str | None, suite: str | None, operator: str | None
+) -> Page[OverviewCell]:
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     return Page(read_overview(session, found.id, on.id, metric_of(on, metric), suite, operator), None)
 
@@ -87,7 +94,7 @@ def get_speedups(
 ) -> Page[VariantSpeedup]:
     """Median and range of every variant's speed-up over the operator's baseline, over the cases timed on the device."""
     operator_or_404(session, repository_or_404(session, repository), name)
-    return Page(variant_speedups(get_overview(session, repository, device, metric, suite, name).items), None)
+    return Page(variant_speedups(_overview(session, repository, device, metric, suite, name).items), None)
 
 
 @router.get("/series", responses=documented(404, 422))
@@ -158,11 +165,11 @@ def get_comparison_csv(
     operator: Text = None,
 ) -> Response:
     """The comparison as CSV."""
-    rows = get_comparison(session, repository, device, left, right, commit, metric, operator).items
+    rows = _compared(session, repository, device, left, right, commit, metric, operator).items
     return csv_response(ComparedRow, rows, f"{repository}-compare")
 
 
-@router.get("/compare", responses=documented(404, 422))
+@router.get("/compare", responses=documented(404, 422), response_model=Page[ComparedRow])
 def get_comparison(
     session: Db,
     repository: RepositoryName,
@@ -172,12 +179,26 @@ def get_comparison(
     commit: Annotated[str | None, Query(max_length=40, description="Compare two variants at this commit.")] = None,
     metric: Metric = None,
     operator: Text = None,
-) -> Page[ComparedRow]:
+) -> Response:
     """Compare two commits, or two variants of one commit, case by case, from separate runs.
 
     An operator that is unchanged at a commit has the times of the commit with the same sources. Operators with the same
     sources on both sides are left out.
     """
+    page = _compared(session, repository, device, left, right, commit, metric, operator)
+    return large_json(Page[ComparedRow], page)
+
+
+def _compared(
+    session: Session,
+    repository: str,
+    device: str,
+    left: str,
+    right: str,
+    commit: str | None,
+    metric: str | None,
+    operator: str | None,
+) -> Page[ComparedRow]:
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     name = metric_of(on, metric)
     if commit is not None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from warpwatch.db.reads.alarms import (
+    SharedDevice,
     StaleDevice,
     StaleWorker,
     UnfitDevice,
+    list_shared_devices,
     list_stale_devices,
     list_stale_workers,
     list_unfit_devices,
@@ -17,7 +19,7 @@ from warpwatch.db.reads.alarms import (
 from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
 from warpwatch.db.reads.query import Session
 
-_ORDER = ("stale_device", "stale_worker", "unfit", "missing", "vanished")
+_ORDER = ("stale_device", "stale_worker", "unfit", "shared_device", "missing", "vanished")
 """Kinds of alarm, the one that stops most first."""
 
 
@@ -25,7 +27,7 @@ _ORDER = ("stale_device", "stale_worker", "unfit", "missing", "vanished")
 class AlarmRow:
     """Something that keeps numbers from coming although nobody asked for that.
 
-    kind: stale_device | stale_worker | unfit | missing | vanished.
+    kind: stale_device | stale_worker | unfit | shared_device | missing | vanished.
 
     Fields that the alarm is not about are empty: a device has no operator. since: when it began, as far as is known.
     """
@@ -51,6 +53,7 @@ def list_alarms(
         *map(_stale_device, list_stale_devices(session, now, lease_seconds)),
         *map(_stale_worker, list_stale_workers(session, now, lease_seconds)),
         *map(_unfit_device, list_unfit_devices(session, now, lease_seconds)),
+        *map(_shared_device, list_shared_devices(session, now, lease_seconds)),
         *map(_missing_results, list_missing(session, now, repository_id)),
     ]
     return sorted(
@@ -97,6 +100,16 @@ def _unfit_device(device: UnfitDevice) -> AlarmRow:
         "end what else uses the device or let it cool; then retry what failed",
         device_key=device.device_key,
         job_id=device.job_id,
+    )
+
+
+def _shared_device(device: SharedDevice) -> AlarmRow:
+    return AlarmRow(
+        "shared_device",
+        device.since,
+        f"{len(device.workers)} workers measure on one {device.device_key}: {', '.join(device.workers)}",
+        "stop all but one: they disturb each other's times",
+        device_key=device.device_key,
     )
 
 

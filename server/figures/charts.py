@@ -85,7 +85,7 @@ def history_figure(
         layout["yaxis2"] = {
             "domain": [0, floor - 0.04],
             "tickvals": list(range(len(rows))),
-            "ticktext": rows,
+            "ticktext": [escape(row) for row in rows],
             "range": [-0.6, len(rows) - 0.4],
             "zeroline": False,
             "fixedrange": True,
@@ -148,7 +148,7 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": variant,
+                "name": escape(variant),
                 "marker": {"size": 8, "color": PALETTE[index % len(PALETTE)]},
                 "x": [point.flops / point.bytes for point in marks],
                 "y": [point.flops / point.median_ns * 1e9 for point in marks],
@@ -195,7 +195,7 @@ def _lines(history: SeriesHistory, commits: dict[str, int], size: float, colour:
             **shared,
             "mode": "lines+markers",
             "y": [point.median_ns / size for point in points],
-            "name": history.series.variant,
+            "name": escape(history.series.variant),
             "showlegend": several and number == 0,
             "line": {"color": colour, "width": 2},
             "marker": {"size": 6, "color": colour},
@@ -207,7 +207,7 @@ def _lines(history: SeriesHistory, commits: dict[str, int], size: float, colour:
 
 
 def _hover(history: SeriesHistory, point: PointRow) -> list[str]:
-    interval = f"{history.series.variant}, {duration(point.low_ns, 4)} to {duration(point.high_ns, 4)}"
+    interval = f"{escape(history.series.variant)}, {duration(point.low_ns, 4)} to {duration(point.high_ns, 4)}"
     if point.roofline_share is not None:
         interval += f"<br>{share(point.roofline_share)} of {_ceiling_name(point.bound)}"
     interval += "".join(f"<br>{escape(remark)}" for remark in shape(point.distribution))
@@ -418,7 +418,7 @@ def _ceiling(name: str, peak: float, copy: float, low: float, high: float) -> Fi
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": f"{name} ceiling",
+        "name": f"{escape(name)} ceiling",
         "x": places,
         "y": [min(peak, copy * x) for x in places],
         "line": {"width": 1.5, "dash": "dash", "color": "#8a9097"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from http.cookies import CookieError, SimpleCookie
@@ -14,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from warpwatch.destinations import is_loopback
+from warpwatch.server.http.deadlines import with_deadline
 from warpwatch.server.http.problems import Problem, json_problem, surprise
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.settings import SettingError, Settings
@@ -26,6 +27,7 @@ MIN_TOKEN_LENGTH = 16
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OPEN_PATHS = ("/login", "/static/", "/api/v1/health")
 """What anybody may see: the log-in page and its style, and whether the service lives."""
+_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _HOOK = re.compile(r"/api/v1/hooks/[^/]+")
 """Webhooks show no token: what they say is signed, and they are refused where it is not."""
 
@@ -51,13 +53,6 @@ def check_exposure(settings: Settings) -> None:
             f"set WARPWATCH_TOKEN to at least {MIN_TOKEN_LENGTH} characters (openssl rand -hex 24), "
             "or listen on 127.0.0.1"
         )
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class RequestGuard:
@@ -95,7 +90,7 @@ class RequestGuard:
             await send(message)
 
         try:
-            await self.app(scope, _bounded(receive), send_noticed)
+            await self.app(scope, with_deadline(_bounded(receive)), send_noticed)
         except Exception as error:
             if has_started:
                 raise
@@ -103,6 +98,9 @@ class RequestGuard:
 
     def _refuse(self, scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
+        # Addresses in answers are made from it, also where every name is right.
+        if _HOST.fullmatch(host) is None:
+            return Problem(400, f"the Host header {host!r} is no host; send the name and port of this server")
         # A page elsewhere can point its own name at this address; the Host header tells. A token does the same job
         # better.
         if not self.is_everywhere and _host_name(host) not in self.hosts:
@@ -162,7 +160,7 @@ def _is_open(scope: Scope) -> bool:
 
 
 def _host_name(host: str) -> str | None:
-    """The name in a Host header, without its port; None for what is no host."""
+    """The name in a well-formed Host header, without its port; None for brackets around what is no address."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

@@ -8,6 +8,7 @@ from warpwatch.server.pages import (
     alarms,
     commits,
     compare,
+    deletion,
     devices,
     history,
     jobs,
@@ -40,5 +41,6 @@ for module in (
     proofs,
     reference,
     verdicts,
+    deletion,
 ):
     router.include_router(module.router)

@@ -13,6 +13,7 @@ KINDS = {
     "stale_device": "no worker",
     "stale_worker": "no results",
     "unfit": "unfit device",
+    "shared_device": "shared device",
     "missing": "missing data",
     "vanished": "removed from catalogue",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Form, Query, Response
 from fastapi.responses import RedirectResponse
 
 from warpwatch.contract.spec import JobSpec
@@ -13,6 +13,7 @@ from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
 from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log
+from warpwatch.db.strike_out import strike_out, undo_strike_out
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
 from warpwatch.server.figures.formats import kind_name
@@ -96,4 +97,18 @@ def cancel(page: Page, job_id: int) -> Response:
 @router.post("/jobs/{job_id}/retry")
 def retry(page: Page, job_id: int) -> Response:
     retry_job(page.session, job_id)
+    return RedirectResponse(f"/jobs/{job_id}", 303)
+
+
+@router.post("/jobs/{job_id}/strike-out")
+def strike_out_results(
+    page: Page, job_id: int, reason: Annotated[str, Form(max_length=500, pattern=r"\S")]
+) -> Response:
+    strike_out(page.session, job_id, reason.strip())
+    return RedirectResponse(f"/jobs/{job_id}", 303)
+
+
+@router.post("/jobs/{job_id}/strike-out/undo")
+def undo_strike_out_of_results(page: Page, job_id: int) -> Response:
+    undo_strike_out(page.session, job_id)
     return RedirectResponse(f"/jobs/{job_id}", 303)

@@ -57,7 +57,8 @@ class Scope:
 
     def moved(self, name: str) -> None:
         """Switches to the repository that the shown object belongs to, whatever the address names."""
-        self.repository = next(row for row in self.repositories if row.name == name)
+        # A repository that is being deleted has left the list before its jobs are gone.
+        self.repository = self._choose(name)
 
 
 Page = Annotated[Scope, Depends(Scope, scope="function")]

@@ -201,7 +201,7 @@ def _read_history(settings: Settings, start: _TurnStart) -> tuple[Path, CommitHi
     """Fetches the repository and reads the newest commits of the watched branch."""
     repository = start.repository
     try:
-        mirror = git.update_mirror(repository.url, settings.home)
+        mirror = git.update_mirror(repository.url, settings.home, settings.destinations)
     except git.GitError as error:
         raise NothingToDo(
             f"waiting: repository {repository.name!r} cannot be fetched: {error}", passing=True

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,9 +16,11 @@ from warpwatch import __version__
 from warpwatch.db import callbacks
 from warpwatch.db.callbacks import PENDING, DueCallback
 from warpwatch.db.database import Database
+from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import count_pending, read_report_facts
+from warpwatch.destinations import DestinationError, UnknownHostError, uses_proxy
 from warpwatch.server.reports.build import build_report
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
@@ -26,6 +31,10 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
 MAX_ATTEMPTS = 14
 """About five hours."""
 TIMEOUT = httpx.Timeout(10, connect=5)
+DELIVERY_SECONDS = 20.0
+"""How long one delivery may take, from looking up the name to the head of the answer."""
+PARALLEL = 8
+"""Deliveries at once, at most one of each repository."""
 CONTEXT = "warpwatch"
 _MAX_DESCRIPTION = 140
 _GITLAB_STATES = {"failure": "failed", "error": "failed"}
@@ -50,27 +59,54 @@ def status_body(url: str, state: str, description: str, server_url: str, submiss
     return {"state": state, "context": CONTEXT, "target_url": target, "description": said}
 
 
+class _Attempt(NamedTuple):
+    """How sending one status went.
+
+    trouble: None when it arrived. is_final: trying again is in vain. pause_seconds: what the other side asked for.
+    """
+
+    trouble: str | None = None
+    is_final: bool = False
+    pause_seconds: float = 0.0
+
+
 class StatusNotifier(Background):
-    """A thread that ends what was pending and sends what is due."""
+    """A thread that ends what was pending and starts the delivery of what is due, a few repositories at a time."""
 
     def __init__(self, settings: Settings, database: Database, *, first_pause: float = FIRST_PAUSE_SECONDS) -> None:
         super().__init__("teller", "commit statuses", POLL_SECONDS)
         self._settings = settings
+        self._destinations = settings.destinations
         self._database = database
         self._first_pause = first_pause
-        self._client = httpx.Client(timeout=TIMEOUT, headers={"User-Agent": f"warpwatch/{__version__}"})
+        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="status")
+        self._deliveries: set[Future[None]] = set()
+        self._tls = httpx.create_ssl_context()
 
     def stop(self) -> None:
         super().stop()
-        self._client.close()
+        self._pool.shutdown()
 
     def sweep(self) -> None:
-        """One round: submissions that came to their end, then everything that is due."""
+        """One round: submissions that came to their end, then what is due, for as long as the pause between rounds.
+
+        A delivery may outlast the round: the next one goes on without it.
+        """
         with self._database.session() as session:
             for submission_id, url in callbacks.list_open(session):
                 self._conclude(session, submission_id, url)
-        while not self._stop.is_set() and self._send_next():
-            pass
+        ends_at = time.monotonic() + POLL_SECONDS
+        while not self._stop.is_set() and time.monotonic() < ends_at:
+            while len(self._deliveries) < PARALLEL and (due := self._claim()) is not None:
+                self._deliveries.add(self._pool.submit(self._deliver, due))
+            if not self._deliveries:
+                return
+            wait(self._deliveries, max(0.0, ends_at - time.monotonic()), FIRST_COMPLETED)
+            self._deliveries = {delivery for delivery in self._deliveries if not delivery.done()}
+
+    def _claim(self) -> DueCallback | None:
+        with self._database.session() as session:
+            return callbacks.claim_due(session)
 
     def _conclude(self, session: Session, submission_id: int, url: str) -> None:
         """Writes how a submission ended, in the transaction that saw it end."""
@@ -82,46 +118,76 @@ class StatusNotifier(Background):
             body = status_body(url, report.conclusion, report.summary, self._settings.server_url, submission_id)
             callbacks.tell(session, submission_id, url, body)
 
-    def _send_next(self) -> bool:
-        """Send one status in a transaction of its own; False when none is due."""
-        with self._database.session() as session:
-            due = callbacks.claim_due(session)
-            if due is None:
-                return False
-            trouble, is_final, wanted_pause = self._send(due)
-            if trouble is None:
-                callbacks.record_sent(session, due.id)
-                return True
-            is_final = is_final or due.attempts + 1 >= MAX_ATTEMPTS
-            pause = min(self._first_pause * 2**due.attempts, LONGEST_PAUSE_SECONDS)
-            callbacks.record_failure(session, due.id, trouble, None if is_final else max(pause, wanted_pause))
-        _log.warning(
-            "the status of submission %d was not taken: %s%s",
-            due.submission_id,
-            trouble,
-            "; given up" if is_final else "",
-        )
-        return True
-
-    def _send(self, due: DueCallback) -> tuple[str | None, bool, float]:
-        """What went wrong, if anything; whether trying again is in vain; and how many seconds the other side wants to
-        be left alone."""
+    def _deliver(self, due: DueCallback) -> None:
+        """Sends one status, with no transaction open, and stores how it went."""
         try:
-            # Only the head of the answer is read, and no redirect is followed: the token is for this address alone.
-            with self._client.stream("POST", due.url, json=due.body, headers=_headers(due)) as answer:
-                code, wanted = answer.status_code, answer.headers.get("retry-after", "")
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            return (
-                f"{type(error).__name__}: no answer from {urlsplit(due.url).netloc}",
-                isinstance(error, httpx.InvalidURL),
-                0.0,
+            attempt = asyncio.run(self._send(due))
+            if not self._stop.is_set():
+                self._record(due, attempt)
+        except EngineError as error:
+            _log.warning("the result of a status is not stored, so it is sent again: %s", error)
+        except Exception:  # noqa: BLE001 - the pool would swallow what nobody thought of.
+            _log.exception("the status of submission %d is tried again after an unknown error", due.submission_id)
+
+    def _record(self, due: DueCallback, attempt: _Attempt) -> None:
+        with self._database.session() as session:
+            if attempt.trouble is None:
+                callbacks.record_sent(session, due.id)
+                return
+            is_final = attempt.is_final or due.attempts + 1 >= MAX_ATTEMPTS
+            pause = min(self._first_pause * 2**due.attempts, LONGEST_PAUSE_SECONDS)
+            callbacks.record_failure(
+                session, due.id, attempt.trouble, None if is_final else max(pause, attempt.pause_seconds)
             )
-        if 200 <= code < 300:
-            return None, True, 0.0
-        pause = 0.0
-        with suppress(ValueError):
-            pause = min(max(float(wanted), 0.0), LONGEST_PAUSE_SECONDS)
-        return f"it was answered with {code}", 300 <= code < 500 and code not in (408, 429), pause
+        suffix = "; given up" if is_final else ""
+        _log.warning("the status of submission %d was not taken: %s%s", due.submission_id, attempt.trouble, suffix)
+
+    async def _send(self, due: DueCallback) -> _Attempt:
+        """Sends one status within DELIVERY_SECONDS, however slowly the other side answers, or until this stops."""
+        place = urlsplit(due.url).netloc
+        post = asyncio.create_task(self._post(due))
+        ends_at = time.monotonic() + DELIVERY_SECONDS
+        while not post.done() and time.monotonic() < ends_at and not self._stop.is_set():
+            await asyncio.wait({post}, timeout=0.1)
+        if not post.done():
+            post.cancel()
+            return _Attempt(f"no answer from {place} within {DELIVERY_SECONDS:g} s")
+        try:
+            status, retry_after = post.result()
+        except UnknownHostError as error:
+            return _Attempt(str(error))
+        except DestinationError as error:
+            return _Attempt(str(error), is_final=True)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            is_final = isinstance(error, httpx.InvalidURL)
+            return _Attempt(f"{type(error).__name__}: no answer from {place}", is_final=is_final)
+        if 200 <= status < 300:
+            return _Attempt()
+        return _Attempt(f"it was answered with {status}", 300 <= status < 500 and status not in (408, 429), retry_after)
+
+    async def _post(self, due: DueCallback) -> tuple[int, float]:
+        """(status of the answer, seconds that the other side wants to be left alone).
+
+        Only the head of the answer is read, and no redirect is followed: the token is for this address alone.
+        """
+        url, headers = httpx.URL(due.url), _headers(due)
+        extensions: dict[str, Any] = {}
+        is_direct = not uses_proxy(url.scheme, url.host)
+        if is_direct:
+            # The name could have another address when it is looked up again.
+            port = url.port or (443 if url.scheme == "https" else 80)
+            address = await asyncio.to_thread(self._destinations.resolve, url.host, port)
+            headers["Host"], extensions["sni_hostname"] = url.netloc.decode(), url.host
+            url = url.copy_with(host=address)
+        agent = {"User-Agent": f"warpwatch/{__version__}"}
+        async with (
+            httpx.AsyncClient(timeout=TIMEOUT, verify=self._tls, trust_env=not is_direct, headers=agent) as client,
+            client.stream("POST", url, json=due.body, headers=headers, extensions=extensions) as answer,
+        ):
+            pause = 0.0
+            with suppress(ValueError):
+                pause = min(max(0.0, float(answer.headers.get("retry-after", ""))), LONGEST_PAUSE_SECONDS)
+            return answer.status_code, pause
 
 
 def _headers(due: DueCallback) -> dict[str, str]:

@@ -48,9 +48,9 @@ def test_every_kind_of_difference_is_seen(postgres_url: str, monkeypatch: pytest
         execute(
             url,
             "ALTER TABLE jobs ALTER COLUMN message DROP NOT NULL",
-            "ALTER TABLE points ALTER COLUMN median_ns TYPE real",
+            "ALTER TABLE regressions ALTER COLUMN ratio TYPE real",
             "ALTER TABLE runs DROP CONSTRAINT ck_runs_state_known",
-            "DROP INDEX ix_points_commit_id",
+            "DROP INDEX ix_all_points_commit_id",
             "ALTER TABLE commits ADD COLUMN mood text",
             "ALTER TABLE submissions ALTER COLUMN origin SET DEFAULT 'cli'",
         )
@@ -58,10 +58,10 @@ def test_every_kind_of_difference_is_seen(postgres_url: str, monkeypatch: pytest
     upgrade = migrate.upgrade
     monkeypatch.setattr(migrate, "upgrade", upgrade_and_spoil)
     found = "\n".join(migrate.differences(postgres_url))
-    for trace in ("+ jobs: column message", "- points: column median_ns", "- runs: constraint ck_runs_state_known"):
+    for trace in ("+ jobs: column message", "- regressions: column ratio", "- runs: constraint ck_runs_state_known"):
         assert trace in found
     for trace in (
-        "- points: index CREATE INDEX ix_points_commit_id",
+        "- all_points: index CREATE INDEX ix_all_points_commit_id",
         "+ commits: column mood text",
         "- submissions: column origin",
     ):
@@ -190,7 +190,7 @@ def test_every_foreign_key_in_a_hot_path_has_its_index() -> None:
     }
     for table, column in [
         ("runs", "worker_id"),
-        ("points", "commit_id"),
+        ("all_points", "commit_id"),
         ("traces", "result_id"),
         ("run_logs", "run_id"),
     ]:

@@ -164,3 +164,15 @@ def test_only_what_differs_tells_environments_apart() -> None:
     one = history([point(1, 1.0), point(2, 1.0, environment=2)])
     assert environment_facts([one]) == {1: [("torch", "2.13")], 2: [("torch", "2.14")]}
     assert [row.ordinal for row in only_environment(one, 2).points] == [2]
+
+
+def test_names_from_kernel_code_are_no_markup() -> None:
+    """Plotly shows names, labels and texts as HTML."""
+    bold = "<b>v1</b>"
+    marks = [StatusMark("1".zfill(40), 1, "check", Status.WRONG, "<i>wrong</i>")]
+    histories = [history([point(1, 1e3), point(2, 1e3)], marks, variant) for variant in (bold, "v2")]
+    roofline = roofline_figure(
+        [RooflinePoint(bold, "<i>n=1</i>", 1000, 10, 1e3, "/history/1")], {"copy": 1e12, "<u>f32</u>": 1e13}
+    )
+    written = json.dumps([history_figure(histories), roofline])
+    assert [tag for tag in ("<b>v1", "<i>", "<u>") if tag in written] == []

@@ -64,6 +64,21 @@ def test_where_all_is_well_there_is_no_alarm(lab: Lab) -> None:
     assert alarms(lab) == []
 
 
+def test_two_workers_on_one_device(lab: Lab) -> None:
+    with lab.database.session() as session:
+        device = registry.ensure_device(session, "test-gpu", "cuda", "Test GPU")
+        for name, physical in (("here-1", "GPU-a"), ("here-2", "GPU-b")):
+            registry.register_worker(session, name, device, "1", {"physical": physical})
+    assert alarms(lab) == [], "two GPUs of one model"
+    with lab.database.session() as session:
+        second = registry.register_worker(session, "container-1", device, "1", {"physical": "GPU-a"})
+    (alarm,) = alarms(lab)
+    assert (alarm.kind, alarm.device_key) == ("shared_device", "test-gpu")
+    with lab.database.session() as session:
+        registry.stop_worker(session, second)
+    assert alarms(lab) == []
+
+
 def test_jobs_without_a_worker_for_longer_than_a_lease(client: TestClient, lab: Lab) -> None:
     job = lab.submit("bench", 0)
     change(lab, "UPDATE workers SET heartbeat_at = now() - interval '10 minutes'")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,12 +23,19 @@ from warpwatch.contract.words import Status
 from warpwatch.db import callbacks, registry
 from warpwatch.db.database import Database
 from warpwatch.db.regressions import mark_judged
+from warpwatch.server.threads import callbacks as threads
 from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, StatusNotifier, status_body
 from warpwatch.settings import Settings
 
 API = "/api/v1"
 TOKEN = "a-token-that-nobody-may-read"
 V1 = ("v1", CASES[0])
+
+
+@pytest.fixture(autouse=True)
+def _long_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round ends when nothing is due, however slow the machine is."""
+    monkeypatch.setattr(threads, "POLL_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -38,7 +48,7 @@ def heard() -> Iterator[Heard]:
 def teller(settings: Settings, database: Database) -> Iterator[StatusNotifier]:
     teller = StatusNotifier(settings, database, first_pause=0)
     yield teller
-    teller._client.close()
+    teller._pool.shutdown()
 
 
 @pytest.fixture
@@ -273,3 +283,120 @@ def test_settings_that_cannot_be(client: TestClient, lab: Lab, body: dict[str, s
     found = problem(answer, 422)
     assert field in str(found["errors"])
     assert all(value not in answer.text for value in body.values() if len(value) > 6)
+
+
+@contextmanager
+def dribbling() -> Iterator[str]:
+    """A status endpoint that sends the head of its answer byte by byte and never ends it; its address."""
+    ended = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 201 Created\r\nX: ")
+            while not ended.wait(0.02):
+                connection.sendall(b"x")
+
+    def accept(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        ended.set()
+
+
+@pytest.mark.words
+def test_an_endpoint_that_dribbles_stops_no_other(
+    client: TestClient,
+    lab: Lab,
+    settings: Settings,
+    heard: Heard,
+    database: Database,
+    submission: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "DELIVERY_SECONDS", 3.0)
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+    with dribbling() as address, database.session() as session:
+        slow = registry.ensure_repository(session, "slow", "/nowhere")
+        values = {"repository": slow, "url": f"{address}/status"}
+        told = """
+        WITH new AS (INSERT INTO submissions (repository_id, request) VALUES (:repository, '{}') RETURNING id)
+        INSERT INTO callbacks (submission_id, url, body, next_at, concluded_at)
+        SELECT id, :url, '{"state": "pending"}', now() - interval '1 day', now() FROM new
+        """
+        session.execute(text(told), values)
+        session.commit()
+        sweeping = threading.Thread(target=StatusNotifier(settings, database, first_pause=3600).sweep)
+        sweeping.start()
+        while not heard.states:
+            assert sweeping.is_alive(), "the status of the other repository was not sent in this round"
+            time.sleep(0.01)
+        assert sweeping.is_alive(), "the slow delivery is under way"
+        assert database.engine.connect().scalar(text(idle)) == 0, "no transaction is open while a status is sent"
+        sweeping.join()
+    slow_row, other = sorted(rows(database), key=lambda row: row["attempts"] == 0 or bool(row["sent_at"]))
+    assert other["sent_at"]
+    assert (slow_row["attempts"], slow_row["sent_at"]) == (1, None)
+
+
+def test_a_status_that_is_being_sent_is_not_overtaken(
+    client: TestClient, lab: Lab, database: Database, submission: int
+) -> None:
+    """Also not by a later one of its submission, and only until the server that sends it must have died."""
+    with database.session() as session:
+        assert callbacks.claim_due(session) is not None
+    end(client, lab, submission)
+    with database.session() as session:
+        callbacks.tell(session, submission, "http://127.0.0.1:1/", {"state": "success"})
+        assert callbacks.claim_due(session) is None
+        session.execute(text("UPDATE callbacks SET claimed_until = now() - interval '1 second'"))
+        due = callbacks.claim_due(session)
+    assert due is not None
+    assert due.body["state"] == "success"
+
+
+@pytest.mark.parametrize("address", ["http://169.254.169.254/{sha}", "http://[fe80::1]/", "https://0.0.0.0/x"])
+def test_metadata_is_no_endpoint(client: TestClient, lab: Lab, address: str) -> None:
+    found = problem(client.patch(f"{API}/repositories/kernels", json={"status_url": address}), 422)
+    assert found["errors"][0]["field"] == "status_url"
+
+
+def test_a_name_that_leads_to_this_machine_is_given_up(
+    settings: Settings, client: TestClient, database: Database, heard: Heard, submission: int
+) -> None:
+    """A server that others can ask connects to no private address that its settings do not allow."""
+    with database.session() as session:
+        session.execute(text("UPDATE callbacks SET url = replace(url, '127.0.0.1', 'localhost')"))
+    asked_by_others = replace(settings, token="a-token-of-some-length")
+    StatusNotifier(asked_by_others, database).sweep()
+    assert heard.states == []
+    (row,) = rows(database)
+    assert row["given_up_at"]
+    with database.session() as session:
+        session.execute(text("UPDATE callbacks SET given_up_at = NULL"))
+    StatusNotifier(replace(asked_by_others, private_hosts="localhost"), database).sweep()
+    assert heard.states == ["pending"]
+
+
+def test_the_address_that_was_checked_is_connected_to(
+    teller: StatusNotifier, database: Database, heard: Heard, submission: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server cannot give another answer afterwards."""
+    lookups: list[str] = []
+    ask = socket.getaddrinfo
+
+    def look_up(host: str, port: int, *arguments: Any, **named: Any) -> Any:
+        if host == "statuses.example":
+            lookups.append(host)
+            host = "127.0.0.1"
+        return ask(host, port, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with database.session() as session:
+        session.execute(text("UPDATE callbacks SET url = replace(url, '127.0.0.1', 'statuses.example')"))
+    teller.sweep()
+    assert lookups == ["statuses.example"]
+    assert heard.messages[0][1]["host"].startswith("statuses.example:")

@@ -121,6 +121,14 @@ def test_malformed_addresses_are_refused(client: TestClient, header: str, value:
     assert answer.status_code in (400, 403)
 
 
+@pytest.mark.parametrize("host", ["[", "[x]", "a b", "127.0.0.1:port", "127.0.0.1:123456", "a/b", "a@b", "\xff", ""])
+@pytest.mark.parametrize("path", ["/", "/nothing", HEALTH, "/jobs"])
+def test_malformed_hosts_are_refused_where_every_name_is_right(exposed: TestClient, host: str, path: str) -> None:
+    """Addresses in answers are made from this header."""
+    headers = {"Host": host.encode("latin-1"), "Authorization": f"Bearer {TOKEN}".encode()}
+    problem(exposed.get(path, headers=headers), 400)
+
+
 @pytest.mark.parametrize(
     ("host", "token"), [("0.0.0.0", None), ("gpu7.example", None), ("::", "short"), ("192.168.1.5", "")]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import pytest
 from sqlalchemy import func, select
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.codec import from_json
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import Measurement, TraceKernel
 from warpwatch.contract.messages import BenchReply, ProfileReply
@@ -289,6 +291,56 @@ def test_a_bomb_is_not_unpacked(bundle: Path) -> None:
     forged = rewrite(bundle, edit("manifest.json", "members", value=manifest["members"]))
     with pytest.raises(BundleError, match=r"larger than|at most"):
         BundleReader(forged)
+
+
+HEALTH = ("outcome", "findings", 0, "bench", "health", "clock")
+BOMBS: dict[str, Callable[[int], Any]] = {
+    "lists": lambda count: [[]] * count,
+    "objects": lambda count: [{}] * count,
+    "values": lambda count: [0] * 10 * count,
+    "keys": lambda count: {f"{number:x}": 0 for number in range(10 * count)},
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_small_files_do_not_take_much_memory(bundle: Path, name: str) -> None:
+    """Three bytes of JSON are a list of a hundred bytes in memory, and a million of them compress to a kilobyte."""
+    count = 400_000
+    forged = rewrite(bundle, edit(BENCH, *HEALTH, value=BOMBS[name](count)), resign=True)
+    size = zipfile.ZipFile(forged).getinfo(BENCH).file_size
+    tracemalloc.start()
+    with pytest.raises(BundleError):
+        BundleReader(forged)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * size + 10**7
+
+
+def test_what_is_wrong_is_not_written_out() -> None:
+    value = [["x" * 1000] * 1000] * 100
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="status") as raised:
+        from_json(Finding, {"variant": "v1", "case": "c", "status": value})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(str(raised.value)) < 1000
+    assert peak < 10**6
+
+
+def test_a_directory_of_millions_of_members_is_not_read(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpwatch.worker.bundle.MEMBER_LIMIT", 100)
+    with zipfile.ZipFile(bundle, "a") as file:
+        for number in range(200):
+            file.writestr(f"runs/{number + 100:05}.json", b"{}" * 10)
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    with pytest.raises(BundleError):
+        BundleReader(bundle)
+
+
+def test_catalogues_that_stay_in_memory_are_bounded(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpwatch.worker.bundle.CATALOGUE_LIMIT", 100)
+    with pytest.raises(BundleError):
+        BundleReader(bundle)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ class Client:
         """PATCH `body`; returns the JSON response."""
         return self._call("PATCH", path, body, {})
 
-    def delete(self, path: str) -> None:
-        """DELETE `path`."""
-        self._send("DELETE", path, None, {})
+    def delete(self, path: str) -> bytes:
+        """DELETE `path`; returns the response, which may be empty."""
+        return self._send("DELETE", path, None, {})
 
     def read(self, path: str) -> bytes:
         """GET `path` below /api/v1 as bytes, in any format."""

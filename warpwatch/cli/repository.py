@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import typer
 
@@ -59,6 +60,19 @@ def set_repository(
             f"webhooks\t{'signed' if row['has_webhook_secret'] else 'not accepted'} at {client.url}/api/v1/hooks/{name}"
         )
         typer.echo(f"statuses\t{row['status_url'] or 'not sent'}{' with a token' if row['has_status_token'] else ''}")
+
+
+@repository_app.command("delete")
+def delete_repository(name: str, yes: bool = typer.Option(False, "--yes", help="Do not ask.")) -> None:
+    """Delete a repository with all commits, results and traces. This cannot be undone."""
+    with asking() as client:
+        row = client.get(f"/repositories/{quote(name, safe='')}")
+        if not yes:
+            typed = typer.prompt(f"{row['commits']} commits with all results will be deleted. Type {name} to confirm")
+            if typed != name:
+                raise ApiError(f"nothing was deleted: {typed!r} is not {name!r}")
+        client.delete(f"/repositories/{quote(name, safe='')}")
+        typer.echo(f"repository {name} is deleted; its rows go in the background")
 
 
 def choose_repository(client: Client, name: str | None) -> tuple[str, Path | None]:

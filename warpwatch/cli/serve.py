@@ -57,13 +57,21 @@ def _serve(settings: Settings, url: str, listener: socket.socket) -> None:
 def _run(application: FastAPI, listener: socket.socket) -> None:
     import uvicorn
 
+    from warpwatch.server.http.deadlines import HttpConnection
+
     class HttpServer(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """Live events have no end of their own, and stopping waits for whatever is being sent."""
             application.state.hub.close()
             super().handle_exit(sig, frame)
 
-    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS)
+    config = uvicorn.Config(
+        application,
+        http=HttpConnection,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
     HttpServer(config).run(sockets=[listener])
 
 

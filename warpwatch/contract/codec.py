@@ -3,6 +3,7 @@ file may hold anything."""
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -88,4 +89,5 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
 
 def _expect(condition: bool, where: str, expected: str, value: Any) -> None:
     if not condition:
-        raise ValueError(f"{where}: expected {expected}, got {str(value)[:80]!r}")
+        # Not str(): the value may hold millions of others, and a text of all of them takes gigabytes.
+        raise ValueError(f"{where}: expected {expected}, got {reprlib.repr(value)[:80]}")

@@ -1,0 +1,22 @@
+"""Counts of the results of commits and runs, kept beside them."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects.postgresql import JSONB
+
+revision = "0033"
+down_revision = "0032"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Upgrade the database. The server fills the columns; until then, queries count."""
+    op.add_column("commits", sa.Column("counts", JSONB(), nullable=True))
+    op.add_column("runs", sa.Column("statuses", JSONB(), nullable=True))
+    op.create_index("ix_commits_uncounted", "commits", ["id"], postgresql_where=sa.text("counts IS NULL"))
+    op.create_index(
+        "ix_runs_uncounted", "runs", ["id"], postgresql_where=sa.text("state = 'done' AND statuses IS NULL")
+    )
