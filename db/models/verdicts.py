@@ -50,6 +50,7 @@ class RegressionRecord(Base):
         UniqueConstraint("operator_id", "device_id", "base_commit_id", "head_commit_id", "direction"),
         Index(None, "verdict", "state", "id"),
         Index(None, "head_commit_id"),
+        Index(None, "operator_id", "id"),
         Index("ix_regressions_unsettled", "id", postgresql_where="settled_at IS NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
