@@ -103,14 +103,22 @@ def test_switches_keep_each_other(visit: Visit) -> None:
 
 def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
     page = visit.open(HISTORY)
-    html = page.locator("html")
-    expect(html).to_have_attribute("data-theme", "light")
+    html, button = page.locator("html"), page.get_by_role("button", name="Theme")
+    expect(html).to_have_attribute("data-theme-choice", "system")
     before = figure(page)["layout"]["font"]["color"]
-    page.get_by_role("button", name="Switch between dark and light").click()
+    button.click()
+    expect(html).to_have_attribute("data-theme-choice", "light")
+    button.click()
     expect(html).to_have_attribute("data-theme", "dark")
     page.wait_for_function(f"document.querySelector('[data-figure]').layout.font.color !== '{before}'")
     page.reload()
     expect(html).to_have_attribute("data-theme", "dark")
+    page.get_by_role("button", name="Theme: dark").click()
+    expect(html).to_have_attribute("data-theme-choice", "system")
+    page.emulate_media(color_scheme="dark")
+    expect(html).to_have_attribute("data-theme", "dark")
+    page.emulate_media(color_scheme="light")
+    expect(html).to_have_attribute("data-theme", "light")
 
 
 def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
