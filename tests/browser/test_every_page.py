@@ -45,6 +45,7 @@ PAGES = {
     "failed job": "/jobs/{failed_job}",
     "profile job": "/jobs/{profile_job}",
     "trace": "/traces/1",
+    "traces": "/traces?operator=kron",
     "traces beside each other": "/traces/compare?a=1&b=2",
     "a trace to be compared": "/traces/compare?a=1",
     "machine code": "/operators/kron?code=code_bytes&arch=sm_80",

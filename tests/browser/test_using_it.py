@@ -323,6 +323,9 @@ def test_a_trace_opens_in_the_embedded_viewer(visit: Visit) -> None:
         lambda request: refused.append(request.failure) if "perfetto-ui-internal" in request.url else None,
     )
     page = visit.open("/traces/1")
+    expect(page.locator("svg.timeline")).to_be_visible()
+    assert page.locator("iframe").count() == 0
+    page.get_by_role("button", name="Open in Perfetto").click()
     viewer = page.frame_locator("iframe.viewer")
     expect(viewer.locator(".pf-track__title", has_text="python").first).to_be_visible(timeout=60_000)
     assert refused == ["csp"], "the viewer's outside script is stopped before it is asked for"
