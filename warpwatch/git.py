@@ -93,6 +93,16 @@ class CommitInfo:
     subject: str
 
 
+@dataclass(frozen=True, slots=True)
+class CommitSummary:
+    """A commit as a list of choices shows it."""
+
+    sha: str
+    subject: str
+    author: str
+    authored_at: datetime
+
+
 def git(*arguments: str, cwd: Path | None = None, timeout: float = 120, text: str | None = None) -> str:
     """The output of one git command with `text` on its standard input; raises GitError with the end of git's message.
 
@@ -216,6 +226,34 @@ def last_commits(mirror: Path, ref: str, count: int) -> list[str]:
     """The newest `count` first-parent commits up to `ref`, oldest first."""
     sha = resolve(mirror, ref)
     return git("rev-list", "--first-parent", "--reverse", f"--max-count={count}", sha, cwd=mirror).split()
+
+
+def list_branches(mirror: Path, limit: int) -> list[tuple[str, CommitSummary]]:
+    """The branches with the newest commits, each with its newest."""
+    fields = "%00".join(("%(refname)", "%(objectname)", "%(authorname)", "%(authordate:unix)", "%(subject)"))
+    arguments = ("--sort=-committerdate", f"--count={limit}", f"--format={fields}%00", "refs/heads")
+    rows = _rows(git("for-each-ref", *arguments, cwd=mirror).replace("\0\n", "\0"), 5)
+    return [
+        (name.removeprefix("refs/heads/"), CommitSummary(sha, subject, author, _instant(authored_at)))
+        for name, sha, author, authored_at, subject in rows
+    ]
+
+
+def list_recent(mirror: Path, ref: str, limit: int) -> list[CommitSummary]:
+    """The newest first-parent commits up to `ref`, newest first."""
+    output = git(
+        "log", "-z", "--first-parent", f"--max-count={limit}", f"--format={_FORMAT}", resolve(mirror, ref), cwd=mirror
+    )
+    return [
+        CommitSummary(sha, subject, author, _instant(authored_at))
+        for sha, _, author, authored_at, subject in _rows(output, 5)
+    ]
+
+
+def _rows(output: str, width: int) -> list[tuple[str, ...]]:
+    """Fields that end in NUL, in rows of `width`."""
+    fields = output.split("\0")[:-1]
+    return [tuple(fields[start : start + width]) for start in range(0, len(fields), width)]
 
 
 def describe(mirror: Path, sha: str) -> CommitInfo:

@@ -2,58 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-from urllib.parse import urlsplit
-
 from fastapi import APIRouter
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.registry import set_repository
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, repository_or_404
+from warpwatch.server.intake.repositories import RepositorySettings
 
 router = APIRouter(tags=["code"])
-
-
-def _web_address(url: str | None) -> str | None:
-    if url is None:
-        return None
-    parts = urlsplit(url.replace("{sha}", "0" * 40))
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        raise ValueError("is not an http or https address without a password")
-    return url
-
-
-def _one_line(text: str | None) -> str | None:
-    if text is not None and (not text.isprintable() or not text.isascii() or " " in text):
-        raise ValueError("contains blanks or non-ASCII characters")
-    return text
-
-
-class RepositorySettings(BaseModel):
-    """Omitted fields stay as they are; null removes a setting."""
-
-    model_config = ConfigDict(extra="forbid")
-    branch: str | None = Field(default=None, min_length=1, max_length=200, description="The watched branch.")
-    webhook_secret: Annotated[str | None, AfterValidator(_one_line)] = Field(
-        default=None,
-        min_length=16,
-        max_length=200,
-        description="Secret that signs webhooks. The server never returns it.",
-    )
-    status_url: Annotated[str | None, AfterValidator(_web_address)] = Field(
-        default=None,
-        max_length=1000,
-        description="URL for commit statuses; {sha} stands for the commit.",
-        examples=["https://api.github.com/repos/acme/kernels/statuses/{sha}"],
-    )
-    status_token: Annotated[str | None, AfterValidator(_one_line)] = Field(
-        default=None,
-        min_length=1,
-        max_length=1000,
-        description="Token for commit statuses. The server never returns it.",
-    )
 
 
 @router.get("/repositories/{name}", responses=documented(404, 422))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.regressions import Verdicts, read_verdicts
@@ -12,7 +12,17 @@ from warpwatch.db.reads.work import SubmissionRow, list_submissions, read_submis
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented, not_found
-from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
+from warpwatch.server.http.service import (
+    Before,
+    Config,
+    Db,
+    Limit,
+    database_of,
+    refuse_example,
+    repository_or_404,
+    require_schema,
+)
+from warpwatch.server.intake.preview import CommitOptions, SubmissionPreview, list_options, preview_submission
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
 
@@ -41,6 +51,22 @@ def create(
     response.headers["Location"] = f"/api/v1/submissions/{submission_id}"
     with database.session() as session:
         return get_submission(session, submission_id)
+
+
+@router.post("/submissions/preview", responses=documented(404, 422, 502))
+def preview(request: Request, body: SubmissionRequest, settings: Config) -> SubmissionPreview:
+    """The jobs and device minutes of a submission, without creating it. An invalid field rejects the whole request."""
+    require_schema(request)
+    return preview_submission(database_of(request), settings, body)
+
+
+@router.get("/repositories/{name}/commits", responses=documented(404, 422, 502))
+def get_options(
+    request: Request, name: str, settings: Config, branch: Annotated[str | None, Query(max_length=200)] = None
+) -> CommitOptions:
+    """The branches of a repository and the recent commits of one, to choose from; default: the watched branch."""
+    require_schema(request)
+    return list_options(settings, database_of(request), name, branch)
 
 
 @router.get("/submissions", responses=documented(404, 422))
@@ -84,9 +110,10 @@ def cancel(session: Db, submission_id: int) -> SubmissionRow:
     return get_submission(session, submission_id)
 
 
-@router.post("/submissions/{submission_id}/retry", responses=documented(404, 422))
+@router.post("/submissions/{submission_id}/retry", responses=documented(404, 409, 422))
 def retry(session: Db, submission_id: int) -> SubmissionRow:
     """Queue all failed and cancelled jobs again."""
     get_submission(session, submission_id)
+    refuse_example(session, get_submission(session, submission_id).repository)
     retry_submission(session, submission_id)
     return get_submission(session, submission_id)

@@ -17,7 +17,7 @@ from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
 from warpwatch.server.figures.formats import kind_name
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.http.service import Before, Config
+from warpwatch.server.http.service import Before, Config, refuse_example
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, query
 
@@ -95,5 +95,9 @@ def cancel(page: Page, job_id: int) -> Response:
 
 @router.post("/jobs/{job_id}/retry")
 def retry(page: Page, job_id: int) -> Response:
+    detail = read_job(page.session, job_id)
+    if detail is None:
+        raise not_found("job", job_id)
+    refuse_example(page.session, detail.repository)
     retry_job(page.session, job_id)
     return RedirectResponse(f"/jobs/{job_id}", 303)

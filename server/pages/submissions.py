@@ -19,12 +19,14 @@ from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.work import JobFilter, list_jobs, list_submissions, read_submission
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.http.problems import Problem, not_found
-from warpwatch.server.http.service import Before, Config, database_of, require_schema
+from warpwatch.server.http.service import Before, Config, database_of, refuse_example, require_schema
+from warpwatch.server.intake.preview import list_options, preview_submission
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
+from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.forms import form_errors
 from warpwatch.server.pages.jobs import unserved_devices
-from warpwatch.server.pages.render import Page, Scope
+from warpwatch.server.pages.render import Page, Scope, render
 from warpwatch.server.pages.render import query as address
 from warpwatch.server.reports.build import build_report
 from warpwatch.server.reports.model import KINDS, MEANINGS, Report
@@ -37,7 +39,7 @@ LISTS = ("variants", "cases")
 EMPTY: dict[str, Any] = {
     "commits": "",
     "base": "",
-    "kinds": ["check", "bench"],
+    "kinds": ["check", "bench", "profile"],
     "operators": [],
     "variants": "",
     "cases": "",
@@ -54,9 +56,9 @@ EMPTY: dict[str, Any] = {
 }
 KIND_CARDS = (
     (JobKind.CHECK, "Check", "against a float64 reference"),
-    (JobKind.BENCH, "Benchmark", "time per case"),
-    (JobKind.PROFILE, "Profile", "Chrome trace"),
-    (JobKind.COMPARE, "A/B", "against a base commit"),
+    (JobKind.BENCH, "Benchmark", "time per case, with its interval"),
+    (JobKind.PROFILE, "Profile", "Chrome trace and kernel table"),
+    (JobKind.COMPARE, "A/B", "interleaved, against a baseline"),
 )
 """Kind, name and meaning, as the form shows them."""
 PROFILE = "profile."
@@ -106,6 +108,32 @@ def create(request: Request, settings: Config, form: Annotated[FormData, Depends
         return _form(Scope(request, session), form_values(form), errors)
 
 
+@router.get("/submissions/picker")
+def picker(request: Request, settings: Config, repository: Text = None, branch: Text = None) -> Response:
+    """A part of the form: branches and recent commits to choose from."""
+    require_schema(request)
+    try:
+        options = list_options(settings, database_of(request), repository or "", branch)
+    except Problem as problem:
+        return render(request, "_picker.html", options=None, problem=problem, repository_name=repository)
+    return render(request, "_picker.html", options=options, problem=None, repository_name=repository)
+
+
+@router.post("/submissions/preview")
+def preview(request: Request, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
+    """A part of the form: what it would create as it is filled in now."""
+    require_schema(request)
+    entered = read_form(form)
+    errors: dict[str, str] = {}
+    result = None
+    try:
+        body = SubmissionRequest.model_validate({name: value for name, value in entered.items() if name != "nonce"})
+        result = preview_submission(database_of(request), settings, body)
+    except (ValidationError, Problem) as error:
+        errors = form_errors(error)
+    return render(request, "_preview.html", preview=result, errors=errors)
+
+
 @router.get("/submissions/{submission_id}")
 def submission(page: Page, settings: Config, submission_id: int, before: Before = None) -> Response:
     """One submission with its jobs."""
@@ -146,6 +174,10 @@ def cancel(page: Page, submission_id: int) -> Response:
 
 @router.post("/submissions/{submission_id}/retry")
 def retry(page: Page, submission_id: int) -> Response:
+    row = read_submission(page.session, submission_id)
+    if row is None:
+        raise not_found("submission", submission_id)
+    refuse_example(page.session, row.repository)
     retry_submission(page.session, submission_id)
     return RedirectResponse(f"/submissions/{submission_id}", 303)
 
@@ -173,14 +205,21 @@ def _key(nonce: str, body: SubmissionRequest) -> str | None:
 
 
 def _form(page: Scope, entered: dict[str, Any], errors: dict[str, str] | None = None) -> Response:
+    measurable = [row for row in page.repositories if not row.is_example]
     chosen = next((row for row in page.repositories if row.name == entered.get("repository")), page.repository)
     page.repository = chosen
+    errors = errors or {}
+    folded = ("operators", "variants", "cases", "suite", "priority", "sanitize", "skip_unchanged", "profile")
+    # A link that fills in a folded field shows it.
+    is_open = any(name in errors or entered.get(name, EMPTY.get(name)) != EMPTY.get(name) for name in folded)
     return page.page(
         "submission_new.html",
         status=422 if errors else 200,
         entered=EMPTY | {"nonce": secrets.token_hex(8)} | entered,
-        errors=errors or {},
+        errors=errors,
         kinds=KIND_CARDS,
+        measurable=measurable,
+        is_open=is_open,
         operators=list_operators(page.session, chosen.id) if chosen else [],
         suites=(list_suites(page.session, chosen.id) if chosen else []) or ["quick", "full"],
         devices=list_devices(page.session),

@@ -52,6 +52,7 @@ PAGES = {
     "schedules": "/schedules",
     "alarms": "/alarms",
     "devices": "/devices",
+    "repositories": "/repositories",
     "proofs": "/proofs",
     "reference": "/api/v1/docs",
     "how verdicts are made": "/verdicts",
