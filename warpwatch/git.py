@@ -208,18 +208,28 @@ def resolve(mirror: Path, ref: str) -> str:
 def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
     """The commit of a ref, or the commits of `A..B`: first parents, oldest first, without A.
 
-    Raises UnknownRefError for an empty range and GitError for more than `limit` commits.
+    `ROOT^..B`, where ROOT is a first commit, is everything up to B. Raises UnknownRefError for an empty range and
+    GitError for more than `limit` commits.
     """
     if ".." not in text:
         return [resolve(mirror, text)]
     low, _, high = text.partition("..")
-    base, head = resolve(mirror, low or "HEAD"), resolve(mirror, high.removeprefix(".") or "HEAD")
-    shas = git("rev-list", "--first-parent", "--reverse", f"{base}..{head}", cwd=mirror).split()
+    head = resolve(mirror, high.removeprefix(".") or "HEAD")
+    if low.endswith("^") and _is_root(mirror, low[:-1]):
+        revisions = head
+    else:
+        revisions = f"{resolve(mirror, low or 'HEAD')}..{head}"
+    shas = git("rev-list", "--first-parent", "--reverse", revisions, cwd=mirror).split()
     if not shas:
         raise UnknownRefError(f"{text!r} holds no commits; write the older commit first")
     if len(shas) > limit:
         raise GitError(f"{text!r} holds {len(shas)} commits; ask for at most {limit} at once")
     return shas
+
+
+def _is_root(mirror: Path, ref: str) -> bool:
+    """Whether `ref` names a commit without a parent."""
+    return describe(mirror, resolve(mirror, ref)).parent_sha is None
 
 
 def last_commits(mirror: Path, ref: str, count: int) -> list[str]:

@@ -33,6 +33,7 @@ IdempotencyKey = Annotated[
         min_length=1, max_length=200, description="Repeating a request with the same key creates no second submission."
     ),
 ]
+Trials = Annotated[bool, Query(description="Include what Warpwatch submitted to decide on regressions.")]
 
 
 @router.post("/submissions", status_code=201, responses=documented(409, 422, 502))
@@ -71,19 +72,19 @@ def get_options(
 
 @router.get("/submissions", responses=documented(404, 422))
 def get_submissions(
-    session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50
+    session: Db, repository: str | None = None, trials: Trials = True, before: Before = None, limit: Limit = 50
 ) -> Page[SubmissionRow]:
     """Submissions, newest first, with jobs per state and results per status."""
     repository_id = None if repository is None else repository_or_404(session, repository).id
-    return list_submissions(session, repository_id, before, limit)
+    return list_submissions(session, repository_id, before, limit, trials=trials)
 
 
 @router.get("/submissions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_submissions_csv(
-    session: Db, repository: str | None = None, before: Before = None, limit: Limit = 200
+    session: Db, repository: str | None = None, trials: Trials = True, before: Before = None, limit: Limit = 200
 ) -> Response:
     """The same list as CSV."""
-    return csv_response(SubmissionRow, get_submissions(session, repository, before, limit).items, "submissions")
+    return csv_response(SubmissionRow, get_submissions(session, repository, trials, before, limit).items, "submissions")
 
 
 @router.get("/submissions/{submission_id}", responses=documented(404, 422))

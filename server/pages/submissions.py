@@ -16,7 +16,14 @@ from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.code import list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.reports import read_report_facts
-from warpwatch.db.reads.work import JobFilter, list_jobs, list_submissions, read_submission
+from warpwatch.db.reads.work import (
+    JobFilter,
+    JobRow,
+    count_trials,
+    list_jobs,
+    list_submissions,
+    read_submission,
+)
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.http.service import Before, Config, database_of, refuse_example, require_schema
@@ -66,11 +73,20 @@ PROFILE = "profile."
 
 
 @router.get("/submissions")
-def submissions(page: Page, before: Before = None) -> Response:
-    """Submissions, newest first."""
-    rows = list_submissions(page.session, page.repository.id if page.repository else None, before)
-    filters = {"repository": page.repository and page.repository.name, "before": before}
-    return page.page("submissions.html", json=address("/submissions", **filters), submissions=rows, before=before)
+def submissions(page: Page, before: Before = None, trials: bool = False) -> Response:
+    """Submissions, newest first; `trials=true` shows those that Warpwatch made to decide on a regression too."""
+    repository_id = page.repository.id if page.repository else None
+    rows = list_submissions(page.session, repository_id, before, trials=trials)
+    filters = {"repository": page.repository and page.repository.name, "before": before, "trials": trials and "true"}
+    last = rows.items[-1].id if rows.items and rows.next_before else 0
+    return page.page(
+        "submissions.html",
+        json=address("/submissions", **filters),
+        submissions=rows,
+        before=before,
+        trials=trials,
+        hidden=0 if trials or repository_id is None else count_trials(page.session, repository_id, last, before),
+    )
 
 
 @router.get("/submissions/new")
@@ -149,6 +165,8 @@ def submission(page: Page, settings: Config, submission_id: int, before: Before 
         json=f"/submissions/{submission_id}",
         submission=row,
         jobs=jobs,
+        matrix=commit_matrix(jobs.items),
+        matrix_kinds=[kind for kind in JobKind if any(job.kind == kind for job in jobs.items)],
         unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
         before=before,
         total=total,
@@ -158,6 +176,16 @@ def submission(page: Page, settings: Config, submission_id: int, before: Before 
         kinds=KINDS,
         meanings=MEANINGS,
     )
+
+
+def commit_matrix(jobs: list[JobRow]) -> list[tuple[str, str, dict[str, list[JobRow]]]]:
+    """(SHA, subject, jobs by kind) per commit, in the order of the jobs; jobs of one cell by operator and device."""
+    rows: dict[str, tuple[str, str, dict[str, list[JobRow]]]] = {}
+    for job in sorted(jobs, key=lambda job: (job.operator, job.device_key)):
+        rows.setdefault(job.commit_sha, (job.commit_sha, job.commit_subject, {kind: [] for kind in JobKind}))
+        rows[job.commit_sha][2][job.kind].append(job)
+    order = {sha: place for place, sha in enumerate(dict.fromkeys(job.commit_sha for job in jobs))}
+    return sorted(rows.values(), key=lambda row: order[row[0]])
 
 
 def report_on(page: Scope, submission_id: int) -> Report | None:

@@ -130,3 +130,8 @@ def test_a_repository_that_cannot_be_fetched_keeps_the_input(client: TestClient,
     assert sent.status_code == 422
     assert 'id="repository-error"' in sent.text
     assert 'value="my-branch"' in sent.text
+
+
+def test_a_range_can_begin_at_the_first_commit(client: TestClient, lab: Lab) -> None:
+    assert preview(client, commits=f"{lab.shas[0]}^..main")["commits"] == lab.shas
+    assert preview(client, commits=f"{lab.shas[1]}^..main")["commits"] == lab.shas[1:]

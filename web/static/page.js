@@ -71,7 +71,9 @@ function showLocalTimes() {
     element.title = FULL.format(when);
     if (!written) continue;
     const day = `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())}`;
-    element.textContent = written[1] ? `${day} ${two(when.getHours())}:${two(when.getMinutes())}` : day;
+    const clock = `${two(when.getHours())}:${two(when.getMinutes())}`;
+    if ("clock" in element.dataset) { element.textContent = clock; continue; }
+    element.textContent = written[1] ? `${day} ${clock}` : day;
   }
 }
 for (const event of ["DOMContentLoaded", "htmx:afterSettle"]) {
