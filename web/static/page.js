@@ -80,6 +80,14 @@ for (const event of ["DOMContentLoaded", "htmx:afterSettle"]) {
   document.addEventListener(event, () => { nameScrollers(); showLocalTimes(); });
 }
 
+// On an error page, the way back to where the reader came from.
+addEventListener("DOMContentLoaded", () => {
+  const back = document.querySelector("[data-back]");
+  if (!back || !document.referrer.startsWith(location.origin) || history.length < 2) return;
+  back.hidden = false;
+  back.addEventListener("click", () => history.back());
+});
+
 // The name that a reader signs with is remembered by this browser.
 addEventListener("DOMContentLoaded", () => {
   let name = "";
