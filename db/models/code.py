@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpwatch.db.models.base import Base, created
@@ -37,6 +37,11 @@ class CommitRecord(Base):
         UniqueConstraint("repository_id", "sha"),
         Index(None, "repository_id", "ordinal"),
         Index("ix_commits_uncounted", "id", postgresql_where="counts IS NULL"),
+        Index(
+            "ix_commits_words",
+            text("to_tsvector('simple', left(subject, 500) || ' ' || left(author, 100))"),
+            postgresql_using="gin",
+        ),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))

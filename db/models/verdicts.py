@@ -56,6 +56,7 @@ class RegressionRecord(Base):
         Index(None, "base_commit_id"),
         Index(None, "base_trace_id", postgresql_where="base_trace_id IS NOT NULL"),
         Index(None, "head_trace_id", postgresql_where="head_trace_id IS NOT NULL"),
+        Index(None, "operator_id", "id"),
         Index("ix_regressions_unsettled", "id", postgresql_where="settled_at IS NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from warpwatch.db.reads.query import Session, fetch, fetch_one
+from sqlalchemy import text
+
+from warpwatch.db.reads.query import Page, Session, fetch, fetch_one, fetch_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,42 @@ class TraceDetail:
     """What else was read from it (worker/harness/profile_summary.py); empty for traces of earlier versions."""
     has_report: bool = False
     """Whether Nsight Compute's file is there."""
+    recorded_at: datetime | None = None
+    """When the profiled run ended; created_at is later for what was imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFilter:
+    """Which traces are listed: those that match everything given."""
+
+    repository_id: int | None = None
+    operator: str | None = None
+    variant: str | None = None
+    case: str | None = None
+    device: str | None = None
+    commit: str | None = None
+    submission: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceListRow:
+    """calls: recorded calls. device_ns: time that the device worked per call. idle_share: share of a call in which it
+    was idle between its first and its last kernel. None where the trace does not tell."""
+
+    id: int
+    operator: str
+    variant: str
+    case: str
+    commit_sha: str
+    commit_subject: str
+    device_key: str
+    job_id: int
+    submission_id: int
+    compressed_size: int
+    calls: int | None
+    device_ns: float | None
+    idle_share: float | None
+    recorded_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +98,10 @@ SELECT traces.id, repositories.name AS repository, operators.name AS operator, v
      cases.key AS case,
        commits.sha AS commit_sha, devices.key AS device_key, size, compressed_size, sha256, runtime_calls,
             traces.created_at,
-       traces.summary, report IS NOT NULL AS has_report
+       traces.summary, report IS NOT NULL AS has_report, coalesce(runs.finished_at, traces.created_at) AS recorded_at
 FROM traces
 JOIN results ON results.id = traces.result_id
+LEFT JOIN runs ON runs.id = results.run_id
 JOIN operators ON operators.id = results.operator_id
 JOIN repositories ON repositories.id = operators.repository_id
 JOIN variants ON variants.id = results.variant_id
@@ -96,6 +135,41 @@ LIMIT :limit
 """
 
 
+_LIST = """
+SELECT traces.id, operators.name AS operator, variants.name AS variant, cases.key AS case, commits.sha AS commit_sha,
+       commits.subject AS commit_subject, devices.key AS device_key, runs.job_id, jobs.submission_id, compressed_size,
+       CAST(traces.summary ->> 'calls' AS bigint) AS calls,
+       CAST(traces.summary -> 'launch' ->> 'device_ns' AS double precision) AS device_ns,
+       CAST(traces.summary -> 'gaps' ->> 'share' AS double precision) AS idle_share,
+       coalesce(runs.finished_at, traces.created_at) AS recorded_at
+FROM traces
+JOIN results ON results.id = traces.result_id
+JOIN runs ON runs.id = results.run_id
+JOIN jobs ON jobs.id = runs.job_id
+JOIN operators ON operators.id = results.operator_id
+JOIN variants ON variants.id = results.variant_id
+JOIN cases ON cases.id = results.case_id
+JOIN commits ON commits.id = results.commit_id
+JOIN devices ON devices.id = results.device_id
+WHERE (CAST(:repository_id AS bigint) IS NULL OR operators.repository_id = :repository_id)
+  AND (CAST(:operator AS text) IS NULL OR operators.name = :operator)
+  AND (CAST(:variant AS text) IS NULL OR variants.name = :variant)
+  AND (CAST(:case AS text) IS NULL OR cases.key = :case)
+  AND (CAST(:device AS text) IS NULL OR devices.key = :device)
+  AND (CAST(:commit AS text) IS NULL OR commits.sha >= :commit AND commits.sha < :commit || 'g')
+  AND (CAST(:submission AS bigint) IS NULL OR jobs.submission_id = :submission)
+  AND (CAST(:before AS bigint) IS NULL OR traces.id < :before)
+ORDER BY traces.id DESC LIMIT :limit
+"""
+
+
+def list_traces(
+    session: Session, trace_filter: TraceFilter, before: int | None = None, limit: int = 50
+) -> Page[TraceListRow]:
+    """Traces, newest first; `before` is the id of the last one of the page before."""
+    return fetch_page(session, TraceListRow, _LIST, limit, **asdict(trace_filter), before=before)
+
+
 def list_related_traces(session: Session, trace_id: int, limit: int = 60) -> list[TraceRow]:
     """Other traces of the same operator on the same device, those of the same case and variant first."""
     return fetch(session, TraceRow, _RELATED, id=trace_id, limit=limit)
@@ -105,3 +179,9 @@ def read_trace(session: Session, trace_id: int) -> TraceDetail | None:
     """A trace with the most expensive rows of its kernel table; None when it is unknown."""
     kernels = fetch(session, KernelView, _KERNELS, id=trace_id, limit=MAX_KERNELS)
     return fetch_one(session, lambda **fields: TraceDetail(kernels=kernels, **fields), _TRACE, id=trace_id)
+
+
+def read_summaries(session: Session, trace_ids: list[int]) -> dict[int, dict[str, Any]]:
+    """The summary of each trace, by id."""
+    sql = "SELECT id, summary FROM traces WHERE id = ANY(:ids)"
+    return {row.id: row.summary for row in session.execute(text(sql), {"ids": trace_ids})}

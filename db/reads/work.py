@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.code import find_operator_ids
-from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page
+from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,9 @@ class SubmissionRow:
     """Results per status, over all its runs that count."""
     created_at: datetime
     finished_at: datetime | None
+    trial: dict[str, Any] | None = None
+    """For what Warpwatch itself submitted: regression, purpose (contract.words.Purpose), operator, base_sha and
+    head_sha."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +146,18 @@ class LogLine:
     created_at: datetime
 
 
-_SUBMISSIONS = """
+TRIAL_ORIGIN = "confirm"
+"""The origin of submissions that the judge makes (db.trials.ask)."""
+
+_SUBMISSIONS = f"""
 SELECT submissions.id, repositories.name AS repository, origin, request, submissions.created_at,
        CASE WHEN running > 0 OR (queued > 0 AND queued < total) THEN 'running' WHEN queued > 0 THEN 'queued'
             WHEN failed > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'done' END AS state,
        jsonb_strip_nulls(jsonb_build_object('queued', nullif(queued, 0), 'running', nullif(running, 0), 'done',
             nullif(done, 0),
                          'failed', nullif(failed, 0), 'cancelled', nullif(cancelled, 0))) AS counts,
-       coalesce(results.counts, '{}') AS results,
-       CASE WHEN queued + running = 0 THEN last END AS finished_at
+       coalesce(results.counts, '{{}}') AS results,
+       CASE WHEN queued + running = 0 THEN last END AS finished_at, trial.trial
 FROM submissions
 JOIN repositories ON repositories.id = submissions.repository_id
 CROSS JOIN LATERAL (
@@ -175,20 +181,50 @@ LEFT JOIN LATERAL (
         WHERE jobs.submission_id = submissions.id GROUP BY counted.key
     ) AS statuses
 ) AS results ON true
+LEFT JOIN LATERAL (
+    SELECT jsonb_build_object('regression', trials.regression_id, 'purpose', trials.purpose, 'operator', operators.name,
+         'base_sha', base.sha, 'head_sha', head.sha) AS trial
+    FROM jobs
+    JOIN trials ON trials.job_id = jobs.id
+    JOIN operators ON operators.id = jobs.operator_id
+    JOIN commits AS base ON base.id = trials.base_commit_id
+    JOIN commits AS head ON head.id = trials.head_commit_id
+    WHERE jobs.submission_id = submissions.id LIMIT 1
+) AS trial ON submissions.origin = '{TRIAL_ORIGIN}'
 """
 
 
 def list_submissions(
-    session: Session, repository_id: int | None = None, before: int | None = None, limit: int = 50
+    session: Session,
+    repository_id: int | None = None,
+    before: int | None = None,
+    limit: int = 50,
+    *,
+    trials: bool = True,
 ) -> Page[SubmissionRow]:
-    """Submissions, newest first; `before` is the id of the last one of the page before."""
+    """Submissions, newest first; `before` is the id of the last one of the page before.
+
+    trials: whether those that Warpwatch made to decide on a regression are listed too.
+    """
     sql = f"""
     {_SUBMISSIONS}
     WHERE (CAST(:repository_id AS bigint) IS NULL OR submissions.repository_id = :repository_id)
+      AND (:trials OR origin <> '{TRIAL_ORIGIN}')
       AND (CAST(:before AS bigint) IS NULL OR submissions.id < :before)
     ORDER BY submissions.id DESC LIMIT :limit
     """
-    return fetch_page(session, SubmissionRow, sql, limit, repository_id=repository_id, before=before)
+    return fetch_page(session, SubmissionRow, sql, limit, repository_id=repository_id, before=before, trials=trials)
+
+
+def count_trials(session: Session, repository_id: int, since: int, before: int | None = None) -> int:
+    """Submissions that Warpwatch made to decide on a regression, with an id from `since` on and below `before`."""
+    sql = f"""
+    SELECT count(*) FROM submissions
+    WHERE repository_id = :repository_id AND id >= :since AND (CAST(:before AS bigint) IS NULL OR id < :before)
+      AND origin = '{TRIAL_ORIGIN}'
+    """
+    count: int = fetch_scalar(session, sql, repository_id=repository_id, since=since, before=before)
+    return count
 
 
 def read_submission(session: Session, submission_id: int) -> SubmissionRow | None:

@@ -16,6 +16,7 @@ from warpwatch.server.api.reports import router as reports
 from warpwatch.server.api.repositories import router as repositories
 from warpwatch.server.api.results import router as results
 from warpwatch.server.api.schedules import router as schedules
+from warpwatch.server.api.search import router as search
 from warpwatch.server.api.submissions import router as submissions
 from warpwatch.server.api.traces import router as traces
 from warpwatch.server.api.verdicts import router as verdicts
@@ -24,6 +25,7 @@ from warpwatch.server.http.parameters import PREFIX, refuse_unknown_parameters
 router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
 for part in (
     code,
+    search,
     devices,
     submissions,
     jobs,

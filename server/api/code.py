@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
 from warpwatch.db.reads.code import (
@@ -21,11 +20,9 @@ from warpwatch.db.reads.code import (
 )
 from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
 from warpwatch.db.reads.query import Page, Session
-from warpwatch.db.registry import ensure_repository
-from warpwatch.git import GitError, update_mirror
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.large import large_json
-from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
+from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import (
     Before,
     Config,
@@ -37,20 +34,12 @@ from warpwatch.server.http.service import (
     repository_or_404,
     require_schema,
 )
+from warpwatch.server.intake.repositories import NewRepository, register
 
 router = APIRouter()
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 DeviceKey = Annotated[str, Query(max_length=200, description="Key of a device, such as nvidia-h100-80gb-hbm3.")]
 RepositoryName = Annotated[str, Field(max_length=100, description="Name of a registered repository.")]
 Sha = Annotated[str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", description="A SHA, or a unique prefix.")]
-
-
-class NewRepository(BaseModel):
-    """A repository to measure. url: a path on the server, or a URL that the server can clone without a password."""
-
-    model_config = ConfigDict(extra="forbid")
-    name: str = Field(max_length=100, examples=["kernels"])
-    url: str = Field(min_length=1, max_length=1000, examples=["https://github.com/acme/kernels.git"])
 
 
 @router.get("/repositories", tags=["code"], responses=documented())
@@ -63,36 +52,10 @@ def get_repositories(session: Db) -> Page[RepositoryRow]:
 def register_repository(request: Request, body: NewRepository, settings: Config, response: Response) -> RepositoryRow:
     """Register a repository that git can read. Repeating the same name and url changes nothing."""
     require_schema(request)
-    errors = []
-    if not NAME.fullmatch(body.name):
-        errors.append(
-            FieldError(
-                field="name", message="is not a valid name", remedy="use letters, digits, dots, dashes and underscores"
-            )
-        )
-    # With `ext::` and similar transports the caller could make git run any command.
-    if body.url.startswith("-") or "::" in body.url:
-        errors.append(
-            FieldError(field="url", message="is not allowed", remedy="use a path, or an https, ssh or git URL")
-        )
-    if errors:
-        raise Problem(422, "not registered: some fields are not valid", errors)
-    with database_of(request).session() as session:
-        registered = {row.name: row for row in list_repositories(session)}
-    if body.name in registered:
-        if registered[body.name].url != body.url:
-            raise Problem(409, f"repository {body.name!r} is already registered with another url; choose another name")
+    database = database_of(request)
+    if not register(database, settings, body):
         response.status_code = 200
-        return registered[body.name]
-    try:
-        update_mirror(body.url, settings.home, settings.destinations)
-    except GitError as error:
-        remedy = "check that the server can reach it without a password"
-        raise Problem(
-            422, "git cannot read the repository", [FieldError(field="url", message=str(error), remedy=remedy)]
-        ) from error
-    with database_of(request).session() as session:
-        ensure_repository(session, body.name, body.url)
+    with database.session() as session:
         return repository_or_404(session, body.name)
 
 

@@ -27,7 +27,7 @@ from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.api.code import RepositoryName
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented, not_found
-from warpwatch.server.http.service import Before, Db, Limit, repository_or_404
+from warpwatch.server.http.service import Before, Db, Limit, refuse_example, repository_or_404
 from warpwatch.server.threads.live import follow_job
 
 router = APIRouter(tags=["jobs"])
@@ -125,6 +125,7 @@ def cancel(session: Db, job_id: int) -> JobDetail:
 @router.post("/jobs/{job_id}/retry", responses=documented(404, 409, 422))
 def retry(session: Db, job_id: int) -> JobDetail:
     """Queue a finished job again; 409 while it is queued or running."""
+    refuse_example(session, get_job(session, job_id).repository)
     retry_job(session, job_id)
     return get_job(session, job_id)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.regressions import Verdicts, read_verdicts
@@ -12,7 +12,17 @@ from warpwatch.db.reads.work import SubmissionRow, list_submissions, read_submis
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented, not_found
-from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
+from warpwatch.server.http.service import (
+    Before,
+    Config,
+    Db,
+    Limit,
+    database_of,
+    refuse_example,
+    repository_or_404,
+    require_schema,
+)
+from warpwatch.server.intake.preview import CommitOptions, SubmissionPreview, list_options, preview_submission
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
 
@@ -23,6 +33,7 @@ IdempotencyKey = Annotated[
         min_length=1, max_length=200, description="Repeating a request with the same key creates no second submission."
     ),
 ]
+Trials = Annotated[bool, Query(description="Include what Warpwatch submitted to decide on regressions.")]
 
 
 @router.post("/submissions", status_code=201, responses=documented(409, 422, 502))
@@ -43,21 +54,37 @@ def create(
         return get_submission(session, submission_id)
 
 
+@router.post("/submissions/preview", responses=documented(404, 422, 502))
+def preview(request: Request, body: SubmissionRequest, settings: Config) -> SubmissionPreview:
+    """The jobs and device minutes of a submission, without creating it. An invalid field rejects the whole request."""
+    require_schema(request)
+    return preview_submission(database_of(request), settings, body)
+
+
+@router.get("/repositories/{name}/commits", responses=documented(404, 422, 502))
+def get_options(
+    request: Request, name: str, settings: Config, branch: Annotated[str | None, Query(max_length=200)] = None
+) -> CommitOptions:
+    """The branches of a repository and the recent commits of one, to choose from; default: the watched branch."""
+    require_schema(request)
+    return list_options(settings, database_of(request), name, branch)
+
+
 @router.get("/submissions", responses=documented(404, 422))
 def get_submissions(
-    session: Db, repository: str | None = None, before: Before = None, limit: Limit = 50
+    session: Db, repository: str | None = None, trials: Trials = True, before: Before = None, limit: Limit = 50
 ) -> Page[SubmissionRow]:
     """Submissions, newest first, with jobs per state and results per status."""
     repository_id = None if repository is None else repository_or_404(session, repository).id
-    return list_submissions(session, repository_id, before, limit)
+    return list_submissions(session, repository_id, before, limit, trials=trials)
 
 
 @router.get("/submissions.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_submissions_csv(
-    session: Db, repository: str | None = None, before: Before = None, limit: Limit = 200
+    session: Db, repository: str | None = None, trials: Trials = True, before: Before = None, limit: Limit = 200
 ) -> Response:
     """The same list as CSV."""
-    return csv_response(SubmissionRow, get_submissions(session, repository, before, limit).items, "submissions")
+    return csv_response(SubmissionRow, get_submissions(session, repository, trials, before, limit).items, "submissions")
 
 
 @router.get("/submissions/{submission_id}", responses=documented(404, 422))
@@ -84,9 +111,10 @@ def cancel(session: Db, submission_id: int) -> SubmissionRow:
     return get_submission(session, submission_id)
 
 
-@router.post("/submissions/{submission_id}/retry", responses=documented(404, 422))
+@router.post("/submissions/{submission_id}/retry", responses=documented(404, 409, 422))
 def retry(session: Db, submission_id: int) -> SubmissionRow:
     """Queue all failed and cancelled jobs again."""
     get_submission(session, submission_id)
+    refuse_example(session, get_submission(session, submission_id).repository)
     retry_submission(session, submission_id)
     return get_submission(session, submission_id)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from warpwatch.db.reads.traces import KernelView, TraceDetail, read_trace
+from warpwatch.db.reads.query import Page
+from warpwatch.db.reads.traces import KernelView, TraceDetail, TraceFilter, TraceListRow, list_traces, read_trace
 from warpwatch.db.traces import iter_trace, iter_trace_json, read_report
+from warpwatch.server.api.code import RepositoryName
 from warpwatch.server.explanation.alignment import AlignedRow, Alignment, align_traces
+from warpwatch.server.explanation.survey import SurveyRow, read_survey
+from warpwatch.server.explanation.timeline import read_timeline
+from warpwatch.server.explanation.trace_files import MOST_BYTES, load_trace, merge_traces
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
-from warpwatch.server.http.problems import documented, not_found
-from warpwatch.server.http.service import Db, database_of
+from warpwatch.server.http.problems import Problem, documented, not_found
+from warpwatch.server.http.service import Before, Db, Limit, database_of, repository_or_404
 
 router = APIRouter(tags=["traces"])
 JSON_ANSWER: dict[int | str, dict[str, Any]] = {
@@ -27,6 +34,29 @@ TraceId = Annotated[int, Query(ge=1, le=2**62)]
 GZIP_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"description": "A Chrome trace, compressed with gzip.", "content": {"application/gzip": {}}}
 }
+
+
+ZIP_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A zip of compressed Chrome traces.", "content": {"application/zip": {}}}
+}
+Name = Annotated[str | None, Query(max_length=500)]
+
+
+def trace_filter(
+    session: Db,
+    repository: RepositoryName | None = None,
+    operator: Name = None,
+    variant: Name = None,
+    case: Name = None,
+    device: Name = None,
+    commit: Annotated[str | None, Query(max_length=40, pattern="^[0-9a-f]{4,40}$")] = None,
+    submission: TraceId | None = None,
+) -> TraceFilter:
+    repository_id = None if repository is None else repository_or_404(session, repository).id
+    return TraceFilter(repository_id, operator, variant, case, device, commit, submission)
+
+
+Filter = Annotated[TraceFilter, Depends(trace_filter)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +80,43 @@ class TraceComparison:
     alignment: Alignment
 
 
+@router.get("/traces", responses=documented(404, 422))
+def get_traces(session: Db, filters: Filter, before: Before = None, limit: Limit = 50) -> Page[TraceListRow]:
+    """Traces that match all given filters, newest first. commit: a SHA or its beginning."""
+    return list_traces(session, filters, before, limit)
+
+
+@router.get("/traces.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_traces_csv(session: Db, filters: Filter, before: Before = None, limit: Limit = 200) -> Response:
+    """The same list as CSV."""
+    return csv_response(TraceListRow, list_traces(session, filters, before, limit).items, "traces")
+
+
+@router.get("/traces/survey", responses=documented(404, 422))
+def get_survey(session: Db, filters: Filter, before: Before = None, limit: Limit = 50) -> Page[SurveyRow]:
+    """Which torch operator launches which kernel with which grid, block and registers, per call, over all traces that
+    match. Paged by traces, not by rows."""
+    page = list_traces(session, filters, before, limit)
+    return Page(read_survey(session, page.items), page.next_before)
+
+
+@router.get("/traces/survey.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_survey_csv(session: Db, filters: Filter, before: Before = None, limit: Limit = 200) -> Response:
+    """The same rows as CSV."""
+    return csv_response(SurveyRow, get_survey(session, filters, before, limit).items, "survey")
+
+
+@router.get(
+    "/submissions/{submission_id}/traces.zip", responses=documented(404, 422) | ZIP_ANSWER, response_class=Response
+)
+def download_zip(request: Request, session: Db, submission_id: int) -> StreamingResponse:
+    """Every trace of a submission, compressed, named by operator, variant, case and commit."""
+    if not list_traces(session, TraceFilter(submission=submission_id), limit=1).items:
+        raise not_found("trace of submission", submission_id, "submit with kind profile")
+    headers = {"Content-Disposition": f'attachment; filename="submission-{submission_id}-traces.zip"'}
+    return StreamingResponse(_zipped(request, submission_id), media_type="application/zip", headers=headers)
+
+
 @router.get("/traces/compare", responses=documented(404, 422))
 def compare_traces(session: Db, a: TraceId, b: TraceId) -> TraceComparison:
     """Compare two traces: kernels (torch operators on a CPU) added, removed, slower, faster or unchanged, per call."""
@@ -61,6 +128,20 @@ def compare_traces(session: Db, a: TraceId, b: TraceId) -> TraceComparison:
 def compare_traces_csv(session: Db, a: TraceId, b: TraceId) -> Response:
     """The aligned kernels as CSV."""
     return csv_response(AlignedRow, compare_traces(session, a, b).alignment.rows, f"traces-{a}-{b}")
+
+
+@router.get("/traces/compare.json.gz", responses=documented(404, 413, 422) | GZIP_ANSWER, response_class=Response)
+def download_merged(session: Db, a: TraceId, b: TraceId) -> Response:
+    """Both traces in one file for Perfetto, moved so that their last recorded calls begin together."""
+    heads = [get_trace(session, number) for number in (a, b)]
+    files = [load_trace(session, number) for number in (a, b)]
+    if files[0] is None or files[1] is None:
+        raise Problem(413, f"a trace has more than {MOST_BYTES} bytes; open each in Perfetto on its own")
+    origins = [0.0 if (timeline := read_timeline(file)) is None else timeline.origin / 1e3 for file in files]
+    names = [f"{head.operator} {head.variant} {head.commit_sha[:8]}" for head in heads]
+    merged = merge_traces(files[0], files[1], (names[0], names[1]), (origins[0], origins[1]))
+    headers = {"Content-Disposition": f'attachment; filename="traces-{a}-{b}.pt.trace.json.gz"'}
+    return Response(gzip.compress(merged, 5), media_type="application/gzip", headers=headers)
 
 
 @router.get("/traces/{trace_id}", responses=documented(404, 422))
@@ -121,6 +202,46 @@ def _stream(request: Request, trace_id: int, *, is_plain: bool) -> Iterator[byte
         yield from iter_trace_json(session, trace_id) if is_plain else iter_trace(session, trace_id)
 
 
-def _file_name(trace: TraceDetail) -> str:
+class _Sink:
+    """Takes what zipfile writes, until it is sent."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self.pieces.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Does nothing; zipfile calls it."""
+
+    def close(self) -> None:
+        """Does nothing, like `flush`."""
+
+    def taken(self) -> bytes:
+        data, self.pieces = b"".join(self.pieces), []
+        return data
+
+
+def _zipped(request: Request, submission_id: int) -> Iterator[bytes]:
+    """The zip in pieces; it holds one chunk of one trace at a time."""
+    sink, before = _Sink(), None
+    with database_of(request).session() as session, zipfile.ZipFile(sink, "w") as file:
+        while True:
+            page = list_traces(session, TraceFilter(submission=submission_id), before, limit=200)
+            for row in page.items:
+                # Several attempts may have recorded the same cell, so the id keeps names apart.
+                with file.open(f"{_file_name(row)}-{row.id}.pt.trace.json.gz", "w", force_zip64=True) as member:
+                    for chunk in iter_trace(session, row.id):
+                        member.write(chunk)
+                        yield sink.taken()
+            if page.next_before is None:
+                break
+            before = page.next_before
+        file.close()
+        yield sink.taken()
+
+
+def _file_name(trace: TraceDetail | TraceListRow) -> str:
     name = f"{trace.operator}-{trace.variant}-{trace.case}-{trace.commit_sha[:9]}"
     return "".join(character if character.isalnum() or character in "-_.=" else "_" for character in name)

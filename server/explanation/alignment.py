@@ -95,7 +95,7 @@ def align(a: list[AlignmentStep], b: list[AlignmentStep]) -> list[AlignedRow]:
     Pairs of the same two names become one row.
     """
     rows: dict[Hashable, AlignedRow] = {}
-    for left, right in _pairs([step.name for step in a], [step.name for step in b]):
+    for left, right in match_steps([step.name for step in a], [step.name for step in b]):
         row = _row(a[left] if left is not None else None, b[right] if right is not None else None)
         key = (row.a_name, row.b_name)
         rows[key] = _sum(rows[key], row) if key in rows else row
@@ -104,8 +104,8 @@ def align(a: list[AlignmentStep], b: list[AlignmentStep]) -> list[AlignedRow]:
     return sorted(classified, key=lambda row: -abs(row.difference_ns))
 
 
-def _pairs(a: list[str], b: list[str]) -> list[Pair]:
-    """Every index of both lists exactly once."""
+def match_steps(a: list[str], b: list[str]) -> list[Pair]:
+    """Pairs of indices by name, in order where that is possible; every index of both lists exactly once."""
     blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
     pairs: list[Pair] = [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
     for name in (str, plain_name):

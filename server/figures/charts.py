@@ -5,11 +5,13 @@ The first custom value of every point is the address that a click opens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
+from zlib import crc32
 
 from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark
 from warpwatch.db.reads.regressions import RegressionSeriesRow
@@ -68,8 +70,8 @@ def history_figure(
     commits = _positions(histories)
     size, unit = unit_of(max((point.median_ns for history in histories for point in history.points), default=1e3))
     traces: list[Figure] = []
-    for index, history in enumerate(histories):
-        traces += _lines(history, commits, size, PALETTE[index % len(PALETTE)], several=len(histories) > 1)
+    for history in histories:
+        traces += _lines(history, commits, size, variant_colour(history.series.variant), several=len(histories) > 1)
     traces += _steps(histories, steps or {}, commits, size)
     strip, rows = _status_strip(histories, commits)
     floor = 0.07 * len(rows) + 0.04 if rows else 0.0
@@ -142,14 +144,14 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
         for name, peak in peaks.items()
         if name != "copy" and "copy" in peaks
     ]
-    for index, variant in enumerate(sorted({point.variant for point in usable}, key=variant_order)):
+    for variant in sorted({point.variant for point in usable}, key=variant_order):
         marks = [point for point in usable if point.variant == variant]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": escape(variant),
-                "marker": {"size": 8, "color": PALETTE[index % len(PALETTE)]},
+                "marker": {"size": 8, "color": variant_colour(variant)},
                 "x": [point.flops / point.bytes for point in marks],
                 "y": [point.flops / point.median_ns * 1e9 for point in marks],
                 "customdata": [[point.href, escape(point.case), duration(point.median_ns)] for point in marks],
@@ -385,6 +387,13 @@ def _commit_address(history: SeriesHistory, sha: str) -> str:
 
 
 # --- parts ----------------------------------------------------------------------------------------------------
+
+
+def variant_colour(name: str) -> str:
+    """The colour of a variant, the same in every chart and for every selection: v1, v2, … in the palette's order, any
+    other name by its checksum."""
+    number = re.fullmatch(r"v(\d+)", name)
+    return PALETTE[(int(number[1]) - 1 if number else crc32(name.encode())) % len(PALETTE)]
 
 
 def plain_layout() -> Figure:

@@ -36,12 +36,31 @@ def code_figure(history: CodeHistory, quantity: str, repository: str) -> tuple[F
         chosen = sorted(candidates, key=lambda series: _interest(series, quantity), reverse=True)[:MAX_LINES]
         lines = [(series.name, [_value(code, quantity) for code in series.values]) for series in chosen]
         left_out = len(candidates) - len(chosen)
+    if len(commits) == 1:
+        return _bars(lines, QUANTITIES[quantity]), left_out
     layout = plain_layout()
     layout["xaxis"] |= commit_axis({commit.sha: place for place, commit in enumerate(commits)})
     layout["yaxis"] |= {"title": {"text": QUANTITIES[quantity]}, "rangemode": "tozero"}
     layout["showlegend"] = len(lines) <= _NAMED_LINES
     traces = [_line(name, values, commits, repository, index) for index, (name, values) in enumerate(lines)]
     return {"data": traces, "layout": layout}, left_out
+
+
+def _bars(lines: list[tuple[str, list[float | None]]], title: str) -> Figure:
+    """One bar per kernel, the largest on top: a line needs two commits."""
+    ordered = sorted(lines, key=lambda line: line[1][0] or 0.0)
+    layout = plain_layout()
+    layout["xaxis"] |= {"title": {"text": title}, "rangemode": "tozero"}
+    layout["margin"] |= {"t": 12}
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [values[0] for _, values in ordered],
+        "y": [escape(short_name(name)) for name, _ in ordered],
+        "marker": {"color": PALETTE[0]},
+        "hovertemplate": "%{y}: <b>%{x}</b><extra></extra>",
+    }
+    return {"data": [bar] if lines else [], "layout": layout}
 
 
 def _value(code: KernelCode | None, quantity: str) -> float | None:

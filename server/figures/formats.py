@@ -33,8 +33,9 @@ STATUS_NAMES = {
 }
 STATE_NAMES = {"unsure": "inconclusive", "alive": "online", "silent": "not responding"}
 KIND_NAMES = {"compare": "A/B"}
-ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch"}
+ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch", "confirm": "Warpwatch"}
 """Shown instead of the stored word; any other word is shown as it is."""
+_COMPILER_ERROR = re.compile(r"\b(fatal )?error(:| #|\s+[A-Z]+\d+:)")
 _SHARES = ("steal", "idle", "pressure")
 """Readings of the host that are shares of one."""
 
@@ -216,9 +217,11 @@ def origin_name(origin: str) -> str:
 
 
 def headline(message: str) -> str:
-    """One line that stands for a message: the last line of a traceback, the first line of anything else."""
+    """One line that stands for a message: a traceback's last line, a compiler's first error, else the first line."""
     lines = message.strip().splitlines() or [""]
-    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    if lines[0].startswith("Traceback"):
+        return lines[-1]
+    return next((line.strip() for line in lines if _COMPILER_ERROR.search(line)), lines[0])
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:

@@ -28,22 +28,39 @@ class CommitHistory:
     """Where the newest commit keeps its operators."""
 
 
+CommitsRead = tuple[CommitHistory, CommitHistory | None, list[FieldError]]
+"""The requested commits, the baseline where one is requested, and the errors of either field."""
+
+
 def write_down(session: Session, repository_id: int, infos: Iterable[git.CommitInfo]) -> dict[str, int]:
     """Stores commits as git describes them; returns their row ids by full commit id."""
     return record_commits(session, repository_id, [NewCommit(*astuple(info)) for info in infos])
 
 
+def fetch_repository(settings: Settings, repository: RepositoryRow) -> Path:
+    """The mirror of the repository as it is now; Problem when git cannot fetch it."""
+    try:
+        return git.update_mirror(repository.url, settings.home, settings.destinations)
+    except git.GitError as error:
+        detail = f"repository {repository.name!r} cannot be fetched"
+        remedy = "check that the server can reach it without a password"
+        raise Problem(502, detail, [FieldError(field="repository", message=f"{error}", remedy=remedy)]) from error
+
+
 def read_commits(
     settings: Settings, repository: RepositoryRow, commits: str, base: str | None, branch: str | None = None
-) -> tuple[CommitHistory, CommitHistory | None, list[FieldError]]:
+) -> CommitsRead:
     """The requested commits, the baseline when `base` is given, and the errors of either field.
 
     base: a ref, PARENT, or MERGE_BASE, which is where the commit left `branch`, by default the one that is watched.
     """
-    try:
-        mirror = git.update_mirror(repository.url, settings.home, settings.destinations)
-    except git.GitError as error:
-        raise Problem(502, f"repository {repository.name!r} cannot be fetched: {error}") from error
+    return read_mirror(fetch_repository(settings, repository), repository, commits, base, branch)
+
+
+def read_mirror(
+    mirror: Path, repository: RepositoryRow, commits: str, base: str | None, branch: str | None = None
+) -> CommitsRead:
+    """The same from the mirror as it is, without fetching."""
     errors: list[FieldError] = []
     history = _read(mirror, "commits", commits, errors)
     baseline = None

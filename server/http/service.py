@@ -14,7 +14,7 @@ from warpwatch.db.reads.code import OperatorRow, RepositoryRow, find_operator, f
 from warpwatch.db.reads.devices import DeviceRow, find_device
 from warpwatch.db.reads.query import MAX_PAGE, Session
 from warpwatch.server.http.alarms import Alarms
-from warpwatch.server.http.problems import not_found
+from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.settings import Settings
 
 
@@ -61,6 +61,12 @@ def repository_or_404(session: Session, name: str) -> RepositoryRow:
     if found is None:
         raise not_found("repository", name, "register it with `warpwatch repository add NAME URL`")
     return found
+
+
+def refuse_example(session: Session, name: str) -> None:
+    """Problem for a repository whose history was measured elsewhere: its sources are not on this machine."""
+    if repository_or_404(session, name).is_example:
+        raise Problem(409, "example data cannot be measured here; choose a repository of yours")
 
 
 def operator_or_404(session: Session, repository: RepositoryRow, name: str) -> OperatorRow:

@@ -17,7 +17,7 @@ from warpwatch.db.reads.work import find_submission
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.git import CommitInfo, mirror_path
-from warpwatch.server.history.commits import CommitHistory, read_commits, write_down
+from warpwatch.server.history.commits import CommitHistory, CommitsRead, read_commits, write_down
 from warpwatch.server.history.sources import Earlier, Sources
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
@@ -53,23 +53,36 @@ def submit(
     """The id of the new submission, or of the submission with the same key; Problem names every field at fault."""
     with database.session() as session:
         earlier = _earlier(session, request, idempotency_key)
-        repository = _repository(session, request.repository)
+        repository = repository_of(session, request.repository)
     if earlier is not None:
         return earlier
     # git may have to fetch for minutes, so no transaction is open meanwhile.
-    history, base, errors = read_commits(settings, repository, request.commits, _base_of(request), request.branch)
-    errors = errors + _sanitizer_errors(request) + _own_base_errors(history, base, request)
+    read = read_commits(settings, repository, request.commits, base_of(request), request.branch)
     with database.session() as session:
-        choice, wrong = select_operators(session, repository.id, history, request)
-        devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=origin == "webhook")
-        errors = errors + wrong + missing
-        if errors:
-            raise Problem(422, REFUSED, errors)
-        plan = SubmissionPlan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
+        plan = plan_submission(session, settings, repository, read, request, patient=origin == "webhook")
         new_id = _create(session, plan, request, origin, idempotency_key)
         if plan.is_held(request):
             tell_pending(session, settings.server_url, repository, new_id, plan.history.commits[0].sha)
         return new_id
+
+
+def plan_submission(
+    session: Session,
+    settings: Settings,
+    repository: RepositoryRow,
+    read: CommitsRead,
+    request: SubmissionRequest,
+    *,
+    patient: bool = False,
+) -> SubmissionPlan:
+    """What the request would measure; Problem names every field at fault."""
+    history, base, errors = read
+    choice, wrong = select_operators(session, repository.id, history, request)
+    devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=patient)
+    errors = errors + _sanitizer_errors(request) + _own_base_errors(history, base, request) + wrong + missing
+    if errors:
+        raise Problem(422, REFUSED, errors)
+    return SubmissionPlan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
 
 
 def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> int | None:
@@ -85,17 +98,21 @@ def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> i
     return earlier.id
 
 
-def _repository(session: Session, name: str) -> RepositoryRow:
+def repository_of(session: Session, name: str) -> RepositoryRow:
     repository = find_repository(session, name)
     if repository is None:
         names = ", ".join(row.name for row in list_repositories(session)) or "none yet"
         remedy = f"registered: {names}; add a repository with `warpwatch repository add NAME URL`"
         error = FieldError(field="repository", message=f"there is no repository {name!r}", remedy=remedy)
         raise Problem(422, REFUSED, [error])
+    if repository.is_example:
+        remedy = "choose a repository of yours, or register one"
+        error = FieldError(field="repository", message="example data cannot be measured here", remedy=remedy)
+        raise Problem(422, REFUSED, [error])
     return repository
 
 
-def _base_of(request: SubmissionRequest) -> str | None:
+def base_of(request: SubmissionRequest) -> str | None:
     """The requested baseline; None without one."""
     if not request.base and "compare" in request.kinds:
         error = FieldError(
@@ -138,7 +155,7 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
     earlier = Earlier(session, plan.mirror, plan.history.commits[0]) if request.skip_unchanged else None
     jobs = []
-    for info, operator, kind, device in _wanted(plan, request):
+    for info, operator, kind, device in requested_jobs(plan, request):
         spec = job_spec(plan.choice, request, kind, operator, device)
         place = JobSlot(operators[operator], device.id, kind)
         jobs.append(
@@ -180,17 +197,11 @@ def _held_jobs(
     plan: SubmissionPlan, request: SubmissionRequest, commits: dict[str, int], operators: dict[str, int]
 ) -> list[NewJob]:
     """Comparisons with the baseline for every operator of both commits; unchanged sources need no measurement."""
-    if plan.base is None or "bench" not in request.kinds:
+    if plan.base is None:
         return []
-    head, base, sources = plan.history.commits[0].sha, plan.base.commits[0].sha, Sources(plan.mirror)
-    shared = [
-        name
-        for name in plan.choice.operators
-        if name in plan.base.operators[base] and name in plan.history.operators[head]
-    ]
+    head, base = plan.history.commits[0].sha, plan.base.commits[0].sha
     jobs = []
-    for operator in shared:
-        is_unchanged = sources.of(base, operator) == sources.of(head, operator)
+    for operator, is_unchanged in held_operators(plan, request):
         for device in plan.devices:
             spec = job_spec(plan.choice, request, JobKind.COMPARE, operator, device)
             job = NewJob(
@@ -211,7 +222,22 @@ def _held_jobs(
     return jobs
 
 
-def _wanted(plan: SubmissionPlan, request: SubmissionRequest) -> Iterator[tuple[CommitInfo, str, JobKind, DeviceRow]]:
+def held_operators(plan: SubmissionPlan, request: SubmissionRequest) -> list[tuple[str, bool]]:
+    """Operators of both commits that are compared with the baseline, and whether their sources are the same."""
+    if plan.base is None or "bench" not in request.kinds or not plan.is_held(request):
+        return []
+    head, base, sources = plan.history.commits[0].sha, plan.base.commits[0].sha, Sources(plan.mirror)
+    shared = [
+        name
+        for name in plan.choice.operators
+        if name in plan.base.operators[base] and name in plan.history.operators[head]
+    ]
+    return [(name, sources.of(base, name) == sources.of(head, name)) for name in shared]
+
+
+def requested_jobs(
+    plan: SubmissionPlan, request: SubmissionRequest
+) -> Iterator[tuple[CommitInfo, str, JobKind, DeviceRow]]:
     for info in plan.history.commits:
         for operator in plan.choice.operators:
             if operator in plan.history.operators[info.sha]:

@@ -13,6 +13,7 @@ EMPTY_FIELDS = {
     "kinds": "Choose at least one kind.",
     "kind": "Choose a kind.",
     "name": "Enter a name.",
+    "url": "Enter a path or a URL.",
     "cron": "Enter a cron expression.",
     "budget_minutes": "Enter a number of device minutes.",
 }

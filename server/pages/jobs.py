@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Query, Response
 from fastapi.responses import RedirectResponse
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import JobKind, JobState
+from warpwatch.contract.words import JobKind, JobState, Status
 from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
-from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log
+from warpwatch.db.reads.occupancy import list_device_runs, list_queued
+from warpwatch.db.reads.schedules import read_costs
+from warpwatch.db.reads.work import JobFilter, ResultView, list_jobs, read_job, read_log
 from warpwatch.db.strike_out import strike_out, undo_strike_out
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
 from warpwatch.server.figures.formats import kind_name
+from warpwatch.server.figures.gantt import PAST, gantt_svg, plan_rows
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.http.service import Before, Config
+from warpwatch.server.http.service import Before, Config, refuse_example
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, query
+from warpwatch.server.schedules.budget import CostEstimates
 
 router = APIRouter()
 LOG_PIECES = 5000
@@ -43,8 +48,13 @@ def jobs(
     addressed = filters | {"repository": repository.name if repository else None, "before": before}
     devices = list_devices(page.session, settings.lease_seconds)
     workers = list_workers(page.session, settings.lease_seconds)
+    now = datetime.now(UTC)
+    runs, queued = list_device_runs(page.session, now - PAST), list_queued(page.session)
+    rows = plan_rows(devices, runs, queued, CostEstimates(read_costs(page.session)), now)
     return page.page(
         "jobs.html",
+        gantt=gantt_svg(rows, now),
+        gantt_rows=rows,
         json=query("/jobs", **addressed),
         csv=query("/api/v1/jobs.csv", **addressed),
         jobs=list_jobs(page.session, job_filter, before),
@@ -73,6 +83,7 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         json=f"/jobs/{job_id}",
         detail=detail,
         spec=JobSpec.from_stored(detail.spec),
+        results=grouped_results(detail.results),
         break_even=break_even(detail.results),
         job=detail.job,
         unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
@@ -81,6 +92,16 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         last_log_id=log[-1].id if log else 0,
         is_live=is_newest and detail.job.state in ("queued", "running"),
     )
+
+
+def grouped_results(results: Iterable[ResultView]) -> list[tuple[ResultView, list[str]]]:
+    """Every result with its cases. A build failure stands for all cases of its variant; any other result has one."""
+    groups: dict[tuple[object, ...], tuple[ResultView, list[str]]] = {}
+    for row in results:
+        is_build = row.status == Status.BUILD_FAILED
+        key = (row.variant, row.kind, row.message) if is_build else (row.id,)
+        groups.setdefault(key, (row, []))[1].append(row.case)
+    return list(groups.values())
 
 
 def unserved_devices(devices: Iterable[DeviceRow]) -> dict[str, str]:
@@ -96,6 +117,10 @@ def cancel(page: Page, job_id: int) -> Response:
 
 @router.post("/jobs/{job_id}/retry")
 def retry(page: Page, job_id: int) -> Response:
+    detail = read_job(page.session, job_id)
+    if detail is None:
+        raise not_found("job", job_id)
+    refuse_example(page.session, detail.repository)
     retry_job(page.session, job_id)
     return RedirectResponse(f"/jobs/{job_id}", 303)
 

@@ -16,15 +16,24 @@ from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.code import list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.reports import read_report_facts
-from warpwatch.db.reads.work import JobFilter, list_jobs, list_submissions, read_submission
+from warpwatch.db.reads.work import (
+    JobFilter,
+    JobRow,
+    count_trials,
+    list_jobs,
+    list_submissions,
+    read_submission,
+)
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.http.problems import Problem, not_found
-from warpwatch.server.http.service import Before, Config, database_of, require_schema
+from warpwatch.server.http.service import Before, Config, database_of, refuse_example, require_schema
+from warpwatch.server.intake.preview import list_options, preview_submission
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
+from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.forms import form_errors
 from warpwatch.server.pages.jobs import unserved_devices
-from warpwatch.server.pages.render import Page, Scope
+from warpwatch.server.pages.render import Page, Scope, render
 from warpwatch.server.pages.render import query as address
 from warpwatch.server.reports.build import build_report
 from warpwatch.server.reports.model import KINDS, MEANINGS, Report
@@ -37,7 +46,7 @@ LISTS = ("variants", "cases")
 EMPTY: dict[str, Any] = {
     "commits": "",
     "base": "",
-    "kinds": ["check", "bench"],
+    "kinds": ["check", "bench", "profile"],
     "operators": [],
     "variants": "",
     "cases": "",
@@ -54,9 +63,9 @@ EMPTY: dict[str, Any] = {
 }
 KIND_CARDS = (
     (JobKind.CHECK, "Check", "against a float64 reference"),
-    (JobKind.BENCH, "Benchmark", "time per case"),
-    (JobKind.PROFILE, "Profile", "Chrome trace"),
-    (JobKind.COMPARE, "A/B", "against a base commit"),
+    (JobKind.BENCH, "Benchmark", "time per case, with its interval"),
+    (JobKind.PROFILE, "Profile", "Chrome trace and kernel table"),
+    (JobKind.COMPARE, "A/B", "interleaved, against a baseline"),
 )
 """Kind, name and meaning, as the form shows them."""
 PROFILE = "profile."
@@ -64,11 +73,20 @@ PROFILE = "profile."
 
 
 @router.get("/submissions")
-def submissions(page: Page, before: Before = None) -> Response:
-    """Submissions, newest first."""
-    rows = list_submissions(page.session, page.repository.id if page.repository else None, before)
-    filters = {"repository": page.repository and page.repository.name, "before": before}
-    return page.page("submissions.html", json=address("/submissions", **filters), submissions=rows, before=before)
+def submissions(page: Page, before: Before = None, trials: bool = False) -> Response:
+    """Submissions, newest first; `trials=true` shows those that Warpwatch made to decide on a regression too."""
+    repository_id = page.repository.id if page.repository else None
+    rows = list_submissions(page.session, repository_id, before, trials=trials)
+    filters = {"repository": page.repository and page.repository.name, "before": before, "trials": trials and "true"}
+    last = rows.items[-1].id if rows.items and rows.next_before else 0
+    return page.page(
+        "submissions.html",
+        json=address("/submissions", **filters),
+        submissions=rows,
+        before=before,
+        trials=trials,
+        hidden=0 if trials or repository_id is None else count_trials(page.session, repository_id, last, before),
+    )
 
 
 @router.get("/submissions/new")
@@ -106,6 +124,32 @@ def create(request: Request, settings: Config, form: Annotated[FormData, Depends
         return _form(Scope(request, session), form_values(form), errors)
 
 
+@router.get("/submissions/picker")
+def picker(request: Request, settings: Config, repository: Text = None, branch: Text = None) -> Response:
+    """A part of the form: branches and recent commits to choose from."""
+    require_schema(request)
+    try:
+        options = list_options(settings, database_of(request), repository or "", branch)
+    except Problem as problem:
+        return render(request, "_picker.html", options=None, problem=problem, repository_name=repository)
+    return render(request, "_picker.html", options=options, problem=None, repository_name=repository)
+
+
+@router.post("/submissions/preview")
+def preview(request: Request, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
+    """A part of the form: what it would create as it is filled in now."""
+    require_schema(request)
+    entered = read_form(form)
+    errors: dict[str, str] = {}
+    result = None
+    try:
+        body = SubmissionRequest.model_validate({name: value for name, value in entered.items() if name != "nonce"})
+        result = preview_submission(database_of(request), settings, body)
+    except (ValidationError, Problem) as error:
+        errors = form_errors(error)
+    return render(request, "_preview.html", preview=result, errors=errors)
+
+
 @router.get("/submissions/{submission_id}")
 def submission(page: Page, settings: Config, submission_id: int, before: Before = None) -> Response:
     """One submission with its jobs."""
@@ -121,6 +165,8 @@ def submission(page: Page, settings: Config, submission_id: int, before: Before 
         json=f"/submissions/{submission_id}",
         submission=row,
         jobs=jobs,
+        matrix=commit_matrix(jobs.items),
+        matrix_kinds=[kind for kind in JobKind if any(job.kind == kind for job in jobs.items)],
         unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
         before=before,
         total=total,
@@ -130,6 +176,16 @@ def submission(page: Page, settings: Config, submission_id: int, before: Before 
         kinds=KINDS,
         meanings=MEANINGS,
     )
+
+
+def commit_matrix(jobs: list[JobRow]) -> list[tuple[str, str, dict[str, list[JobRow]]]]:
+    """(SHA, subject, jobs by kind) per commit, in the order of the jobs; jobs of one cell by operator and device."""
+    rows: dict[str, tuple[str, str, dict[str, list[JobRow]]]] = {}
+    for job in sorted(jobs, key=lambda job: (job.operator, job.device_key)):
+        rows.setdefault(job.commit_sha, (job.commit_sha, job.commit_subject, {kind: [] for kind in JobKind}))
+        rows[job.commit_sha][2][job.kind].append(job)
+    order = {sha: place for place, sha in enumerate(dict.fromkeys(job.commit_sha for job in jobs))}
+    return sorted(rows.values(), key=lambda row: order[row[0]])
 
 
 def report_on(page: Scope, submission_id: int) -> Report | None:
@@ -146,6 +202,10 @@ def cancel(page: Page, submission_id: int) -> Response:
 
 @router.post("/submissions/{submission_id}/retry")
 def retry(page: Page, submission_id: int) -> Response:
+    row = read_submission(page.session, submission_id)
+    if row is None:
+        raise not_found("submission", submission_id)
+    refuse_example(page.session, row.repository)
     retry_submission(page.session, submission_id)
     return RedirectResponse(f"/submissions/{submission_id}", 303)
 
@@ -173,14 +233,21 @@ def _key(nonce: str, body: SubmissionRequest) -> str | None:
 
 
 def _form(page: Scope, entered: dict[str, Any], errors: dict[str, str] | None = None) -> Response:
+    measurable = [row for row in page.repositories if not row.is_example]
     chosen = next((row for row in page.repositories if row.name == entered.get("repository")), page.repository)
     page.repository = chosen
+    errors = errors or {}
+    folded = ("operators", "variants", "cases", "suite", "priority", "sanitize", "skip_unchanged", "profile")
+    # A link that fills in a folded field shows it.
+    is_open = any(name in errors or entered.get(name, EMPTY.get(name)) != EMPTY.get(name) for name in folded)
     return page.page(
         "submission_new.html",
         status=422 if errors else 200,
         entered=EMPTY | {"nonce": secrets.token_hex(8)} | entered,
-        errors=errors or {},
+        errors=errors,
         kinds=KIND_CARDS,
+        measurable=measurable,
+        is_open=is_open,
         operators=list_operators(page.session, chosen.id) if chosen else [],
         suites=(list_suites(page.session, chosen.id) if chosen else []) or ["quick", "full"],
         devices=list_devices(page.session),

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from sqlalchemy import text
 
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
@@ -103,14 +104,22 @@ def test_switches_keep_each_other(visit: Visit) -> None:
 
 def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
     page = visit.open(HISTORY)
-    html = page.locator("html")
-    expect(html).to_have_attribute("data-theme", "light")
+    html, button = page.locator("html"), page.get_by_role("button", name="Theme")
+    expect(html).to_have_attribute("data-theme-choice", "system")
     before = figure(page)["layout"]["font"]["color"]
-    page.get_by_role("button", name="Switch between dark and light").click()
+    button.click()
+    expect(html).to_have_attribute("data-theme-choice", "light")
+    button.click()
     expect(html).to_have_attribute("data-theme", "dark")
     page.wait_for_function(f"document.querySelector('[data-figure]').layout.font.color !== '{before}'")
     page.reload()
     expect(html).to_have_attribute("data-theme", "dark")
+    page.get_by_role("button", name="Theme: dark").click()
+    expect(html).to_have_attribute("data-theme-choice", "system")
+    page.emulate_media(color_scheme="dark")
+    expect(html).to_have_attribute("data-theme", "dark")
+    page.emulate_media(color_scheme="light")
+    expect(html).to_have_attribute("data-theme", "light")
 
 
 def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
@@ -142,6 +151,7 @@ def test_the_keyboard_reaches_the_content(visit: Visit) -> None:
 def test_the_form_says_by_the_field_what_is_wrong_and_keeps_the_rest(visit: Visit, world: World) -> None:
     page = visit.open("/submissions/new")
     page.get_by_label("Commit, branch or range").fill("no-such-branch")
+    page.get_by_text("Operators, cases and further options").click()
     page.get_by_label("square").check()
     page.get_by_label("Variants").fill("v9")
     page.get_by_label("Priority").fill("77")
@@ -158,10 +168,56 @@ def test_the_form_says_by_the_field_what_is_wrong_and_keeps_the_rest(visit: Visi
     page.get_by_label("Variants").fill("v1\nv2")
     page.get_by_role("button", name="Submit").click()
     page.wait_for_url(re.compile(r"/submissions/\d+$"))
-    # Two kinds on two devices, at the one commit of the range.
-    expect(page.locator("tbody tr")).to_have_count(4)
+    # Three kinds on two devices, at the one commit of the range.
+    expect(page.locator("section[aria-labelledby=jobs] tbody tr")).to_have_count(6)
     expect(page.locator("main")).to_contain_text(world.shas[COMMITS - 1][:8])
-    visit.complaints = [text for text in visit.complaints if "422" not in text]
+    visit.complaints = [line for line in visit.complaints if "422" not in line]
+
+
+def test_a_commit_is_picked_and_its_jobs_are_counted(visit: Visit, world: World) -> None:
+    page = visit.open("/submissions/new")
+    preview = page.locator("#preview")
+    page.locator(".pick", has_text="main").click()
+    expect(page.get_by_label("Commit, branch or range")).to_have_value("main")
+    # Three kinds of three operators on two devices.
+    expect(preview.locator("strong")).to_have_text("18 jobs")
+    page.locator(".choice", has_text="Profile").click()
+    expect(preview.locator("strong")).to_have_text("12 jobs")
+    page.get_by_text("Operators, cases and further options").click()
+    page.get_by_label("Variants").fill("v9")
+    page.get_by_label("Cases").click()
+    expect(preview).to_contain_text("v9")
+    page.locator(".pick", has_text=world.shas[30][:8]).click()
+    expect(page.get_by_label("Commit, branch or range")).to_have_value(world.shas[30])
+
+
+def test_a_repository_is_registered_and_configured_on_the_web(visit: Visit, world: World) -> None:
+    page = visit.open("/repositories")
+    page.get_by_label("Name").fill("a copy")
+    page.get_by_label("Path or URL").fill(str(world.source))
+    page.get_by_role("button", name="Register").click()
+    expect(page.locator("#name-error")).to_be_visible()
+    expect(page.get_by_label("Path or URL")).to_have_value(str(world.source))
+    page.get_by_label("Name").fill("copy")
+    page.get_by_role("button", name="Register").click()
+    page.wait_for_url(re.compile("/submissions/new"))
+    expect(page.locator(".pick", has_text="main")).to_be_visible()
+    page = visit.open("/repositories")
+    page.get_by_text("Settings of copy").click()
+    form = page.locator("form[action='/repositories/copy']")
+    form.get_by_label("Watched branch").fill("main")
+    form.get_by_label("Webhook secret").fill("short")
+    form.get_by_role("button", name="Save").click()
+    expect(page.locator("#webhook_secret-error")).to_be_visible()
+    page.locator("form[action='/repositories/copy']").get_by_label("Webhook secret").fill("0123456789abcdef")
+    page.locator("form[action='/repositories/copy']").get_by_role("button", name="Save").click()
+    page.wait_for_url(re.compile("#repository"))
+    row = next(row for row in httpx.get(f"{visit.server}/api/v1/repositories").json()["items"] if row["name"] == "copy")
+    assert (row["branch"], row["has_webhook_secret"]) == ("main", True)
+    visit.complaints = [line for line in visit.complaints if "422" not in line]
+    # Other tests look at a service of one repository.
+    with world.database.session() as session:
+        session.execute(text("DELETE FROM repositories WHERE name = 'copy'"))
 
 
 def test_a_form_sent_twice_is_one_submission(server: str) -> None:
@@ -251,9 +307,9 @@ def test_the_queue_follows_by_itself(visit: Visit, world: World) -> None:
 def test_a_table_that_is_fetched_anew_stays_where_it_was_moved(visit: Visit) -> None:
     visit.page.set_viewport_size({"width": 390, "height": 844})
     page = visit.open("/jobs")
-    page.locator(".scroll").evaluate("table => { table.scrollLeft = 120; table.dataset.old = 'yes'; }")
+    page.locator(".scroll").last.evaluate("table => { table.scrollLeft = 120; table.dataset.old = 'yes'; }")
     expect(page.locator(".scroll[data-old]")).to_have_count(0)
-    page.wait_for_function("document.querySelector('.scroll').scrollLeft === 120")
+    page.wait_for_function("[...document.querySelectorAll('.scroll')].at(-1).scrollLeft === 120")
 
 
 # --- regressions and traces -----------------------------------------------------------------------------------
@@ -315,6 +371,9 @@ def test_a_trace_opens_in_the_embedded_viewer(visit: Visit) -> None:
         lambda request: refused.append(request.failure) if "perfetto-ui-internal" in request.url else None,
     )
     page = visit.open("/traces/1")
+    expect(page.locator("svg.timeline")).to_be_visible()
+    assert page.locator("iframe").count() == 0
+    page.get_by_role("button", name="Open in Perfetto").click()
     viewer = page.frame_locator("iframe.viewer")
     expect(viewer.locator(".pf-track__title", has_text="python").first).to_be_visible(timeout=60_000)
     assert refused == ["csp"], "the viewer's outside script is stopped before it is asked for"

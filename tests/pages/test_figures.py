@@ -9,9 +9,19 @@ from typing import Any
 import plotly.graph_objects as plotly
 
 from warpwatch.contract.words import Status
+from warpwatch.db.reads.builds import CodeCommit, CodeHistory, CodeSeries, KernelCode
 from warpwatch.db.reads.history import PointRow, SeriesHistory, SeriesRow, StatusMark
 from warpwatch.db.reads.regressions import RegressionSeriesRow
-from warpwatch.server.figures.charts import SYMBOLS, RooflinePoint, history_figure, roofline_figure, rounds_figure
+from warpwatch.server.figures.charts import (
+    PALETTE,
+    SYMBOLS,
+    RooflinePoint,
+    history_figure,
+    roofline_figure,
+    rounds_figure,
+    variant_colour,
+)
+from warpwatch.server.figures.code_charts import code_figure
 from warpwatch.server.figures.formats import STATUS_NAMES
 from warpwatch.server.figures.noise_summary import LevelShift
 from warpwatch.server.pages.history import environment_facts, only_environment, table_rows
@@ -176,3 +186,22 @@ def test_names_from_kernel_code_are_no_markup() -> None:
     )
     written = json.dumps([history_figure(histories), roofline])
     assert [tag for tag in ("<b>v1", "<i>", "<u>") if tag in written] == []
+
+
+def test_a_variant_has_its_colour_in_every_selection() -> None:
+    colours = [variant_colour(name) for name in ("v1", "v2", "v3", "cublas", "triton")]
+    assert colours[:3] == list(PALETTE[:3])
+    assert len(set(colours[:3])) == 3
+    assert colours == [variant_colour(name) for name in ("v1", "v2", "v3", "cublas", "triton")]
+
+
+def test_machine_code_of_one_commit_is_drawn_as_bars() -> None:
+    code = KernelCode("kernel", "sm_90", registers=32)
+    commit = CodeCommit("a" * 40, 1, "Change", "hash", 1.5)
+    for commits, kind in (([commit], "bar"), ([commit, commit], "scatter")):
+        history = CodeHistory(
+            "square", "gpu", "sm_90", ["sm_90"], commits, [CodeSeries("kernel", [code] * len(commits))]
+        )
+        figure, _ = code_figure(history, "registers", "kernels")
+        assert {trace["type"] for trace in figure["data"]} == {kind}
+        accepted(figure)

@@ -85,6 +85,10 @@ def test_the_line_that_says_most() -> None:
     assert formats.headline("Traceback (most recent call last):\n  File\nValueError: no") == "ValueError: no"
     assert formats.headline("y is wrong\nreplay with --seed 7") == "y is wrong"
     assert formats.headline("") == ""
+    ninja = "FAILED: [code=1] a.o\nc++ -c a.cpp\na.cpp:3:5: error: expected ';'\nninja: build stopped"
+    assert formats.headline(ninja) == "a.cpp:3:5: error: expected ';'"
+    assert formats.headline("[1/2] nvcc\na.cu(41): error: expected a ';'") == "a.cu(41): error: expected a ';'"
+    assert formats.headline("relative error 0.4\nno error here") == "relative error 0.4"
 
 
 def test_names_are_sorted_as_people_do() -> None:

@@ -164,6 +164,16 @@ def test_perfetto_is_served_from_here(client: TestClient) -> None:
     engine = client.get(f"/perfetto/{version}/trace_processor.wasm")
     assert engine.headers["content-type"] == "application/wasm"
     assert "cross-origin-opener-policy" not in engine.headers
+    assert engine.headers["content-encoding"] == "gzip"
+    assert "immutable" in engine.headers["cache-control"]
+    assert "cache-control" not in page.headers, "the first page names the version, so it is asked for each time"
+
+
+def test_everything_is_compressed_but_the_login_page(client: TestClient) -> None:
+    for path in ("/", "/api/v1/openapi.json", "/static/page.js"):
+        assert client.get(path).headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in client.get("/login").headers
+    assert "content-encoding" not in client.get("/", headers={"Accept-Encoding": "identity"}).headers
 
 
 def test_bodies_are_bounded(client: TestClient) -> None:

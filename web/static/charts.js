@@ -9,6 +9,7 @@ function themed() {
       bgcolor: styleOf("--surface"), bordercolor: styleOf("--line-strong"), align: "left",
       font: { family: styleOf("--sans"), size: 12, color: styleOf("--text") },
     },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: styleOf("--line-strong"), activecolor: styleOf("--accent") },
     axis,
   };
 }
@@ -21,9 +22,10 @@ function withTheme(layout) {
 }
 
 // Plotly can upload a chart to a cloud service. Data must not leave this host, so its button and its address are removed.
+// Dragging zooms and a double click resets, so two buttons are enough; each is a stop for the keyboard.
 const CONFIG = {
   responsive: true, displaylogo: false, plotlyServerURL: "", showSendToCloud: false,
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"],
+  modeBarButtons: [["toImage", "resetScale2d"]],
   toImageButtonOptions: { format: "png", scale: 2, filename: "warpwatch" },
 };
 

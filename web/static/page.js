@@ -24,11 +24,79 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.innerHTML = before; button.setAttribute("aria-label", "Copy"); }, 1500);
 });
 
-// On a narrow screen the bar scrolls; the page one is on should be in sight.
+// A menu of the bar closes when the reader goes elsewhere.
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll(".menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && document.querySelector(".menu[open]");
+  if (!menu) return;
+  menu.open = false;
+  menu.querySelector("summary").focus();
+});
+
+// On a narrow screen tabs scroll; the page one is on should be in sight.
 addEventListener("DOMContentLoaded", () => {
-  for (const current of document.querySelectorAll("nav [aria-current], .tabs [aria-current]")) {
-    const bar = current.closest("nav, .tabs");
+  for (const current of document.querySelectorAll(".tabs [aria-current]")) {
+    const bar = current.closest(".tabs");
     bar.scrollLeft += current.getBoundingClientRect().right - bar.getBoundingClientRect().right + 24;
+  }
+});
+
+// A table is a stop for the keyboard, and a landmark, only while it scrolls.
+function nameScrollers() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const scrolls = box.scrollWidth > box.clientWidth + 1;
+    const labelled = box.closest("section")?.getAttribute("aria-labelledby");
+    const heading = labelled && document.getElementById(labelled)?.textContent;
+    box.dataset.name ??= box.getAttribute("aria-label") ?? heading ?? document.querySelector("h1")?.textContent ?? "";
+    for (const name of ["tabindex", "role", "aria-label", "aria-labelledby"]) box.removeAttribute(name);
+    if (!scrolls) continue;
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", `${box.dataset.name.trim()}, table`);
+  }
+}
+addEventListener("resize", nameScrollers);
+
+// The server writes times in UTC; the reader sees them in their own zone. A relative time keeps its words.
+const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+const two = (number) => String(number).padStart(2, "0");
+function showLocalTimes() {
+  for (const element of document.querySelectorAll("time[datetime]")) {
+    const when = new Date(element.dateTime);
+    const written = element.textContent.match(/^\d{4}-\d\d-\d\d( \d\d:\d\d)?$/);
+    if (Number.isNaN(when.getTime()) || element.dataset.zone) continue;
+    element.dataset.zone = "local";
+    element.title = FULL.format(when);
+    if (!written) continue;
+    const day = `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())}`;
+    const clock = `${two(when.getHours())}:${two(when.getMinutes())}`;
+    if ("clock" in element.dataset) { element.textContent = clock; continue; }
+    element.textContent = written[1] ? `${day} ${clock}` : day;
+  }
+}
+for (const event of ["DOMContentLoaded", "htmx:afterSettle"]) {
+  document.addEventListener(event, () => { nameScrollers(); showLocalTimes(); });
+}
+
+// On an error page, the way back to where the reader came from.
+addEventListener("DOMContentLoaded", () => {
+  const back = document.querySelector("[data-back]");
+  if (!back || !document.referrer.startsWith(location.origin) || history.length < 2) return;
+  back.hidden = false;
+  back.addEventListener("click", () => history.back());
+});
+
+// The name that a reader signs with is remembered by this browser.
+addEventListener("DOMContentLoaded", () => {
+  let name = "";
+  try { name = localStorage.getItem("name") ?? ""; } catch { /* Without storage, the name is typed each time. */ }
+  for (const field of document.querySelectorAll("input[autocomplete=name]")) {
+    if (!field.value) field.value = name;
+    field.form.addEventListener("submit", () => {
+      try { localStorage.setItem("name", field.value); } catch { /* As above. */ }
+    });
   }
 });
 

@@ -1,23 +1,25 @@
 // Runs before the first paint, so that a page never flashes in the other theme.
 (() => {
-  const wanted = () => {
-    try {
-      const kept = localStorage.getItem("theme");
-      if (kept === "dark" || kept === "light") return kept;
-    } catch { /* Storage may be off; the system's choice is then the only one. */ }
-    return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  };
+  const CHOICES = ["system", "light", "dark"];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  let choice = "system";
+  try { choice = localStorage.getItem("theme") || "system"; } catch { /* Without storage, the choice lasts for this page. */ }
+  if (!CHOICES.includes(choice)) choice = "system";
+
   const show = () => {
-    document.documentElement.dataset.theme = wanted();
+    const root = document.documentElement;
+    root.dataset.theme = choice === "system" ? (dark.matches ? "dark" : "light") : choice;
+    root.dataset.themeChoice = choice;
+    document.querySelector("[data-theme-toggle]")?.setAttribute("aria-label", `Theme: ${choice}`);
     document.dispatchEvent(new Event("warpwatch:theme"));
   };
   show();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  dark.addEventListener("change", show);
+  addEventListener("DOMContentLoaded", show);
   document.addEventListener("click", (event) => {
     if (!event.target.closest("[data-theme-toggle]")) return;
-    const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    try { localStorage.setItem("theme", next); } catch { /* Kept for this page only. */ }
-    document.documentElement.dataset.theme = next;
-    document.dispatchEvent(new Event("warpwatch:theme"));
+    choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];
+    try { localStorage.setItem("theme", choice); } catch { /* As above. */ }
+    show();
   });
 })();

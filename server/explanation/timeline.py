@@ -1,0 +1,198 @@
+"""Reads a Chrome trace into the lanes of a timeline: torch operators and CUDA calls on the host, kernels on the device.
+
+Pure: events in, plain rows out. A trace comes from a child that ran kernel code, so any field may be missing or wrong;
+such an event is left out. Times are nanoseconds since the call began.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, TypeGuard
+
+CALL = "warpwatch call"
+"""The annotation around each recorded call (worker.harness.trace_events)."""
+DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+API_CATEGORIES = ("cuda_runtime", "cuda_driver")
+MOST_DEPTH = 3
+"""Levels of nested operators that a lane shows."""
+MOST_LANES = 4
+"""Lanes of the host, and as many of the device."""
+NOTABLE_GAP = 0.01
+"""Share of the call from which an idle gap of the device is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineSlice:
+    """Something that took time. kind: operator, api, kernel or copy. depth: 0 for what nothing else contains."""
+
+    name: str
+    start: float
+    duration: float
+    kind: str
+    depth: int = 0
+
+    @property
+    def end(self) -> float:
+        return self.start + self.duration
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLane:
+    """One thread, the CUDA calls of one thread, or one stream."""
+
+    name: str
+    is_device: bool
+    slices: list[TimelineSlice]
+
+    @property
+    def depth(self) -> int:
+        return max((piece.depth for piece in self.slices), default=0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One recorded call.
+
+    call: its number, from 0. calls: how many were recorded. origin: when it began, on the clock of the trace.
+    gaps: (start, duration) in which no stream was busy. hidden_lanes: how many lanes are not shown.
+    """
+
+    call: int
+    calls: int
+    origin: float
+    duration: float
+    lanes: list[TimelineLane]
+    gaps: list[tuple[float, float]]
+    hidden_lanes: int
+
+    @property
+    def work(self) -> list[TimelineSlice]:
+        """Kernels and copies in order; on a CPU, the outermost operators."""
+        device = [piece for lane in self.lanes if lane.is_device for piece in lane.slices]
+        host = [piece for lane in self.lanes for piece in lane.slices if piece.kind == "operator" and not piece.depth]
+        return sorted(device or host, key=lambda piece: piece.start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    name: str
+    category: str
+    start: float
+    end: float
+    thread: tuple[str, str]
+    correlation: Any
+
+
+def read_timeline(trace: Any, call: int | None = None) -> Timeline | None:
+    """One call of a Chrome trace, by default the last, which is the warmest; None when nothing was recorded."""
+    events = list(_events(trace))
+    calls = sorted((event for event in events if event.category == "user_annotation"), key=lambda event: event.start)
+    number = len(calls) - 1 if call is None else max(0, min(call, len(calls) - 1))
+    chosen = _of_call(events, calls, number) if calls else events
+    chosen = [event for event in chosen if event.category != "user_annotation"]
+    if not chosen:
+        return None
+    start = calls[number].start if calls else min(event.start for event in chosen)
+    end = max(event.end for event in [*chosen, *calls[number : number + 1]])
+    lanes = _lanes(chosen, start)
+    device = [lane for lane in lanes if lane.is_device]
+    host = [lane for lane in lanes if not lane.is_device]
+    shown = host[:MOST_LANES] + device[:MOST_LANES]
+    gaps = _gaps(device, end - start)
+    return Timeline(max(number, 0), max(len(calls), 1), start, end - start, shown, gaps, len(lanes) - len(shown))
+
+
+def _events(trace: Any) -> Iterable[_Event]:
+    rows = trace.get("traceEvents") if isinstance(trace, dict) else trace
+    for row in rows if isinstance(rows, list) else []:
+        if not isinstance(row, dict) or row.get("ph") != "X":
+            continue
+        name, category = row.get("name"), row.get("cat")
+        start, duration = (row.get(field) for field in ("ts", "dur"))
+        if not (isinstance(name, str) and isinstance(category, str) and _is_time(start) and _is_time(duration)):
+            continue
+        is_known = category in (*DEVICE_CATEGORIES, *API_CATEGORIES, "cpu_op")
+        if is_known or (category == "user_annotation" and name == CALL):
+            arguments = row.get("args")
+            correlation = arguments.get("correlation") if isinstance(arguments, dict) else None
+            thread = str(row.get("pid")), str(row.get("tid"))
+            yield _Event(name, category, start * 1e3, (start + duration) * 1e3, thread, str(correlation))
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+
+
+def _of_call(events: list[_Event], calls: list[_Event], number: int) -> list[_Event]:
+    """The events of one call. Device work belongs to the call that launched it, however late it runs."""
+    starts = [event.start for event in calls]
+
+    def call_of(event: _Event) -> int | None:
+        index = bisect_right(starts, event.start) - 1
+        return index if index >= 0 and event.start <= calls[index].end else None
+
+    launched_by = {event.correlation: call_of(event) for event in events if event.category in API_CATEGORIES}
+    return [
+        event
+        for event in events
+        if number
+        == (
+            launched_by.get(event.correlation, call_of(event))
+            if event.category in DEVICE_CATEGORIES
+            else call_of(event)
+        )
+    ]
+
+
+def _lanes(events: list[_Event], start: float) -> list[TimelineLane]:
+    """Threads by their first operator, each followed by its CUDA calls; then the streams."""
+    groups: dict[tuple[int, tuple[str, str]], list[_Event]] = defaultdict(list)
+    for event in events:
+        order = 2 if event.category in DEVICE_CATEGORIES else 1 if event.category in API_CATEGORIES else 0
+        groups[order, event.thread].append(event)
+    first = {key: min(event.start for event in group) for key, group in groups.items()}
+    threads = {thread for order, thread in groups if order < 2}
+    first_of_thread = {
+        thread: min(first[key] for key in groups if key[0] < 2 and key[1] == thread) for thread in threads
+    }
+
+    def place(key: tuple[int, tuple[str, str]]) -> tuple[bool, float, int]:
+        order, thread = key
+        return order == 2, first_of_thread[thread] if order < 2 else first[key], order
+
+    lanes = []
+    for key in sorted(groups, key=place):
+        order, thread = key
+        name = ("host thread " + thread[1], "CUDA calls", "stream " + thread[1])[order]
+        lanes.append(TimelineLane(name, order == 2, _nested(groups[key], start)))
+    return lanes
+
+
+def _nested(events: list[_Event], start: float) -> list[TimelineSlice]:
+    """Slices with their depth: how many earlier ones of the lane they lie in."""
+    slices: list[TimelineSlice] = []
+    open_ends: list[float] = []
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        while open_ends and open_ends[-1] <= event.start:
+            open_ends.pop()
+        if len(open_ends) < MOST_DEPTH:
+            kind = {"cpu_op": "operator", "kernel": "kernel"}.get(event.category)
+            kind = kind or ("api" if event.category in API_CATEGORIES else "copy")
+            slices.append(TimelineSlice(event.name, event.start - start, event.end - event.start, kind, len(open_ends)))
+        open_ends.append(event.end)
+    return slices
+
+
+def _gaps(lanes: list[TimelineLane], duration: float) -> list[tuple[float, float]]:
+    """Notable gaps between the first and the last device work of the call, over all streams."""
+    gaps: list[tuple[float, float]] = []
+    end = None
+    for piece in sorted((piece for lane in lanes for piece in lane.slices), key=lambda piece: piece.start):
+        if end is not None and piece.start - end >= NOTABLE_GAP * duration:
+            gaps.append((end, piece.start - end))
+        end = piece.end if end is None else max(end, piece.end)
+    return gaps

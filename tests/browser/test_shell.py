@@ -1,0 +1,172 @@
+"""What all pages share: navigation, search, shortcuts, times in the reader's zone, weight, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.browser.conftest import Visit
+from tests.browser.test_every_page import PAGES, address
+from tests.browser.world import COMMITS, World
+
+pytestmark = pytest.mark.browser
+MOST_BYTES = 150_000
+"""Of a page as it is sent, without charts."""
+_SENT = """[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+    .filter((entry) => !/plotly|[/]perfetto[/]/.test(entry.name)).map((entry) => entry.encodedBodySize)
+    .reduce((sum, size) => sum + size, 0)"""
+
+
+def test_the_bar_stays_where_it_is(visit: Visit) -> None:
+    places = set()
+    for path in ("/", "/regressions", "/commits", "/compare", "/jobs"):
+        page = visit.open(path)
+        boxes = [
+            page.get_by_role("link", name=name, exact=True).first.bounding_box() for name in ("Overview", "Compare")
+        ]
+        places.add(tuple(box["x"] for box in boxes if box))
+    assert len(places) == 1
+
+
+def test_a_menu_opens_by_keyboard_and_closes(visit: Visit) -> None:
+    page = visit.open("/jobs")
+    summary = page.locator(".menu summary", has_text="Runs")
+    summary.focus()
+    page.keyboard.press("Enter")
+    jobs = page.get_by_role("link", name="Jobs", exact=True)
+    expect(jobs).to_have_attribute("aria-current", "page")
+    page.keyboard.press("Escape")
+    expect(jobs).to_be_hidden()
+    expect(summary).to_be_focused()
+    summary.click()
+    page.locator("footer span").first.click()
+    expect(jobs).to_be_hidden()
+
+
+@pytest.mark.parametrize("opener", ["/", "Control+k", "button"])
+def test_the_palette_leads_to_what_it_finds(visit: Visit, world: World, opener: str) -> None:
+    page = visit.open("/commits")
+    if opener == "button":
+        page.get_by_role("button", name="Search").click()
+    else:
+        page.keyboard.press(opener)
+    field = page.get_by_role("combobox", name="Search operators")
+    expect(field).to_be_focused()
+    expect(page.locator(".palette").get_by_role("option").first).to_contain_text("Overview")
+    field.fill("vector_add")
+    expect(page.locator(".palette").get_by_role("option").first).to_contain_text("operator")
+    field.fill(world.shas[5][:9])
+    expect(page.locator(".palette").get_by_role("option")).to_have_count(1)
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"/commits/{world.shas[5]}"))
+
+
+def test_the_arrows_choose_and_escape_closes(visit: Visit) -> None:
+    page = visit.open("/")
+    page.keyboard.press("/")
+    field = page.get_by_role("combobox", name="Search operators")
+    field.fill("kron")
+    options = page.locator(".palette").get_by_role("option")
+    expect(options.first).to_contain_text("operator")
+    expect(options.nth(0)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowDown")
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    expect(field).to_have_attribute("aria-activedescendant", "palette-1")
+    field.fill("nothing like this")
+    expect(page.locator(".palette [role=status]")).not_to_be_empty()
+    page.keyboard.press("Escape")
+    expect(field).to_be_hidden()
+
+
+def test_shortcuts_are_listed_and_lead_to_pages(visit: Visit) -> None:
+    page = visit.open("/")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Shortcuts")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.wait_for_url(re.compile("/jobs"), wait_until="commit")
+
+
+def test_a_key_pressed_in_a_field_is_text(visit: Visit) -> None:
+    page = visit.open("/submissions/new")
+    field = page.locator("#base")
+    field.click()
+    page.keyboard.type("a/b?gj")
+    expect(field).to_have_value("a/b?gj")
+
+
+def test_times_are_in_the_zone_of_the_reader(browser: Browser, server: str) -> None:
+    shown = {}
+    for zone in ("Asia/Tokyo", "America/Los_Angeles"):
+        context = browser.new_context(timezone_id=zone, locale="en-GB")
+        page = context.new_page()
+        page.goto(f"{server}/schedules")
+        shown[zone] = page.locator("time[data-zone=local]").first.inner_text()
+        title = page.locator("time[data-zone=local]").first.get_attribute("title") or ""
+        assert re.search(r"\d\d:\d\d", title)
+        context.close()
+    assert len(set(shown.values())) == 2
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", text) for text in shown.values())
+
+
+def test_the_name_of_a_reader_is_remembered(visit: Visit, world: World) -> None:
+    page = visit.open(f"/regressions/{world.ids['slower']}")
+    page.locator("#author").fill("Third Author")
+    page.locator("#author").evaluate("field => field.form.requestSubmit()")
+    page.wait_for_load_state()
+    visit.open(f"/regressions/{world.ids['broken']}")
+    expect(page.locator("#author")).to_have_value("Third Author")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_light(glance: Visit, world: World, name: str) -> None:
+    page = glance.open(address(world, name))
+    page.wait_for_load_state()
+    assert 0 < page.evaluate(_SENT) <= MOST_BYTES
+    figures = "[...document.querySelectorAll('[data-figure]')].length"
+    scripts = page.locator("script[src*=plotly]").count()
+    assert bool(page.evaluate(figures)) >= bool(scripts), "a page without charts loads no chart library"
+
+
+def test_nothing_leaves_our_host(browser: Browser, server: str, world: World) -> None:
+    """Every page, with all requests to elsewhere blocked and written down."""
+    outside: list[str] = []
+
+    def stop(route: Route) -> None:
+        outside.append(route.request.url)
+        route.abort()
+
+    context = browser.new_context()
+    context.route(lambda url: not url.startswith((server, "data:", "blob:")), stop)
+    page = context.new_page()
+    for name in PAGES:
+        page.goto(server + address(world, name), wait_until="load")
+    context.close()
+    assert outside == []
+
+
+def tab_stops(page: Page) -> list[Any]:
+    """The elements that Tab reaches, by tag and class."""
+    stops = []
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        stop = page.evaluate(
+            "(({ tagName, className }) => [tagName, String(className.baseVal ?? className)])(document.activeElement)"
+        )
+        if stop[0] == "BODY":
+            break
+        stops.append(stop)
+    return stops
+
+
+def test_a_table_that_does_not_scroll_is_no_stop(visit: Visit, world: World) -> None:
+    page = visit.open(f"/jobs/{world.ids['failed_job']}")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert not [stop for stop in tab_stops(page) if "scroll" in stop[1]]
+    page = visit.open(f"/commits/{world.shas[COMMITS - 1]}")
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.locator(".scroll[role=region]").first).to_have_attribute("tabindex", "0")

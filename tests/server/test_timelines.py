@@ -1,0 +1,221 @@
+"""Timelines of traces: what the lanes hold, what hostile traces do to them, and the pages and files made of them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.builders import CASES, Lab
+from tests.server.test_code import problem
+from warpwatch.contract.messages import ProfileReply
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.words import Status
+from warpwatch.server.explanation import trace_files
+from warpwatch.server.explanation.timeline import CALL, read_timeline
+from warpwatch.server.figures.timelines import pair_svg, timeline_svg
+
+MOST_BYTES = 20_000
+
+
+def event(name: str, category: str, start: float, length: float, **more: Any) -> dict[str, Any]:
+    thread = more.pop("tid", 7 if category in ("kernel", "gpu_memcpy") else 1)
+    args = {"correlation": more["correlation"]} if "correlation" in more else {}
+    return {"ph": "X", "name": name, "cat": category, "ts": start, "dur": length, "pid": 1, "tid": thread, "args": args}
+
+
+def two_calls(kernel_us: float = 10.0, origin: float = 5000.0) -> list[dict[str, Any]]:
+    """Two recorded calls of 100 µs: two kernels each, the second of the first call while the second call runs."""
+    events = []
+    for call in (0, 1):
+        start = origin + call * 200
+        events += [
+            event(CALL, "user_annotation", start, 100),
+            event("aten::mm", "cpu_op", start + 1, 40),
+            event("aten::empty", "cpu_op", start + 2, 5),
+            event("cudaLaunchKernel", "cuda_runtime", start + 10, 4, correlation=f"{call}a"),
+            event("cudaLaunchKernel", "cuda_runtime", start + 30, 4, correlation=f"{call}b"),
+            event("gemm", "kernel", start + 20, kernel_us, correlation=f"{call}a"),
+            event("reduce", "kernel", start + (210 if call == 0 else 70), kernel_us, correlation=f"{call}b"),
+        ]
+    return events
+
+
+def store(lab: Lab, events: Any, index: int = 0, variant: str = "v1", **summary: Any) -> int:
+    """Profiles one cell with a trace of these events; the id of its job."""
+    text = json.dumps({"traceEvents": events})
+    path = lab.folder / f"{index}-{variant}-{len(list(lab.folder.iterdir()))}.json.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    reply = ProfileReply(Status.OK, "", str(path), len(text), [], {"cudaLaunchKernel": 2.0}, {"calls": 2} | summary)
+    job = lab.submit("profile", index)
+    lab.finish(job, lab.outcome([Finding(variant, CASES[0], Status.OK, profile=reply)]))
+    return job
+
+
+def test_lanes_depths_and_gaps_of_a_call() -> None:
+    timeline = read_timeline({"traceEvents": two_calls()})
+    assert timeline is not None
+    assert (timeline.call, timeline.calls, timeline.duration) == (1, 2, 100_000)
+    assert [(lane.name, lane.is_device, lane.depth) for lane in timeline.lanes] == [
+        ("host thread 1", False, 2),
+        ("CUDA calls", False, 1),
+        ("stream 7", True, 1),
+    ]
+    assert [(piece.name, piece.start) for piece in timeline.work] == [("gemm", 20_000), ("reduce", 70_000)]
+    assert timeline.gaps == [(30_000, 40_000)]
+
+
+def test_work_belongs_to_the_call_that_launched_it() -> None:
+    timeline = read_timeline({"traceEvents": two_calls()}, 0)
+    assert timeline is not None
+    assert [(piece.name, piece.start) for piece in timeline.work] == [("gemm", 20_000), ("reduce", 210_000)]
+    assert timeline.duration == 220_000, "the call lasts until its last kernel has ended"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        None,
+        [],
+        {"traceEvents": {}},
+        {"traceEvents": [None, 3, "x", {"ph": "X"}, {"ph": "X", "name": 3, "cat": "kernel", "ts": 1, "dur": 1}]},
+        {"traceEvents": [event("a", "kernel", float("nan"), 1), event("a", "kernel", 1, float("inf"))]},
+        {"traceEvents": [event("a", "kernel", -1, 1), event("a", "kernel", 1, -1), event("a", "other", 1, 1)]},
+    ],
+)
+def test_what_is_no_event_is_left_out(trace: Any) -> None:
+    assert read_timeline(trace) is None
+
+
+def test_a_call_number_beyond_the_trace_is_its_last() -> None:
+    timeline = read_timeline({"traceEvents": two_calls()}, 99)
+    assert timeline is not None
+    assert timeline.call == 1
+
+
+def test_a_picture_is_small_well_formed_and_harmless() -> None:
+    name = "<script>alert(1)</script>&\"'" * 40
+    crowd = [event(f"{name}{n % 999}", "kernel", n * 2.5, 1 + n % 3, tid=n % 9) for n in range(8_000)]
+    crowd += [event(f"{name}{n}", "cpu_op", n * 2.5, 30, tid=f"<b>{n % 9}") for n in range(8_000)]
+    timeline = read_timeline({"traceEvents": crowd})
+    assert timeline is not None
+    assert timeline.hidden_lanes == 10
+    picture = timeline_svg(timeline)
+    assert len(picture.encode()) < MOST_BYTES
+    root = ElementTree.fromstring(picture)
+    assert {element.tag for element in root.iter()} <= {"svg", "defs", "pattern", "path", "g", "rect", "title", "text"}
+    assert len(pair_svg(timeline, timeline).encode()) < 2.5 * MOST_BYTES
+
+
+def test_a_pair_is_joined_at_matched_kernels() -> None:
+    a, b = (read_timeline({"traceEvents": two_calls(length)}) for length in (10.0, 20.0))
+    assert a is not None
+    assert b is not None
+    root = ElementTree.fromstring(pair_svg(a, b))
+    (joined,) = [path for path in root.iter("path") if path.get("class") == "joined"]
+    assert joined.get("d", "").count("M") == 2
+    widths = {
+        float(rectangle.get("width", "0"))
+        for group in root.iter("g")
+        if group.get("class") == "k0"
+        for rectangle in group.iter("rect")
+    }
+    assert max(widths) == pytest.approx(2 * min(widths), rel=0.02), "both have one scale"
+
+
+def test_a_page_shows_its_trace_at_once(client: TestClient, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(lab, two_calls())
+    page = client.get("/traces/1").text
+    assert "<iframe" not in page, "the viewer is loaded on demand"
+    assert 'class="timeline"' in page
+    assert "call 2 of 2" in page
+    assert "call 1 of 2" in client.get("/traces/1", params={"call": 1}).text
+    monkeypatch.setattr(trace_files, "MOST_BYTES", 100)
+    assert 'class="timeline"' not in client.get("/traces/1").text
+    problem(client.get("/api/v1/traces/compare.json.gz", params={"a": 1, "b": 1}), 413)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"traceEvents": 3}', "[" * 100_000])
+def test_a_file_that_is_no_trace_has_a_page(client: TestClient, lab: Lab, text: str) -> None:
+    path = lab.folder / "odd.json.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    reply = ProfileReply(Status.OK, "", str(path), 1, [], {})
+    lab.finish(lab.submit("profile", 0), lab.outcome([Finding("v1", CASES[0], Status.OK, profile=reply)]))
+    answer = client.get("/traces/1")
+    assert answer.status_code == 200
+    assert 'class="timeline"' not in answer.text
+
+
+def test_a_merged_trace_has_both_calls_at_one_time(client: TestClient, lab: Lab) -> None:
+    store(lab, two_calls(origin=5_000))
+    store(lab, two_calls(origin=90_000), index=1)
+    page = client.get("/traces/compare", params={"a": 1, "b": 2}).text
+    assert 'class="joined"' in page
+    answer = client.get("/api/v1/traces/compare.json.gz", params={"a": 1, "b": 2})
+    events = json.loads(gzip.decompress(answer.content))["traceEvents"]
+    calls = [one for one in events if one["name"] == CALL]
+    sides: dict[int, list[float]] = {}
+    for one in calls:
+        sides.setdefault(one["pid"], []).append(one["ts"])
+    assert list(sides.values()) == [[-200.0, 0.0], [-200.0, 0.0]]
+    names = [one["args"]["name"] for one in events if one["name"] == "process_name"]
+    assert [name[:1] for name in names] == ["A", "B"]
+    problem(client.get("/api/v1/traces/compare.json.gz", params={"a": 1, "b": 9}), 404)
+
+
+def test_traces_are_listed_filtered_and_paged(client: TestClient, lab: Lab) -> None:
+    for index, variant in ((0, "v1"), (0, "v2"), (1, "v1")):
+        store(lab, two_calls(), index, variant, launch={"device_ns": 20_000.0}, gaps={"share": 0.4})
+
+    def ids(**filters: Any) -> list[int]:
+        answer = client.get("/api/v1/traces", params={"repository": "kernels", **filters})
+        assert answer.status_code == 200, answer.text
+        return [row["id"] for row in answer.json()["items"]]
+
+    assert ids() == [3, 2, 1]
+    assert ids(variant="v1") == [3, 1]
+    assert ids(commit=lab.shas[0][:8]) == [2, 1]
+    assert ids(submission=2, operator="square", device="test-cpu") == [2]
+    assert ids(operator="cube") == []
+    first = client.get("/api/v1/traces", params={"limit": 2}).json()
+    assert ids(limit=2, before=first["next_before"]) == [1]
+    assert first["items"][0]["idle_share"] == 0.4
+    assert len(list(csv.DictReader(io.StringIO(client.get("/api/v1/traces.csv?variant=v1").text)))) == 2
+    page = client.get("/traces", params={"variant": "v2"}).text
+    assert re.findall(r'href="/traces/(\d+)\?', page) == ["2"]
+    assert client.get("/traces", params={"commit": "no sha"}).status_code == 200
+    problem(client.get("/api/v1/traces", params={"commit": "no sha"}), 422)
+
+
+def test_the_survey_covers_every_trace_of_an_operator(client: TestClient, lab: Lab) -> None:
+    launched = {"operator": "aten::mm", "shapes": [], "kernel": "gemm", "launches": 4, "total_ns": 8e3}
+    more = {"grid": [8, 1, 1], "block": [128, 1, 1], "registers": 76, "shared_bytes": 0}
+    for variant in ("v1", "v2"):
+        store(lab, two_calls(), 0, variant, survey=[launched | more])
+    answer = client.get("/api/v1/traces/survey.csv", params={"operator": "square", "commit": lab.shas[0]})
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [(row["variant"], row["kernel"], row["registers"]) for row in rows] == [
+        ("v2", "gemm", "76"),
+        ("v1", "gemm", "76"),
+    ]
+
+
+def test_the_traces_of_a_submission_come_as_zip(client: TestClient, lab: Lab, tmp_path: Path) -> None:
+    store(lab, two_calls())
+    answer = client.get("/api/v1/submissions/1/traces.zip")
+    assert answer.headers["content-type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as file:
+        assert file.testzip() is None
+        (name,) = file.namelist()
+        assert name.startswith("square-v1-n=1024_f32_fwd-")
+        assert file.read(name) == client.get("/api/v1/traces/1/download.json.gz").content
+    problem(client.get("/api/v1/submissions/9/traces.zip"), 404)
