@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.builds import BuildView, read_builds
 from warpwatch.db.reads.code import CommitRow, UnchangedRow, find_commit, list_unchanged
+from warpwatch.db.reads.lines import ALL_COMMITS, read_line_of, share_line
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
+from warpwatch.db.reads.regressions import COLUMNS, COMMITS_BETWEEN, RANK, SEVERITY, TABLES, RegressionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,23 @@ class CommitCell:
     """A command that checks it again in a checkout, or times it where that is what went wrong, without a server."""
 
 
+class CommitRole(StrEnum):
+    """What a commit has to do with a change. cause: it is the one. candidate: one of several that may be. fix: it ended
+    the change."""
+
+    CAUSE = "cause"
+    CANDIDATE = "candidate"
+    FIX = "fix"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitChange:
+    """A suspected or confirmed change that a commit has to do with."""
+
+    role: CommitRole
+    regression: RegressionRow
+
+
 @dataclass(frozen=True, slots=True)
 class CommitDetail:
     commit: CommitRow
@@ -44,6 +64,7 @@ class CommitDetail:
     cells: list[CommitCell]
     builds: list[BuildView]
     unchanged: list[UnchangedRow]
+    changes: list[CommitChange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +87,9 @@ class ComparedRow:
     left_trace_id: int | None = None
     right_trace_id: int | None = None
 
+
+MAX_CHANGES = 50
+"""Changes of one commit that are listed, worst first."""
 
 _CELLS = f"""
 WITH newest AS (
@@ -110,6 +134,19 @@ ORDER BY operators.name, cells.case_id, cells.variant_id, device.key
 """
 
 
+_CHANGES = f"""
+SELECT {COLUMNS},
+       CASE WHEN regressions.fixed_by_commit_id = :commit_id THEN '{CommitRole.FIX}'
+            WHEN head.id = :commit_id AND {COMMITS_BETWEEN} = 0 THEN '{CommitRole.CAUSE}'
+            ELSE '{CommitRole.CANDIDATE}' END AS role
+FROM {TABLES} JOIN commits AS this ON this.id = :commit_id
+WHERE operators.repository_id = this.repository_id AND verdict IN ('confirmed', 'suspected') AND state <> 'invalid'
+  AND (regressions.fixed_by_commit_id = :commit_id
+       OR (base.ordinal < this.ordinal AND this.ordinal <= head.ordinal AND {share_line("this.id", "head.id")}))
+ORDER BY verdict = 'suspected', {RANK} DESC, {SEVERITY} DESC, regressions.id LIMIT {MAX_CHANGES}
+"""
+
+
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
     """Every variant and case tried at a commit, given by its id or a unique prefix of it; None when it is unknown."""
     commit = find_commit(session, repository_id, sha)
@@ -123,8 +160,14 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
         command = one_cell.to_command(kind, commit.sha, fields["operator"], device_kind)
         return CommitCell(replay=shlex.join(command), **fields)
 
-    cells = fetch(session, cell, _CELLS, commit_id=commit.id)
-    return CommitDetail(commit, repository, cells, read_builds(session, commit), list_unchanged(session, commit.id))
+    def change(role: str, **columns: Any) -> CommitChange:
+        return CommitChange(CommitRole(role), RegressionRow(**columns))
+
+    line = read_line_of(session, commit.id) or ALL_COMMITS
+    cells = fetch(session, cell, _CELLS, commit_id=commit.id, **line.parameters)
+    changes = fetch(session, change, _CHANGES, commit_id=commit.id)
+    unchanged = list_unchanged(session, commit.id)
+    return CommitDetail(commit, repository, cells, read_builds(session, commit), unchanged, changes)
 
 
 class _Side(NamedTuple):

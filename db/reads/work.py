@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.code import find_operator_ids
+from warpwatch.db.reads.decisions import JobDecision, read_decision
 from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page
 
 
@@ -128,6 +129,9 @@ class JobDetail:
     runs: list[RunRow]
     results: list[ResultView]
     replay: str
+    device_kind: str
+    decision: JobDecision
+    """What it compared, and the regression it decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +265,8 @@ ORDER BY results.case_id, results.variant_id, results.id
 """
 
 _JOB_FACTS = """
-SELECT repositories.name AS repository, spec FROM jobs JOIN operators ON operators.id = jobs.operator_id
+SELECT repositories.name AS repository, spec, devices.kind AS device_kind
+FROM jobs JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id
 JOIN repositories ON repositories.id = operators.repository_id WHERE jobs.id = :job_id
 """
 
@@ -271,7 +276,7 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
     job = fetch_one(session, JobRow, _JOBS + "WHERE jobs.id = :job_id", job_id=job_id)
     if job is None:
         return None
-    repository, stored = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
+    repository, stored, kind = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
     spec = JobSpec.from_stored(stored)
 
     def view(measured: list[dict[str, Any]], device_kind: str, **fields: Any) -> ResultView:
@@ -289,6 +294,8 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
         runs=fetch(session, RunRow, _RUNS, job_id=job_id),
         results=fetch(session, view, _RESULTS, job_id=job_id),
         replay=shlex.join(command),
+        device_kind=kind,
+        decision=read_decision(session, job_id),
     )
 
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends
 
 from warpwatch.server.api.alarms import router as alarms
 from warpwatch.server.api.badges import router as badges
+from warpwatch.server.api.branches import router as branches
 from warpwatch.server.api.code import router as code
 from warpwatch.server.api.devices import router as devices
 from warpwatch.server.api.hooks import router as hooks
@@ -24,6 +25,7 @@ from warpwatch.server.http.parameters import PREFIX, refuse_unknown_parameters
 router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
 for part in (
     code,
+    branches,
     devices,
     submissions,
     jobs,

@@ -17,6 +17,7 @@ from warpwatch.db.reads.work import find_submission
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.git import CommitInfo, mirror_path
+from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, read_commits, write_down
 from warpwatch.server.history.sources import Earlier, Sources
 from warpwatch.server.http.problems import FieldError, Problem
@@ -68,7 +69,8 @@ def submit(
         new_id = _create(session, plan, request, origin, idempotency_key)
         if plan.is_held(request):
             tell_pending(session, settings.server_url, repository, new_id, plan.history.commits[0].sha)
-        return new_id
+    follow_branches(database, settings, repository.id)
+    return new_id
 
 
 def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> int | None:

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from warpwatch.server.pages import (
     alarms,
+    branches,
     commits,
     compare,
     devices,
@@ -29,6 +30,7 @@ for module in (
     operators,
     history,
     commits,
+    branches,
     compare,
     regressions,
     alarms,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import log
+from statistics import median
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -11,8 +14,9 @@ from fastapi.responses import RedirectResponse
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.reads.code import list_operators
+from warpwatch.db.reads.decisions import ComparedSeries
 from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
-from warpwatch.db.reads.work import JobFilter, list_jobs, read_job, read_log
+from warpwatch.db.reads.work import JobDetail, JobFilter, list_jobs, read_job, read_log
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
 from warpwatch.server.figures.formats import kind_name
@@ -20,6 +24,7 @@ from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, query
+from warpwatch.server.verdicts.held import PairVerdict, classify_pairs
 
 router = APIRouter()
 LOG_PIECES = 5000
@@ -73,6 +78,7 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         detail=detail,
         spec=JobSpec.from_stored(detail.spec),
         break_even=break_even(detail.results),
+        compared=compared_rows(detail),
         job=detail.job,
         unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
         shown=shown,
@@ -80,6 +86,31 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         last_log_id=log[-1].id if log else 0,
         is_live=is_newest and detail.job.state in ("queued", "running"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLine:
+    """One series of an A/B job: the median round of both sides, and the verdict on the rounds."""
+
+    row: ComparedSeries
+    verdict: PairVerdict
+    base_ns: float | None
+    head_ns: float | None
+
+
+def compared_rows(detail: JobDetail) -> list[ComparedLine]:
+    """What an A/B job compared, the largest change first."""
+    among = sum(row.status == "ok" for row in detail.decision.compared)
+    lines = [
+        ComparedLine(
+            row,
+            classify_pairs(row.base_ns, row.head_ns, detail.device_kind, among),
+            median(row.base_ns) if row.base_ns else None,
+            median(row.head_ns) if row.head_ns else None,
+        )
+        for row in detail.decision.compared
+    ]
+    return sorted(lines, key=lambda line: -abs(log(line.verdict.ratio)) if line.verdict.ratio else 0.0)
 
 
 def unserved_devices(devices: Iterable[DeviceRow]) -> dict[str, str]:

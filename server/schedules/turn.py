@@ -31,6 +31,7 @@ from warpwatch.db.reads.schedules import (
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.schedules import end_turn, lock_turn
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
+from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, with_operators, write_down
 from warpwatch.server.history.sources import Earlier, SourceCache
 from warpwatch.server.http.problems import FieldError
@@ -127,6 +128,8 @@ def run_schedule(
         if plan is not None:
             message = _carry_out(session, plan)
         end_turn(session, schedule.id, now, next_at, message)
+    if plan is not None:
+        follow_branches(database, settings, plan.start.repository.id)
     return True
 
 
