@@ -19,7 +19,7 @@ from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.git import CommitInfo, mirror_path
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, read_commits, write_down
-from warpwatch.server.history.sources import Earlier, Sources
+from warpwatch.server.history.sources import Earlier, Sources, line_before
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
@@ -41,6 +41,8 @@ class SubmissionPlan:
     choice: OperatorSelection
     devices: list[DeviceRow]
     mirror: Path
+    line: list[str]
+    """Earlier commits whose results may count, where unchanged operators are skipped."""
 
     def is_held(self, request: SubmissionRequest) -> bool:
         """Whether the commit is compared with a baseline where sources differ, and its commit status is reported."""
@@ -59,13 +61,15 @@ def submit(
     # git may have to fetch for minutes, so no transaction is open meanwhile.
     history, base, errors = read_commits(settings, repository, request.commits, _base_of(request), request.branch)
     errors = errors + _sanitizer_errors(request) + _own_base_errors(history, base, request)
+    mirror = mirror_path(repository.url, settings.home)
+    line = line_before(mirror, history.commits[0].sha) if request.skip_unchanged and history.commits else []
     with database.session() as session:
         choice, wrong = select_operators(session, repository.id, history, request)
         devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=origin == "webhook")
         errors = errors + wrong + missing
         if errors:
             raise Problem(422, REFUSED, errors)
-        plan = SubmissionPlan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
+        plan = SubmissionPlan(repository, history, base, choice, devices, mirror, line)
         new_id = _create(session, plan, request, origin, idempotency_key)
         if plan.is_held(request):
             tell_pending(session, settings.server_url, repository, new_id, plan.history.commits[0].sha)
@@ -137,7 +141,7 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
     infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
     commits = write_down(session, plan.repository.id, infos)
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
-    earlier = Earlier(session, plan.mirror, plan.history.commits[0]) if request.skip_unchanged else None
+    earlier = Earlier(session, plan.mirror, plan.history.commits[0], plan.line) if request.skip_unchanged else None
     jobs = []
     for info, operator, kind, device in _wanted(plan, request):
         spec = job_spec(plan.choice, request, kind, operator, device)
