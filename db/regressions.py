@@ -12,10 +12,11 @@ from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Cause, ChangeDirection, JobState, Verdict
+from warpwatch.contract.words import Cause, ChangeDirection, JobState, Triage, Verdict
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, RegressionRecord, RegressionSeriesRecord
+from warpwatch.db.triage import SERVICE, set_triage
 
 _ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 
@@ -219,18 +220,47 @@ def copy_members(s: Session, source_id: int, target_id: int) -> None:
     add_members(s, rows)
 
 
-def _same(
-    s: Session, regression: RegressionRecord, base_commit_id: int, head_commit_id: int, direction: str
+def close_as(s: Session, regression_id: int, state: Triage, commit_id: int, note: str) -> bool:
+    """Closes an open change by the commit that ended it; False where somebody has closed it meanwhile."""
+    regression = _get(s, regression_id)
+    if regression.verdict != Verdict.CONFIRMED or regression.state not in (Triage.NEW, Triage.ACKNOWLEDGED):
+        return False
+    regression.fixed_by_commit_id = commit_id
+    set_triage(s, regression_id, state, SERVICE, note)
+    return True
+
+
+def link_merged(s: Session, regression_id: int, other_id: int) -> bool:
+    """Remembers which change of the watched branch one became when its branch was merged; False where it is known."""
+    regression = _get(s, regression_id)
+    if regression.merged_as_id is not None or regression_id == other_id:
+        return False
+    regression.merged_as_id = other_id
+    s.flush()
+    announce(s, "regression")
+    return True
+
+
+def find_same(
+    s: Session, operator_id: int, device_id: int, base_commit_id: int, head_commit_id: int, direction: str
 ) -> int | None:
-    """The id of another regression of the operator on the device, with this range and direction."""
+    """The id of the regression with this range and direction."""
     same_key = select(RegressionRecord.id).filter_by(
-        operator_id=regression.operator_id,
-        device_id=regression.device_id,
+        operator_id=operator_id,
+        device_id=device_id,
         base_commit_id=base_commit_id,
         head_commit_id=head_commit_id,
         direction=direction,
     )
-    return s.scalars(same_key.where(RegressionRecord.id != regression.id)).one_or_none()
+    return s.scalars(same_key).one_or_none()
+
+
+def _same(
+    s: Session, regression: RegressionRecord, base_commit_id: int, head_commit_id: int, direction: str
+) -> int | None:
+    """The id of another regression of the operator on the device, with this range and direction."""
+    found = find_same(s, regression.operator_id, regression.device_id, base_commit_id, head_commit_id, direction)
+    return found if found != regression.id else None
 
 
 def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:

@@ -303,6 +303,35 @@ def _rows(output: str, width: int) -> list[tuple[str, ...]]:
     return [tuple(fields[start : start + width]) for start in range(0, len(fields), width)]
 
 
+def first_parents(mirror: Path, sha: str) -> list[str]:
+    """`sha` (a full id) and its ancestors along first parents, newest first."""
+    return git("rev-list", "--first-parent", sha, cwd=mirror).split()
+
+
+def first_parents_outside(mirror: Path, heads: Sequence[str], trunk: str) -> dict[str, str | None]:
+    """The first parent of every commit that is reachable from `heads` and not from `trunk` (full ids), by one call."""
+    lines = git("rev-list", "--parents", "--stdin", cwd=mirror, text="\n".join([*heads, f"^{trunk}"])).splitlines()
+    return {sha: next(iter(parents), None) for sha, *parents in (line.split() for line in lines)}
+
+
+def merged_at(mirror: Path, sha: str, trunk: str) -> str | None:
+    """The oldest commit on the first-parent line of `trunk` that descends from `sha` (full ids); None without one."""
+    descendants_of = descendants(mirror, sha, trunk)
+    line = git("rev-list", "--first-parent", f"{sha}..{trunk}", cwd=mirror).split()
+    return next((item for item in reversed(line) if item in descendants_of), None)
+
+
+def list_refs(mirror: Path, *patterns: str) -> dict[str, str]:
+    """Full names of the refs below `patterns`, such as refs/heads, with the id of the commit that each names."""
+    fields = "%(refname)%00%(objecttype)%00%(objectname)%00%(*objecttype)%00%(*objectname)"
+    lines = git("for-each-ref", f"--format={fields}", *patterns, cwd=mirror).splitlines()
+    refs = {}
+    for name, kind, sha, target_kind, target in (line.split("\0") for line in lines):
+        if "commit" in (kind, target_kind):
+            refs[name] = sha if kind == "commit" else target
+    return refs
+
+
 def describe(mirror: Path, sha: str) -> CommitInfo:
     """The commit `sha` (a full id)."""
     return describe_many(mirror, [sha])[0]
@@ -329,11 +358,6 @@ def _instant(seconds: str) -> datetime:
     return datetime.fromtimestamp(min(max(known, 0), _LATEST), UTC)
 
 
-def is_ancestor(mirror: Path, older: str, newer: str) -> bool:
-    """Whether commit `older` (a full id) is `newer` itself or one of its ancestors."""
-    return git("merge-base", "--all", older, newer, cwd=mirror).split() == [older]
-
-
 def merge_base(mirror: Path, sha: str, other: str) -> str:
     """The newest common ancestor of two commits (full ids); UnknownRefError when they share no history."""
     try:
@@ -342,10 +366,10 @@ def merge_base(mirror: Path, sha: str, other: str) -> str:
         raise UnknownRefError(f"{sha[:9]} and {other[:9]} have no commit in common") from None
 
 
-def ancestors(mirror: Path, sha: str, oldest: str) -> set[str]:
-    """`sha` and its ancestors without those of `oldest` (full ids); includes `oldest` when it is an ancestor."""
-    shas = set(git("rev-list", sha, f"^{oldest}", cwd=mirror).split()) | {sha}
-    return shas | {oldest} if is_ancestor(mirror, oldest, sha) else shas
+def first_parents_since(mirror: Path, sha: str, oldest: str) -> set[str]:
+    """`sha` and its first parents that are no ancestors of `oldest` (full ids); with `oldest`, if it is one of them."""
+    shas = git("rev-list", "--ignore-missing", "--first-parent", "--boundary", sha, f"^{oldest}", cwd=mirror).split()
+    return {item for item in shas if not item.startswith("-")} | ({oldest} & {sha, *(item[1:] for item in shas)})
 
 
 def descendants(mirror: Path, sha: str, newest: str) -> set[str]:

@@ -5,6 +5,8 @@ Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 
 from warpwatch.db.models.base import Base
 from warpwatch.db.models.code import (
+    BranchCommitRecord,
+    BranchRecord,
     CaseRecord,
     CommitRecord,
     DeviceRecord,
@@ -44,6 +46,8 @@ from warpwatch.db.models.work import (
 
 __all__ = [
     "Base",
+    "BranchCommitRecord",
+    "BranchRecord",
     "BuildRecord",
     "BundleRecord",
     "CallbackRecord",

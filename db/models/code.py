@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpwatch.db.models.base import Base, created
+from warpwatch.contract.words import BranchKind
+from warpwatch.db.models.base import Base, created, one_of
 
 
 class RepositoryRecord(Base):
@@ -28,6 +29,8 @@ class RepositoryRecord(Base):
     """Whether its history was measured elsewhere and shipped with Warpwatch."""
     deleted_at: Mapped[datetime | None]
     """When somebody deleted it; its rows go one batch after the other, its own last."""
+    branches_key: Mapped[str | None]
+    """Digest of the refs and commits that `branches` was last read from; None before the first time."""
     created_at: Mapped[datetime] = created()
 
 
@@ -56,6 +59,44 @@ class CommitRecord(Base):
     """contract.catalogue.Catalogue as JSON, once a worker has read it."""
     counts: Mapped[dict[str, Any] | None]
     """Its results as `points`, `wrong` and `broken`, once the server counted them; see db.tallies."""
+    tags: Mapped[list[Any]] = mapped_column(server_default="[]")
+    """Names of the tags that point at it."""
+
+
+class BranchRecord(Base):
+    """A branch or change request with a stored commit of its own, as the mirror last had it; see db.reads.lines."""
+
+    __tablename__ = "branches"
+    __table_args__ = (
+        one_of("kind", BranchKind),
+        UniqueConstraint("repository_id", "name"),
+        Index("ix_branches_watched", "repository_id", unique=True, postgresql_where="is_watched"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    kind: Mapped[str]
+    is_watched: Mapped[bool] = mapped_column(server_default="false")
+    head_sha: Mapped[str]
+    fork_at: Mapped[int | None]
+    """Place of the newest commit that it shares with the watched branch along first parents; None for that branch
+    itself, and where they share none."""
+    fork_sha: Mapped[str | None]
+    merge_base_sha: Mapped[str | None]
+    """What the branch is compared with: its newest common ancestor with the watched branch."""
+    merged_sha: Mapped[str | None]
+    """The commit of the watched branch that merged it; None while it is not merged."""
+
+
+class BranchCommitRecord(Base):
+    """A stored commit of a branch: of the watched one along first parents, of others since they left that one."""
+
+    __tablename__ = "branch_commits"
+    __table_args__ = (Index(None, "branch_id", "place"),)
+    commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"), primary_key=True)
+    branch_id: Mapped[int] = mapped_column(ForeignKey("branches.id", ondelete="CASCADE"), primary_key=True)
+    place: Mapped[int]
+    """Number of its ancestors along first parents, itself included."""
 
 
 class OperatorRecord(Base):

@@ -88,6 +88,10 @@ class RegressionRecord(Base):
     """When nothing was left to be measured for it: decided, and its range as narrow as it gets."""
     triaged_at: Mapped[datetime | None]
     """When a person first said something of it."""
+    fixed_by_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"), index=True)
+    """The commit that ended it by the evidence: at which it passes again, or which a trial found faster again."""
+    merged_as_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id", ondelete="SET NULL"), index=True)
+    """The suspicion on the watched branch that it became when its branch was merged."""
 
 
 class TrialRecord(Base):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.regressions import IS_OPEN, ON_LINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +20,8 @@ class BadgeCounts:
     slower: int
 
 
-_STANDING = """
-WITH line AS (
-    SELECT id FROM commits
-    WHERE repository_id = :repository_id AND (CAST(:shas AS text[]) IS NULL OR sha = ANY(CAST(:shas AS text[])))
-), wanted AS (
+_STANDING = f"""
+WITH wanted AS (
     SELECT id FROM operators WHERE repository_id = :repository_id AND (CAST(:operator AS text) IS NULL
          OR name = :operator)
 ), latest AS (
@@ -30,8 +29,8 @@ WITH line AS (
     FROM wanted CROSS JOIN devices
     CROSS JOIN LATERAL (
         SELECT commit_id FROM results
-        WHERE operator_id = wanted.id AND device_id = devices.id AND kind = 'check' AND commit_id IN (SELECT id
-             FROM line)
+        WHERE operator_id = wanted.id AND device_id = devices.id AND kind = 'check'
+          AND {on_line("results.commit_id")}
         ORDER BY ordinal DESC, id DESC LIMIT 1
     ) AS newest
 ), checked AS (
@@ -43,14 +42,16 @@ WITH line AS (
 SELECT count(*) FILTER (WHERE status = 'ok') AS right, count(*) FILTER (WHERE status = 'wrong') AS wrong,
        count(*) FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS failed,
        (SELECT count(*) FROM regressions
-        WHERE operator_id IN (SELECT id FROM wanted) AND head_commit_id IN (SELECT id FROM line)
-          AND verdict = 'confirmed' AND direction = 'slower' AND state IN ('new', 'acknowledged')) AS slower
+        JOIN commits AS base ON base.id = regressions.base_commit_id
+        JOIN commits AS head ON head.id = regressions.head_commit_id
+        WHERE operator_id IN (SELECT id FROM wanted) AND {IS_OPEN} AND direction = 'slower' AND {ON_LINE}) AS slower
 FROM checked
 """
 
 
 def read_badge_counts(
-    session: Session, repository_id: int, shas: list[str] | None, operator: str | None = None
+    session: Session, repository_id: int, line: HistoryLine, operator: str | None = None
 ) -> BadgeCounts:
-    """How the commits with these ids stand, or all of the repository; of one operator where it is named."""
-    return fetch(session, BadgeCounts, _STANDING, repository_id=repository_id, shas=shas, operator=operator)[0]
+    """How a line of history stands; of one operator where it is named."""
+    parameters = {"repository_id": repository_id, "operator": operator, **line.parameters}
+    return fetch(session, BadgeCounts, _STANDING, **parameters)[0]

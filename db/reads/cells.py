@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from warpwatch.db.reads.lines import line_of, on_line
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
 
 NEAR = 300
@@ -36,15 +37,18 @@ class CellAround:
     head_status: str | None
 
 
+_LINE = ("asked.line_id", "asked.trunk_id", "asked.fork_at")
+
 # Every LATERAL is one probe of an index. Times are looked at unless something broke, statuses of checks only then.
 _CELLS = f"""
 WITH asked AS MATERIALIZED (
     SELECT regressions.id, regressions.operator_id, regressions.device_id,
          regressions.direction = 'broken' AS is_broken,
-           base.ordinal AS base_at, head.ordinal AS head_at
+           base.ordinal AS base_at, head.ordinal AS head_at, line.line_id, line.trunk_id, line.fork_at
     FROM regressions
     JOIN commits AS base ON base.id = regressions.base_commit_id JOIN commits AS head
          ON head.id = regressions.head_commit_id
+    LEFT JOIN LATERAL {line_of("head.id")} AS line ON true
     WHERE regressions.id = ANY(:ids)
 )
 SELECT asked.id AS regression_id, operators.name AS operator, variants.name AS variant, device.key AS device,
@@ -64,13 +68,14 @@ LEFT JOIN regression_series AS member ON member.regression_id = asked.id AND mem
 LEFT JOIN LATERAL (
     SELECT median_ns, environment_id FROM points
     WHERE NOT asked.is_broken AND points.series_id = series.id AND points.ordinal BETWEEN asked.base_at - {NEAR}
-         AND asked.base_at
+         AND asked.base_at AND {on_line("points.commit_id", *_LINE)}
     ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
 ) AS before ON true
 LEFT JOIN LATERAL (
     SELECT median_ns FROM points
     WHERE points.series_id = series.id AND points.environment_id = before.environment_id
       AND points.ordinal BETWEEN asked.head_at AND asked.head_at + {NEAR}
+      AND {on_line("points.commit_id", *_LINE)}
     ORDER BY points.ordinal, points.id DESC LIMIT 1
 ) AS behind ON true
 LEFT JOIN LATERAL (
@@ -78,6 +83,7 @@ LEFT JOIN LATERAL (
     WHERE asked.is_broken AND results.variant_id = variants.id AND results.case_id = cases.id
          AND results.device_id = asked.device_id
       AND results.kind = 'check' AND results.ordinal BETWEEN asked.base_at - {NEAR} AND asked.base_at
+      AND {on_line("results.commit_id", *_LINE)}
     ORDER BY results.ordinal DESC, results.id DESC LIMIT 1
 ) AS good ON true
 LEFT JOIN LATERAL (
@@ -85,6 +91,7 @@ LEFT JOIN LATERAL (
     WHERE asked.is_broken AND results.variant_id = variants.id AND results.case_id = cases.id
          AND results.device_id = asked.device_id
       AND results.kind = 'check' AND results.ordinal BETWEEN asked.head_at AND asked.head_at + {NEAR}
+      AND {on_line("results.commit_id", *_LINE)}
     ORDER BY results.ordinal, results.id DESC LIMIT 1
 ) AS bad ON true
 WHERE member.verdict IS NOT NULL OR behind.median_ns IS NOT NULL OR (good.status IS NOT NULL AND bad.status IS NOT NULL)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of
 from warpwatch.db.reads.query import IS_UNCHANGED, Page, Session, fetch, fetch_one, fetch_page, fetch_scalar
 
 
@@ -35,6 +36,8 @@ class CommitRow:
 
     wrong, broken: variants on a case and device that were wrong, or ended in another status than ok, wrong, unsupported
     or skipped. unchanged: operators that were not measured, because their sources are those of a commit that was.
+    place: number of its ancestors along first parents, itself included; None where no branch holds it. branches: those
+    that it is a commit of, the watched one first; a branch has the commits since it left that one.
     """
 
     id: int
@@ -48,6 +51,9 @@ class CommitRow:
     wrong: int = 0
     broken: int = 0
     unchanged: int = 0
+    place: int | None = None
+    tags: list[str] = field(default_factory=list)
+    branches: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,12 @@ SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = reposi
 FROM repositories WHERE deleted_at IS NULL
 """
 
-_COMMIT_COLUMNS = """
+_COMMIT_COLUMNS = f"""
 commits.id, sha, parent_sha, ordinal, author, authored_at, subject,
-coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) AS broken, left_out.unchanged
+coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) AS broken, left_out.unchanged, tags,
+{place_of("commits.id")} AS place,
+ARRAY(SELECT branches.name FROM branch_commits JOIN branches ON branches.id = branch_commits.branch_id
+      WHERE branch_commits.commit_id = commits.id ORDER BY is_watched DESC, branches.id) AS branches
 """
 
 # What was found at the commit all the same, asked for in another way, is no longer left out.
@@ -141,8 +150,17 @@ def read_webhook_secret(session: Session, name: str) -> str | None:
     return found
 
 
-def list_commits(session: Session, repository_id: int, before: int | None = None, limit: int = 50) -> Page[CommitRow]:
-    """Commits in the order of history, newest first; `before` is the id of the last commit of the page before."""
+def list_commits(
+    session: Session,
+    repository_id: int,
+    before: int | None = None,
+    limit: int = 50,
+    line: HistoryLine = ALL_COMMITS,
+) -> Page[CommitRow]:
+    """Commits in the order of history, newest first; `before` is the id of the last commit of the page before.
+
+    line: of one branch; by default of all branches. What was rebased away is on none of them.
+    """
     # The counts are taken after the page is cut, so that a long history costs no more than a short one.
     sql = f"""
     SELECT {_COMMIT_COLUMNS}
@@ -150,12 +168,15 @@ def list_commits(session: Session, repository_id: int, before: int | None = None
         SELECT * FROM commits
         WHERE repository_id = :repository_id AND (CAST(:before AS bigint) IS NULL
               OR (ordinal, id) < (SELECT ordinal, id FROM commits AS last WHERE last.id = :before))
+          AND {on_line("commits.id")}
+          AND (EXISTS (SELECT FROM branch_commits WHERE branch_commits.commit_id = commits.id)
+               OR NOT EXISTS (SELECT FROM branches WHERE branches.repository_id = :repository_id))
         ORDER BY ordinal DESC, id DESC LIMIT :limit
     ) AS commits
     {_COMMIT_COUNTS}
     ORDER BY ordinal DESC, commits.id DESC
     """
-    return fetch_page(session, CommitRow, sql, limit, repository_id=repository_id, before=before)
+    return fetch_page(session, CommitRow, sql, limit, repository_id=repository_id, before=before, **line.parameters)
 
 
 def find_commit(session: Session, repository_id: int, sha: str) -> CommitRow | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ from sqlalchemy import text
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.builds import BuildView, read_builds
 from warpwatch.db.reads.code import CommitRow, UnchangedRow, find_commit, list_unchanged
+from warpwatch.db.reads.lines import share_line
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
+from warpwatch.db.reads.regressions import COLUMNS, COMMITS_BETWEEN, RANK, SEVERITY, TABLES, RegressionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,23 @@ class CommitCell:
     """A command that checks it again in a checkout, or times it where that is what went wrong, without a server."""
 
 
+class CommitRole(StrEnum):
+    """What a commit has to do with a change. cause: it is the one. candidate: one of several that may be. fix: it ended
+    the change."""
+
+    CAUSE = "cause"
+    CANDIDATE = "candidate"
+    FIX = "fix"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitChange:
+    """A suspected or confirmed change that a commit has to do with."""
+
+    role: CommitRole
+    regression: RegressionRow
+
+
 @dataclass(frozen=True, slots=True)
 class CommitDetail:
     commit: CommitRow
@@ -47,6 +67,7 @@ class CommitDetail:
     cells: list[CommitCell]
     builds: list[BuildView]
     unchanged: list[UnchangedRow]
+    changes: list[CommitChange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +94,8 @@ class ComparedRow:
 _VARIANT, _CASE = "\1", "\2"
 """Stand for a variant and a case in a command."""
 quote = lru_cache(10_000)(shlex.quote)
+MAX_CHANGES = 50
+"""Changes of one commit that are listed, worst first."""
 
 _CELLS = """
 WITH newest AS (
@@ -146,6 +169,19 @@ def _read_traces(session: Session, result_ids: list[int]) -> dict[int, int]:
     return dict(session.execute(text(sql), {"ids": result_ids}).tuples().all())
 
 
+_CHANGES = f"""
+SELECT {COLUMNS},
+       CASE WHEN regressions.fixed_by_commit_id = :commit_id THEN '{CommitRole.FIX}'
+            WHEN head.id = :commit_id AND {COMMITS_BETWEEN} = 0 THEN '{CommitRole.CAUSE}'
+            ELSE '{CommitRole.CANDIDATE}' END AS role
+FROM {TABLES} JOIN commits AS this ON this.id = :commit_id
+WHERE operators.repository_id = this.repository_id AND verdict IN ('confirmed', 'suspected') AND state <> 'invalid'
+  AND (regressions.fixed_by_commit_id = :commit_id
+       OR (base.ordinal < this.ordinal AND this.ordinal <= head.ordinal AND {share_line("this.id", "head.id")}))
+ORDER BY verdict = 'suspected', {RANK} DESC, {SEVERITY} DESC, regressions.id LIMIT {MAX_CHANGES}
+"""
+
+
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
     """Every variant and case tried at a commit, given by its id or a unique prefix of it; None when it is unknown."""
     commit = find_commit(session, repository_id, sha)
@@ -173,8 +209,13 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
         measured = time._asdict() if time is not None else _NO_TIME
         return CommitCell(**fields, **measured, trace_id=trace_id, replay=replay)
 
+    def change(role: str, **columns: Any) -> CommitChange:
+        return CommitChange(CommitRole(role), RegressionRow(**columns))
+
     cells = [cell(**row) for row in rows]
-    return CommitDetail(commit, repository, cells, read_builds(session, commit), list_unchanged(session, commit.id))
+    changes = fetch(session, change, _CHANGES, commit_id=commit.id)
+    unchanged = list_unchanged(session, commit.id)
+    return CommitDetail(commit, repository, cells, read_builds(session, commit), unchanged, changes)
 
 
 def _read_specs(session: Session, run_ids: set[int | None]) -> dict[int | None, JobSpec]:

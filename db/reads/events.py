@@ -8,8 +8,18 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import text
 
+from warpwatch.db.reads.lines import ALL_COMMITS, read_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch
-from warpwatch.db.reads.regressions import COLUMNS, MATCHES, RANK, SEVERITY, TABLES, Question, RegressionRow
+from warpwatch.db.reads.regressions import (
+    COLUMNS,
+    MATCHES,
+    ON_LINE,
+    RANK,
+    SEVERITY,
+    TABLES,
+    Question,
+    RegressionRow,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +27,8 @@ class EventRow:
     """What one cause did: changes in one direction and one range of commits, or in ranges that lie inside each other.
 
     id, ratio and the range are those of its worst regression. open: how many of its regressions are new or
-    acknowledged. common: what all of them share and nothing that stayed the same does, in words; empty where nothing
-    simple tells them apart.
+    acknowledged. culprit_sha: the commit behind it, None while it is not known to be one. common: what all of them
+    share and nothing that stayed the same does, in words; empty where nothing simple tells them apart.
     """
 
     id: int
@@ -34,6 +44,7 @@ class EventRow:
     devices: list[str]
     regressions: list[RegressionRow]
     common: str = ""
+    culprit_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ WITH known AS MATERIALIZED (
                 {MATCHES} AS is_found
     FROM {TABLES}
     WHERE operators.repository_id = :repository_id AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
+      AND {ON_LINE}
 ), found AS MATERIALIZED (
     SELECT * FROM known WHERE is_found
 ), narrowed AS (
@@ -117,7 +129,8 @@ def list_events(
 
 def read_event(session: Session, repository_id: int, regression: RegressionRow) -> EventRow | None:
     """The event that a regression is part of; None when it is gone."""
-    question = Question(verdict=regression.verdict, direction=regression.direction)
+    line = read_line(session, repository_id, regression.branch) if regression.branch else None
+    question = Question(verdict=regression.verdict, direction=regression.direction, line=line or ALL_COMMITS)
     sql = f"SELECT * FROM ({_EVENTS}) AS events WHERE :id = ANY(ids)"
     asked = question.parameters | {"repository_id": repository_id, **_around(session, regression)}
     events = fetch(session, _Event, sql, limit=None, skip=0, id=regression.id, **asked)
@@ -173,6 +186,7 @@ def _event(rows: list[RegressionRow]) -> EventRow:
         operators=sorted({row.operator for row in rows}),
         devices=sorted({row.device_key for row in rows}),
         regressions=rows,
+        culprit_sha=next((row.culprit_sha for row in rows if row.culprit_sha), None),
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import Page, Session, fetch, fetch_one, fetch_page
+from warpwatch.db.reads.regressions import COMMITS_BETWEEN, ON_LINE, PHASE
 from warpwatch.db.samples import unpack_samples
 
 
@@ -75,6 +77,49 @@ class StatusMark:
     kind: str
     status: str
     message: str
+    subject: str = ""
+    author: str = ""
+    authored_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SidePoint:
+    """A point of another branch. fork_sha: the commit of the watched branch at which that branch left it."""
+
+    id: int
+    branch: str
+    commit_sha: str
+    ordinal: int
+    fork_sha: str | None
+    fork_ordinal: int | None
+    subject: str
+    author: str
+    authored_at: datetime
+    environment_id: int
+    median_ns: float
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesChange:
+    """A confirmed change that a series shows, between two commits of the line. ratio: head over base of this series.
+
+    phase: contract.words.ChangePhase. commits: how many may have caused it. fixed_by_sha: the commit that ended it.
+    """
+
+    regression_id: int
+    direction: str
+    phase: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    base_sha: str
+    base_ordinal: int
+    head_sha: str
+    head_ordinal: int
+    commits: int
+    fixed_by_sha: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +146,11 @@ class SeriesHistory:
     marks: list[StatusMark]
     environments: dict[int, dict[str, Any]]
     """Environment id to facts."""
+    branch: str | None = None
+    """Whose points these are; None where no branch is known, so that every commit counts."""
+    changes: list[SeriesChange] = field(default_factory=list)
+    side: list[SidePoint] = field(default_factory=list)
+    """Points of other branches, where they were asked for."""
 
 
 MAX_POINTS = 5000
@@ -171,13 +221,13 @@ def read_series(session: Session, series_id: int) -> SeriesRow | None:
     return fetch_one(session, SeriesRow, _SERIES + "WHERE series.id = :id", id=series_id)
 
 
-_POINTS = """
+_POINTS = f"""
 SELECT newest.id, commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, newest.environment_id,
        median_ns, low_ns, high_ns, noise, count, roofline_share, bound, result_id,
        results.details -> 'distributions' -> (SELECT metric FROM series WHERE id = :series_id) AS distribution
 FROM (
     SELECT DISTINCT ON (ordinal, commit_id) * FROM points
-    WHERE series_id = :series_id AND ordinal BETWEEN :first AND :last
+    WHERE series_id = :series_id AND ordinal BETWEEN :first AND :last AND {on_line("points.commit_id")}
     ORDER BY ordinal DESC, commit_id DESC, id DESC LIMIT :limit
 ) AS newest
 JOIN commits ON commits.id = newest.commit_id
@@ -185,14 +235,14 @@ JOIN results ON results.id = newest.result_id
 ORDER BY newest.ordinal, newest.commit_id
 """
 
-_MARKS = """
-SELECT commits.sha AS commit_sha, results.ordinal, kind, status, message
+_MARKS = f"""
+SELECT commits.sha AS commit_sha, results.ordinal, kind, status, message, subject, author, authored_at
 FROM series
 JOIN results ON series.variant_id = results.variant_id AND series.case_id = results.case_id
      AND series.device_id = results.device_id
 JOIN commits ON commits.id = results.commit_id
 WHERE series.id = :series_id AND results.kind IN ('check', 'bench') AND results.ordinal BETWEEN :first AND :last
-  AND status <> 'ok' AND NOT EXISTS (
+  AND status <> 'ok' AND {on_line("results.commit_id")} AND NOT EXISTS (
     SELECT FROM results AS newer
     WHERE newer.variant_id = results.variant_id AND newer.case_id = results.case_id
          AND newer.device_id = results.device_id
@@ -202,21 +252,61 @@ ORDER BY results.ordinal, kind
 """
 
 
+_SIDE = f"""
+SELECT DISTINCT ON (points.ordinal, points.commit_id) points.id, branches.name AS branch, commits.sha AS commit_sha,
+       points.ordinal, branches.fork_sha, fork.ordinal AS fork_ordinal, commits.subject,
+       commits.author, commits.authored_at, environment_id,
+       median_ns, low_ns, high_ns
+FROM points JOIN commits ON commits.id = points.commit_id
+JOIN branch_commits ON branch_commits.commit_id = commits.id
+JOIN branches ON branches.id = branch_commits.branch_id AND NOT branches.is_watched
+LEFT JOIN commits AS fork ON fork.repository_id = commits.repository_id AND fork.sha = branches.fork_sha
+WHERE points.series_id = :series_id AND points.ordinal BETWEEN :first AND :last AND NOT {on_line("points.commit_id")}
+ORDER BY points.ordinal DESC, points.commit_id DESC, points.id DESC, branches.id LIMIT :limit
+"""
+
+_CHANGES = f"""
+SELECT regressions.id AS regression_id, regressions.direction, {PHASE} AS phase, member.ratio, member.low, member.high,
+       base.sha AS base_sha, base.ordinal AS base_ordinal, head.sha AS head_sha, head.ordinal AS head_ordinal,
+       {COMMITS_BETWEEN} + 1 AS commits,
+       (SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha
+FROM regression_series AS member JOIN regressions ON regressions.id = member.regression_id
+JOIN commits AS base ON base.id = regressions.base_commit_id
+JOIN commits AS head ON head.id = regressions.head_commit_id
+WHERE member.series_id = :series_id AND member.verdict = 'confirmed' AND regressions.verdict = 'confirmed'
+  AND regressions.state <> 'invalid' AND head.ordinal >= :first AND base.ordinal <= :last AND {ON_LINE}
+ORDER BY head.ordinal, regressions.id LIMIT :limit
+"""
+MAX_SIDE_POINTS = 200
+"""Points of other branches that one history may hold; the newest count."""
+
+
 def read_history(
-    session: Session, series_id: int, first: int | None = None, last: int | None = None, limit: int = 2000
+    session: Session,
+    series_id: int,
+    line: HistoryLine,
+    first: int | None = None,
+    last: int | None = None,
+    limit: int = 2000,
+    *,
+    branches: bool = False,
 ) -> SeriesHistory | None:
-    """The newest `limit` points of a series with ordinals between `first` and `last`, oldest first; None for an unknown
-    series."""
+    """The newest `limit` points of a series on a line with ordinals between `first` and `last`, oldest first; None for
+    an unknown series. branches: whether points of other branches come along."""
     series = read_series(session, series_id)
     if series is None:
         return None
-    bounds = {"series_id": series_id, "first": first or 0, "last": last if last is not None else 2**62}
+    bounds: dict[str, Any] = {"series_id": series_id, "first": first or 0, "last": last if last is not None else 2**62}
+    bounds |= line.parameters
     size = max(1, min(limit, MAX_POINTS))
     points = fetch(session, PointRow, _POINTS, limit=size, **bounds)
     if len(points) == size:
         bounds["first"] = points[0].ordinal  # Marks of commits that the points do not reach would stand alone.
     marks = fetch(session, StatusMark, _MARKS, **bounds)
-    return SeriesHistory(series, points, marks, _environments(session, {point.environment_id for point in points}))
+    side = fetch(session, SidePoint, _SIDE, limit=MAX_SIDE_POINTS, **bounds) if branches and line.line_id else []
+    changes = fetch(session, SeriesChange, _CHANGES, limit=MAX_SIDE_POINTS, **bounds)
+    ids = {point.environment_id for point in points}
+    return SeriesHistory(series, points, marks, _environments(session, ids), line.name, changes, side[::-1])
 
 
 def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
@@ -224,23 +314,24 @@ def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
     return {row.id: row.facts for row in found}
 
 
-def list_readings(session: Session, series_id: int, limit: int = MAX_POINTS) -> list[ReadingRow]:
-    """What the newest right runs of a series measured, several per commit where it was repeated; in order of history,
-    then of time."""
-    sql = """
+def list_readings(session: Session, series_id: int, line: HistoryLine, limit: int = MAX_POINTS) -> list[ReadingRow]:
+    """What the newest right runs of a series on a line measured, several per commit where it was repeated; in order of
+    history, then of time."""
+    sql = f"""
     SELECT commits.sha AS commit_sha, newest.commit_id, newest.ordinal, newest.environment_id,
          devices.kind AS device_kind,
            median_ns, low_ns, high_ns
     FROM (
         SELECT points.* FROM points JOIN results ON results.id = points.result_id
-        WHERE series_id = :series_id AND results.status = 'ok' ORDER BY points.ordinal DESC, points.id DESC LIMIT :limit
+        WHERE series_id = :series_id AND results.status = 'ok' AND {on_line("points.commit_id")}
+        ORDER BY points.ordinal DESC, points.id DESC LIMIT :limit
     ) AS newest
     JOIN commits ON commits.id = newest.commit_id
     JOIN series ON series.id = newest.series_id
     JOIN devices ON devices.id = series.device_id
     ORDER BY newest.ordinal, newest.commit_id, newest.id
     """
-    return fetch(session, ReadingRow, sql, series_id=series_id, limit=limit)
+    return fetch(session, ReadingRow, sql, series_id=series_id, limit=limit, **line.parameters)
 
 
 def read_samples(session: Session, point_id: int) -> PointSamples | None:

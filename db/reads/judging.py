@@ -9,19 +9,21 @@ from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import ChangeDirection
+from warpwatch.db.reads.lines import share_line
 from warpwatch.db.reads.observed import NEWEST_RUN, CheckRow, RoundsRow, list_trial_checks, list_trial_rounds
 from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)
 class JobOrigin:
-    """Where a job came from."""
+    """Where a job came from. trunk_sha: the newest commit of the watched branch, where it is known."""
 
     repository_id: int
     repository_url: str
     origin: str
     operator: str
     device_kind: str
+    trunk_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ def read_facts(session: Session, regression_id: int) -> RegressionFacts:
 def read_origin(session: Session, job_id: int) -> JobOrigin:
     sql = """
     SELECT repositories.id AS repository_id, url AS repository_url, origin, operators.name AS operator,
-         devices.kind AS device_kind
+         devices.kind AS device_kind,
+         (SELECT head_sha FROM branches WHERE repository_id = repositories.id AND is_watched) AS trunk_sha
     FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN repositories
          ON repositories.id = submissions.repository_id
     JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id WHERE jobs.id = :id
@@ -331,7 +334,7 @@ def list_job_ids(session: Session, submission_id: int) -> list[int]:
 def list_wider(session: Session, regression_id: int) -> list[int]:
     """Confirmed and settled changes nobody has triaged whose range of commits holds a narrower confirmed one, that of
     `regression_id`."""
-    sql = """
+    sql = f"""
     SELECT array_agg(wide.id) FROM regressions AS narrow
     JOIN regressions AS wide ON wide.operator_id = narrow.operator_id AND wide.device_id = narrow.device_id
          AND wide.direction = narrow.direction AND wide.id <> narrow.id
@@ -341,6 +344,7 @@ def list_wider(session: Session, regression_id: int) -> list[int]:
     JOIN commits AS wide_head ON wide_head.id = wide.head_commit_id
     WHERE narrow.id = :id AND wide.verdict = 'confirmed' AND wide.state = 'new'
       AND wide.settled_at IS NOT NULL
+      AND {share_line("narrow_head.id", "wide_head.id")}
       AND wide_base.ordinal <= narrow_base.ordinal AND narrow_head.ordinal <= wide_head.ordinal
       AND EXISTS (SELECT FROM regression_series AS one JOIN regression_series AS other USING (series_id)
                   WHERE one.regression_id = narrow.id AND other.regression_id = wide.id)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.query import Session, fetch
 
-_WINDOW = 500
+WINDOW = 500
 """Generations back that count; what is older is measured again."""
 
 # A job that was itself left out is no measurement, and the one that it points to has the same sources.
@@ -19,7 +20,8 @@ FROM commits AS oldest
 JOIN commits ON commits.repository_id = oldest.repository_id AND commits.ordinal BETWEEN :ordinal - :window
      AND :ordinal - 1
 JOIN jobs ON jobs.commit_id = commits.id
-WHERE oldest.sha = :sha AND jobs.state IN ('queued', 'running', 'done') AND (jobs.attempt > 0 OR jobs.state <> 'done')
+WHERE oldest.sha = :sha AND commits.sha = ANY(CAST(:line AS text[]))
+     AND jobs.state IN ('queued', 'running', 'done') AND (jobs.attempt > 0 OR jobs.state <> 'done')
 ORDER BY jobs.operator_id, jobs.device_id, jobs.kind, commits.ordinal DESC, jobs.id DESC
 """
 
@@ -40,11 +42,15 @@ class EarlierJob:
     spec: JobSpec
 
 
-def read_earlier_jobs(session: Session, sha: str, ordinal: int) -> dict[JobSlot, EarlierJob]:
+def read_earlier_jobs(session: Session, sha: str, ordinal: int, line: Sequence[str]) -> dict[JobSlot, EarlierJob]:
     """The nearest job before a commit that is to run or did, for every operator, device and kind of the commit's
-    repository."""
+    repository.
+
+    line: ids of the commits on its line of first parents. Without a point of its own a branch would end at an older
+    commit, although another branch was measured with the same sources.
+    """
 
     def row(operator_id: int, device_id: int, kind: str, sha: str, spec: JobSpec) -> tuple[JobSlot, EarlierJob]:
         return JobSlot(operator_id, device_id, kind), EarlierJob(sha, spec)
 
-    return dict(fetch(session, row, _ASKED, sha=sha, ordinal=ordinal, window=_WINDOW))
+    return dict(fetch(session, row, _ASKED, sha=sha, ordinal=ordinal, window=WINDOW, line=list(line)))

@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from warpwatch.contract.spec import JobSpec
+from warpwatch.db.reads.lines import on_line
 from warpwatch.db.reads.query import Session, fetch
 
 BEFORE = 3
@@ -86,21 +87,26 @@ class _Measured:
     """variant, case and status of each."""
 
 
+# Only the watched branch is missed on: another one may leave out what it likes.
+_WATCHED = on_line("results.commit_id", "{0}.watched_id", "CAST(NULL AS bigint)", "0")
+
 # A loose index scan: one step per commit instead of one per result.
 _HISTORIES = f"""
 WITH RECURSIVE lines AS (
-    SELECT DISTINCT series.operator_id, series.device_id FROM series JOIN operators ON operators.id = series.operator_id
+    SELECT DISTINCT series.operator_id, series.device_id, branches.id AS watched_id
+    FROM series JOIN operators ON operators.id = series.operator_id
+    LEFT JOIN branches ON branches.repository_id = operators.repository_id AND branches.is_watched
     WHERE CAST(:repository_id AS bigint) IS NULL OR operators.repository_id = :repository_id
 ), steps AS (
-    SELECT operator_id, device_id, 1 AS step,
-           (SELECT max(ordinal) FROM results WHERE operator_id = lines.operator_id AND device_id = lines.device_id
-                AND kind = 'bench') AS ordinal
+    SELECT operator_id, device_id, watched_id, 1 AS step,
+           (SELECT ordinal FROM results WHERE operator_id = lines.operator_id AND device_id = lines.device_id
+                AND kind = 'bench' AND {_WATCHED.format("lines")} ORDER BY ordinal DESC LIMIT 1) AS ordinal
     FROM lines
     UNION ALL
-    SELECT operator_id, device_id, step + 1,
-           (SELECT max(ordinal) FROM results WHERE operator_id = steps.operator_id AND device_id = steps.device_id
-                AND kind = 'bench'
-            AND ordinal < steps.ordinal)
+    SELECT operator_id, device_id, watched_id, step + 1,
+           (SELECT ordinal FROM results WHERE operator_id = steps.operator_id AND device_id = steps.device_id
+                AND kind = 'bench' AND ordinal < steps.ordinal AND {_WATCHED.format("steps")}
+            ORDER BY ordinal DESC LIMIT 1)
     FROM steps WHERE step < {COMMITS} AND ordinal IS NOT NULL
 )
 SELECT repositories.id AS repository_id, repositories.name AS repository, operators.name AS operator,
@@ -114,7 +120,7 @@ CROSS JOIN LATERAL (
          status]) AS cells
     FROM results JOIN variants ON variants.id = variant_id JOIN cases ON cases.id = case_id
     WHERE results.operator_id = steps.operator_id AND device_id = steps.device_id AND kind = 'bench'
-         AND ordinal = steps.ordinal
+         AND ordinal = steps.ordinal AND {_WATCHED.format("steps")}
     GROUP BY run_id, commit_id
 ) AS found
 JOIN runs ON runs.id = found.run_id

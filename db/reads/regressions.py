@@ -10,12 +10,19 @@ from typing import Any
 from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of, share_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch, fetch_one, fetch_scalar
 
 
 @dataclass(frozen=True, slots=True)
 class RegressionRow:
-    """A change of one operator on one device. ratio: head over base of its worst series, None where something broke."""
+    """A change of one operator on one device. ratio: head over base of its worst series, None where something broke.
+
+    phase: contract.words.ChangePhase. branch: the one that head and base are on, the watched one first; None where no
+    branch holds both, or none is known. culprit_sha: the commit that caused it, None while it is not known to be one.
+    commits_between: commits of the branch between base and head. fixed_by_sha: the commit that ended it. merged_as_id:
+    the change of the watched branch that it became when its branch was merged.
+    """
 
     id: int
     operator: str
@@ -40,6 +47,11 @@ class RegressionRow:
     due_on: date | None = None
     settled_at: datetime | None = None
     triaged_at: datetime | None = None
+    phase: str = "suspected"
+    branch: str | None = None
+    culprit_sha: str | None = None
+    fixed_by_sha: str | None = None
+    merged_as_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +142,41 @@ NOBODY = "nobody"
 MOST_ROWS = 20_000
 """Rows that one file may hold."""
 
-COLUMNS = """
+COMMITS_BETWEEN = f"""
+CASE WHEN head.parent_sha = base.sha THEN 0
+     ELSE greatest(coalesce({place_of("head.id")} - {place_of("base.id")}, head.ordinal - base.ordinal) - 1, 0) END
+"""
+"""SQL: commits of the branch between the ends of a change. A merge brings many ancestors and is one commit."""
+IS_OPEN = "(regressions.verdict = 'confirmed' AND regressions.state IN ('new', 'acknowledged'))"
+"""SQL: whether a change is confirmed, and neither evidence nor a person has closed it."""
+PHASE = f"""
+CASE WHEN regressions.verdict <> 'confirmed' THEN regressions.verdict
+     WHEN regressions.state NOT IN ('new', 'acknowledged') THEN regressions.state
+     WHEN regressions.settled_at IS NULL THEN 'bisecting'
+     WHEN {COMMITS_BETWEEN} = 0 THEN 'culprit' ELSE 'confirmed' END
+"""
+"""SQL: contract.words.ChangePhase. While trials run the commit at the end of a range is not called the culprit."""
+CULPRIT = f"""
+CASE WHEN regressions.verdict = 'confirmed' AND regressions.settled_at IS NOT NULL AND {COMMITS_BETWEEN} = 0
+     THEN head.sha END
+"""
+_BRANCH = """
+(SELECT branches.name FROM branch_commits AS of_head JOIN branches ON branches.id = of_head.branch_id
+ WHERE of_head.commit_id = head.id
+   AND EXISTS (SELECT FROM branch_commits AS of_base JOIN branches AS holder ON holder.id = of_base.branch_id
+               WHERE of_base.commit_id = base.id AND (holder.id = branches.id
+                     OR (holder.is_watched AND of_base.place <= branches.fork_at)))
+ ORDER BY branches.is_watched DESC, branches.id LIMIT 1)
+"""
+
+COLUMNS = f"""
 regressions.id, operators.name AS operator, devices.key AS device_key, direction, verdict, state, ratio, low, high,
 base.sha AS base_sha, head.sha AS head_sha, head.subject AS head_subject, head.author AS head_author,
-greatest(head.ordinal - base.ordinal - 1, 0) AS commits_between,
+{COMMITS_BETWEEN} AS commits_between,
 (SELECT count(*) FROM regression_series WHERE regression_id = regressions.id) AS series,
-regressions.created_at, decided_at, cause, assignee, link, due_on, settled_at, triaged_at
+regressions.created_at, decided_at, cause, assignee, link, due_on, settled_at, triaged_at, {PHASE} AS phase,
+{_BRANCH} AS branch, {CULPRIT} AS culprit_sha,
+(SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha, merged_as_id
 """
 TABLES = """
 regressions
@@ -147,9 +188,11 @@ JOIN commits AS head ON head.id = regressions.head_commit_id
 _REGRESSIONS = f"SELECT {COLUMNS} FROM {TABLES}"
 
 # What broke comes before what got slower, which comes before what got faster; of each the largest factor first.
-RANK = "CASE direction WHEN 'broken' THEN 2 WHEN 'slower' THEN 1 ELSE 0 END"
-SEVERITY = "CASE WHEN ratio > 0 THEN greatest(ratio, 1 / ratio) ELSE 1 END"
+RANK = "CASE regressions.direction WHEN 'broken' THEN 2 WHEN 'slower' THEN 1 ELSE 0 END"
+SEVERITY = "CASE WHEN regressions.ratio > 0 THEN greatest(regressions.ratio, 1 / regressions.ratio) ELSE 1 END"
 
+ON_LINE = f"({on_line('head.id')} AND {on_line('base.id')})"
+"""SQL: whether a change is one of the line, so that both of its ends lie on it."""
 MATCHES = f"""
 operators.repository_id = :repository_id
 AND (CAST(:verdict AS text) IS NULL OR verdict = :verdict)
@@ -161,6 +204,7 @@ AND (CAST(:assignee AS text) IS NULL OR coalesce(assignee, '{NOBODY}') = :assign
 AND (NOT :overdue OR (due_on < current_date AND state IN ('new', 'acknowledged')))
 AND (CAST(:since AS bigint) IS NULL OR head.ordinal > :since)
 AND (CAST(:until AS bigint) IS NULL OR base.ordinal < :until)
+AND {ON_LINE}
 """
 
 
@@ -169,7 +213,8 @@ class Question:
     """Which regressions are asked for; None asks for all.
 
     state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or NOBODY. since, until:
-    ordinals of commits; the change lies, or may lie, behind the first one and not behind the second.
+    ordinals of commits; the change lies, or may lie, behind the first one and not behind the second. line: whose
+    changes; those of all branches by default.
     """
 
     verdict: str | None = "confirmed"
@@ -181,10 +226,13 @@ class Question:
     overdue: bool = False
     since: int | None = None
     until: int | None = None
+    line: HistoryLine = ALL_COMMITS
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return asdict(self)
+        columns = asdict(self)
+        del columns["line"]
+        return columns | self.line.parameters
 
 
 def list_regressions(
@@ -294,7 +342,7 @@ def read_regression(session: Session, regression_id: int) -> RegressionDetail | 
 # A change belongs to a submission that measured the commit it begins at, on the same device; that measured the newer
 # end of the range in which it was first suspected; or whose commit it lies behind, seen from the commit that the
 # submission is held against.
-_OF_SUBMISSION = """
+_OF_SUBMISSION = f"""
 regressions.id IN (
     SELECT own.id FROM jobs
     JOIN submissions ON submissions.id = jobs.submission_id
@@ -304,7 +352,8 @@ regressions.id IN (
     JOIN commits AS begun ON begun.id = own.head_commit_id
     WHERE jobs.submission_id = :submission_id AND jobs.kind IN ('bench', 'check')
       AND (own.head_commit_id = jobs.commit_id
-           OR (begun.ordinal > held_against.ordinal AND begun.ordinal <= measured.ordinal)
+           OR (begun.ordinal > held_against.ordinal AND begun.ordinal <= measured.ordinal
+               AND {share_line("begun.id", "measured.id")})
            OR (SELECT head_commit_id FROM trials WHERE regression_id = own.id
                 ORDER BY trials.id LIMIT 1) = jobs.commit_id))
 """

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.code import find_operator_ids
+from warpwatch.db.reads.decisions import JobDecision, read_decision
 from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page, fetch_scalar
 
 
@@ -136,6 +137,9 @@ class JobDetail:
     runs: list[RunRow]
     results: list[ResultView]
     replay: str
+    device_kind: str
+    decision: JobDecision
+    """What it compared, and the regression it decided."""
     struck_out_reason: str | None = None
 
 
@@ -310,7 +314,8 @@ ORDER BY results.case_id, results.variant_id, results.id
 """
 
 _JOB_FACTS = """
-SELECT repositories.name AS repository, spec FROM jobs JOIN operators ON operators.id = jobs.operator_id
+SELECT repositories.name AS repository, spec, devices.kind AS device_kind
+FROM jobs JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id
 JOIN repositories ON repositories.id = operators.repository_id WHERE jobs.id = :job_id
 """
 
@@ -320,7 +325,7 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
     job = fetch_one(session, JobRow, _JOBS + "WHERE jobs.id = :job_id", job_id=job_id)
     if job is None:
         return None
-    repository, stored = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
+    repository, stored, kind = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
     spec = JobSpec.from_stored(stored)
 
     def view(measured: list[dict[str, Any]], device_kind: str, **fields: Any) -> ResultView:
@@ -340,6 +345,8 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
         results=fetch(session, view, _RESULTS, job_id=job_id),
         replay=shlex.join(command),
         struck_out_reason=next((run.struck_out_reason for run in reversed(runs) if run.state == "done"), None),
+        device_kind=kind,
+        decision=read_decision(session, job_id),
     )
 
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends
 
 from warpwatch.server.api.alarms import router as alarms
 from warpwatch.server.api.badges import router as badges
+from warpwatch.server.api.branches import router as branches
 from warpwatch.server.api.code import router as code
 from warpwatch.server.api.devices import router as devices
 from warpwatch.server.api.hooks import router as hooks
@@ -26,6 +27,7 @@ router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameter
 for part in (
     code,
     search,
+    branches,
     devices,
     submissions,
     jobs,

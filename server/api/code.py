@@ -19,6 +19,7 @@ from warpwatch.db.reads.code import (
     list_repositories,
 )
 from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
+from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.large import large_json
@@ -30,6 +31,7 @@ from warpwatch.server.http.service import (
     Limit,
     database_of,
     device_or_404,
+    line_or_404,
     operator_or_404,
     repository_or_404,
     require_schema,
@@ -86,9 +88,18 @@ def get_code_history(
 
 
 @router.get("/commits", tags=["code"], responses=documented(404, 422))
-def get_commits(session: Db, repository: RepositoryName, before: Before = None, limit: Limit = 50) -> Page[CommitRow]:
-    """Known commits in the order of history, newest first, with their counts of results."""
-    return list_commits(session, repository_or_404(session, repository).id, before, limit)
+def get_commits(
+    session: Db,
+    repository: RepositoryName,
+    before: Before = None,
+    limit: Limit = 50,
+    branch: Annotated[str | None, Query(max_length=250, description="Default: the commits of all branches.")] = None,
+) -> Page[CommitRow]:
+    """Known commits in the order of history, newest first, with their counts of results. Commits that no branch holds
+    any more, because it was rebased or deleted, are left out; each has its own address still."""
+    row = repository_or_404(session, repository)
+    line = line_or_404(session, row, branch) if branch else ALL_COMMITS
+    return list_commits(session, row.id, before, limit, line)
 
 
 @router.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

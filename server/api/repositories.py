@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from warpwatch.db.deletion import mark_deleted
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.registry import set_repository
+from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.http.problems import documented
-from warpwatch.server.http.service import Config, Db, repository_or_404
+from warpwatch.server.http.service import Config, Db, database_of, repository_or_404, require_schema
 from warpwatch.server.intake.repositories import RepositorySettings, check_status_url
 
 router = APIRouter(tags=["code"])
@@ -30,9 +31,14 @@ def delete_repository(session: Db, name: str) -> None:
 
 
 @router.patch("/repositories/{name}", responses=documented(404, 422))
-def change_repository(session: Db, settings: Config, name: str, body: RepositorySettings) -> RepositoryRow:
+def change_repository(request: Request, settings: Config, name: str, body: RepositorySettings) -> RepositoryRow:
     """Set the watched branch, the webhook secret, and the URL and token for commit statuses."""
+    require_schema(request)
     check_status_url(settings, body.status_url)
-    row = repository_or_404(session, name)
-    set_repository(session, row.id, body.model_dump(exclude_unset=True))
-    return repository_or_404(session, name)
+    database = database_of(request)
+    with database.session() as session:
+        row = repository_or_404(session, name)
+        set_repository(session, row.id, body.model_dump(exclude_unset=True))
+    follow_branches(database, settings, row.id)
+    with database.session() as session:
+        return repository_or_404(session, name)

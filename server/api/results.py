@@ -21,6 +21,7 @@ from warpwatch.db.reads.history import (
     read_samples,
     read_series,
 )
+from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.server.api.code import DeviceKey, RepositoryName
@@ -29,7 +30,16 @@ from warpwatch.server.figures.speedups import VariantSpeedup, variant_speedups
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.large import large_json
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
-from warpwatch.server.http.service import Before, Db, Limit, device_or_404, operator_or_404, repository_or_404
+from warpwatch.server.http.service import (
+    Before,
+    Branch,
+    Db,
+    Limit,
+    device_or_404,
+    line_or_404,
+    operator_or_404,
+    repository_or_404,
+)
 
 router = APIRouter(tags=["results"])
 Id = Annotated[int, Query(ge=1)]
@@ -57,9 +67,10 @@ def get_overview_csv(
     metric: Metric = None,
     suite: Text = None,
     operator: Text = None,
+    branch: Branch = None,
 ) -> Response:
     """The overview as CSV."""
-    cells = _overview(session, repository, device, metric, suite, operator).items
+    cells = _overview(session, repository, device, metric, suite, operator, branch).items
     return csv_response(OverviewCell, cells, f"{repository}-overview")
 
 
@@ -71,16 +82,24 @@ def get_overview(
     metric: Metric = None,
     suite: Text = None,
     operator: Text = None,
+    branch: Branch = None,
 ) -> Response:
-    """The latest result of every operator, case and variant on the device."""
-    return large_json(Page[OverviewCell], _overview(session, repository, device, metric, suite, operator))
+    """The latest result of every operator, case and variant on the device, at the commits of one branch."""
+    return large_json(Page[OverviewCell], _overview(session, repository, device, metric, suite, operator, branch))
 
 
 def _overview(
-    session: Session, repository: str, device: str, metric: str | None, suite: str | None, operator: str | None
+    session: Session,
+    repository: str,
+    device: str,
+    metric: str | None,
+    suite: str | None,
+    operator: str | None,
+    branch: str | None,
 ) -> Page[OverviewCell]:
     found, on = repository_or_404(session, repository), device_or_404(session, device)
-    return Page(read_overview(session, found.id, on.id, metric_of(on, metric), suite, operator), None)
+    line = line_or_404(session, found, branch)
+    return Page(read_overview(session, found.id, on.id, metric_of(on, metric), line, suite, operator), None)
 
 
 @router.get("/operators/{name}/speedups", responses=documented(404, 422))
@@ -91,10 +110,11 @@ def get_speedups(
     device: DeviceKey,
     metric: Metric = None,
     suite: Text = None,
+    branch: Branch = None,
 ) -> Page[VariantSpeedup]:
     """Median and range of every variant's speed-up over the operator's baseline, over the cases timed on the device."""
     operator_or_404(session, repository_or_404(session, repository), name)
-    return Page(variant_speedups(_overview(session, repository, device, metric, suite, name).items), None)
+    return Page(variant_speedups(_overview(session, repository, device, metric, suite, name, branch).items), None)
 
 
 @router.get("/series", responses=documented(404, 422))
@@ -115,9 +135,11 @@ def get_series(
 
 
 @router.get("/history/{series_id}.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
-def get_history_csv(session: Db, series_id: int, first: Ordinal = None, last: Ordinal = None) -> Response:
-    """The points of a series as CSV."""
-    history = get_history(session, series_id, first, last, MAX_POINTS)
+def get_history_csv(
+    session: Db, series_id: int, first: Ordinal = None, last: Ordinal = None, branch: Branch = None
+) -> Response:
+    """The points of a series on a branch as CSV."""
+    history = get_history(session, series_id, first, last, MAX_POINTS, branch)
     return csv_response(PointRow, history.points, f"history-{series_id}")
 
 
@@ -128,20 +150,28 @@ def get_history(
     first: Ordinal = None,
     last: Ordinal = None,
     limit: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 2000,
+    branch: Branch = None,
+    branches: Annotated[bool, Query(description="Include the points of other branches, as `side`.")] = False,
 ) -> SeriesHistory:
-    """The newest `limit` points of a series between two ordinals, oldest first, with marks for failed commits."""
-    history = read_history(session, series_id, first, last, limit)
-    if history is None:
-        raise not_found("series", series_id, "series are listed at /api/v1/series")
+    """The newest `limit` points of a series on a branch between two ordinals, oldest first, with marks for failed
+    commits and the confirmed changes that the series shows."""
+    line = _line_of_series(session, series_id, branch)
+    history = read_history(session, series_id, line, first, last, limit, branches=branches)
+    assert history is not None
     return history
 
 
-@router.get("/history/{series_id}/noise", responses=documented(404, 422))
-def get_noise(session: Db, series_id: int) -> Page[NoiseSummary]:
-    """Noise, smallest detectable change and level shifts of a series, per environment."""
-    if read_series(session, series_id) is None:
+def _line_of_series(session: Session, series_id: int, branch: str | None) -> HistoryLine:
+    series = read_series(session, series_id)
+    if series is None:
         raise not_found("series", series_id, "series are listed at /api/v1/series")
-    return Page(read_learned(session, series_id), None)
+    return line_or_404(session, repository_or_404(session, series.repository), branch)
+
+
+@router.get("/history/{series_id}/noise", responses=documented(404, 422))
+def get_noise(session: Db, series_id: int, branch: Branch = None) -> Page[NoiseSummary]:
+    """Noise, smallest detectable change and level shifts of a series on a branch, per environment."""
+    return Page(read_learned(session, series_id, _line_of_series(session, series_id, branch)), None)
 
 
 @router.get("/points/{point_id}/samples", responses=documented(404, 422))

@@ -28,10 +28,10 @@ from warpwatch.server.figures.formats import (
     unit_of,
     variant_order,
 )
+from warpwatch.server.figures.history_marks import FASTER, SLOWER, change_bands, side_points
 from warpwatch.server.figures.noise_summary import LevelShift
 
 Figure = dict[str, Any]
-SLOWER, FASTER = "#d2453a", "#2f9e6a"
 
 # Readable on light and dark, and told apart by most kinds of colour blindness.
 PALETTE = ("#4878d0", "#d98324", "#2f9e82", "#b05cc6", "#c8505a", "#7d8c2f", "#8c6d5a", "#2f9dc0")
@@ -73,6 +73,8 @@ def history_figure(
     for history in histories:
         traces += _lines(history, commits, size, variant_colour(history.series.variant), several=len(histories) > 1)
     traces += _steps(histories, steps or {}, commits, size)
+    ordinals = _ordinals(histories)
+    traces += side_points(histories, commits, ordinals, size)
     strip, rows = _status_strip(histories, commits)
     floor = 0.07 * len(rows) + 0.04 if rows else 0.0
     layout = plain_layout()
@@ -82,7 +84,8 @@ def history_figure(
         "type": "log" if log_scale else "linear",
     }
     layout["xaxis"] |= commit_axis(commits)
-    layout["shapes"], layout["annotations"] = _environment_borders(histories, commits)
+    borders, bands = _environment_borders(histories, commits), change_bands(histories, commits, ordinals)
+    layout["shapes"], layout["annotations"] = (one + other for one, other in zip(borders, bands, strict=True))
     if rows:
         layout["yaxis2"] = {
             "domain": [0, floor - 0.04],
@@ -167,11 +170,16 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
 # --- histories ------------------------------------------------------------------------------------------------
 
 
+def _ordinals(histories: Sequence[SeriesHistory]) -> dict[str, int]:
+    """The ordinal of every commit with a point or a mark."""
+    ordinals = {point.commit_sha: point.ordinal for history in histories for point in history.points}
+    return ordinals | {mark.commit_sha: mark.ordinal for history in histories for mark in history.marks}
+
+
 def _positions(histories: Sequence[SeriesHistory]) -> dict[str, int]:
     """Every commit with a point or a mark → its place on the axis."""
-    commits = {(point.ordinal, point.commit_sha) for history in histories for point in history.points}
-    commits |= {(mark.ordinal, mark.commit_sha) for history in histories for mark in history.marks}
-    return {sha: place for place, (_, sha) in enumerate(sorted(commits))}
+    ordinals = _ordinals(histories)
+    return {sha: place for place, sha in enumerate(sorted(ordinals, key=lambda sha: (ordinals[sha], sha)))}
 
 
 def _lines(history: SeriesHistory, commits: dict[str, int], size: float, colour: str, *, several: bool) -> list[Figure]:

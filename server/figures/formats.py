@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from math import floor, log10
 from typing import Any
 
+from warpwatch.contract.words import ChangePhase
 from warpwatch.db.reads.regressions import RegressionRow
 
 _MINUS = "\u2212"
@@ -32,6 +33,12 @@ STATUS_NAMES = {
     "skipped": "skipped",
 }
 STATE_NAMES = {"unsure": "inconclusive", "alive": "online", "silent": "not responding"}
+PHASE_NAMES = {
+    "bisecting": "confirmed, bisecting",
+    "culprit": "confirmed",
+    "dismissed": "no change",
+    "unsure": "inconclusive",
+}
 KIND_NAMES = {"compare": "A/B"}
 ORIGIN_NAMES = {"cli": "CLI", "api": "API", "ci": "CI", "judge": "Warpwatch", "confirm": "Warpwatch"}
 """Shown instead of the stored word; any other word is shown as it is."""
@@ -114,10 +121,10 @@ def change_tone(row: RegressionRow) -> str:
 
 def candidate_commits(row: RegressionRow) -> str:
     """The commits that may have caused a regression: "4 commits, bisecting", or "adjacent" for a single commit."""
-    if not row.commits_between:
+    if row.culprit_sha or (not row.commits_between and row.phase != ChangePhase.BISECTING):
         return "adjacent"
-    is_bisecting = row.verdict == "confirmed" and row.settled_at is None
-    return plural(row.commits_between + 1, "commit") + (", bisecting" if is_bisecting else "")
+    bisecting = ", bisecting" if row.phase == ChangePhase.BISECTING else ""
+    return plural(row.commits_between + 1, "commit") + bisecting
 
 
 def direction(ratio: float | None, noise: float | None = None) -> str:
@@ -204,6 +211,11 @@ def status_name(status: str) -> str:
 def state_name(state: str) -> str:
     """A state or verdict as pages show it."""
     return STATE_NAMES.get(state, state.replace("_", " "))
+
+
+def phase_name(phase: str) -> str:
+    """A phase of a change as pages show it."""
+    return PHASE_NAMES.get(phase, phase)
 
 
 def kind_name(kind: str) -> str:
@@ -295,6 +307,7 @@ FILTERS = (
     span,
     status_name,
     state_name,
+    phase_name,
     kind_name,
     origin_name,
     headline,

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from warpwatch.db.reads.history import ReadingRow, list_readings
+from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.query import Session
 from warpwatch.server.verdicts.changes import Change, find_changes
 from warpwatch.server.verdicts.noise import Reading, detectable, learn, split_environments
@@ -42,9 +43,9 @@ class NoiseSummary:
     steps: list[LevelShift]
 
 
-def read_learned(session: Session, series_id: int) -> list[NoiseSummary]:
-    """One summary per environment; the environment of the newest commit comes first."""
-    rows = list_readings(session, series_id)
+def read_learned(session: Session, series_id: int, line: HistoryLine) -> list[NoiseSummary]:
+    """One summary per environment, of a line; the environment of the newest commit comes first."""
+    rows = list_readings(session, series_id, line)
     return learn_from(rows)
 
 

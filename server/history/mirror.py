@@ -21,29 +21,33 @@ class Mirror:
     def __init__(self, path: Path, sources: Sources) -> None:
         self.path = path
         self.sources = sources
-        self._lines: dict[tuple[str, frozenset[str]], set[str]] = {}
+        self._lines: dict[tuple[str, frozenset[str], str | None], set[str]] = {}
 
-    def line(self, sha: str, others: Iterable[tuple[int, str]], ordinal: int) -> set[str]:
-        """Those of the other commits (ordinal, id) that lie on one line of history with `sha`, and itself."""
-        key = (sha, frozenset(other for _, other in others))
+    def line(self, sha: str, others: Iterable[tuple[int, str]], ordinal: int, trunk: str | None = None) -> set[str]:
+        """Those of the other commits (ordinal, id) that lie on one line of first parents with `sha`, and itself.
+
+        trunk: the newest commit of the watched branch, whose line counts where `sha` lies on it.
+        """
+        key = (sha, frozenset(other for _, other in others), trunk)
         if key not in self._lines:
             older = sorted(pair for pair in others if pair[0] < ordinal)
             newer = sorted((pair for pair in others if pair[0] > ordinal), reverse=True)
+            tips = [*([trunk] if trunk else []), *(tip for _, tip in newer[:_TIPS])] if newer else []
             try:
-                self._lines[key] = ({sha} | self._before(sha, older) | self._behind(sha, newer)) & (key[1] | {sha})
+                self._lines[key] = ({sha} | self._before(sha, older) | self._behind(sha, tips)) & (key[1] | {sha})
             except git.GitError as error:
                 _log.warning("%s is not compared with its neighbours: %s", sha[:9], error)
                 self._lines[key] = {sha}
         return self._lines[key]
 
     def _before(self, sha: str, older: list[tuple[int, str]]) -> set[str]:
-        return git.ancestors(self.path, sha, older[0][1]) if older else set()
+        return git.first_parents_since(self.path, sha, older[0][1]) if older else set()
 
-    def _behind(self, sha: str, newer: list[tuple[int, str]]) -> set[str]:
-        for _, tip in newer[:_TIPS]:
-            descendants = git.descendants(self.path, sha, tip)
-            if descendants:
-                return descendants
+    def _behind(self, sha: str, tips: Iterable[str]) -> set[str]:
+        for tip in tips:
+            line = git.first_parents_since(self.path, tip, sha)
+            if sha in line:
+                return line
         return set()
 
     def same_sources(self, operator: str, sha: str, other_sha: str) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from warpwatch import git
 from warpwatch.contract.spec import JobSpec
-from warpwatch.db.reads.measured import EarlierJob, JobSlot, read_earlier_jobs
+from warpwatch.db.reads.measured import WINDOW, EarlierJob, JobSlot, read_earlier_jobs
 from warpwatch.db.reads.query import Session
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 
@@ -145,12 +146,20 @@ class SourceCache:
         return self.by_mirror.setdefault(mirror, Sources(mirror))
 
 
-class Earlier:
-    """The jobs requested at commits before those of a submission, whose jobs are visited from the oldest commit on."""
+def line_before(mirror: Path, sha: str) -> list[str]:
+    """The commits up to `sha` along first parents whose measurements may be its own too."""
+    return git.last_commits(mirror, sha, WINDOW)
 
-    def __init__(self, session: Session, mirror: Path, oldest: git.CommitInfo) -> None:
+
+class Earlier:
+    """The jobs requested at commits before those of a submission, whose jobs are visited from the oldest commit on.
+
+    line: of the oldest commit, see line_before.
+    """
+
+    def __init__(self, session: Session, mirror: Path, oldest: git.CommitInfo, line: Sequence[str]) -> None:
         self._sources = Sources(mirror)
-        self._earlier_jobs = read_earlier_jobs(session, oldest.sha, oldest.ordinal)
+        self._earlier_jobs = read_earlier_jobs(session, oldest.sha, oldest.ordinal, line)
 
     def unchanged_since(self, place: JobSlot, operator: str, sha: str, spec: JobSpec) -> str | None:
         """The nearest earlier commit whose numbers are this one's too: the same was asked for there, of the same

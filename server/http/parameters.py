@@ -15,7 +15,7 @@ def refuse_unknown_parameters(request: Request) -> None:
     if not request.query_params:
         return
     # Whether a route knows the prefix that it was included under depends on FastAPI's version.
-    path = PREFIX + request.scope["route"].path.removeprefix(PREFIX)
+    path = PREFIX + request.scope["route"].path_format.removeprefix(PREFIX)
     operation = request.app.openapi()["paths"][path][request.method.lower()]
     known = sorted(entry["name"] for entry in operation.get("parameters", []) if entry["in"] == "query")
     remedy = f"use {', '.join(known)}, or leave it out" if known else "leave it out"

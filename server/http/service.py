@@ -12,6 +12,7 @@ from warpwatch.db.errors import SchemaOutdatedError
 from warpwatch.db.migrate import pending
 from warpwatch.db.reads.code import OperatorRow, RepositoryRow, find_operator, find_repository
 from warpwatch.db.reads.devices import DeviceRow, find_device
+from warpwatch.db.reads.lines import HistoryLine, read_line
 from warpwatch.db.reads.query import MAX_PAGE, Session
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.http.problems import Problem, not_found
@@ -53,6 +54,9 @@ def alarms_of(request: Request) -> Alarms:
 Db = Annotated[Session, Depends(session, scope="function")]
 Config = Annotated[Settings, Depends(settings_of)]
 Before = Annotated[int | None, Query(ge=1, le=2**62, description="`next_before` of the page before.")]
+Branch = Annotated[
+    str | None, Query(max_length=250, description="A branch or change request. Default: the watched branch.")
+]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Rows of the page.")]
 
 
@@ -81,3 +85,12 @@ def device_or_404(session: Session, key: str) -> DeviceRow:
     if found is None:
         raise not_found("device", key, "start a worker on it, or choose one of /api/v1/devices")
     return found
+
+
+def line_or_404(session: Session, repository: RepositoryRow, branch: str | None) -> HistoryLine:
+    """The line of a branch, by default of the watched one."""
+    line = read_line(session, repository.id, branch or None)
+    if line is None:
+        remedy = "submit one of its commits first; branches with submitted commits are listed at /api/v1/branches"
+        raise not_found("branch", branch or "", remedy)
+    return line

@@ -14,6 +14,7 @@ from warpwatch import git
 from warpwatch.contract.words import ChangeDirection, Verdict
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.events import find_ordinal, ordinal_at
+from warpwatch.db.reads.lines import ALL_COMMITS, read_line
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.regressions import NOBODY, Question
 from warpwatch.server.http.problems import FieldError, Problem
@@ -30,6 +31,8 @@ _Bound = Annotated[
     Query(max_length=200, description="A SHA, branch, tag, or a day such as 2026-03-31."),
 ]
 _Name = Annotated[str | None, Query(max_length=200)]
+ALL_BRANCHES = "*"
+"""Stands for all branches; no branch can have this name."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SHA = re.compile(r"[0-9a-f]{4,40}")
 
@@ -50,10 +53,14 @@ class _Filters:
         ] = False,
         since: Annotated[_Bound, Query(alias="from")] = None,
         until: Annotated[_Bound, Query(alias="to")] = None,
+        branch: Annotated[
+            str | None,
+            Query(max_length=250, description=f"`{ALL_BRANCHES}` for all. Default: the watched branch."),
+        ] = None,
     ) -> None:
         self.verdict, self.state, self.direction = verdict, state, direction
         self.operator, self.device, self.assignee, self.overdue = operator, device, assignee, overdue
-        self.since, self.until = since, until
+        self.since, self.until, self.branch = since, until, branch or None
 
     def query_parameters(self, **changes: Any) -> dict[str, Any]:
         """The filters as query parameters, with `changes` applied."""
@@ -67,6 +74,7 @@ class _Filters:
             "overdue": "true" if self.overdue else None,
             "from": self.since,
             "to": self.until,
+            "branch": self.branch,
         }
         return given | changes
 
@@ -96,7 +104,12 @@ def resolve(session: Session, settings: Settings, repository: RepositoryRow, fil
             errors.append(FieldError(field=name, message=str(error), remedy=remedy))
             return None
 
+    line = ALL_COMMITS if filters.branch == ALL_BRANCHES else read_line(session, repository.id, filters.branch)
+    if line is None:
+        remedy = f"use a branch with submitted commits, or {ALL_BRANCHES} for all"
+        errors.append(FieldError(field="branch", message=f"there is no branch {filters.branch!r}", remedy=remedy))
     question = Question(
+        line=line or ALL_COMMITS,
         verdict=filters.verdict,
         state=None if filters.state == "any" else filters.state,
         direction=filters.direction,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from warpwatch.db.reads.work import find_submission
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.git import CommitInfo, mirror_path
+from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, CommitsRead, read_commits, write_down
-from warpwatch.server.history.sources import Earlier, Sources
+from warpwatch.server.history.sources import Earlier, Sources, line_before
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
@@ -41,6 +42,8 @@ class SubmissionPlan:
     choice: OperatorSelection
     devices: list[DeviceRow]
     mirror: Path
+    line: Sequence[str]
+    """Earlier commits whose results may count, where unchanged operators are skipped."""
 
     def is_held(self, request: SubmissionRequest) -> bool:
         """Whether the commit is compared with a baseline where sources differ, and its commit status is reported."""
@@ -58,12 +61,15 @@ def submit(
         return earlier
     # git may have to fetch for minutes, so no transaction is open meanwhile.
     read = read_commits(settings, repository, request.commits, base_of(request), request.branch)
+    mirror, commits = mirror_path(repository.url, settings.home), read[0].commits
+    line = line_before(mirror, commits[0].sha) if request.skip_unchanged and commits else []
     with database.session() as session:
-        plan = plan_submission(session, settings, repository, read, request, patient=origin == "webhook")
+        plan = plan_submission(session, settings, repository, read, request, line, patient=origin == "webhook")
         new_id = _create(session, plan, request, origin, idempotency_key)
         if plan.is_held(request):
             tell_pending(session, settings.server_url, repository, new_id, plan.history.commits[0].sha)
-        return new_id
+    follow_branches(database, settings, repository.id)
+    return new_id
 
 
 def plan_submission(
@@ -72,17 +78,21 @@ def plan_submission(
     repository: RepositoryRow,
     read: CommitsRead,
     request: SubmissionRequest,
+    line: Sequence[str] = (),
     *,
     patient: bool = False,
 ) -> SubmissionPlan:
-    """What the request would measure; Problem names every field at fault."""
+    """What the request would measure; Problem names every field at fault.
+
+    line: the commits before the first one along first parents, where unchanged operators are skipped.
+    """
     history, base, errors = read
     choice, wrong = select_operators(session, repository.id, history, request)
     devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=patient)
     errors = errors + _sanitizer_errors(request) + _own_base_errors(history, base, request) + wrong + missing
     if errors:
         raise Problem(422, REFUSED, errors)
-    return SubmissionPlan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home))
+    return SubmissionPlan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home), line)
 
 
 def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> int | None:
@@ -153,7 +163,7 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
     infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
     commits = write_down(session, plan.repository.id, infos)
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
-    earlier = Earlier(session, plan.mirror, plan.history.commits[0]) if request.skip_unchanged else None
+    earlier = Earlier(session, plan.mirror, plan.history.commits[0], plan.line) if request.skip_unchanged else None
     jobs = []
     for info, operator, kind, device in requested_jobs(plan, request):
         spec = job_spec(plan.choice, request, kind, operator, device)

@@ -85,7 +85,9 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
         return JobFacts(origin, readings=readings, known=_list_known(session, job, oldest))
     if job.kind == JobKind.CHECK and job.spec.sanitize is None:
         # A sanitizer finds what a plain check cannot see, so the two are not compared.
-        return JobFacts(origin, checks=list_checks_around(session, job.id))
+        checks = list_checks_around(session, job.id)
+        oldest = min((row.ordinal for row in checks), default=0)
+        return JobFacts(origin, checks=checks, known=_list_known(session, job, oldest))
     return JobFacts(origin)
 
 
@@ -137,9 +139,11 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     if new_point is None:
         return lambda session: None
     origin, mirror = facts.origin, mirrors.of(facts.origin.repository_url)
-    line = mirror.line(new_point.sha, {(row.ordinal, row.sha) for row in facts.readings}, new_point.ordinal)
+    measured = {(row.ordinal, row.sha) for row in facts.readings} | _ends_of(facts.known)
+    line = mirror.line(new_point.sha, measured, new_point.ordinal, origin.trunk_sha)
     oldest = min(row.ordinal for row in facts.readings if row.sha in line)
-    changes = [change for change in facts.known if change.head_ordinal >= oldest]
+    recent = [change for change in facts.known if change.head_ordinal >= oldest]
+    changes = _on_line(recent, line)
     known = KnownRegressions(changes)
     windows = windows_of(facts.readings, line, job.commit_id, new_point.environment_id, origin.device_kind)
     candidates = find_candidates(windows, known)
@@ -150,7 +154,7 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
         ids |= {change.base_sha: change.base_commit_id, change.head_sha: change.head_commit_id}
 
     def write(session: Session) -> None:
-        if suspicions and _list_known(session, job, oldest) != changes:
+        if suspicions and _list_known(session, job, oldest) != recent:
             raise ContextChangedError
         for suspicion in suspicions:
             write_suspicion(session, job.operator_id, job.device_id, suspicion, ids)
@@ -162,24 +166,40 @@ def _plan_checks(mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
     """Suspicions from a check job: where an operator's sources are the same at both ends no commit broke it."""
     rows, mirror = facts.checks, mirrors.of(facts.origin.repository_url)
     checked = next(row for row in rows if row.commit_id == job.commit_id)
-    line = mirror.line(checked.sha, {(row.ordinal, row.sha) for row in rows}, checked.ordinal)
+    measured = {(row.ordinal, row.sha) for row in rows} | _ends_of(facts.known)
+    line = mirror.line(checked.sha, measured, checked.ordinal, facts.origin.trunk_sha)
     breakages = [
         item
         for item in find_breakages(rows, line, job.commit_id)
         if not mirror.same_sources(facts.origin.operator, item.base.sha, item.head.sha)
     ]
-    return lambda session: _write_breakages(session, job, facts.origin, breakages)
+    return lambda session: _write_breakages(session, job, facts, breakages, line)
 
 
-def _write_breakages(session: Session, job: EndedJob, origin: JobOrigin, breakages: list[Breakage]) -> None:
+def _write_breakages(
+    session: Session, job: EndedJob, facts: JobFacts, breakages: list[Breakage], line: set[str]
+) -> None:
     if not breakages:
         return
+    if _list_known(session, job, min(row.ordinal for row in facts.checks)) != facts.known:
+        raise ContextChangedError
     cells = [(item.base.variant_id, item.base.case_id) for item in breakages]
-    series = ensure_series(session, job.operator_id, job.device_id, cells, METRICS[origin.device_kind][0])
-    known = KnownRegressions(_list_known(session, job, min(item.base.ordinal for item in breakages)))
+    series = ensure_series(session, job.operator_id, job.device_id, cells, METRICS[facts.origin.device_kind][0])
+    known = KnownRegressions(_on_line(facts.known, line))
     ids = {row.sha: row.commit_id for item in breakages for row in (item.base, item.head)}
     for suspicion in suspect_breakages(breakages, series, known):
         write_suspicion(session, job.operator_id, job.device_id, suspicion, ids)
+
+
+def _ends_of(changes: Iterable[KnownChange]) -> set[tuple[int, str]]:
+    """Ordinals and ids of the commits that changes lie between."""
+    heads = {(change.head_ordinal, change.head_sha) for change in changes}
+    return heads | {(change.base_ordinal, change.base_sha) for change in changes}
+
+
+def _on_line(changes: Iterable[KnownChange], line: set[str]) -> list[KnownChange]:
+    """The changes of one line of history: what happened on another branch explains nothing here."""
+    return [change for change in changes if {change.base_sha, change.head_sha} <= line]
 
 
 def _list_known(session: Session, job: EndedJob, oldest: int) -> list[KnownChange]:

@@ -6,11 +6,14 @@ import logging
 
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
+from warpwatch.db.reads.judging import read_origin
 from warpwatch.db.reaper import Reaper
 from warpwatch.db.regressions import mark_judged, unjudged_jobs
+from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.judge import interpreter
+from warpwatch.server.judge.closing import adopt_merged, close_changes
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
 
@@ -30,11 +33,12 @@ class Judge(Background):
         self._reaper = Reaper(settings.lease_seconds)
 
     def sweep(self) -> None:
-        """One round: lost jobs are given back, and every ended job is judged."""
+        """One round: lost jobs are given back, merged changes are looked for, and every ended job is judged."""
         with self._database.session() as session:
             for job_id in self._reaper.sweep(session):
                 _log.warning("the worker of job %d was silent; the job was taken from it", job_id)
         mirrors = Mirrors(self._settings, self._cache)
+        adopt_merged(self._database, mirrors)
         while not self._stop.is_set() and self._judge_next(mirrors):
             pass
 
@@ -44,7 +48,13 @@ class Judge(Background):
             jobs = unjudged_jobs(session, limit=1)
         for job in jobs:
             try:
+                with self._database.session() as session:
+                    repository_id = read_origin(session, job.id).repository_id
+                # Verdicts are about branches, and a trial may have stored commits that no branch had before.
+                follow_branches(self._database, self._settings, repository_id)
                 interpreter.judge_job(self._database, mirrors, job)
+                follow_branches(self._database, self._settings, repository_id)
+                close_changes(self._database, mirrors, job.operator_id, job.device_id)
             except EngineError:
                 raise
             except Exception:  # noqa: BLE001

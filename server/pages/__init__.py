@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from warpwatch.server.pages import (
     alarms,
+    branches,
     commits,
     compare,
     deletion,
@@ -31,6 +32,7 @@ for module in (
     operators,
     history,
     commits,
+    branches,
     compare,
     regressions,
     alarms,

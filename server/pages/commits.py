@@ -9,9 +9,12 @@ from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
+from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
 from warpwatch.server.figures.formats import natural, variant_order
+from warpwatch.server.figures.lanes import draw_lanes, width_of
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.http.service import Before
+from warpwatch.server.http.service import Before, Branch
+from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.overview import SETTLED
 from warpwatch.server.pages.render import Page, query
@@ -20,13 +23,25 @@ router = APIRouter()
 
 
 @router.get("/commits")
-def commits(page: Page, before: Before = None) -> Response:
-    """Commits in the order of history, newest first, each with its counts of results."""
+def commits(page: Page, before: Before = None, branch: Branch = None) -> Response:
+    """The commits of all branches, or of one, in the order of history, newest first, with the graph beside them."""
     if page.repository is None:
         return page.page("welcome.html")
-    rows = list_commits(page.session, page.repository.id, before)
-    json = query("/commits", repository=page.repository.name, before=before)
-    return page.page("commits.html", json=json, commits=rows, before=before)
+    line = page.line if branch and branch != ALL_BRANCHES else ALL_COMMITS
+    rows = list_commits(page.session, page.repository.id, before, line=line)
+    names = {name for row in rows.items for name in row.branches}
+    branches = list_branches_named(page.session, page.repository.id, names)
+    graph = draw_lanes(rows.items, branches)
+    json = query("/commits", repository=page.repository.name, before=before, branch=line.name)
+    return page.page(
+        "commits.html",
+        json=json,
+        commits=rows,
+        graph=graph,
+        graph_width=width_of(graph),
+        shown=line.name,
+        before=before,
+    )
 
 
 @router.get("/commits/{sha}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from warpwatch.db.reads.code import find_operator, list_operators
-from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark, find_series, read_history
+from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark, find_series, read_history, read_series
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.formats import fact, natural, variant_order
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
@@ -35,13 +35,17 @@ class TableRow:
 
 
 @router.get("/history/{series_id}")
-def history(page: Page, series_id: int, environment: Environment = None, scale: Text = None) -> Response:
+def history(
+    page: Page, series_id: int, environment: Environment = None, scale: Text = None, branches: bool = False
+) -> Response:
     """One series."""
-    history = read_history(page.session, series_id)
-    if history is None:
+    series = read_series(page.session, series_id)
+    if series is None:
         raise not_found("series", series_id, "open a series from the page of its operator")
-    page.moved(history.series.repository)
-    return _show(page, [history], environment, scale)
+    page.moved(series.repository)
+    history = read_history(page.session, series_id, page.line, branches=branches)
+    assert history is not None
+    return _show(page, [history], environment, scale, branches=branches)
 
 
 @router.get("/history")
@@ -54,6 +58,7 @@ def overlay(
     metric: Text = None,
     environment: Environment = None,
     scale: Text = None,
+    branches: bool = False,
 ) -> Response:
     """Several variants of one case on one device; all variants by default."""
     row = find_operator(page.session, page.repository.id, operator) if page.repository and operator else None
@@ -68,16 +73,18 @@ def overlay(
         series = find_series(
             page.session, page.repository.id, row.name, chosen_case, name, bench.device.key, bench.metric
         )
-        if series is not None and (read := read_history(page.session, series.id)) is not None:
-            histories.append(read)
+        if series is not None:
+            histories.append(read_history(page.session, series.id, page.line, branches=branches))
     if not histories:
         raise Problem(
             404, f"none of these variants has a measurement on {bench.device.name} with metric {bench.metric}"
         )
-    return _show(page, histories, environment, scale)
+    return _show(page, [history for history in histories if history], environment, scale, branches=branches)
 
 
-def _show(page: Page, histories: list[SeriesHistory], environment: int | None, scale: str | None) -> Response:
+def _show(
+    page: Page, histories: list[SeriesHistory], environment: int | None, scale: str | None, *, branches: bool
+) -> Response:
     series = histories[0].series
     assert page.repository is not None
     shown = [only_environment(history, environment) for history in histories]
@@ -86,10 +93,12 @@ def _show(page: Page, histories: list[SeriesHistory], environment: int | None, s
     filters = {"operator": series.operator, "case": series.case, "device": series.device_key, "metric": series.metric}
     operator = next(row for row in operators if row.name == series.operator)
     rows = table_rows(shown)
-    summaries = {history.series.id: read_learned(page.session, history.series.id) for history in histories}
+    summaries = {history.series.id: read_learned(page.session, history.series.id, page.line) for history in histories}
     return page.page(
         "history.html",
-        json=address if len(histories) == 1 else query(address, repository=page.repository.name, **filters),
+        json=query(address, branch=page.line.branch, branches="true" if branches else None)
+        if len(histories) == 1
+        else query(address, repository=page.repository.name, **filters),
         histories=shown,
         series=series,
         filters=filters,
@@ -101,6 +110,7 @@ def _show(page: Page, histories: list[SeriesHistory], environment: int | None, s
         environments=environment_facts(histories),
         environment=environment,
         scale=scale,
+        branches=branches,
         figure=history_figure(shown, steps_of(summaries, environment), log_scale=scale == "log"),
         learned={id_: only_shown(rows_, environment) for id_, rows_ in summaries.items()},
         rows=rows[:MAX_ROWS],

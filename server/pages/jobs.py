@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import log
+from statistics import median
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Query, Response
@@ -12,10 +15,11 @@ from fastapi.responses import RedirectResponse
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobKind, JobState, Status
 from warpwatch.db.reads.code import list_operators
+from warpwatch.db.reads.decisions import ComparedSeries
 from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
 from warpwatch.db.reads.schedules import read_costs
-from warpwatch.db.reads.work import JobFilter, ResultView, list_jobs, read_job, read_log
+from warpwatch.db.reads.work import JobDetail, JobFilter, ResultView, list_jobs, read_job, read_log
 from warpwatch.db.strike_out import strike_out, undo_strike_out
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
@@ -26,6 +30,7 @@ from warpwatch.server.http.service import Before, Config, refuse_example
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, query
 from warpwatch.server.schedules.budget import CostEstimates
+from warpwatch.server.verdicts.held import PairVerdict, classify_pairs
 
 router = APIRouter()
 LOG_PIECES = 5000
@@ -85,6 +90,7 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         spec=JobSpec.from_stored(detail.spec),
         results=grouped_results(detail.results),
         break_even=break_even(detail.results),
+        compared=compared_rows(detail),
         job=detail.job,
         unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
         shown=shown,
@@ -102,6 +108,31 @@ def grouped_results(results: Iterable[ResultView]) -> list[tuple[ResultView, lis
         key = (row.variant, row.kind, row.message) if is_build else (row.id,)
         groups.setdefault(key, (row, []))[1].append(row.case)
     return list(groups.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLine:
+    """One series of an A/B job: the median round of both sides, and the verdict on the rounds."""
+
+    row: ComparedSeries
+    verdict: PairVerdict
+    base_ns: float | None
+    head_ns: float | None
+
+
+def compared_rows(detail: JobDetail) -> list[ComparedLine]:
+    """What an A/B job compared, the largest change first."""
+    among = sum(row.status == "ok" for row in detail.decision.compared)
+    lines = [
+        ComparedLine(
+            row,
+            classify_pairs(row.base_ns, row.head_ns, detail.device_kind, among),
+            median(row.base_ns) if row.base_ns else None,
+            median(row.head_ns) if row.head_ns else None,
+        )
+        for row in detail.decision.compared
+    ]
+    return sorted(lines, key=lambda line: -abs(log(line.verdict.ratio)) if line.verdict.ratio else 0.0)
 
 
 def unserved_devices(devices: Iterable[DeviceRow]) -> dict[str, str]:

@@ -8,7 +8,15 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
-from warpwatch.db.reads.code import CaseRow, OperatorRow, find_operator, list_cases, list_suites, read_operator_entry
+from warpwatch.db.reads.code import (
+    CaseRow,
+    OperatorRow,
+    RepositoryRow,
+    find_operator,
+    list_cases,
+    list_suites,
+    read_operator_entry,
+)
 from warpwatch.db.reads.devices import list_environments
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.server.figures.charts import RooflinePoint, roofline_figure
@@ -61,11 +69,12 @@ def operator(
         raise not_found("operator", name)
     repository = page.repository
     bench = choose_bench(page.session, repository, device, metric, name)
-    cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, suite, name) if bench else []
+    cells = _cells(page, repository, bench, suite, name) if bench else []
     cases = {case.key: case for case in list_cases(page.session, row.id)}
     peaks = _peaks(page, bench.device.id) if bench else {}
     entry = read_operator_entry(page.session, repository.id, name) or {"variants": []}
     filters = {"repository": repository.name, "device": bench and bench.device.key, "metric": bench and bench.metric}
+    filters["branch"] = page.line.branch
     grid = grids(cells)
     return page.page(
         "operator.html",
@@ -85,6 +94,10 @@ def operator(
         roofline=_roofline(cells, cases, peaks),
         code=_code(page, row, bench, arch, code) if bench else None,
     )
+
+
+def _cells(page: Page, repository: RepositoryRow, bench: Bench, suite: str | None, operator: str) -> list[OverviewCell]:
+    return read_overview(page.session, repository.id, bench.device.id, bench.metric, page.line, suite, operator)
 
 
 def heat_row(row: list[OverviewCell | None]) -> list[HeatCell | None]:

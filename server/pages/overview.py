@@ -16,6 +16,8 @@ from warpwatch.server.pages.choices import Text, choose_bench
 from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
+MOST_OPEN = 6
+"""Open regressions that are listed, worst first; the page of regressions has all."""
 SETTLED = ("ok", "unsupported", "skipped", None)
 
 
@@ -48,9 +50,16 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
     if page.repository is None or bench is None:
         return page.page("welcome.html", json="/health")
     repository = page.repository
-    cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, suite)
-    regressions = list_regressions(page.session, repository.id, Question(state="open"), limit=6)
-    filters = {"repository": repository.name, "device": bench.device.key, "metric": bench.metric, "suite": suite}
+    cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, page.line, suite)
+    question = Question(state="open", line=page.line)
+    regressions = list_regressions(page.session, repository.id, question, limit=MOST_OPEN).items
+    filters = {
+        "repository": repository.name,
+        "device": bench.device.key,
+        "metric": bench.metric,
+        "suite": suite,
+        "branch": page.line.branch,
+    }
     return page.page(
         "overview.html",
         json=query("/overview", **filters),
@@ -61,5 +70,5 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         grids=grids(cells),
         checks=Counter(cell.check_status for cell in cells if cell.check_status),
         broken=[cell for cell in cells if cell.check_status not in SETTLED or cell.bench_status not in SETTLED],
-        regressions=[row for row in regressions.items if row.direction != "faster"],
+        regressions=[row for row in regressions if row.direction != "faster"],
     )

@@ -19,7 +19,7 @@ from warpwatch.server.explanation.events import with_common
 from warpwatch.server.figures.charts import rounds_figure
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, settings_of
-from warpwatch.server.intake.filters import DIRECTIONS, STATE_FILTERS, Filters, resolve
+from warpwatch.server.intake.filters import ALL_BRANCHES, DIRECTIONS, STATE_FILTERS, Filters, resolve
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
 from warpwatch.server.pages.forms import field_message
 from warpwatch.server.pages.render import Page, query
@@ -60,6 +60,7 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         today=date.today(),
         quality=read_quality(page.session, page.repository.id, datetime.now(UTC)) if whole else None,
         year=(datetime.now(UTC) - timedelta(days=365)).date().isoformat(),
+        all_branches=filters.branch == ALL_BRANCHES,
         options=_options(list_choices(page.session, page.repository.id), asked),
     )
 

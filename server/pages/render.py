@@ -16,24 +16,35 @@ from jinja2.runtime import Context
 
 from warpwatch import __version__
 from warpwatch.db.reads.code import RepositoryRow, list_repositories
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, list_branch_names
 from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.kernel_names import short_name
 from warpwatch.server.figures import formats
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.security import session_cookie
-from warpwatch.server.http.service import Db, alarms_of
+from warpwatch.server.http.service import Branch, Db, alarms_of, line_or_404
+from warpwatch.server.intake.filters import ALL_BRANCHES
 
+OF_A_BRANCH = ("/operators", "/history", "/regressions")
+"""Pages that speak of one branch, as the overview does: their links keep the branch."""
 WEB = Path(__file__).parent.parent.parent / "web"
 
 
 class Scope:
     """The context of a page: its session, its repository and all repositories to switch to."""
 
-    def __init__(self, request: Request, session: Db, repository: str | None = None) -> None:
+    def __init__(self, request: Request, session: Db, repository: str | None = None, branch: Branch = None) -> None:
         self.request = request
         self.session: Session = session
         self.repositories: list[RepositoryRow] = list_repositories(session)
         self.repository: RepositoryRow | None = self._choose(repository)
+        self.line: HistoryLine = self._line(branch)
+
+    def _line(self, branch: str | None) -> HistoryLine:
+        """What the page speaks of: the branch that the address names, by default the watched one."""
+        if self.repository is None or branch == ALL_BRANCHES:
+            return ALL_COMMITS
+        return line_or_404(self.session, self.repository, branch)
 
     def _choose(self, name: str | None) -> RepositoryRow | None:
         if name:
@@ -50,6 +61,8 @@ class Scope:
             "repository": self.repository,
             "repositories": self.repositories,
             "json_url": json and f"/api/v1{json}",
+            "line": self.line,
+            "branch_names": list_branch_names(self.session, self.repository.id) if self.repository else [],
         }
         if self.repository is not None:
             values["alarm_count"] = alarms_of(self.request).count(self.session, self.repository.id)
@@ -57,8 +70,10 @@ class Scope:
 
     def moved(self, name: str) -> None:
         """Switches to the repository that the shown object belongs to, whatever the address names."""
-        # A repository that is being deleted has left the list before its jobs are gone.
-        self.repository = self._choose(name)
+        if self.repository is None or self.repository.name != name:
+            # A repository that is being deleted has left the list before its jobs are gone.
+            self.repository = self._choose(name)
+            self.line = self._line(None)
 
 
 Page = Annotated[Scope, Depends(Scope, scope="function")]
@@ -66,7 +81,8 @@ Page = Annotated[Scope, Depends(Scope, scope="function")]
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """Renders a template with the values that every page needs; works without a database, for error pages."""
-    values = {"repository": None, "repositories": [], "json_url": None, "alarm_count": 0, **values}
+    nothing: dict[str, Any] = {"repository": None, "repositories": [], "json_url": None, "alarm_count": 0}
+    values = {**nothing, "line": ALL_COMMITS, "branch_names": [], **values}
     values["logged_in"] = bool(session_cookie(request.headers)) and request.app.state.sessions is not None
     text = environment().get_template(template).render(request=request, path=request.url.path, **values)
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
@@ -91,10 +107,12 @@ def environment() -> Environment:
 
 @pass_context
 def link(context: Context, path: str, **filters: Any) -> str:
-    """`path` with its filters and, unless another is given, the repository of the page."""
+    """`path` with its filters and, unless another is given, the repository of the page and its branch."""
     repository = filters.pop("repository", None)
     if repository is None and context.get("repository") is not None:
         repository = context["repository"].name
+        if path == "/" or path.startswith(OF_A_BRANCH):
+            filters = {"branch": context["line"].branch, **filters}
     return query(path, repository=repository, **filters)
 
 

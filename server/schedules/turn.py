@@ -31,8 +31,9 @@ from warpwatch.db.reads.schedules import (
 from warpwatch.db.registry import ensure_operators
 from warpwatch.db.schedules import end_turn, lock_turn
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
+from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, with_operators, write_down
-from warpwatch.server.history.sources import Earlier, SourceCache
+from warpwatch.server.history.sources import Earlier, SourceCache, line_before
 from warpwatch.server.http.problems import FieldError
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.submission_request import SubmissionRequest
@@ -127,6 +128,8 @@ def run_schedule(
         if plan is not None:
             message = _carry_out(session, plan)
         end_turn(session, schedule.id, now, next_at, message)
+    if plan is not None:
+        follow_branches(database, settings, plan.start.repository.id)
     return True
 
 
@@ -137,13 +140,14 @@ def _plan(
         start = _start(session, settings, schedule, now)
     mirror, history = _read_history(settings, start)
     head = history.commits[-1]
+    line = line_before(mirror, head.sha)
     with database.session() as session:
         choice, errors = select_operators(session, start.repository.id, _at(history, head.sha), start.request(head.sha))
         if errors:
             raise NothingToDo(f"nothing to do: {_join_errors(errors)}")
         measured = _measured(session, start, history, choice)
         readings = list_readings(session, start.repository.id) if schedule.kind == "rerun" else []
-        unchanged = _Unchanged(session, start, mirror, head, choice)
+        unchanged = _Unchanged(session, start, mirror, head, choice, line)
     # Sources may have to be read at a thousand commits, so no transaction is open meanwhile.
     if schedule.kind == "suite":
         candidates = list_suite_candidates(measured, unchanged.since)
@@ -158,10 +162,16 @@ class _Unchanged:
     """Finds an earlier commit with the same sources as the newest, where the schedule skips unchanged operators."""
 
     def __init__(
-        self, session: Session, start: _TurnStart, mirror: Path, head: git.CommitInfo, choice: OperatorSelection
+        self,
+        session: Session,
+        start: _TurnStart,
+        mirror: Path,
+        head: git.CommitInfo,
+        choice: OperatorSelection,
+        line: list[str],
     ) -> None:
         skips = start.schedule.kind == "suite" and start.schedule.request["skip_unchanged"]
-        self._earlier = Earlier(session, mirror, head) if skips else None
+        self._earlier = Earlier(session, mirror, head, line) if skips else None
         self._request, self._sha, self._choice = start.request(head.sha), head.sha, choice
         self._devices = {device.id: device for device in start.devices}
         self._operators = ensure_operators(session, start.repository.id, choice.operators) if skips else {}

@@ -95,6 +95,11 @@ class Thresholds:
             "rounds that still allow for it are unsure.",
         )
     )
+    undone_ratio: float = field(
+        metadata=_documented(
+            "ratio", "What may be left of a slow-down after confirmed changes back for it to count as fixed."
+        )
+    )
     plain_ratio: float = field(
         metadata=_documented("ratio", "From this change on, a step of a bisection takes few rounds.")
     )
@@ -135,6 +140,7 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         worth_comparing=0.02,
         confirm_ratio=1.005,
         expected_ratio=1.01,
+        undone_ratio=1.008,
         plain_ratio=1.05,
         same_ratio=1.02,
         least_ns=50.0,
@@ -153,6 +159,7 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         worth_comparing=0.03,
         confirm_ratio=1.02,
         expected_ratio=1.03,
+        undone_ratio=1.025,
         plain_ratio=1.15,
         same_ratio=1.05,
         least_ns=50.0,

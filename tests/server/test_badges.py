@@ -16,6 +16,7 @@ from warpwatch.db import registry, regressions
 from warpwatch.db.database import Database
 from warpwatch.db.reads.badges import BadgeCounts
 from warpwatch.server.figures.badges import BAD, GOOD, UNKNOWN, WARNING, badge, words
+from warpwatch.server.history.branches import follow_branches
 from warpwatch.settings import Settings
 
 BADGE = "/api/v1/badges/kernels.svg"
@@ -84,7 +85,7 @@ def test_open_slow_downs_are_counted(client: TestClient, lab: Lab, database: Dat
     assert said(client) == "kernels: 1 pass, none slower"
 
 
-def test_another_branch_does_not_count(client: TestClient, lab: Lab, settings: Settings) -> None:
+def test_another_branch_does_not_count(client: TestClient, lab: Lab, settings: Settings, database: Database) -> None:
     run_git(lab.source, "checkout", "--quiet", "-b", "side", lab.shas[2])
     try:
         sha = commit(lab.source, "On the side")
@@ -93,6 +94,7 @@ def test_another_branch_does_not_count(client: TestClient, lab: Lab, settings: S
         lab.shas.append(sha)
         with lab.database.session() as session:
             lab.commits |= registry.record_commits(session, lab.repository, [lab._commit(sha)])
+        follow_branches(database, settings, lab.repository)
         lab.check(1, {V1: Status.OK})
         lab.check(6, {V1: Status.WRONG})
         assert said(client) == "kernels: 1 pass, none slower"

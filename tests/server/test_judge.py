@@ -309,4 +309,4 @@ def test_the_thread_judges_and_gives_lost_jobs_back(served: Settings, client: Te
 
 def test_a_mirror_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(git.GitError, match="needs the folder"):
-        git.is_ancestor(tmp_path / "gone", "a" * 40, "b" * 40)
+        git.merged_at(tmp_path / "gone", "a" * 40, "b" * 40)

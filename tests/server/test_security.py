@@ -125,7 +125,7 @@ def test_malformed_addresses_are_refused(client: TestClient, header: str, value:
 @pytest.mark.parametrize("path", ["/", "/nothing", HEALTH, "/jobs"])
 def test_malformed_hosts_are_refused_where_every_name_is_right(exposed: TestClient, host: str, path: str) -> None:
     """Addresses in answers are made from this header."""
-    headers = {"Host": host.encode("latin-1"), "Authorization": f"Bearer {TOKEN}".encode()}
+    headers = {b"Host": host.encode("latin-1"), b"Authorization": f"Bearer {TOKEN}".encode()}
     problem(exposed.get(path, headers=headers), 400)
 
 

@@ -189,3 +189,16 @@ def test_what_was_left_out_can_be_measured_after_all(client: TestClient, lab: La
     (job,) = jobs(client, body["id"])
     client.post(f"/api/v1/jobs/{job['id']}/retry")
     assert jobs(client, body["id"])[0]["state"] == "queued"
+
+
+def test_another_branch_is_not_where_a_commit_was_measured(client: TestClient, lab: Lab) -> None:
+    """A merge has the sources of the branch that it brought; its own branch needs a point all the same."""
+    wanted: dict[str, Any] = {"kinds": ["bench"], "operators": ["square"], "skip_unchanged": True}
+    run_git(lab.source, "checkout", "--quiet", "-b", "side")
+    side = change(lab.source, MINE, "import torch")
+    assert ask(client, commits=side, **wanted).json()["counts"] == {"queued": 1}
+    run_git(lab.source, "checkout", "--quiet", "main")
+    run_git(lab.source, "merge", "--quiet", "--no-ff", "--no-edit", "side")
+    assert ask(client, commits="main", **wanted).json()["counts"] == {"queued": 1}
+    change(lab.source, "README.md", "words")
+    assert ask(client, commits="main", **wanted).json()["counts"] == {"done": 1}

@@ -161,11 +161,44 @@ class Verdict(StrEnum):
     UNSURE = "unsure"
 
 
+class ChangePhase(StrEnum):
+    """The life of a change, from its verdict, its range and its triage.
+
+    suspected → bisecting (confirmed in several commits, trials still narrow them) → culprit (one commit) or confirmed
+    (in several commits that cannot be narrowed) → fixed | reverted | accepted | invalid. Without a confirmation a
+    suspicion ends as dismissed or unsure.
+    """
+
+    SUSPECTED = "suspected"
+    BISECTING = "bisecting"
+    CONFIRMED = "confirmed"
+    CULPRIT = "culprit"
+    FIXED = "fixed"
+    REVERTED = "reverted"
+    ACCEPTED = "accepted"
+    INVALID = "invalid"
+    DISMISSED = "dismissed"
+    UNSURE = "unsure"
+
+
+class BranchKind(StrEnum):
+    """branch: under refs/heads. request: a pull or merge request. merged: commits that a merge brought to the watched
+    branch and that no branch holds any more."""
+
+    BRANCH = "branch"
+    REQUEST = "request"
+    MERGED = "merged"
+
+
 class Triage(StrEnum):
-    """What people made of a confirmed change; any state may follow any other, with a note."""
+    """What became of a confirmed change, by evidence or by people; any state may follow any other, with a note.
+
+    fixed: a later commit undid its effect. reverted: a later commit has the sources of before again.
+    """
 
     NEW = "new"
     ACKNOWLEDGED = "acknowledged"
     ACCEPTED = "accepted"
     FIXED = "fixed"
+    REVERTED = "reverted"
     INVALID = "invalid"

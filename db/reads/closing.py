@@ -1,0 +1,167 @@
+"""Reads the evidence that ends confirmed changes: later checks, later changes in the other direction, merges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpwatch.db.reads.lines import line_of, on_line
+from warpwatch.db.reads.query import Session, fetch
+from warpwatch.db.reads.regressions import IS_OPEN
+
+MOST_CHECKS = 200
+"""Newest checks of one cell that are looked at."""
+# What was closed once and opened again stays open, because a person knows better.
+_OPEN = f"{IS_OPEN} AND regressions.fixed_by_commit_id IS NULL"
+_LINE = ("line.line_id", "line.trunk_id", "line.fork_at")
+
+
+@dataclass(frozen=True, slots=True)
+class LaterCheck:
+    """A check of a broken series at a commit of the line after the change; of each commit the newest."""
+
+    regression_id: int
+    series_id: int
+    commit_id: int
+    sha: str
+    ordinal: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaterChange:
+    """A confirmed change of a series from an open one on, that one included (is_first).
+
+    ratio: head over base; 1 where a comparison showed no change of the series, None where none was made.
+    before_ns, after_ns: of the series at the newest commit up to the open change's base, and at the newest commit from
+    this change's head on. is_settled: whether its range will not become narrower.
+    """
+
+    regression_id: int
+    series_id: int
+    other_id: int
+    is_first: bool
+    is_settled: bool
+    commit_id: int
+    sha: str
+    ordinal: int
+    ratio: float | None
+    before_ns: float | None
+    after_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChange:
+    """A confirmed change that is open, with the series that show it. base_sha: the last commit without it."""
+
+    regression_id: int
+    operator: str
+    repository_url: str
+    device_kind: str
+    direction: str
+    base_sha: str
+    series: list[int]
+
+
+def list_open_changes(session: Session, operator_id: int, device_id: int) -> list[OpenChange]:
+    """Changes for the worse of an operator on a device that nothing has ended."""
+    sql = f"""
+    SELECT regressions.id AS regression_id, operators.name AS operator, url AS repository_url,
+           devices.kind AS device_kind, direction, base.sha AS base_sha,
+           (SELECT coalesce(jsonb_agg(series_id ORDER BY series_id), '[]') FROM regression_series AS member
+            WHERE member.regression_id = regressions.id AND member.verdict = 'confirmed') AS series
+    FROM regressions JOIN operators ON operators.id = operator_id
+    JOIN repositories ON repositories.id = operators.repository_id JOIN devices ON devices.id = device_id
+    JOIN commits AS base ON base.id = base_commit_id
+    WHERE operator_id = :operator_id AND device_id = :device_id AND {_OPEN} AND direction <> 'faster'
+    ORDER BY regressions.id
+    """
+    return fetch(session, OpenChange, sql, operator_id=operator_id, device_id=device_id)
+
+
+def list_later_checks(session: Session, operator_id: int, device_id: int) -> list[LaterCheck]:
+    """The checks after every open breakage of an operator on a device, by series, oldest commit first."""
+    sql = f"""
+    SELECT regressions.id AS regression_id, member.series_id, later.commit_id, commits.sha, later.ordinal, later.status
+    FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
+    JOIN series ON series.id = member.series_id
+    JOIN commits AS head ON head.id = regressions.head_commit_id
+    LEFT JOIN LATERAL {line_of("head.id")} AS line ON true
+    CROSS JOIN LATERAL (
+        SELECT DISTINCT ON (ordinal, commit_id) commit_id, ordinal, status FROM results
+        WHERE results.variant_id = series.variant_id AND results.case_id = series.case_id
+          AND results.device_id = series.device_id AND results.kind = 'check' AND results.ordinal > head.ordinal
+          AND results.status NOT IN ('unsupported', 'skipped') AND {on_line("results.commit_id", *_LINE)}
+        ORDER BY ordinal DESC, commit_id DESC, id DESC LIMIT {MOST_CHECKS}
+    ) AS later
+    JOIN commits ON commits.id = later.commit_id
+    WHERE regressions.operator_id = :operator_id AND regressions.device_id = :device_id AND {_OPEN}
+      AND regressions.direction = 'broken' AND member.verdict = 'confirmed'
+    ORDER BY regressions.id, member.series_id, later.ordinal, later.commit_id
+    """
+    return fetch(session, LaterCheck, sql, operator_id=operator_id, device_id=device_id)
+
+
+def list_later_changes(session: Session, operator_id: int, device_id: int) -> list[LaterChange]:
+    """All confirmed changes of time on the line of every open slow-down, from itself on, by series, oldest first."""
+    sql = f"""
+    SELECT regressions.id AS regression_id, member.series_id, other.id AS other_id,
+           other.id = regressions.id AS is_first, other.settled_at IS NOT NULL AS is_settled,
+           other.head_commit_id AS commit_id, other_head.sha, other_head.ordinal,
+           CASE WHEN shown.verdict = 'confirmed' THEN shown.ratio WHEN shown.verdict = 'dismissed' THEN 1.0 END
+                AS ratio,
+           before.median_ns AS before_ns, after.median_ns AS after_ns
+    FROM regressions JOIN regression_series AS member ON member.regression_id = regressions.id
+    JOIN commits AS head ON head.id = regressions.head_commit_id
+    JOIN commits AS base ON base.id = regressions.base_commit_id
+    LEFT JOIN LATERAL {line_of("head.id")} AS line ON true
+    JOIN regressions AS other ON other.operator_id = regressions.operator_id
+         AND other.device_id = regressions.device_id AND other.verdict = 'confirmed' AND other.state <> 'invalid'
+         AND other.direction <> 'broken'
+    JOIN commits AS other_head ON other_head.id = other.head_commit_id
+    JOIN commits AS other_base ON other_base.id = other.base_commit_id
+    LEFT JOIN regression_series AS shown ON shown.regression_id = other.id AND shown.series_id = member.series_id
+    LEFT JOIN LATERAL (
+        SELECT median_ns, environment_id FROM points WHERE points.series_id = member.series_id
+          AND points.ordinal <= base.ordinal AND {on_line("points.commit_id", *_LINE)}
+        ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+    ) AS before ON true
+    LEFT JOIN LATERAL (
+        SELECT median_ns FROM points WHERE points.series_id = member.series_id
+          AND points.ordinal >= other_head.ordinal AND points.environment_id = before.environment_id
+          AND {on_line("points.commit_id", *_LINE)}
+        ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+    ) AS after ON true
+    WHERE regressions.operator_id = :operator_id AND regressions.device_id = :device_id AND {_OPEN}
+      AND regressions.direction = 'slower' AND member.verdict = 'confirmed'
+      AND (other.id = regressions.id OR other_base.ordinal >= head.ordinal)
+      AND {on_line("other_head.id", *_LINE)} AND {on_line("other_base.id", *_LINE)}
+    ORDER BY regressions.id, member.series_id, other_head.ordinal, other.id
+    """
+    return fetch(session, LaterChange, sql, operator_id=operator_id, device_id=device_id)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedChange:
+    """An open, confirmed change of a branch that the commit merge_sha brought to the watched branch."""
+
+    regression_id: int
+    repository_id: int
+    repository_url: str
+    operator: str
+    merge_sha: str
+
+
+def list_merged_changes(session: Session) -> list[MergedChange]:
+    """Those that are not looked for on the watched branch yet."""
+    sql = f"""
+    SELECT DISTINCT ON (regressions.id) regressions.id AS regression_id, branches.repository_id, url AS repository_url,
+           operators.name AS operator, branches.merged_sha AS merge_sha
+    FROM branches JOIN branch_commits ON branch_commits.branch_id = branches.id
+    JOIN regressions ON regressions.head_commit_id = branch_commits.commit_id
+    JOIN operators ON operators.id = regressions.operator_id
+    JOIN repositories ON repositories.id = branches.repository_id
+    WHERE branches.merged_sha IS NOT NULL AND {_OPEN} AND regressions.direction <> 'faster'
+      AND regressions.merged_as_id IS NULL
+    ORDER BY regressions.id, branches.id
+    """
+    return fetch(session, MergedChange, sql)

@@ -1,0 +1,93 @@
+"""What a branch would do to the watched one: its newest measured commit against the commit it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpwatch.db.reads.branches import list_branch_pairs
+from warpwatch.db.reads.code import CommitRow, find_commit
+from warpwatch.db.reads.commits import ComparedRow, compare_commits
+from warpwatch.db.reads.lines import BranchRow, HistoryLine
+from warpwatch.db.reads.query import Session
+from warpwatch.db.reads.regressions import Question, RegressionRow, list_regressions
+from warpwatch.server.verdicts.held import PairOutcome, classify_pairs
+
+MOST_CHANGES = 100
+"""Changes of one branch that are listed, worst first."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchOutcome:
+    """One case of a branch in an A/B comparison with its merge base. ratio: head over base, with its 95 % interval."""
+
+    operator: str
+    case: str
+    variant: str
+    device_key: str
+    job_id: int
+    outcome: PairOutcome
+    ratio: float | None
+    low: float | None
+    high: float | None
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchReport:
+    """base, head: the commits that are compared; None where they are not stored, or nothing of the branch was measured.
+
+    outcomes: what A/B comparisons say, changes first. compared: cases that were timed at both commits, in runs of their
+    own. changes: suspected and confirmed changes of the branch.
+    """
+
+    branch: BranchRow
+    base: CommitRow | None
+    head: CommitRow | None
+    outcomes: list[BranchOutcome]
+    compared: list[ComparedRow]
+    changes: list[RegressionRow]
+
+
+def report_branch(
+    session: Session, repository_id: int, branch: BranchRow, line: HistoryLine, device_id: int | None, metric: str
+) -> BranchReport:
+    """device_id, metric: of the times that are compared without an A/B comparison."""
+    base = find_commit(session, repository_id, branch.merge_base_sha) if branch.merge_base_sha else None
+    head = find_commit(session, repository_id, branch.newest_sha) if branch.newest_sha else None
+    outcomes: list[BranchOutcome] = []
+    compared: list[ComparedRow] = []
+    if base is not None and head is not None:
+        outcomes = _outcomes(session, base, head)
+        if device_id is not None:
+            compared = compare_commits(session, base, head, device_id, metric).rows
+    return BranchReport(branch, base, head, outcomes, compared, _changes(session, repository_id, branch, line))
+
+
+def _outcomes(session: Session, base: CommitRow, head: CommitRow) -> list[BranchOutcome]:
+    pairs = list_branch_pairs(session, base.id, head.id)
+    outcomes = []
+    for pair in pairs:
+        verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.device_kind, len(pairs))
+        outcomes.append(
+            BranchOutcome(
+                pair.operator,
+                pair.case,
+                pair.variant,
+                pair.device_key,
+                pair.job_id,
+                verdict.outcome,
+                verdict.ratio,
+                verdict.low,
+                verdict.high,
+                len(pair.base_ns),
+            )
+        )
+    order = ("slower", "faster", "unsure", "same")
+    return sorted(outcomes, key=lambda item: (order.index(item.outcome), -(item.ratio or 0), item.operator, item.case))
+
+
+def _changes(session: Session, repository_id: int, branch: BranchRow, line: HistoryLine) -> list[RegressionRow]:
+    """The changes that begin at a commit of the branch itself; those of the watched branch are on its own pages."""
+    question = Question(verdict=None, line=line)
+    rows = list_regressions(session, repository_id, question, limit=MOST_CHANGES).items
+    return [row for row in rows if row.branch == branch.name and row.verdict in ("confirmed", "suspected")]

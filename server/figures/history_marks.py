@@ -1,0 +1,133 @@
+"""Parts of a history's chart that are about branches and verdicts: confirmed changes, and points of other branches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from warpwatch.contract.words import ChangeDirection, ChangePhase
+from warpwatch.db.reads.history import SeriesChange, SeriesHistory, SidePoint
+from warpwatch.server.figures.formats import absolute, change, duration, short
+
+Figure = dict[str, Any]
+SLOWER, FASTER = "#d2453a", "#2f9e6a"
+ENDED = (ChangePhase.FIXED, ChangePhase.REVERTED)
+_STEP, _REACH = 0.22, 0.88
+"""Distance of two points of one branch on the axis, and how far from its fork a branch may reach."""
+
+
+def change_bands(
+    histories: Sequence[SeriesHistory], commits: Mapping[str, int], ordinals: Mapping[str, int]
+) -> tuple[list[Figure], list[Figure]]:
+    """A band from base to head of every confirmed change, and its label, which leads to the regression.
+
+    commits: places on the axis; ordinals: of the same commits.
+    """
+    worst: dict[int, SeriesChange] = {}
+    for history in histories:
+        for item in history.changes:
+            known = worst.get(item.regression_id)
+            if known is None or _severity(item) > _severity(known):
+                worst[item.regression_id] = item
+    shapes: list[Figure] = []
+    labels: list[Figure] = []
+    for level, item in enumerate(sorted(worst.values(), key=lambda item: (item.head_ordinal, item.regression_id))):
+        start = max((commits[sha] for sha, at in ordinals.items() if at <= item.base_ordinal), default=-0.5)
+        end = min((commits[sha] for sha, at in ordinals.items() if at >= item.head_ordinal), default=len(commits) - 0.5)
+        colour = FASTER if item.direction == ChangeDirection.FASTER else SLOWER
+        is_ended = item.phase in ENDED
+        shapes.append(
+            {
+                "type": "rect",
+                "xref": "x",
+                "yref": "y domain",
+                "x0": start,
+                "x1": end,
+                "y0": 0,
+                "y1": 1,
+                "layer": "below",
+                "fillcolor": colour,
+                "opacity": 0.07 if is_ended else 0.16,
+                "line": {"width": 0},
+            }
+        )
+        labels.append(
+            {
+                "x": (start + end) / 2,
+                "xref": "x",
+                "y": 1,
+                "yref": "y domain",
+                "yanchor": "top",
+                "yshift": -4 - 16 * (level % 3),
+                "text": f'<a href="/regressions/{item.regression_id}">{escape(label_of(item))}</a>',
+                "showarrow": False,
+                "font": {"size": 12, "color": colour},
+                "xanchor": "left" if start < len(commits) / 2 else "right",
+            }
+        )
+    return shapes, labels
+
+
+def label_of(item: SeriesChange) -> str:
+    """+21.7 % #7, with what became of it."""
+    text = f"{change(item.ratio) or item.direction} #{item.regression_id}"
+    if item.phase == ChangePhase.BISECTING:
+        return f"{text}, in {item.commits} commits"
+    return f"{text}, {item.phase}" if item.phase in (*ENDED, ChangePhase.ACCEPTED) else text
+
+
+def _severity(item: SeriesChange) -> float:
+    return max(item.ratio, 1 / item.ratio) if item.ratio else float("inf")
+
+
+def side_points(
+    histories: Sequence[SeriesHistory], commits: Mapping[str, int], ordinals: Mapping[str, int], size: float
+) -> list[Figure]:
+    """Hollow points of other branches, right of the commit at which each left the line, which a dotted line joins."""
+    traces: list[Figure] = []
+    for history in histories:
+        by_branch: dict[str, list[SidePoint]] = {}
+        for point in history.side:
+            by_branch.setdefault(point.branch, []).append(point)
+        medians = {point.commit_sha: point.median_ns for point in history.points}
+        for branch, points in by_branch.items():
+            fork_at = points[0].fork_ordinal or points[0].ordinal - 1
+            fork = max((sha for sha, at in ordinals.items() if at <= fork_at), key=ordinals.__getitem__, default=None)
+            start = commits[fork] if fork is not None else -0.5
+            step = min(_STEP, _REACH / len(points))
+            places = [start + step * (index + 1) for index in range(len(points))]
+            heights = [point.median_ns / size for point in points]
+            joined = [medians[fork] / size] if fork in medians else []
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": f"{history.series.variant} on {branch}",
+                    "x": [start, *places] if joined else places,
+                    "y": [*joined, *heights],
+                    "line": {"width": 1, "dash": "dot", "color": "#8a9097"},
+                    "marker": {
+                        "size": [0] * len(joined) + [8] * len(points),
+                        "symbol": "circle-open",
+                        "color": "#8a9097",
+                        "line": {"width": 1.5},
+                    },
+                    "customdata": [[""] * 6] * len(joined) + [_hover(history, point) for point in points],
+                    "hovertemplate": "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br>"
+                    "<b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>",
+                    "showlegend": False,
+                }
+            )
+    return traces
+
+
+def _hover(history: SeriesHistory, point: SidePoint) -> list[str]:
+    return [
+        f"/commits/{point.commit_sha}",
+        f"{escape(point.branch)} {short(point.commit_sha)}",
+        escape(point.subject[:70]),
+        f"{escape(point.author)}, {absolute(point.authored_at)}",
+        duration(point.median_ns, 4),
+        f"{escape(history.series.variant)}, not on {escape(history.branch or 'this branch')}",
+    ]

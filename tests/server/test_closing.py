@@ -1,0 +1,72 @@
+"""What ends a confirmed change, without a database: later checks, and changes back."""
+
+from __future__ import annotations
+
+from warpwatch.contract.words import Status
+from warpwatch.db.reads.closing import LaterChange, LaterCheck, OpenChange
+from warpwatch.server.verdicts.closing import find_fix
+
+
+def change(direction: str = "slower", *series: int) -> OpenChange:
+    return OpenChange(1, "square", "", "cuda", direction, "0" * 40, list(series or (1,)))
+
+
+def check(ordinal: int, status: Status, series: int = 1) -> LaterCheck:
+    return LaterCheck(1, series, ordinal, f"{ordinal:040x}", ordinal, status)
+
+
+def later(ordinal: int, ratio: float | None, *, series: int = 1, settled: bool = True, **times: float) -> LaterChange:
+    """The change at this ordinal; the open one itself is at 1."""
+    before, after = times.get("before"), times.get("after")
+    own = ordinal == 1
+    return LaterChange(1, series, ordinal, own, settled, ordinal, f"{ordinal:040x}", ordinal, ratio, before, after)
+
+
+def test_a_breakage_ends_at_the_first_check_from_which_on_all_pass() -> None:
+    rows = [check(2, Status.WRONG), check(3, Status.OK), check(4, Status.CRASHED), check(5, Status.OK)]
+    fix = find_fix(change("broken"), rows, [])
+    assert fix is not None
+    assert fix.ordinal == 5
+    assert find_fix(change("broken"), rows[:3], []) is None, "it broke again"
+    assert find_fix(change("broken"), [], []) is None, "nobody has looked since"
+
+
+def test_a_breakage_of_several_cases_ends_when_the_last_one_passes() -> None:
+    rows = [check(2, Status.OK), check(2, Status.WRONG, 2), check(3, Status.OK, 2)]
+    fix = find_fix(change("broken", 1, 2), rows, [])
+    assert fix is not None
+    assert fix.ordinal == 3
+    assert find_fix(change("broken", 1, 2), rows[:2], []) is None
+
+
+def test_a_slow_down_ends_with_a_change_back() -> None:
+    fix = find_fix(change(), [], [later(1, 1.25), later(5, 0.802)])
+    assert fix is not None
+    assert fix.ordinal == 5
+
+
+def test_half_a_change_back_ends_nothing() -> None:
+    assert find_fix(change(), [], [later(1, 1.25), later(5, 0.9)]) is None
+    assert find_fix(change(), [], [later(1, 1.007), later(5, 0.9975)]) is None, "small as it was, most of it is left"
+    assert find_fix(change(), [], [later(1, 1.25)]) is None
+
+
+def test_a_change_back_counts_for_one_of_two_slow_downs() -> None:
+    """After +25 % and +10 %, −9 % undoes the second one."""
+    assert find_fix(change(), [], [later(1, 1.25), later(4, 1.1), later(5, 1 / 1.1)]) is None
+    fix = find_fix(change(), [], [later(1, 1.1), later(5, 1 / 1.1)])
+    assert fix is not None
+
+
+def test_a_range_that_is_still_narrowed_names_no_fix_yet() -> None:
+    assert find_fix(change(), [], [later(1, 1.25), later(5, 0.8, settled=False)]) is None
+
+
+def test_series_that_no_comparison_took_are_told_by_their_times() -> None:
+    rows = [later(1, 1.25), later(5, 0.8), later(1, 1.25, series=2)]
+    back = later(5, None, series=2, before=100.0, after=100.2)
+    fix = find_fix(change("slower", 1, 2), [], [*rows, back])
+    assert fix is not None
+    still_slow = later(5, None, series=2, before=100.0, after=124.0)
+    assert find_fix(change("slower", 1, 2), [], [*rows, still_slow]) is None
+    assert find_fix(change("slower", 1, 2), [], rows) is None, "nobody has timed the second one since"

@@ -1,0 +1,441 @@
+"""The story of twelve commits and two side branches: at every stage every statement is what was planted.
+
+main        1 ─ 2 ─ 3 ─ 4 ─ 5 ─ 6 ─ 7 ─ 8 ─ 9 ─ 10 ─ 11 ─ 12
+wip             └─ w1 (wrong and slower, never merged)
+speed                       └─ s1 ─ s2 (slower, merged as a merge commit after 12)
+
+Commit 4 makes v3 slower, commit 9 reverts it. Commit 6 makes v2 wrong, commit 7 repairs it. Commit 8 touches a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.builders import Lab, run_git
+from tests.server.simulated import BASE_NS, V1, V2, V3, Cell, Machine, Truth
+from tests.server.test_badges import said
+from warpwatch import git
+from warpwatch.contract.words import Status
+from warpwatch.db import registry
+from warpwatch.db.database import Database
+from warpwatch.server.history.branches import follow_branches
+from warpwatch.server.judge import Judge
+from warpwatch.settings import Settings
+
+SLOW = 1.22
+
+
+@dataclass
+class Planted(Truth):
+    """What is true of every commit by its place in the lab. slow: commits at which v3 takes SLOW times as long."""
+
+    slow: set[int] = field(default_factory=set)
+    wrong: dict[Cell, set[int]] = field(default_factory=dict)
+
+    def status(self, cell: Cell, number: int) -> Status:
+        return Status.WRONG if number in self.wrong.get(cell, ()) else Status.OK
+
+    def time(self, cell: Cell, number: int) -> float:
+        return BASE_NS * (SLOW if cell == V3 and number in self.slow else 1.0)
+
+
+class _Statements(HTMLParser):
+    """Collects the data attributes of a page's statements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[dict[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        data = {name.removeprefix("data-"): value or "" for name, value in attrs if name.startswith("data-")}
+        if data:
+            self.elements.append(data | {"tag": tag})
+
+
+@dataclass
+class Story:
+    """A repository, its planted truth, and short names of its commits."""
+
+    source: Path
+    machine: Machine
+    settings: Settings
+    database: Database
+    names: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def client(self) -> TestClient:
+        return self.machine.client
+
+    def sha(self, name: str) -> str:
+        return self.machine.lab.shas[self.names[name]]
+
+    def sha_or_none(self, name: str) -> str | None:
+        return self.sha(name) if name in self.names else None
+
+    def commit(self, name: str, text: str | None = None) -> None:
+        """One more commit on the branch that is checked out; text: new content of the operator, None leaves it."""
+        if text is not None:
+            (self.source / "kernels" / "square.py").write_text(text)
+        (self.source / "README.md").write_text(f"{name}\n")
+        run_git(self.source, "add", "--all")
+        run_git(self.source, "commit", "--quiet", "--message", f"Commit {name}")
+        self.learn(name)
+
+    def learn(self, name: str) -> None:
+        """Names the commit that is checked out, and stores it as a submission of it would."""
+        sha = run_git(self.source, "rev-parse", "HEAD").strip()
+        lab = self.machine.lab
+        lab.shas.append(sha)
+        self.names[name] = len(lab.shas) - 1
+        with self.database.session() as session:
+            lab.commits |= registry.record_commits(session, lab.repository, [lab._commit(sha)])
+
+    def fetch(self) -> None:
+        git.update_mirror(str(self.source), self.settings.home)
+        follow_branches(self.database, self.settings, self.machine.lab.repository)
+
+    def measure(self, *names: str) -> None:
+        """Checks and benches commits, and leaves the trials that follow to `work`."""
+        self.fetch()
+        for name in names:
+            self.machine.check(self.names[name])
+            self.machine.bench(self.names[name])
+
+    def work(self) -> None:
+        self.machine.work()
+
+    def step(self) -> None:
+        """One trial is measured and judged."""
+        self.machine.answer(self.machine.waiting()[0])
+        self.machine.judge.sweep()
+
+    def json(self, path: str, **query: Any) -> Any:
+        answer = self.client.get(f"/api/v1{path}", params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def page(self, path: str, **query: Any) -> list[dict[str, str]]:
+        answer = self.client.get(path, params={"repository": "kernels", **query})
+        assert answer.status_code == 200, answer.text
+        parser = _Statements()
+        parser.feed(answer.text)
+        return parser.elements
+
+    def row(self, name: str, direction: str, **query: Any) -> dict[str, Any]:
+        """The regression whose head is this commit."""
+        rows = [
+            row
+            for verdict in ("confirmed", "suspected")
+            for row in self.json(
+                "/regressions", repository="kernels", state="any", branch="*", verdict=verdict, limit=200
+            )["items"]
+            if (row["head_sha"], row["direction"]) == (self.sha(name), direction) and row["phase"] != "invalid"
+        ]
+        assert len(rows) == 1, rows
+        return dict(rows[0])
+
+
+@pytest.fixture
+def story(client: TestClient, settings: Settings, database: Database, tmp_path: Path) -> Story:
+    source = tmp_path / "story" / "kernels"
+    (source / "kernels").mkdir(parents=True)
+    run_git(source, "init", "--quiet", "--initial-branch", "main")
+    lab = Lab(database, source, [], tmp_path)
+    truth = Planted()
+    told = Story(source, Machine(client, lab, Judge(settings, database), truth), settings, database)
+    told.commit("1", "# first\n")
+    told.commit("2", "# second\n")
+    run_git(source, "tag", "v1.0")
+    run_git(source, "checkout", "--quiet", "-b", "wip")
+    told.commit("w1", "# work in progress\n")
+    run_git(source, "checkout", "--quiet", "main")
+    for name, text in (("3", None), ("4", "# slow\n"), ("5", None)):
+        told.commit(name, text)
+    truth.slow = {told.names[name] for name in ("w1", "4", "5")}
+    truth.wrong = {V1: {told.names["w1"]}}
+    return told
+
+
+@dataclass
+class Expected:
+    """What is true of main. open: regression (name of its head, direction) → (phase, culprit). newest: the newest
+    measured commit. wrong: how many checks fail there."""
+
+    newest: str
+    open: dict[tuple[str, str], tuple[str, str | None]] = field(default_factory=dict)
+    ended: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    """Of changes that are over: how, and by which commit."""
+    wrong: int = 0
+
+
+def check_everything(story: Story, expected: Expected) -> None:
+    """Compares every place that says something of main with what was planted."""
+    open_rows = {key: story.row(*key) for key in expected.open}
+    ended_rows = {key: story.row(*key) for key in expected.ended}
+    for key, row in (open_rows | ended_rows).items():
+        phase, commit = (expected.open | expected.ended)[key]
+        assert row["phase"] == phase, key
+        assert row["branch"] == "main", key
+        if key in expected.open:
+            assert row["culprit_sha"] == (story.sha(commit) if commit else None), key
+        else:
+            assert row["fixed_by_sha"] == story.sha(str(commit)), key
+    open_ids = {row["id"] for row in open_rows.values() if row["phase"] != "suspected"}
+    _check_lists(story, open_ids)
+    _check_newest(story, expected, open_rows)
+    _check_badge(story, expected, open_rows)
+    for row in (open_rows | ended_rows).values():
+        _check_own_pages(story, row)
+
+
+def _check_lists(story: Story, open_ids: set[int]) -> None:
+    """The lists of open regressions: overview, page of regressions, API, events."""
+    listed = story.json("/regressions", repository="kernels", state="open")["items"]
+    assert {row["id"] for row in listed if row["direction"] != "faster"} == open_ids
+    events = story.json("/events", repository="kernels", state="open")["items"]
+    assert {row["id"] for event in events for row in event["regressions"] if row["direction"] != "faster"} == open_ids
+    by_id = {row["id"]: row for row in listed}
+    overview = [item for item in story.page("/") if item["tag"] == "li" and "regression" in item]
+    page = [item for item in story.page("/regressions") if item["tag"] == "tr" and "regression" in item]
+    for statements in (overview, [item for item in page if item["direction"] != "faster"]):
+        assert {int(item["regression"]) for item in statements} == open_ids
+        for item in statements:
+            row = by_id[int(item["regression"])]
+            assert (item["phase"], item["culprit"]) == (row["phase"], row["culprit_sha"] or "")
+
+
+def _check_newest(story: Story, expected: Expected, open_rows: dict[Any, dict[str, Any]]) -> None:
+    """The newest state of main, and its changes, in overview, operator and history."""
+    cells = story.json("/overview", repository="kernels", device="test-cpu")["items"]
+    # A variant that is wrong is not timed, so its last time is older, and muted on the page.
+    assert {cell["commit_sha"] for cell in cells if cell["bench_status"] == "ok"} == {story.sha(expected.newest)}
+    assert sum(cell["check_status"] == "wrong" for cell in cells) == expected.wrong
+    on_page = {item["cell"]: item for item in story.page("/") if "cell" in item}
+    main = {story.sha(name) for name in story.names if name.isdigit() or name == "merge"}
+    for cell in cells:
+        statement = on_page[f"{cell['operator']} {cell['variant']} {cell['case']}"]
+        assert (statement["commit"], statement["check"]) == (cell["commit_sha"], cell["check_status"])
+        history = story.json(f"/history/{cell['series_id']}", branches="true")
+        assert {point["commit_sha"] for point in history["points"]} <= main
+        assert history["points"][-1]["commit_sha"] == cell["commit_sha"]
+        side = {point["commit_sha"]: point["branch"] for point in history["side"]}
+        assert not side.keys() & main
+        assert {side[story.sha(name)] for name in ("w1", "s2") if story.sha_or_none(name) in side} <= {"wip", "speed"}
+        if cell["previous_ns"]:
+            assert cell["previous_ns"] == pytest.approx(history["points"][-2]["median_ns"])
+        bands = {item["regression_id"]: item for item in history["changes"]}
+        if cell["regression_id"] is not None:
+            assert bands[cell["regression_id"]]["phase"] == cell["regression_phase"]
+        drawn = {
+            int(item["regression"]): item["phase"]
+            for item in story.page(f"/history/{cell['series_id']}")
+            if item["tag"] == "li" and "regression" in item
+        }
+        assert drawn == {number: item["phase"] for number, item in bands.items()}
+    shown = {cell["regression_id"] for cell in cells} - {None}
+    assert shown == {row["id"] for row in open_rows.values() if row["phase"] != "suspected"}
+
+
+def _check_badge(story: Story, expected: Expected, open_rows: dict[Any, dict[str, Any]]) -> None:
+    counts = {"wrong": expected.wrong, "slower": 0}
+    counts["slower"] = sum(row["direction"] == "slower" and row["phase"] != "suspected" for row in open_rows.values())
+    text = said(story.client)
+    for word, count in counts.items():
+        match = re.search(rf"(\d+) {word}", text)
+        assert (int(match[1]) if match else 0) == count, text
+
+
+def _check_own_pages(story: Story, row: dict[str, Any]) -> None:
+    """The regression's page, the pages of its commits, and the jobs that decided it."""
+    (head,) = [item for item in story.page(f"/regressions/{row['id']}") if item["tag"] == "h1"]
+    assert (head["phase"], head["culprit"], head["fix"]) == (
+        row["phase"],
+        row["culprit_sha"] or "",
+        row["fixed_by_sha"] or "",
+    )
+    if row["culprit_sha"]:
+        assert _role(story, row["culprit_sha"], row) == "cause"
+    else:
+        assert _role(story, row["head_sha"], row) in ("candidate", "cause")
+        assert row["phase"] in ("suspected", "bisecting", "confirmed", "fixed", "reverted")
+    if row["fixed_by_sha"]:
+        assert _role(story, row["fixed_by_sha"], row) == "fix"
+    detail = story.json(f"/regressions/{row['id']}")
+    for trial in detail["trials"]:
+        if trial["answer"] == "pending":
+            continue
+        (decided,) = [item for item in story.page(f"/jobs/{trial['job_id']}") if "answer" in item]
+        assert (int(decided["regression"]), decided["answer"]) == (row["id"], trial["answer"])
+        assert story.json(f"/jobs/{trial['job_id']}")["decision"]["regression"]["ratio"] == trial["ratio"]
+
+
+def _role(story: Story, sha: str, row: dict[str, Any]) -> str:
+    (statement,) = [
+        item for item in story.page(f"/commits/{sha}") if "role" in item and item.get("regression") == str(row["id"])
+    ]
+    (in_json,) = [
+        item
+        for item in story.json(f"/commits/{sha}", repository="kernels")["changes"]
+        if item["regression"]["id"] == row["id"]
+    ]
+    assert statement["role"] == in_json["role"]
+    assert statement["phase"] == in_json["regression"]["phase"] == row["phase"]
+    return statement["role"]
+
+
+def test_every_statement_is_what_was_planted(story: Story) -> None:
+    story.measure("1", "2", "w1")
+    # A commit of an unmerged branch is wrong and slow, and nothing of that is said of main.
+    check_everything(story, Expected("2"))
+    story.work()
+    check_everything(story, Expected("2"))
+    wip = story.row("w1", "slower")
+    assert (wip["branch"], wip["phase"], wip["culprit_sha"]) == ("wip", "culprit", story.sha("w1"))
+    assert story.row("w1", "broken")["branch"] == "wip"
+    _check_branch(story, "wip", {"slower", "broken"})
+
+    story.measure("5")
+    # Suspected in three commits: open nowhere, and nobody is named.
+    check_everything(story, Expected("5", {("5", "slower"): ("suspected", None)}))
+    story.step()
+    # Confirmed and bisecting: commit 5 is the newest of the range and is not called the culprit.
+    check_everything(story, Expected("5", {("5", "slower"): ("bisecting", None)}))
+    story.work()
+    settled: dict[tuple[str, str], tuple[str, str | None]] = {("4", "slower"): ("culprit", "4")}
+    check_everything(story, Expected("5", settled))
+
+    _break_and_repair(story, settled)
+    _revert(story)
+    _merge(story)
+
+
+def _break_and_repair(story: Story, settled: dict[tuple[str, str], tuple[str, str | None]]) -> None:
+    story.commit("6", "# slow and wrong\n")
+    truth = story.machine.truth
+    assert isinstance(truth, Planted)
+    truth.slow |= {story.names["6"]}
+    truth.wrong[V2] = {story.names["6"]}
+    story.measure("6")
+    broken = ("6", "broken")
+    check_everything(story, Expected("6", settled | {broken: ("suspected", None)}, wrong=1))
+    story.work()
+    check_everything(story, Expected("6", settled | {broken: ("culprit", "6")}, wrong=1))
+    run_git(story.source, "checkout", "--quiet", "-b", "speed")
+    story.commit("s1", "# slow, and right again on a branch\n")
+    story.commit("s2", "# another try\n")
+    run_git(story.source, "checkout", "--quiet", "main")
+    truth.slow |= {story.names["s1"], story.names["s2"]}
+    story.measure("s2")
+    story.work()
+    # What the branch repairs is still broken on main.
+    check_everything(story, Expected("6", settled | {broken: ("culprit", "6")}, wrong=1))
+    story.commit("7", "# slow again\n")
+    story.commit("8", "# slow again, and a comment\n")
+    truth.slow |= {story.names["7"], story.names["8"]}
+    story.measure("7", "8")
+    story.work()
+    check_everything(story, Expected("8", settled, {broken: ("fixed", "7")}))
+
+
+def _revert(story: Story) -> None:
+    ended = {("6", "broken"): ("fixed", "7")}
+    story.commit("9", "# second\n")
+    story.measure("9")
+    story.work()
+    ended |= {("4", "slower"): ("reverted", "9")}
+    check_everything(story, Expected("9", {}, ended))
+    for name in ("10", "11", "12"):
+        story.commit(name)
+    story.measure("12")
+    story.work()
+    check_everything(story, Expected("12", {}, ended))
+
+
+def _merge(story: Story) -> None:
+    """A branch that is slower is merged: its change is measured on main, and becomes main's only then."""
+    ended = {("6", "broken"): ("fixed", "7"), ("4", "slower"): ("reverted", "9")}
+    truth = story.machine.truth
+    assert isinstance(truth, Planted)
+    run_git(story.source, "checkout", "--quiet", "-b", "late")
+    story.commit("l1", "# late and slow\n")
+    truth.slow |= {story.names["l1"]}
+    story.measure("l1")
+    story.work()
+    late = story.row("l1", "slower")
+    assert (late["branch"], late["phase"]) == ("late", "culprit")
+    run_git(story.source, "checkout", "--quiet", "main")
+    (story.source / "NEWS.md").write_text("news\n")
+    run_git(story.source, "add", "--all")
+    run_git(story.source, "commit", "--quiet", "--message", "Commit 13")
+    story.learn("13")
+    run_git(story.source, "merge", "--quiet", "--no-ff", "--no-edit", "late")
+    story.learn("merge")
+    run_git(story.source, "branch", "--quiet", "-D", "late")
+    truth.slow |= {story.names["merge"]}
+    story.fetch()
+    story.work()
+    merged = story.row("merge", "slower")
+    assert (merged["branch"], merged["phase"], merged["culprit_sha"]) == ("main", "culprit", story.sha("merge"))
+    assert story.row("l1", "slower")["merged_as_id"] == merged["id"]
+    story.measure("merge")
+    story.work()
+    check_everything(story, Expected("merge", {("merge", "slower"): ("culprit", "merge")}, ended))
+
+
+def _check_branch(story: Story, name: str, directions: set[str]) -> None:
+    """The branch's own pages speak of the branch."""
+    report = story.json(f"/branches/{name}", repository="kernels")
+    assert {row["direction"] for row in report["changes"]} == directions
+    assert {row["branch"] for row in report["changes"]} == {name}
+    assert report["base"]["sha"] == story.sha("2")
+    listed = story.json("/regressions", repository="kernels", state="open", branch=name)["items"]
+    assert {row["id"] for row in listed} == {row["id"] for row in report["changes"]}
+    cells = story.json("/overview", repository="kernels", device="test-cpu", branch=name)["items"]
+    assert {cell["commit_sha"] for cell in cells if cell["commit_sha"]} <= {story.sha("w1"), story.sha("2")}
+    assert [cell["variant"] for cell in cells if cell["check_status"] == "wrong"] == ["v1"]
+    assert "1 wrong" in said(story.client, branch=name)
+    assert {int(item["regression"]) for item in story.page(f"/branches/{name}") if "regression" in item} == {
+        row["id"] for row in report["changes"]
+    }
+
+
+def test_a_rebased_branch_leaves_no_ghosts(story: Story) -> None:
+    story.measure("1", "2", "w1")
+    story.work()
+    ghost = story.row("w1", "slower")
+    run_git(story.source, "checkout", "--quiet", "wip")
+    run_git(story.source, "reset", "--quiet", "--hard", story.sha("3"))
+    story.commit("w2", "# rebased\n")
+    run_git(story.source, "checkout", "--quiet", "main")
+    story.measure("w2")
+    story.work()
+    listed = story.json("/commits", repository="kernels", limit=200)["items"]
+    assert story.sha("w1") not in {row["sha"] for row in listed}
+    (new,) = [row for row in listed if row["sha"] == story.sha("w2")]
+    assert new["branches"] == ["wip"]
+    assert story.json(f"/regressions/{ghost['id']}")["regression"]["branch"] is None
+    for branch in (None, "wip"):
+        shown = story.json("/regressions", repository="kernels", state="open", **({"branch": branch} if branch else {}))
+        assert shown["items"] == []
+    series = story.json("/series", repository="kernels", variant="v3", metric="hot")["items"][0]["id"]
+    history = story.json(f"/history/{series}", branches="true")
+    assert {point["commit_sha"] for point in history["side"]} == {story.sha("w2")}
+
+
+def test_commits_show_lanes_and_tags(story: Story) -> None:
+    story.measure("1", "2", "w1", "5")
+    rows = {row["sha"]: row for row in story.json("/commits", repository="kernels")["items"]}
+    assert rows[story.sha("2")]["tags"] == ["v1.0"]
+    assert rows[story.sha("w1")]["branches"] == ["wip"]
+    assert rows[story.sha("5")]["branches"] == ["main"]
+    shown = {item["commit"]: item["branches"] for item in story.page("/commits") if "branches" in item}
+    assert shown == {sha: " ".join(row["branches"]) for sha, row in rows.items()}
+    only_main = {item["commit"] for item in story.page("/commits", branch="main") if "branches" in item}
+    assert only_main == set(rows) - {story.sha("w1")}
