@@ -43,7 +43,7 @@ async def pick_ups(url: str, count: int) -> list[float]:
     started: list[float] = []
     stop = asyncio.Event()
     worker = asyncio.create_task(
-        queue.run_worker(url, "queue-bench", lambda _job: started.append(time.perf_counter()), stop)
+        queue.run_worker(database, "queue-bench", lambda _job: started.append(time.perf_counter()), stop)
     )
     await asyncio.sleep(2)
     taken = []

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from procrastinate.exceptions import ConnectorException
-from sqlalchemy import URL, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from warpwatch.db.errors import (
     DatabaseBusyError,
@@ -36,28 +40,47 @@ LOCK_TIMEOUT_SECONDS = 15.0
 """How long a statement of a session waits for a lock before DatabaseBusyError."""
 STATEMENT_TIMEOUT_SECONDS = 120.0
 """How long one statement of a session may take before DatabaseBusyError."""
+CHANNEL = "warpwatch"
+_TRUSTED_SECONDS = 1.0
+_USED_AT = "warpwatch_used_at"
+ANNOUNCEMENTS = "announcements"
+"""Where a session keeps what it announces when it has committed; see db.live."""
+_log = logging.getLogger(__name__)
 IDLE_TIMEOUT_SECONDS = 300.0
 """How long a transaction may stay open between two statements before PostgreSQL ends it and frees its locks."""
 _STATES_OF_A_SERVER_THAT_GOES_OR_COMES = ("57P01", "57P02", "57P03", "53300")
 
 
+_SUSPICIOUS_ESCAPE = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
+
+
 class Database:
     """A pool of connections to the PostgreSQL at `url`."""
 
-    def __init__(self, url: str, *, pool_size: int = 5, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = 5,
+        max_overflow: int | None = None,
+        lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
+    ) -> None:
+        """pool_size: connections that stay open.
+
+        max_overflow: further ones, each open for one transaction; as many as pool_size by default.
+        """
         self.url = url
         self._lock_timeout_seconds = lock_timeout_seconds
-        # A connection is tried before use, so that one outage does not fail one request per pooled connection
-        # afterwards.
         self.engine = create_engine(
             driver_url(url),
             pool_size=pool_size,
-            max_overflow=pool_size,
-            pool_pre_ping=True,
+            max_overflow=pool_size if max_overflow is None else max_overflow,
             json_serializer=dumps,
             connect_args=CONNECTION,
         )
         event.listen(self.engine, "connect", self._limit)
+        event.listen(self.engine, "checkin", _note_use)
+        event.listen(self.engine, "checkout", self._try_before_use)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 
     @contextmanager
@@ -70,11 +93,40 @@ class Database:
         try:
             with self._sessions.begin() as session:
                 yield session
+            self._notify(session.info.get(ANNOUNCEMENTS, []))
         except (DBAPIError, ConnectorException, psycopg.Error, PoolTimeoutError) as error:
             translated = translate(error, self.url)
             if translated is None:
                 raise
             raise translated from error
+
+    def _try_before_use(self, connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        """Replaces a connection that an outage ended, so that it fails no request.
+
+        One that was used a moment ago is not tried: a try takes as long as the statement that follows.
+        """
+        if time.monotonic() - record.info.get(_USED_AT, 0.0) < _TRUSTED_SECONDS:
+            return
+        try:
+            self.engine.dialect.do_ping(connection)
+        except psycopg.OperationalError as error:
+            raise DisconnectionError from error
+
+    def _notify(self, payloads: list[str]) -> None:
+        """Sends what a committed transaction announced.
+
+        PostgreSQL lets one transaction with a NOTIFY commit at a time, and waits for the disk meanwhile. A transaction
+        that only notifies writes nothing, so a hundred workers do not wait for one another.
+        """
+        if not payloads:
+            return
+        statement = text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload")
+        try:
+            with self.engine.begin() as connection:
+                connection.execute(statement, {"channel": CHANNEL, "payloads": list(dict.fromkeys(payloads))})
+        except (DBAPIError, PoolTimeoutError) as error:
+            # The change itself is committed. Whoever listens reads everything anew after an outage.
+            _log.warning("a change was not announced: %s", error)
 
     def close(self) -> None:
         """Gives all connections back."""
@@ -88,22 +140,31 @@ class Database:
             "statement_timeout": STATEMENT_TIMEOUT_SECONDS,
             "idle_in_transaction_session_timeout": IDLE_TIMEOUT_SECONDS,
         }
-        for name, seconds in limits.items():
-            connection.execute("SELECT set_config(%s, %s, false)", (name, f"{seconds * 1000:.0f}ms"))
+        settings = ", ".join("set_config(%s, %s, false)" for _ in limits)
+        values = [value for name, seconds in limits.items() for value in (name, f"{seconds * 1000:.0f}ms")]
         # Compiling a plan of ours takes longer than running it: 0.4 s for a page.
-        connection.execute("SELECT set_config('jit', 'off', false)")
+        connection.execute(f"SELECT {settings}, set_config('jit', 'off', false)", values)
         connection.commit()
 
 
-def storable(text: str) -> str:
-    """`text` as PostgreSQL can hold it: programs print NUL bytes and broken UTF-8, which it cannot."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+def _note_use(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.info[_USED_AT] = time.monotonic()
+
+
+def storable(words: str) -> str:
+    """`words` as PostgreSQL can hold them: programs print NUL bytes and broken UTF-8, which it cannot."""
+    return words.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 def dumps(value: Any) -> str:
     """JSON as PostgreSQL can hold it: numbers that are not finite become "NaN", "Infinity" and "-Infinity", which
     float() reads."""
-    return json.dumps(_plain(value), allow_nan=False)
+    try:
+        encoded = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return json.dumps(_plain(value), allow_nan=False)
+    # Escapes of NUL and of surrogates, which are pairs in good text too.
+    return json.dumps(_plain(value), allow_nan=False) if _SUSPICIOUS_ESCAPE.search(encoded) else encoded
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tells everyone who listens that something changed: PostgreSQL's NOTIFY, sent with the transaction that made the
+"""Tells everyone who listens that something changed: PostgreSQL's NOTIFY, sent after the transaction that made the
 change."""
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from warpwatch.db.database import CONNECTION, libpq_url
+from warpwatch.db.database import ANNOUNCEMENTS, CHANNEL, CONNECTION, libpq_url
 
-CHANNEL = "warpwatch"
 _LONGEST_PAUSE_SECONDS = 5.0
 _PROBE_SECONDS = 10.0
 
 
 def announce(s: Session, kind: str, *, job_id: int | None = None, submission_id: int | None = None) -> None:
-    """Sends {"type": kind, "job": …, "submission": …} when the transaction commits.
+    """Sends {"type": kind, "job": …, "submission": …} once the transaction has committed.
 
     kind: log | progress | state | regression.
     """
-    payload = json.dumps({"job": job_id, "submission": submission_id, "type": kind})
-    s.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
+    s.info.setdefault(ANNOUNCEMENTS, []).append(json.dumps({"job": job_id, "submission": submission_id, "type": kind}))
 
 
 async def listen(url: str) -> AsyncIterator[dict[str, Any]]:

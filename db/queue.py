@@ -13,21 +13,30 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
+from procrastinate import App, SyncPsycopgConnector
+from procrastinate.connector import BaseAsyncConnector
+from procrastinate.exceptions import NoResult
 from procrastinate.jobs import DeleteJobCondition
 from procrastinate.types import JSONDict
 from procrastinate.worker import Worker as ProcrastinateWorker
-from psycopg import AsyncConnection
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from warpwatch.db.database import CONNECTION, libpq_url
+from warpwatch.db.database import Database
 from warpwatch.db.models import DeviceRecord, JobRecord
 
 TASK = "run_job"
-POLL_SECONDS = 2.0
+POLL_SECONDS = 0.5
+"""How long a job may wait for an idle worker. To be notified instead, each worker would need a connection that it uses
+for nothing else."""
 _LONGEST_PAUSE_SECONDS = 5.0
-_POOL_SECONDS = 5.0
+_HEARTBEAT_SECONDS = 60.0
+_STALLED_SECONDS = 600.0
+"""Procrastinate's own view of its workers, which nothing of ours reads."""
+_ABORT_SECONDS = 3600.0
+"""Jobs are cancelled in our own rows, never by procrastinate."""
 _log = logging.getLogger(__name__)
 
 # Never opened: every ticket is written on the connection of the caller's own transaction.
@@ -35,7 +44,7 @@ _writer = App(connector=SyncPsycopgConnector())
 
 
 def enqueue(s: Session, job_ids: Iterable[int]) -> None:
-    """Writes a ticket for each job within the transaction of `s`; workers hear of it when that commits."""
+    """Writes a ticket for each job within the transaction of `s`; workers find it once that commits."""
     statement = select(JobRecord.id, JobRecord.priority, DeviceRecord.key).join(
         DeviceRecord, JobRecord.device_id == DeviceRecord.id
     )
@@ -75,7 +84,7 @@ def hurry(s: Session, ticket: int | None, priority: int) -> None:
     )
 
 
-async def run_worker(url: str, queue: str, handler: Callable[[int], None], stop: asyncio.Event) -> None:
+async def run_worker(database: Database, queue: str, handler: Callable[[int], None], stop: asyncio.Event) -> None:
     """Calls `handler(job_id)`, in a thread, for one job of `queue` after the other, until `stop` is set.
 
     A handler that runs when `stop` is set is waited for; tell it by other means. An exception of the handler is logged.
@@ -84,7 +93,7 @@ async def run_worker(url: str, queue: str, handler: Callable[[int], None], stop:
     pause = 0.1
     while not stop.is_set():
         try:
-            await _run_procrastinate(url, queue, handler, stop)
+            await _run_procrastinate(database, queue, handler, stop)
             pause = 0.1
         except Exception as error:  # noqa: BLE001 - whatever stopped the queue's worker, the next try may work
             _log.warning("the queue stopped (%s: %s); trying again in %.1f s", type(error).__name__, error, pause)
@@ -96,9 +105,9 @@ async def run_worker(url: str, queue: str, handler: Callable[[int], None], stop:
 class _Worker(ProcrastinateWorker):
     """Procrastinate's worker, without its cron.
 
-    With no cron tasks that side task ends at once and takes the watch over the other side tasks with it: after an
-    outage the worker would fetch on, deaf to notifications. Without it, the first side task that fails stops the
-    worker, and `run_worker` starts a new one. Pinned to procrastinate 3.10 by tests/db/test_queue.py.
+    With no cron tasks that side task ends at once and takes the watch over the other side tasks with it. Without it,
+    the first side task that fails stops the worker, and `run_worker` starts a new one. Pinned to procrastinate 3.10 by
+    tests/db/test_queue.py.
     """
 
     def _start_side_tasks(self) -> list[asyncio.Task[Any]]:
@@ -109,22 +118,48 @@ class _Worker(ProcrastinateWorker):
         return [task for task in tasks if task.get_name() != "deferrer"]
 
 
-async def _run_procrastinate(url: str, queue: str, handler: Callable[[int], None], stop: asyncio.Event) -> None:
-    connector = PsycopgConnector(
-        conninfo=libpq_url(url),
-        min_size=1,
-        max_size=3,
-        timeout=_POOL_SECONDS,
-        kwargs=CONNECTION,
-    )
-    app = App(connector=connector)
+class _Connector(BaseAsyncConnector):
+    """Runs procrastinate's statements on the connections of a Database, so that a worker has one pool and no second."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open_async(self, pool: object = None) -> None:
+        """The Database opens its connections by itself."""
+
+    async def close_async(self) -> None:
+        """The Database belongs to the caller."""
+
+    async def execute_query_async(self, query: str, **arguments: Any) -> None:
+        await asyncio.to_thread(self._execute, query, arguments)
+
+    async def execute_query_one_async(self, query: str, **arguments: Any) -> dict[str, Any]:
+        rows = await asyncio.to_thread(self._execute, query, arguments)
+        if not rows:
+            raise NoResult
+        return rows[0]
+
+    async def execute_query_all_async(self, query: str, **arguments: Any) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(self._execute, query, arguments)
+
+    def _execute(self, query: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        values = {name: Jsonb(value) if isinstance(value, dict) else value for name, value in arguments.items()}
+        with self._database.session() as s:
+            connection: Any = s.connection().connection.driver_connection
+            with connection.cursor(row_factory=dict_row) as cursor:
+                cursor.execute(query, values)
+                return cursor.fetchall() if cursor.description else []
+
+
+async def _run_procrastinate(
+    database: Database, queue: str, handler: Callable[[int], None], stop: asyncio.Event
+) -> None:
+    app = App(connector=_Connector(database))
 
     @app.task(name=TASK)
     async def run_job(job_id: int) -> None:
         await asyncio.to_thread(handler, job_id)
 
-    # Opening the pool would wait half a minute for a server that is down, deaf to `stop`.
-    await (await AsyncConnection.connect(libpq_url(url), **CONNECTION)).close()
     async with app.open_async():
         worker = _Worker(
             app=app,
@@ -132,7 +167,10 @@ async def _run_procrastinate(url: str, queue: str, handler: Callable[[int], None
             name=queue,
             concurrency=1,
             fetch_job_polling_interval=POLL_SECONDS,
-            listen_notify=True,
+            abort_job_polling_interval=_ABORT_SECONDS,
+            update_heartbeat_interval=_HEARTBEAT_SECONDS,
+            stalled_worker_timeout=_STALLED_SECONDS,
+            listen_notify=False,
             # Our own rows are the history; a ticket that was used is of no use to anybody.
             delete_jobs=DeleteJobCondition.ALWAYS,
             install_signal_handlers=False,

@@ -5,13 +5,12 @@ Everything happens in the caller's transaction, which holds the fence (db.runs) 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import insert, or_, select, tuple_
+from sqlalchemy import insert, or_, select
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
@@ -20,6 +19,7 @@ from warpwatch.contract.measurement import PROTOCOL, Measurement
 from warpwatch.contract.messages import BenchReply, BuildReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.roofline import roofline
+from warpwatch.db.copying import copy_rows, reserve_ids
 from warpwatch.db.database import storable
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.models import (
@@ -36,15 +36,27 @@ from warpwatch.db.models import (
     SeriesRecord,
     VariantRecord,
 )
-from warpwatch.db.registry import ensure_environment, record_catalogue, upsert
+from warpwatch.db.registry import ensure_environment, ensure_rows, record_catalogue
 from warpwatch.db.samples import pack_samples
 from warpwatch.db.tallies import forget_counts
 from warpwatch.db.traces import store_trace
+
+_SERIES_KEY = ("case_id", "variant_id", "metric", "protocol")
 
 
 class _Case(NamedTuple):
     id: int
     precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeNames:
+    """The ids of what an outcome names. series: by (case, variant, metric, protocol)."""
+
+    environment_id: int
+    variants: dict[str, int]
+    cases: dict[str, _Case]
+    series: dict[tuple[int, int, str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +69,23 @@ class _Scope:
     ordinal: int
     operator_id: int
     device_id: int
-    environment_id: int
     measured_at: datetime
-    variants: dict[str, int]
-    cases: dict[str, _Case]
+    names: OutcomeNames
     peaks: dict[str, float]
 
 
-def record_outcome(s: Session, job: JobRecord, run: RunRecord, outcome: Outcome) -> int:
-    """Writes the outcome; returns the environment's id. OutcomeError when it contradicts itself or the job."""
-    device_key = s.scalars(select(DeviceRecord.key).where(DeviceRecord.id == job.device_id)).one()
-    if outcome.environment.device_key != device_key:
+def record_names(s: Session, job: JobRecord, outcome: Outcome) -> OutcomeNames:
+    """Writes what the outcome names, where it is new: environment, catalogue, variants and series.
+
+    Results of other jobs name the same, and wait for a transaction that inserts it. So a worker does this in a
+    transaction of its own, which is short. OutcomeError when the outcome contradicts itself or the job.
+    """
+    environment_id, device_id = ensure_environment(s, outcome.environment, outcome.peaks)
+    if device_id != job.device_id:
+        device_key = s.scalars(select(DeviceRecord.key).where(DeviceRecord.id == job.device_id)).one()
         raise OutcomeError(
             f"the job is for the device {device_key}, but it was measured on {outcome.environment.device_key}"
         )
-    environment_id = ensure_environment(s, outcome.environment, outcome.peaks)
     for commit_id, catalogue in ((job.commit_id, outcome.catalogue), (job.base_commit_id, outcome.base_catalogue)):
         if catalogue is not None and commit_id is not None:
             record_catalogue(s, commit_id, catalogue)
@@ -80,33 +94,50 @@ def record_outcome(s: Session, job: JobRecord, run: RunRecord, outcome: Outcome)
     rows: list[Finding | Comparison] = [*outcome.findings, *outcome.base_findings, *outcome.comparisons]
     variants = _ensure_variants(s, job.operator_id, {row.variant for row in rows})
     cases = _find_cases(s, job.operator_id, {row.case for row in rows})
-    shared = (variants, cases, outcome.peaks or {})
+    timed = {(row.case, row.variant, row.metric, row.protocol) for row in outcome.comparisons} | {
+        (row.case, row.variant, measurement.metric, PROTOCOL)
+        for row in (*outcome.findings, *outcome.base_findings)
+        for measurement in (row.bench.measurements if row.bench else [])
+    }
+    common = {"operator_id": job.operator_id, "device_id": job.device_id}
+    keys = [(cases[case].id, variants[variant], metric, protocol) for case, variant, metric, protocol in timed]
+    series = ensure_rows(
+        s,
+        SeriesRecord,
+        [common | dict(zip(_SERIES_KEY, key, strict=True)) for key in keys],
+        key=[*common, *_SERIES_KEY],
+    )
+    return OutcomeNames(
+        environment_id, variants, cases, {key[len(common) :]: series_id for key, series_id in series.items()}
+    )
+
+
+def record_outcome(
+    s: Session, job: JobRecord, run: RunRecord, outcome: Outcome, names: OutcomeNames | None = None
+) -> int:
+    """Writes the outcome, whose names may have been recorded before; returns the environment's id. OutcomeError when it
+    contradicts itself or the job."""
+    names = names or record_names(s, job, outcome)
     for target, findings in ((job.commit_id, outcome.findings), (job.base_commit_id, outcome.base_findings)):
         if findings and target is not None:
             ordinal = s.scalars(select(CommitRecord.ordinal).where(CommitRecord.id == target)).one()
-            ids = (job.operator_id, job.device_id, environment_id, run.finished_at or datetime.now(UTC))
-            _record_findings(s, _Scope(run.id, job.kind, target, ordinal, *ids, *shared), findings)
+            ids = (job.operator_id, job.device_id, run.finished_at or datetime.now(UTC), names, outcome.peaks or {})
+            _record_findings(s, _Scope(run.id, job.kind, target, ordinal, *ids), findings)
     if outcome.build is not None:
-        _record_build(s, job, environment_id, outcome.build)
-    _record_comparisons(s, job, run, outcome.comparisons, variants, cases)
+        _record_build(s, job, names.environment_id, outcome.build)
+    _record_comparisons(s, job, run, outcome.comparisons, names)
     # Last, because it locks rows that the jobs of one commit share.
     forget_counts(s, [commit_id for commit_id in (job.commit_id, job.base_commit_id) if commit_id is not None])
-    return environment_id
+    return names.environment_id
 
 
 # --- names ----------------------------------------------------------------------------------------------------
 
 
 def _ensure_variants(s: Session, operator_id: int, names: set[str]) -> dict[str, int]:
-    upsert(
-        s, VariantRecord, [{"operator_id": operator_id, "name": name} for name in names], key=["operator_id", "name"]
-    )
-    ids = s.execute(
-        select(VariantRecord.name, VariantRecord.id).where(
-            VariantRecord.operator_id == operator_id, VariantRecord.name.in_(names)
-        )
-    )
-    return {row.name: row.id for row in ids}
+    rows = [{"operator_id": operator_id, "name": name} for name in names]
+    ids = ensure_rows(s, VariantRecord, rows, key=["operator_id", "name"])
+    return {name: variant_id for (_, name), variant_id in ids.items()}
 
 
 def _find_cases(s: Session, operator_id: int, keys: set[str]) -> dict[str, _Case]:
@@ -122,27 +153,6 @@ def _find_cases(s: Session, operator_id: int, keys: set[str]) -> dict[str, _Case
     return cases
 
 
-def _ensure_series(s: Session, rows: Iterable[dict[str, Any]]) -> dict[tuple[int, int, str, str], int]:
-    """The id of each series by (case, variant, metric, protocol); all rows are of one operator and device."""
-    unique = list(rows)
-    if not unique:
-        return {}
-    key = ["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"]
-    upsert(s, SeriesRecord, unique, key=key)
-    columns = (
-        SeriesRecord.operator_id,
-        SeriesRecord.device_id,
-        SeriesRecord.case_id,
-        SeriesRecord.variant_id,
-        SeriesRecord.metric,
-        SeriesRecord.protocol,
-    )
-    statement = select(SeriesRecord).where(
-        tuple_(*columns).in_([tuple(row[column] for column in key) for row in unique])
-    )
-    return {(row.case_id, row.variant_id, row.metric, row.protocol): row.id for row in s.scalars(statement)}
-
-
 # --- results --------------------------------------------------------------------------------------------------
 
 
@@ -150,26 +160,27 @@ def _record_findings(s: Session, scope: _Scope, findings: list[Finding]) -> None
     cells = [(finding.variant, finding.case) for finding in findings]
     if len(set(cells)) != len(cells):
         raise OutcomeError("a variant has two results for one case")
+    numbered = list(zip(reserve_ids(s, ResultRecord, len(findings)), findings, strict=True))
     values = [
         {
+            "id": result_id,
             "run_id": scope.run_id,
             "kind": scope.kind,
             "commit_id": scope.commit_id,
             "ordinal": scope.ordinal,
             "operator_id": scope.operator_id,
-            "variant_id": scope.variants[finding.variant],
-            "case_id": scope.cases[finding.case].id,
+            "variant_id": scope.names.variants[finding.variant],
+            "case_id": scope.names.cases[finding.case].id,
             "device_id": scope.device_id,
-            "environment_id": scope.environment_id,
-            "status": finding.status,
+            "environment_id": scope.names.environment_id,
+            "status": finding.status.value,
             "message": storable(finding.message),
             "details": _details(finding),
             "created_at": scope.measured_at,
         }
-        for finding in findings
+        for result_id, finding in numbered
     ]
-    ids = s.scalars(insert(ResultRecord).returning(ResultRecord.id, sort_by_parameter_order=True), values).all()
-    numbered = list(zip(ids, findings, strict=True))
+    copy_rows(s, ResultRecord, values)
     _record_points(s, scope, [_Point(i, f, f.bench, m) for i, f in numbered if f.bench for m in f.bench.measurements])
     for result_id, finding in numbered:
         if finding.profile is not None and finding.profile.path is not None:
@@ -206,13 +217,15 @@ class _Point(NamedTuple):
 def _record_points(s: Session, scope: _Scope, points: list[_Point]) -> None:
     if not points:
         return
-    series = _ensure_series(s, (_series_row(scope, point.finding, point.measurement.metric) for point in points))
+    names = scope.names
+    ids = reserve_ids(s, PointRecord, len(points))
     values = [
         {
-            "series_id": series[scope.cases[row.case].id, scope.variants[row.variant], m.metric, PROTOCOL],
+            "id": point_id,
+            "series_id": names.series[names.cases[row.case].id, names.variants[row.variant], m.metric, PROTOCOL],
             "commit_id": scope.commit_id,
             "ordinal": scope.ordinal,
-            "environment_id": scope.environment_id,
+            "environment_id": scope.names.environment_id,
             "result_id": result_id,
             "median_ns": m.median_ns,
             "low_ns": m.low_ns,
@@ -223,30 +236,19 @@ def _record_points(s: Session, scope: _Scope, points: list[_Point]) -> None:
             **_roofline_columns(scope, row.case, bench, m.median_ns),
             "measured_at": scope.measured_at,
         }
-        for result_id, row, bench, m in points
+        for point_id, (result_id, row, bench, m) in zip(ids, points, strict=True)
     ]
-    ids = s.scalars(insert(PointRecord).returning(PointRecord.id, sort_by_parameter_order=True), values).all()
+    copy_rows(s, PointRecord, values)
     samples = [
         {"point_id": point_id, "data": pack_samples(point.measurement.samples_ns)}
         for point_id, point in zip(ids, points, strict=True)
     ]
-    s.execute(insert(SamplesRecord), samples)
+    copy_rows(s, SamplesRecord, samples)
 
 
 def _roofline_columns(scope: _Scope, case: str, bench: BenchReply, median_ns: float) -> dict[str, Any]:
-    share, bound = roofline(bench.flops, bench.bytes, median_ns, scope.cases[case].precision, scope.peaks)
+    share, bound = roofline(bench.flops, bench.bytes, median_ns, scope.names.cases[case].precision, scope.peaks)
     return {"roofline_share": share, "bound": bound}
-
-
-def _series_row(scope: _Scope, finding: Finding, metric: str) -> dict[str, Any]:
-    return {
-        "operator_id": scope.operator_id,
-        "device_id": scope.device_id,
-        "case_id": scope.cases[finding.case].id,
-        "variant_id": scope.variants[finding.variant],
-        "metric": metric,
-        "protocol": PROTOCOL,
-    }
 
 
 def _record_build(s: Session, job: JobRecord, environment_id: int, build: BuildReply) -> None:
@@ -285,31 +287,14 @@ def _record_build(s: Session, job: JobRecord, environment_id: int, build: BuildR
 
 
 def _record_comparisons(
-    s: Session,
-    job: JobRecord,
-    run: RunRecord,
-    comparisons: list[Comparison],
-    variants: dict[str, int],
-    cases: dict[str, _Case],
+    s: Session, job: JobRecord, run: RunRecord, comparisons: list[Comparison], names: OutcomeNames
 ) -> None:
     if not comparisons:
         return
-    common = {"operator_id": job.operator_id, "device_id": job.device_id}
-    keys = [
-        {
-            **common,
-            "case_id": cases[row.case].id,
-            "variant_id": variants[row.variant],
-            "metric": row.metric,
-            "protocol": row.protocol,
-        }
-        for row in comparisons
-    ]
-    series = _ensure_series(s, keys)
     values = [
         {
             "run_id": run.id,
-            "series_id": series[cases[row.case].id, variants[row.variant], row.metric, row.protocol],
+            "series_id": names.series[names.cases[row.case].id, names.variants[row.variant], row.metric, row.protocol],
             "base_commit_id": job.base_commit_id,
             "head_commit_id": job.commit_id,
             "status": row.status,

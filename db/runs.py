@@ -29,7 +29,7 @@ from warpwatch.db.models import (
     SubmissionRecord,
 )
 from warpwatch.db.queue import enqueue, withdraw
-from warpwatch.db.results import record_outcome
+from warpwatch.db.results import OutcomeNames, record_names, record_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,25 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | No
 
 
 def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
-    """Renews the run's lease. "cancel": somebody cancelled its job; "lost": the run no longer owns its job."""
-    alive = (
-        update(RunRecord)
+    """Renews the run's lease; answers like `read_ownership`."""
+    running = (RunRecord.id == run_id, RunRecord.state == RunState.RUNNING)
+    s.execute(update(RunRecord).where(*running).values(heartbeat_at=func.clock_timestamp()))
+    return read_ownership(s, run_id)
+
+
+def read_ownership(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
+    """Whether the run still owns its job. "cancel": somebody cancelled the job; "lost": the run may write nothing."""
+    owner = (
+        select(RunRecord.attempt, JobRecord.state, JobRecord.attempt.label("current"))
+        .join(JobRecord, RunRecord.job_id == JobRecord.id)
         .where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING)
-        .values(heartbeat_at=func.clock_timestamp())
     )
-    run = s.execute(alive.returning(RunRecord.job_id, RunRecord.attempt)).one_or_none()
-    if run is None:
+    row = s.execute(owner).one_or_none()
+    if row is None:
         return "lost"
-    job = s.execute(select(JobRecord.state, JobRecord.attempt).where(JobRecord.id == run.job_id)).one()
-    if job.state == JobState.CANCELLED:
+    if row.state == JobState.CANCELLED:
         return "cancel"
-    return "continue" if job.state == JobState.RUNNING and job.attempt == run.attempt else "lost"
+    return "continue" if row.state == JobState.RUNNING and row.attempt == row.current else "lost"
 
 
 def append_log(s: Session, run_id: int, text: str) -> None:
@@ -94,10 +100,18 @@ def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> N
     announce(s, "progress", job_id=run.job_id, submission_id=submission_id)
 
 
-def finish_run(s: Session, run_id: int, outcome: Outcome) -> None:
-    """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own its job."""
+def prepare_finish(s: Session, job_id: int, outcome: Outcome) -> OutcomeNames:
+    """Writes what the outcome names, in a transaction before that of `finish_run`; see `record_names`."""
+    return record_names(s, s.get_one(JobRecord, job_id), outcome)
+
+
+def finish_run(s: Session, run_id: int, outcome: Outcome, names: OutcomeNames | None = None) -> None:
+    """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own its job.
+
+    names: from `prepare_finish`; without them, everybody who records the same names waits for this transaction.
+    """
     run, job = lock_owned_run(s, run_id)
-    run.environment_id = record_outcome(s, job, run, outcome)
+    run.environment_id = record_outcome(s, job, run, outcome, names)
     _end(s, run, job, RunState.DONE, JobState.DONE, "")
 
 

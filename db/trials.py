@@ -14,7 +14,7 @@ from warpwatch.db.database import storable
 from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, SeriesRecord, TrialRecord
 from warpwatch.db.queue import hurry
-from warpwatch.db.registry import upsert
+from warpwatch.db.registry import ensure_rows
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 
 SHARE = 0.2
@@ -106,7 +106,7 @@ def ensure_series(
     )
     common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
     rows = [{**common, "variant_id": variant, "case_id": case} for variant, case in missing]
-    upsert(s, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])
+    ensure_rows(s, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])
     return _series(s, operator_id, device_id, metric) if missing else series
 
 

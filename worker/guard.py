@@ -1,14 +1,17 @@
 """Renews the leases of worker and run, notices cancels and lost leases, and queues dead workers' jobs again.
 
-It has its own thread and database connection, so that neither a long build nor a large result delays it.
+It has its own thread, and takes a second connection while a large result is written on the first, so that neither a
+long build nor a long transaction delays it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from warpwatch.db import registry, runs
 from warpwatch.db.database import Database
@@ -18,7 +21,7 @@ from warpwatch.db.reaper import Reaper
 CANCELLED = "cancelled"
 LOST = "the job was given to another worker"
 STOPPING = "the worker is shutting down"
-CANCEL_SECONDS = 0.5
+CANCEL_SECONDS = 1.0
 """How often a running job asks whether it was cancelled, at most; a cancel takes effect within two seconds."""
 _ANSWERS = {"cancel": CANCELLED, "lost": LOST}
 _log = logging.getLogger(__name__)
@@ -27,8 +30,8 @@ _log = logging.getLogger(__name__)
 class LeaseGuard:
     """One per worker process; `reason` is safe to ask from any thread and needs no database."""
 
-    def __init__(self, database_url: str, worker_id: int, lease_seconds: float) -> None:
-        self._database = Database(database_url, pool_size=1)
+    def __init__(self, database: Database, worker_id: int, lease_seconds: float) -> None:
+        self._database = database
         self._worker_id = worker_id
         self._lease = lease_seconds
         self._reaper = Reaper(lease_seconds)
@@ -52,7 +55,6 @@ class LeaseGuard:
                 registry.stop_worker(s, self._worker_id)
         except EngineError as error:
             _log.warning("could not mark the worker as stopped: %s", error)
-        self._database.close()
 
     def stop(self) -> None:
         """Asks every job to stop from now on, because the worker is shutting down."""
@@ -80,33 +82,39 @@ class LeaseGuard:
         return self._reason or (STOPPING if self._stopping else None)
 
     def _watch(self) -> None:
-        beats = 0
+        period = self._lease / 5
+        next_beat = time.monotonic()
         while not self._ended.is_set():
             self._wake.clear()
-            period = self._lease / 5
-            if self._run_id is not None:
-                period = min(period, CANCEL_SECONDS)
+            run_id = self._run_id
             # Errors must not end the guard: without it the worker would look dead and would not notice.
             try:
-                self._beat(self._run_id)
-                if beats * period >= self._lease / 5:
-                    beats = 0
-                    self._sweep()
+                if time.monotonic() >= next_beat:
+                    self._beat(run_id)
+                    next_beat = time.monotonic() + period
+                elif run_id is not None:
+                    with self._database.session() as s:
+                        self._obey(run_id, runs.read_ownership(s, run_id))
             except EngineError as error:
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001
                 _log.exception("the guard failed because of an internal error")
-            beats += 1
-            self._wake.wait(period)
+            # An error leaves the beat due, but must not make this loop spin.
+            pause = max(next_beat - time.monotonic(), min(period, CANCEL_SECONDS))
+            self._wake.wait(pause if self._run_id is None else min(pause, CANCEL_SECONDS))
 
     def _beat(self, run_id: int | None) -> None:
+        """Renews the leases; the one worker that leads also looks for the jobs of dead ones."""
         with self._database.session() as s:
             registry.worker_heartbeat(s, self._worker_id)
-            answer = runs.heartbeat(s, run_id) if run_id is not None else "continue"
+            if run_id is not None:
+                self._obey(run_id, runs.heartbeat(s, run_id))
+            leads = registry.is_oldest_alive(s, self._worker_id, self._lease)
+        if leads:
+            with self._database.session() as s:
+                for job_id in self._reaper.sweep(s):
+                    _log.warning("job %d was given back: its worker was silent for %g s", job_id, self._lease)
+
+    def _obey(self, run_id: int, answer: Literal["continue", "cancel", "lost"]) -> None:
         if answer != "continue" and run_id == self._run_id:
             self._reason = _ANSWERS[answer]
-
-    def _sweep(self) -> None:
-        with self._database.session() as s:
-            for job_id in self._reaper.sweep(s):
-                _log.warning("job %d was given back: its worker was silent for %g s", job_id, self._lease)

@@ -1,4 +1,4 @@
-"""Writes a run's log and progress to the database, four times a second, on a thread of its own."""
+"""Writes a run's log and progress to the database, twice a second, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warpwatch.db import runs
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError, StaleRunError
 
-PERIOD_SECONDS = 0.25
+PERIOD_SECONDS = 0.5
 _DOWN_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 

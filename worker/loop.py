@@ -58,14 +58,12 @@ def run_worker(settings: Settings, database_url: str, device: str) -> None:
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="measuring") as bench:
         worker = bench.submit(_Worker, settings, database_url, device, stop_requested).result()
         try:
-            asyncio.run(_serve(worker, database_url, stop_requested, bench))
+            asyncio.run(_serve(worker, stop_requested, bench))
         finally:
             bench.submit(worker.close).result()
 
 
-async def _serve(
-    worker: _Worker, database_url: str, stop_requested: threading.Event, bench: ThreadPoolExecutor
-) -> None:
+async def _serve(worker: _Worker, stop_requested: threading.Event, bench: ThreadPoolExecutor) -> None:
     stop = asyncio.Event()
 
     async def forward() -> None:
@@ -78,7 +76,7 @@ async def _serve(
     forwarding = asyncio.create_task(forward())
     _log.info("serving %s as %s", worker.device_key, worker.name)
     await queue.run_worker(
-        database_url, worker.device_key, lambda job_id: bench.submit(worker.handle, job_id).result(), stop
+        worker.database, worker.device_key, lambda job_id: bench.submit(worker.handle, job_id).result(), stop
     )
     await forwarding
 
@@ -102,7 +100,8 @@ class _Worker:
         self._tools = Tools(host)
         environment, peaks = self._tools.identify(_StartReporter(stop_requested))
         self.device_key = environment.device_key
-        self._database = Database(database_url, pool_size=2)
+        # Of a hundred workers each has one connection, and a second one for as long as two of its threads need one.
+        self.database = Database(database_url, pool_size=1, max_overflow=3)
         confinement = host.confinement()
         facts = {
             "device": device,
@@ -110,20 +109,20 @@ class _Worker:
             "missing_protections": sandbox.missing_protections(confinement),
             "physical": physical,
         }
-        with self._database.session() as s:
+        with self.database.session() as s:
             registry.ensure_environment(s, environment, peaks)
             device_id = registry.ensure_device(
                 s, environment.device_key, environment.device_kind, environment.device_name
             )
             worker_id = registry.register_worker(s, self.name, device_id, __version__, facts)
         self._id = worker_id
-        self.guard = LeaseGuard(database_url, worker_id, settings.lease_seconds)
+        self.guard = LeaseGuard(self.database, worker_id, settings.lease_seconds)
         self.guard.start()
 
     def close(self) -> None:
         self._tools.close()
         self.guard.close()
-        self._database.close()
+        self.database.close()
         if self._device_lock is not None:
             self._device_lock.close()
 
@@ -146,7 +145,7 @@ class _Worker:
 
     def _run(self, job: ClaimedJob, traces: Path) -> Ending | None:
         """Executes the job; returns the function that writes how it ended, None when nothing may be written."""
-        reporter = _RunReporter(self._database, job.run_id, self.guard)
+        reporter = _RunReporter(self.database, job.run_id, self.guard)
         try:
             outcome = execute(job.request, self._tools, reporter, traces)
         except Stopped as stopped:
@@ -194,7 +193,7 @@ class _Worker:
         last_try = None
         while True:
             try:
-                with self._database.session() as s:
+                with self.database.session() as s:
                     return action(s)
             except (DatabaseDownError, DatabaseFullError) as error:
                 if self.guard.stopping and last_try is None:

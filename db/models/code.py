@@ -57,6 +57,8 @@ class CommitRecord(Base):
     subject: Mapped[str]
     catalogue: Mapped[dict[str, Any] | None]
     """contract.catalogue.Catalogue as JSON, once a worker has read it."""
+    catalogue_digest: Mapped[str | None]
+    """Fingerprint of the catalogue, so that a worker can see whether it brings another one."""
     counts: Mapped[dict[str, Any] | None]
     """Its results as `points`, `wrong` and `broken`, once the server counted them; see db.tallies."""
     tags: Mapped[list[Any]] = mapped_column(server_default="[]")
@@ -158,6 +160,7 @@ class EnvironmentRecord(Base):
 
 class WorkerRecord(Base):
     __tablename__ = "workers"
+    __table_args__ = ({"postgresql_with": {"fillfactor": 50}},)
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     """host, process and device, such as `node7-4242-cpu`."""

@@ -25,10 +25,10 @@ from warpwatch.db.errors import EngineError
 
 
 @contextlib.asynccontextmanager
-async def working(url: str, handler: Callable[[int], None]) -> AsyncIterator[asyncio.Event]:
+async def working(database: Database, handler: Callable[[int], None]) -> AsyncIterator[asyncio.Event]:
     """A worker of the test device; stopped, and waited for, at the end."""
     stop = asyncio.Event()
-    task = asyncio.create_task(queue.run_worker(url, "test-cpu", handler, stop))
+    task = asyncio.create_task(queue.run_worker(database, "test-cpu", handler, stop))
     try:
         yield stop
     finally:
@@ -75,7 +75,7 @@ def test_jobs_come_one_at_a_time_the_most_urgent_first(world: World, counted: Ca
         active.remove(job_id)
 
     async def scenario() -> None:
-        async with working(world.database.url, handle):
+        async with working(world.database, handle):
             await until(lambda: len(done) == 4)
 
     asyncio.run(scenario())
@@ -84,19 +84,27 @@ def test_jobs_come_one_at_a_time_the_most_urgent_first(world: World, counted: Ca
     assert counted("procrastinate_jobs") == 0
 
 
-def test_a_worker_hears_of_a_new_job_before_it_polls(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "POLL_SECONDS", 3600.0)
+def test_a_worker_uses_the_connections_of_its_database_and_no_others(world: World) -> None:
+    mine = Database(world.database.url, pool_size=1, max_overflow=0)
     done: list[int] = []
+    counted: list[int] = []
+    others = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
 
     async def scenario() -> None:
-        async with working(world.database.url, done.append):
-            # The first job shows that the worker listens; only a notification can bring the second.
+        with world.database.session() as s:
+            before = s.scalars(others).one()
+        async with working(mine, done.append):
             for expected in range(1, 4):
-                await asyncio.sleep(0.3)
                 await asyncio.to_thread(world.job)
                 await until(lambda expected=expected: len(done) == expected)  # type: ignore[misc]
+            with world.database.session() as s:
+                counted.append(s.scalars(others).one() - before)
 
     asyncio.run(scenario())
+    mine.close()
+    assert counted == [1]
 
 
 def test_a_cancelled_job_is_not_delivered(world: World) -> None:
@@ -106,7 +114,7 @@ def test_a_cancelled_job_is_not_delivered(world: World) -> None:
     done: list[int] = []
 
     async def scenario() -> None:
-        async with working(world.database.url, done.append):
+        async with working(world.database, done.append):
             await until(lambda: bool(done))
 
     asyncio.run(scenario())
@@ -120,7 +128,7 @@ def test_a_second_ticket_for_a_job_does_nothing(world: World, counted: Callable[
     owned: list[bool] = []
 
     async def scenario() -> None:
-        async with working(world.database.url, lambda job: owned.append(complete(world, job))):
+        async with working(world.database, lambda job: owned.append(complete(world, job))):
             await until(lambda: len(owned) == 2)
 
     asyncio.run(scenario())
@@ -140,7 +148,7 @@ def test_stopping_waits_for_the_handler(world: World) -> None:
         finished.set()
 
     async def scenario() -> None:
-        async with working(world.database.url, handle) as stop:
+        async with working(world.database, handle) as stop:
             await until(started.is_set)
             stop.set()
 
@@ -157,7 +165,7 @@ def test_a_handler_that_raises_does_not_end_the_worker(world: World) -> None:
         raise ZeroDivisionError
 
     async def scenario() -> None:
-        async with working(world.database.url, handle):
+        async with working(world.database, handle):
             for expected in (1, 2):
                 await asyncio.to_thread(world.job)
                 await until(lambda expected=expected: len(seen) == expected)  # type: ignore[misc]
@@ -179,9 +187,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
     shutil.rmtree(embedded.data_folder(home))
 
 
-def test_workers_survive_an_outage(own_server: tuple[Path, World], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without polling, only a worker that listens again hears of new jobs.
-    monkeypatch.setattr(queue, "POLL_SECONDS", 3600.0)
+def test_workers_survive_an_outage(own_server: tuple[Path, World]) -> None:
     home, world = own_server
     first = world.job()
     handled: list[int] = []
@@ -207,7 +213,7 @@ def test_workers_survive_an_outage(own_server: tuple[Path, World], monkeypatch: 
                 await asyncio.sleep(0.5)
 
     async def scenario() -> None:
-        async with working(world.database.url, handle):
+        async with working(world.database, handle):
             # Once in the middle of a job, once while idle.
             await until(busy.is_set)
             await outage(4)
@@ -239,12 +245,12 @@ def test_the_worker_watches_over_all_its_side_tasks(world: World) -> None:
     names: list[set[str]] = []
 
     async def scenario() -> None:
-        async with working(world.database.url, lambda job_id: None):
-            await until(lambda: "listener" in {task.get_name() for task in asyncio.all_tasks()})
+        async with working(world.database, lambda job_id: None):
+            await until(lambda: "side_tasks_monitor" in {task.get_name() for task in asyncio.all_tasks()})
             names.append({task.get_name() for task in asyncio.all_tasks()})
 
     asyncio.run(scenario())
-    assert {"listener", "update_heartbeats", "poll_jobs_to_abort", "side_tasks_monitor"} <= names[0]
+    assert {"update_heartbeats", "poll_jobs_to_abort", "side_tasks_monitor"} <= names[0]
 
 
 def test_tickets_are_found_by_their_job(world: World) -> None:

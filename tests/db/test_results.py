@@ -330,7 +330,7 @@ def test_a_catalogue_that_a_commit_has_already_is_not_written_again(world: World
     event.listen(
         world.database.engine, "before_cursor_execute", lambda c, cursor, statement, *rest: written.append(statement)
     )
-    for commit, expected in ((0, ["commits", "operators", "operators", "variants", "cases"]), (0, ["commits"])):
+    for commit, expected in ((0, ["commits", "operators", "variants", "cases"]), (0, [])):
         del written[:]
         with world.database.session() as s:
             registry.record_catalogue(s, world.commits[commit], CATALOGUE)
