@@ -165,13 +165,27 @@ def _enter_process_namespace(plan: dict[str, Any], scratch: int) -> None:
     channel.close()
     os.close(scratch)
     _become_waiter(first)
-    # The first process must see its own /proc, must not outlive its parent, and collects what loses its parent. User 0
-    # could set the host's sysctls through a writable /proc.
+    # The first process must see its own /proc, must not outlive its parent, and collects what loses its parent.
     _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
     if plan["isolation"] == "full":
-        _mount("proc", "/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        _protect_system_files("/proc")
     _become_waiter(os.fork())
     _call(_libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
+
+
+def _protect_system_files(proc: str) -> None:
+    """Makes what is not about a process read-only: user 0 could set the host's sysctls there.
+
+    The folders of the processes stay writable, because CUDA names its threads in them and does not start otherwise.
+    """
+    for name in os.listdir(proc):  # noqa: PTH208
+        path = f"{proc}/{name}"
+        if name.isdigit() or os.path.islink(path):  # noqa: PTH114
+            continue
+        if os.path.isdir(path) or os.lstat(path).st_mode & 0o222:  # noqa: PTH112
+            _mount(path, path, "", MS_BIND | MS_REC)
+            _set_attributes(path, MOUNT_ATTR_RDONLY, 0, AT_RECURSIVE)
 
 
 def _drop_capabilities(kept: Sequence[int]) -> None:
