@@ -147,6 +147,16 @@ def test_sockets_and_fifos_of_others_do_not_answer(kernel: Intruder) -> None:
             fifo.unlink()
 
 
+def test_a_host_with_many_sockets_is_no_hindrance(kernel: Intruder) -> None:
+    """The list of what is masked is longer than the arguments of a process may be."""
+    hidden = [str(kernel.home / f"{'long' * 40}-{number}") for number in range(2000)]
+    for path in hidden:
+        Path(path).touch()
+    code = f"print(repr(open({hidden[-1]!r}).read()), open({hidden[-1]!r}, 'a').write('x'))"
+    assert kernel.attack(code, hidden=hidden) == "'' 1"
+    assert Path(hidden[-1]).read_text() == ""
+
+
 @pytest.mark.parametrize("name", [".ssh/key", ".netrc", ".pgpass", ".config/gcloud/token"])
 def test_keys_are_hidden(kernel: Intruder, name: str) -> None:
     secret = kernel.home / "person" / name
