@@ -64,13 +64,15 @@ class LibraryStore:
         except (FileNotFoundError, ValueError):
             return None
 
-    def add(self, address: str, library: Path, reply: BuildReply) -> None:
-        """Takes a new library; OSError when it is no regular file of acceptable size. The first of two builders
-        wins."""
+    def add(self, address: str, root: Path, name: str, reply: BuildReply) -> None:
+        """Takes a new library, `name` below `root`; OSError when it is no regular file of acceptable size.
+
+        The first of two builders wins.
+        """
         partial = self.folder / f"{address}.{os.getpid()}-{time.monotonic_ns()}"
         partial.mkdir(parents=True)
         try:
-            copy_regular(library, partial / LIBRARY, LIBRARY_LIMIT)
+            copy_regular(root, name, partial / LIBRARY, LIBRARY_LIMIT)
             (partial / LIBRARY).chmod(0o555)
             (partial / RECORD).write_text(json.dumps(to_json(reply)), encoding="utf-8")
             if not (self.folder / address).exists():
@@ -124,7 +126,8 @@ def build(
             reply = child.ask(BuildReply, "build", seconds, reporter, operator=request.operator)
             if reply.status is not Status.OK:
                 return BuiltLibrary(reply)
-            store.add(address, child.temp / _FOLDER / planned.key / LIBRARY, replace(reply, key=planned.key))
+            name = f"{_FOLDER}/{planned.key}/{LIBRARY}"
+            store.add(address, child.temp, name, replace(reply, key=planned.key))
             return BuiltLibrary(reply, store.folder / address)
         took = time.monotonic() - begin
         return BuiltLibrary(replace(stored, cached=True, seconds=took), store.folder / address)

@@ -46,20 +46,21 @@ class CodeCache:
 
     def keep(self, source: Path) -> None:
         """Takes what an ended child added or changed. OSError, with nothing taken, when that is beyond the limits."""
-        if not source.is_dir():
+        if source.is_symlink() or not source.is_dir():
             return
         files = [pair for pair in walk_regular(source, _DEPTH, LIMIT_FILES) if not pair[0].name.endswith(_LOCKS)]
         size = sum(status.st_size for _, status in files)
         if size > LIMIT_BYTES:
             raise OSError(f"{size} bytes are more than a cache may have")
         for path, status in files:
-            target = self.folder / path.relative_to(source)
+            name = path.relative_to(source).as_posix()
+            target = self.folder / name
             if _is_current(target, status):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f"{target.name[:100]}.{os.getpid()}-{time.monotonic_ns()}")
             try:
-                copy_regular(path, partial, status.st_size)
+                copy_regular(source, name, partial, status.st_size)
                 os.utime(partial, ns=(status.st_mtime_ns, status.st_mtime_ns))
                 partial.replace(target)
             finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
 import socket
 from collections import deque
@@ -32,6 +33,9 @@ T = TypeVar("T")
 QUICK_SECONDS = 60.0
 """Limit for asking a child what it runs on."""
 CEILINGS_SECONDS = 180.0
+LIBRARIES = 64
+"""Libraries that one operator may use."""
+_NAME = re.compile(r"\w[\w.-]{0,200}")
 THREADS = 0
 """CPU threads of a child: one per core, which the child counts itself."""
 
@@ -142,7 +146,7 @@ class Checkout:
     def build(self, libraries: Sequence[str], reporter: Reporter) -> BuildReply:
         """Builds these operators' libraries and lays them out for the child: the first failure, else the first
         reply."""
-        replies = [self._build(name, reporter) for name in libraries]
+        replies = [self._build(name, reporter) for name in libraries[:LIBRARIES]]
         return next((reply for reply in replies if reply.status is Status.BUILD_FAILED), replies[0])
 
     def collect(self, name: str, target: Path, limit: int) -> None:
@@ -260,6 +264,9 @@ class Checkout:
         )
 
     def _build(self, operator: str, reporter: Reporter) -> BuildReply:
+        if not _NAME.fullmatch(operator):
+            # The names are the commit's own, and each becomes a folder.
+            return BuildReply(Status.BUILD_FAILED, f"{operator!r} cannot be the name of an operator")
         key = (operator, self._sanitized)
         if key not in self._builds:
             host, project = self.host, self.project

@@ -262,7 +262,7 @@ class Child:
 
         Kernel code may put anything there, so it raises OSError for what is no regular file or is larger than `limit`.
         """
-        copy_regular(self.temp / name, target, limit)
+        copy_regular(self.temp, name, target, limit)
         with contextlib.suppress(OSError):
             (self.temp / name).unlink()
 

@@ -3,7 +3,7 @@
 It runs as a script between the parent and the child, because what it does (namespaces, limits, death with the parent)
 belongs into a process of its own: in a `preexec_fn` it could deadlock a parent that has threads. It needs the standard
 library alone, and the modules of it that import neither `re` nor `enum`, which would double the time of a
-start. PLAN is a dictionary, marshalled and in hex, written by `sandbox.Jail`:
+start. PLAN is the descriptor of a file with a marshalled dictionary, written by `sandbox.Jail`:
 
 isolation – "full" | "user" | "network" | "none".
 visible – folders that the child sees although one above them is hidden.
@@ -68,7 +68,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    plan = marshal.loads(bytes.fromhex(sys.argv[1]))  # noqa: S302 - the parent wrote it
+    with open(int(sys.argv[1]), "rb") as file:  # noqa: PTH123
+        plan = marshal.load(file)  # noqa: S302 - the parent wrote it
     if plan["group"]:
         _write(os.path.join(plan["group"], "cgroup.procs"), "0")  # noqa: PTH118 - pathlib takes 5 ms to import
     _write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE)

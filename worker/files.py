@@ -5,26 +5,48 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 _COPY_BYTES = 2**20
 
 
-def copy_regular(source: Path, target: Path, limit: int) -> None:
-    """Copies a file that kernel code may have put there.
+def copy_regular(root: Path, name: str, target: Path, limit: int) -> None:
+    """Copies the file `name` below `root`, which kernel code may have put there, to a new file.
 
-    Raises OSError for what is no regular file of at most `limit` bytes.
+    Raises OSError for what is no regular file of at most `limit` bytes, and for a link on the way to it.
     """
-    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as reader, target.open("xb") as writer:
-        status = os.fstat(descriptor)
+    with os.fdopen(_open_below(root, name), "rb") as reader, target.open("xb") as writer:
+        status = os.fstat(reader.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            raise OSError(f"{source.name} is no regular file of at most {limit} bytes")
+            raise OSError(f"{name} is no regular file of at most {limit} bytes")
         # The file may grow meanwhile, so no more is read than was there.
         remaining = status.st_size
         while remaining > 0 and (chunk := reader.read(min(remaining, _COPY_BYTES))):
             writer.write(chunk)
             remaining -= len(chunk)
+
+
+def read_regular(root: Path, name: str, limit: int) -> bytes:
+    """At most the first `limit` bytes of a file below `root`; OSError for what is no regular file."""
+    with os.fdopen(_open_below(root, name), "rb") as reader:
+        if not stat.S_ISREG(os.fstat(reader.fileno()).st_mode):
+            raise OSError(f"{name} is no regular file")
+        return reader.read(limit)
+
+
+def _open_below(root: Path, name: str) -> int:
+    """Opens each folder on the way by itself, because a link in place of one would lead to files of the host."""
+    *folders, last = PurePosixPath(name).parts
+    current = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            below = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=current)
+            os.close(current)
+            current = below
+        # A FIFO would block whoever opens it.
+        return os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=current)
+    finally:
+        os.close(current)
 
 
 def walk_regular(folder: Path, depth: int, limit: int) -> Iterator[tuple[Path, os.stat_result]]:

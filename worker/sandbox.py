@@ -180,6 +180,8 @@ class Jail:
         self._receiver: socket.socket | None = None
         self._sender: socket.socket | None = None
         self._folder: Path | None = None
+        # The arguments of a process have a limit, which a host with many sockets would reach.
+        self._plan = tempfile.TemporaryFile()  # noqa: SIM115 - closed once the child has it
         self._group = confinement.group and open_group(confinement.group, confinement.memory_bytes, PROCESSES)
         if confinement.has_namespaces:
             confinement.scratch.mkdir(parents=True, exist_ok=True)
@@ -191,7 +193,8 @@ class Jail:
     @property
     def passed(self) -> list[int]:
         """Descriptors that the confining process must inherit."""
-        return [self._sender.fileno()] if self._sender is not None else []
+        sender = [self._sender.fileno()] if self._sender is not None else []
+        return [self._plan.fileno(), *sender]
 
     def command(self, words: Sequence[str], folder: Path, visible: Sequence[Path] = ()) -> list[str]:
         """`words` (the first an absolute path), confined, as this very process's child, started in `folder`.
@@ -215,10 +218,13 @@ class Jail:
             "group": str(self._group or ""),
             "parent": os.getpid(),
         }
-        return [sys.executable, "-I", "-S", str(CONFINE), marshal.dumps(plan).hex(), *words]
+        self._plan.write(marshal.dumps(plan))
+        self._plan.seek(0)
+        return [sys.executable, "-I", "-S", str(CONFINE), str(self._plan.fileno()), *words]
 
     def launched(self) -> None:
         """Call it once the process has been started, or could not be."""
+        self._plan.close()
         if self._sender is not None:
             self._sender.close()
             self._sender = None

@@ -7,13 +7,17 @@ standard library alone.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from warpwatch.worker.files import read_regular
 
 ADDRESS = "address"
 TOOLS = {"memcheck": "cuda", "racecheck": "cuda", "initcheck": "cuda", ADDRESS: "cpu"}
@@ -23,6 +27,7 @@ SLOWER = 10
 _TOOLKIT = Path("/usr/local/cuda")
 _REPORT = "sanitizer"
 _REPORT_LIMIT = 2**20
+_REPORTS = 100
 _ASAN_OPTIONS = "detect_leaks=0:alloc_dealloc_mismatch=0:detect_odr_violation=0:allocator_may_return_null=1"
 _ASAN_SUMMARY = re.compile(r"^SUMMARY: AddressSanitizer: (.+)$", re.MULTILINE)
 _FINDING = re.compile(
@@ -63,9 +68,7 @@ def find_sanitizer(name: str, device_kind: str) -> Sanitizer:
 
 def first_finding(name: str, temp: Path) -> str | None:
     """The first finding of the sanitizer in one line: hazard, kernel and place; None when there is none."""
-    text = "\n".join(
-        path.read_bytes()[:_REPORT_LIMIT].decode(errors="replace") for path in sorted(temp.glob(f"{_REPORT}*"))
-    )
+    text = "\n".join(_reports(temp))
     if name == ADDRESS:
         summary = _ASAN_SUMMARY.search(text)
         return f"{name} sanitizer: {summary.group(1)}" if summary else None
@@ -77,6 +80,13 @@ def first_finding(name: str, temp: Path) -> str | None:
     rest = [line.strip() for line in lines[start + 1 : start + 4]]
     details = rest[: rest.index("")] if "" in rest else rest
     return f"{name}: {'; '.join([lines[start].strip(), *details])}"[:600]
+
+
+def _reports(temp: Path) -> Iterator[str]:
+    """The reports; kernel code may have put anything in their place."""
+    for path in sorted(temp.glob(f"{_REPORT}*"))[:_REPORTS]:
+        with contextlib.suppress(OSError):
+            yield read_regular(temp, path.name, _REPORT_LIMIT).decode(errors="replace")
 
 
 def _address() -> Sanitizer:

@@ -40,9 +40,8 @@ class Intruder:
         order = {"home": str(self.home), "code": textwrap.dedent(code), **defaults, **order}
         if self.user is None:
             return intruder.intrude(order)
-        done = subprocess.run(
-            [*as_user(self.user), intruder.__file__, json.dumps(order)], capture_output=True, text=True, check=False
-        )
+        command = [*as_user(self.user), intruder.__file__]
+        done = subprocess.run(command, input=json.dumps(order), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer

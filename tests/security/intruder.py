@@ -1,7 +1,7 @@
-"""Runs hostile code in the strongest confinement of this host: `intruder.py JSON`, also as a user who may do little.
+"""Runs hostile code in the strongest confinement of this host, also as a user who may do little.
 
-JSON: {"home": path, "code": Python, "hidden": [paths], "visible": [paths], "folder": path, "changes": {…}} with
-changes to the confinement. Prints {"isolation", "code", "out"}.
+Standard input is JSON: {"home": path, "code": Python, "hidden": [paths], "visible": [paths], "folder": path, "changes":
+{…}}, with changes to the confinement. Prints {"isolation", "code", "out"}.
 """
 
 from __future__ import annotations
@@ -36,4 +36,4 @@ def intrude(order: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(intrude(json.loads(sys.argv[1]))))
+    print(json.dumps(intrude(json.load(sys.stdin))))

@@ -110,6 +110,16 @@ for change in (lambda: path.unlink(), lambda: path.rename(path.with_name("old"))
     assert (stored / LIBRARY).read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["../../peaks", "/etc", "a/../..", "", ".", "..", "x" * 300, "a\0b"])
+def test_the_name_of_a_library_is_no_path(tools: Tools, repository: Repository, name: str) -> None:
+    """The names come from the commit's catalogue, and the parent makes and empties a folder for each."""
+    (tools.host.home / "peaks").mkdir()
+    (tools.host.home / "peaks" / "kept.json").write_text("{}")
+    checkout = alone(tools, repository, commit(repository, ""))
+    assert checkout.build([name], Diary()).status is Status.BUILD_FAILED
+    assert (tools.host.home / "peaks" / "kept.json").exists()
+
+
 PLANT = """
 folder = pathlib.Path(os.environ[NAME])
 folder.mkdir(parents=True, exist_ok=True)

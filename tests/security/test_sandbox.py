@@ -147,6 +147,16 @@ def test_sockets_and_fifos_of_others_do_not_answer(kernel: Intruder) -> None:
             fifo.unlink()
 
 
+def test_a_host_with_many_sockets_is_no_hindrance(kernel: Intruder) -> None:
+    """The list of what is masked is longer than the arguments of a process may be."""
+    hidden = [str(kernel.home / f"{'long' * 40}-{number}") for number in range(2000)]
+    for path in hidden:
+        Path(path).touch()
+    code = f"print(repr(open({hidden[-1]!r}).read()), open({hidden[-1]!r}, 'a').write('x'))"
+    assert kernel.attack(code, hidden=hidden) == "'' 1"
+    assert Path(hidden[-1]).read_text() == ""
+
+
 @pytest.mark.parametrize("name", [".ssh/key", ".netrc", ".pgpass", ".config/gcloud/token"])
 def test_keys_are_hidden(kernel: Intruder, name: str) -> None:
     secret = kernel.home / "person" / name
@@ -415,3 +425,37 @@ def test_a_stopped_first_line_of_processes_is_killed(kernel: Intruder) -> None:
         jail.kill(process.pid)
         assert time.monotonic() - begin < sandbox.KILL_SECONDS
     jail.close()
+
+
+# Hosts that give less
+
+
+@pytest.mark.parametrize("isolation", ["network", "none"])
+def test_the_workers_environment_is_not_read_without_namespaces(kernel: Intruder, isolation: str) -> None:
+    """Root without namespaces would read the database's password from /proc, were it not for its lost capabilities."""
+    if isolation == "network" and (kernel.user is not None or os.getuid() != 0):
+        pytest.skip("only root may leave the network without a user namespace")
+    secretive = "import ctypes, sys, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", secretive]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PASSWORD": "secret"}) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        code = f"""
+        import ctypes
+        for name in ("environ", "mem", "maps"):
+            try:
+                print(open("/proc/{worker.pid}/" + name, "rb").read(100))
+            except OSError as error:
+                print(error.strerror)
+        print(ctypes.CDLL(None).ptrace(16, {worker.pid}, 0, 0))
+        """
+        try:
+            printed = kernel.attack(code, changes={"isolation": isolation})
+        finally:
+            worker.kill()
+    assert printed == "Permission denied\nPermission denied\nPermission denied\n-1"
+
+
+def test_without_namespaces_the_filter_is_there(kernel: Intruder) -> None:
+    code = f"{LIBC}\nprint(libc.unshare(0x10000000), libc.syscall(321, 0, 0, 0), ctypes.get_errno())"
+    assert kernel.attack(code, changes={"isolation": "none"}) == "-1 -1 1"

@@ -114,6 +114,7 @@ def hang(compiler: Path) -> None:
         "rm library.so; mkdir library.so",
         "rm library.so; truncate -s 2G library.so",
         "rm library.so",
+        "d=$PWD; mv $d $d.moved; ln -s $d.moved $d",
     ],
 )
 def test_only_a_regular_file_becomes_a_library(root: Path, store: LibraryStore, compiler: Path, script: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from warpwatch.worker import caches
 from warpwatch.worker.caches import CodeCache, cache_of, remove_unused
+from warpwatch.worker.files import copy_regular, read_regular
 
 
 @pytest.fixture
@@ -57,6 +58,24 @@ def test_only_regular_files_are_kept(cache: CodeCache, tmp_path: Path) -> None:
     cache.keep(folder)
     assert content(cache.folder) == {"kernel": "machine code"}
     assert not (cache.folder / "folder").exists()
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(cache: CodeCache, tmp_path: Path) -> None:
+    """The next child would find the files of the host that the parent may read."""
+    host = write(tmp_path / "host", password="secret")
+    (tmp_path / "child").symlink_to(host)
+    cache.keep(tmp_path / "child")
+    assert not cache.folder.exists()
+
+
+def test_a_link_on_the_way_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "folder").symlink_to("/etc")
+    for read in (
+        lambda: copy_regular(tmp_path, "folder/passwd", tmp_path / "copy", 2**20),
+        lambda: read_regular(tmp_path, "folder/passwd", 2**20),
+    ):
+        with pytest.raises(NotADirectoryError):
+            read()
 
 
 def test_a_lock_left_behind_is_not_kept(cache: CodeCache, tmp_path: Path) -> None:

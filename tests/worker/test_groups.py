@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_a_child_joins_a_group_with_its_limits(own: Path, tmp_path: Path) -> Non
         "pids.max": str(sandbox.PROCESSES),
     }
     command = jail.command([sys.executable, "-c", ""], Path("/"))
-    assert os.spawnv(os.P_WAIT, command[0], command) == 0
+    subprocess.run(command, pass_fds=jail.passed, check=True)
     assert (group / "cgroup.procs").read_text() == "0", "0 is the process that writes"
     for path in group.iterdir():  # In the kernel's folders, files do not keep a group from being removed.
         path.unlink()

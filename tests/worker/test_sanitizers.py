@@ -108,3 +108,12 @@ def test_address_sanitizer_comes_before_all_libraries() -> None:
     assert "libasan" in first
     assert "libstdc++" in second
     assert "log_path=/t/sanitizer" in variables["ASAN_OPTIONS"]
+
+
+def test_a_report_that_is_no_file_is_not_read(tmp_path: Path) -> None:
+    """Kernel code can put a FIFO there, which blocks, or a link to a device that never ends."""
+    os.mkfifo(tmp_path / "sanitizer.fifo")
+    (tmp_path / "sanitizer.zero").symlink_to("/dev/zero")
+    (tmp_path / "sanitizer.folder").mkdir()
+    (tmp_path / "sanitizer.log").write_text("SUMMARY: AddressSanitizer: heap-buffer-overflow")
+    assert first_finding("address", tmp_path) == "address sanitizer: heap-buffer-overflow"
