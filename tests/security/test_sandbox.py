@@ -83,7 +83,7 @@ def test_its_own_worktree_is_seen_and_nothing_beside_it(kernel: Intruder) -> Non
         "/proc/sys/kernel/core_pattern",
         "/proc/sys/vm/drop_caches",
         "/proc/sysrq-trigger",
-        "/proc/self/oom_score_adj",
+        "/proc/irq/default_smp_affinity",
         "/sys/kernel/profiling",
     ],
 )
@@ -98,6 +98,18 @@ def test_the_hosts_kernel_is_not_configured(kernel: Intruder, path: str) -> None
         print("refused")
     """
     assert kernel.attack(code) == "refused"
+
+
+def test_a_process_can_name_its_threads(kernel: Intruder) -> None:
+    """CUDA does, and does not start where it cannot."""
+    code = """
+    import threading
+    thread = threading.Thread(target=lambda: open(f"/proc/self/task/{threading.get_native_id()}/comm", "w").write("x"))
+    thread.start()
+    thread.join()
+    print("named")
+    """
+    assert kernel.attack(code) == "named"
 
 
 def test_no_device_of_the_host_is_there(kernel: Intruder) -> None:
