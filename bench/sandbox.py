@@ -1,4 +1,4 @@
-"""Times what the sandbox costs: the start of a process and of a child, and the metric `call` of small kernels.
+"""Times what the sandbox costs: the start of a process and of a child, and calls of small kernels.
 
 python bench/sandbox.py [--starts 40] [--children 5] [--jobs 4]
 
@@ -26,7 +26,9 @@ from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.execution import execute
 
 ROOT = Path(__file__).parents[1]
-OPERATOR, VARIANTS = "vector_add", ["v1"]
+OPERATOR, VARIANT = "vector_add", "v2"
+METRIC = {"cpu": "hot", "cuda": "call"}
+"""The metric that includes the host's part of a call, per kind of device."""
 
 
 class Silent:
@@ -74,15 +76,15 @@ def time_children(hosts: dict[str, Host], root: Path, count: int) -> dict[str, l
 
 
 def time_calls(tools: dict[str, Tools], traces: Path, count: int) -> dict[str, dict[str, list[float]]]:
-    """Medians of `call` in ns by case, of `count` jobs in turn, each in a fresh child."""
+    """Medians in ns by case, of `count` jobs in turn, each in a fresh child."""
     sha = git.resolve(ROOT, "HEAD")
-    request = JobRequest(JobKind.BENCH, str(ROOT), sha, OPERATOR, JobSpec(variants=VARIANTS, budget_ns=300_000_000))
+    request = JobRequest(JobKind.BENCH, str(ROOT), sha, OPERATOR, JobSpec(variants=[VARIANT], budget_ns=300_000_000))
     samples: dict[str, dict[str, list[float]]] = {name: {} for name in tools}
     for _ in range(count):
         for name, kept in tools.items():
             for finding in execute(request, kept, Silent(), traces).findings:
                 for measurement in finding.bench.measurements if finding.bench else []:
-                    if measurement.metric == "call":
+                    if measurement.metric == METRIC[kept.host.kind]:
                         samples[name].setdefault(finding.case, []).append(measurement.median_ns)
             kept.close()
     return samples
@@ -111,7 +113,7 @@ def main() -> None:
         calls = time_calls({name: Tools(host) for name, host in hosts.items()}, Path(folder), arguments.jobs)
         for case, plain in calls["none"].items():
             ratio = median(calls[strongest][case]) / median(plain)
-            print(f"call of {OPERATOR} {VARIANTS[0]} {case}: {median(plain) / 1e3:.1f} µs, ratio {ratio:.3f}")
+            print(f"call of {OPERATOR} {VARIANT} {case}: {median(plain) / 1e3:.1f} µs, ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":
