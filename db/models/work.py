@@ -101,7 +101,7 @@ class JobRecord(Base):
         Index(
             "ix_jobs_unjudged", "id", postgresql_where="state IN ('done', 'failed', 'cancelled') AND judged_at IS NULL"
         ),
-        Index(None, "commit_id"),
+        Index(None, "commit_id", "operator_id"),
         Index(None, "base_commit_id", postgresql_where="base_commit_id IS NOT NULL"),
         Index(None, "unchanged_since_commit_id", postgresql_where="unchanged_since_commit_id IS NOT NULL"),
     )
