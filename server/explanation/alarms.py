@@ -123,7 +123,7 @@ def _missing_message(fact: MissingResults) -> str:
         case MissingCause.JOB_FAILED:
             return f"{operator} on {device} has no times at {sha}: job {fact.job_id} failed: {fact.job_message}"
         case MissingCause.NO_JOB:
-            return f"everything was asked for at {sha}, and {operator} got no job on {device}"
+            return f"all operators were submitted at {sha}, but {operator} got no job on {device}"
         case MissingCause.NO_RESULT:
             return (
                 f"{variant} has no result for {_count(fact.cases)} at {sha} on {device}, nor a status that says why; "

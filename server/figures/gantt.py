@@ -133,7 +133,8 @@ def _ticks(first: datetime, last: datetime, now: datetime, scale: float, height:
         offset = count * step
         name = "now" if not offset else f"{'+' if offset > 0 else '−'}{span(abs(offset) * 60)}"
         parts.append(f'<path class="grid" d="M{x:.1f} {AXIS - 6}V{height}"/>')
-        parts.append(f'<text x="{x:.1f}" y="11" text-anchor="middle">{name}</text>')
+        anchor = "end" if x > WIDTH - 40 else "middle"
+        parts.append(f'<text x="{x:.1f}" y="11" text-anchor="{anchor}">{name}</text>')
         count += 1
     return "".join(parts)
 

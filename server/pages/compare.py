@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import log
 
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import CommitRow, find_commit, list_commits, list_operators
 from warpwatch.db.reads.commits import CommitComparison, ComparedRow, compare_commits, compare_variants
+from warpwatch.server.figures.dot_plot import dot_plot_svg
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.pages.choices import Bench, Text, choose_bench
 from warpwatch.server.pages.render import Page, query
@@ -36,11 +38,17 @@ def compare(
     device: Text = None,
     metric: Text = None,
     operator: Text = None,
+    only: Text = None,
 ) -> Response:
-    """`base` and `head` are commits; or `left` and `right` are variants at `commit`."""
+    """`base` and `head` are commits, by default the last two that were benchmarked; or `left` and `right` are variants
+    at `commit`. `only=changes` leaves out what lies within noise."""
     bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
     if page.repository is None or bench is None:
         return page.page("welcome.html")
+    recent = list_commits(page.session, page.repository.id, limit=100).items
+    if not any((base, head, commit, left, right)):
+        head, base = ([row.sha for row in recent if row.points] + [None, None])[:2]
+        base, head = (base, head) if base else (None, None)
     choice = _resolve(page, {"base": base, "head": head, "commit": commit})
     comparison = _compare(page, choice, bench, left, right, operator)
     operators = list_operators(page.session, page.repository.id)
@@ -53,18 +61,24 @@ def compare(
         operator=operator,
         **sides,
     )
+    rows = worst_first(comparison.rows) if comparison else None
+    changes = [row for row in rows or [] if row.separated or row.ratio is None]
     return page.page(
         "compare.html",
+        plot=dot_plot_svg(changes if only == "changes" else rows or []),
+        only=only,
+        beyond=sum(row.separated for row in rows or []),
+        total=len(rows or []),
         json=address if comparison else None,
         csv=f"/api/v1{address.replace('/compare', '/compare.csv', 1)}",
         bench=bench,
         choice=choice,
         given={"base": base, "head": head, "commit": commit, "left": left, "right": right, "operator": operator},
         by_variant=bool(commit or left or right),
-        rows=worst_first(comparison.rows) if comparison else None,
+        rows=changes if rows is not None and only == "changes" else rows,
         same=comparison.same if comparison else [],
         unchanged=comparison.unchanged if comparison else [],
-        recent=list_commits(page.session, page.repository.id, limit=100).items,
+        recent=recent,
         operators=[row.name for row in operators],
         variants=sorted({name for row in operators for name in row.variants}, key=variant_order),
     )
@@ -99,5 +113,5 @@ def _compare(
 
 
 def worst_first(rows: list[ComparedRow]) -> list[ComparedRow]:
-    """Rows beyond their intervals first, the largest slow-down before the others."""
-    return sorted(rows, key=lambda row: (not row.separated, -(row.ratio or 0)))
+    """Rows beyond their intervals first, the largest change of either direction before the others."""
+    return sorted(rows, key=lambda row: (not row.separated, -abs(log(row.ratio)) if row.ratio else 1.0))
