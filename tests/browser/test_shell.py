@@ -170,3 +170,11 @@ def test_a_table_that_does_not_scroll_is_no_stop(visit: Visit, world: World) -> 
     page = visit.open(f"/commits/{world.shas[COMMITS - 1]}")
     page.set_viewport_size({"width": 390, "height": 844})
     expect(page.locator(".scroll[role=region]").first).to_have_attribute("tabindex", "0")
+
+
+def test_the_search_goes_on_where_a_page_belongs_to_no_repository(visit: Visit) -> None:
+    visit.open("/commits")
+    page = visit.open("/api/v1/docs")
+    page.keyboard.press("/")
+    page.get_by_role("combobox", name="Search operators").fill("vector_add")
+    expect(page.locator(".palette").get_by_role("option").first).to_contain_text("operator")

@@ -17,7 +17,7 @@ def row(ratio: float | None, *, separated: bool = True, case: str = "n=1") -> Co
 
 
 def test_the_largest_change_of_either_direction_comes_first() -> None:
-    rows = [row(1.5), row(0.1), row(None), row(3.0, separated=False), row(1.01)]
+    rows = [row(1.5), row(0.1), row(None, separated=False), row(3.0, separated=False), row(1.01)]
     assert [entry.ratio for entry in worst_first(rows)] == [0.1, 1.5, 1.01, 3.0, None]
 
 

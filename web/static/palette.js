@@ -6,7 +6,12 @@ const SHORTCUTS = [
 const PLACES = {
   o: "/", r: "/regressions", c: "/commits", d: "/compare", s: "/submissions", j: "/jobs", t: "/traces", n: "/submissions/new",
 };
-const repository = document.body.dataset.repository;
+// Pages of errors and of the API belong to no repository; the search then goes on where the reader was before.
+let repository = document.body.dataset.repository;
+try {
+  if (repository) sessionStorage.setItem("repository", repository);
+  else repository = sessionStorage.getItem("repository");
+} catch { /* Without storage, the palette lists pages only. */ }
 const within = (path) => (repository ? `${path}?repository=${encodeURIComponent(repository)}` : path);
 
 function make(tag, attributes = {}, ...children) {
