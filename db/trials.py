@@ -72,6 +72,20 @@ def ask(s: Session, new: NewTrial) -> int:
     return job_id
 
 
+def record(s: Session, regression_id: int, job_id: int, base_commit_id: int, head_commit_id: int) -> int:
+    """Makes a job that ended elsewhere the trial that confirms a regression; returns the id of the trial."""
+    trial = TrialRecord(
+        regression_id=regression_id,
+        job_id=job_id,
+        purpose=Purpose.CONFIRM,
+        base_commit_id=base_commit_id,
+        head_commit_id=head_commit_id,
+    )
+    s.add(trial)
+    s.flush()
+    return trial.id
+
+
 def answer(
     s: Session,
     trial_id: int,

@@ -73,6 +73,7 @@ class BranchRecord(Base):
         one_of("kind", BranchKind),
         UniqueConstraint("repository_id", "name"),
         Index("ix_branches_watched", "repository_id", unique=True, postgresql_where="is_watched"),
+        Index("ix_branches_merged", "id", postgresql_where="merged_sha IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))

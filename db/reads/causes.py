@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from warpwatch.db.reads.builds import CodeChange, code_changes, kernel_codes
+from warpwatch.db.reads.lines import line_of, on_line
 from warpwatch.db.reads.query import Session, fetch, fetch_one
 
 
@@ -123,6 +124,14 @@ class _Place(NamedTuple):
     device_id: int
     base_at: int
     head_at: int
+    line_id: int | None
+    trunk_id: int | None
+    fork_at: int | None
+
+    @property
+    def line(self) -> dict[str, int | None]:
+        """The branch of the change, as parameters of `on_line`."""
+        return {"line_id": self.line_id, "trunk_id": self.trunk_id, "fork_at": self.fork_at}
 
 
 class _Cell(NamedTuple):
@@ -145,10 +154,12 @@ class _Check(NamedTuple):
     tensors: list[dict[str, Any]]
 
 
-_PLACE = """
-SELECT operator_id, device_id, base.ordinal AS base_at, head.ordinal AS head_at FROM regressions
+_PLACE = f"""
+SELECT operator_id, device_id, base.ordinal AS base_at, head.ordinal AS head_at, line_id, trunk_id, fork_at
+FROM regressions
 JOIN commits AS base ON base.id = base_commit_id JOIN commits AS head ON head.id = head_commit_id
-     WHERE regressions.id = :id
+LEFT JOIN LATERAL {line_of("head.id")} AS line ON true
+WHERE regressions.id = :id
 """
 
 # The worst confirmed one first.
@@ -175,8 +186,16 @@ def read_evidence(session: Session, regression_id: int) -> RegressionEvidence:
 
 
 def _nearest(column: str, side: str) -> tuple[str, str]:
-    """Condition and order for what lies nearest to the change on one side of it."""
-    return (f"{column} <= :at", f"{column} DESC") if side == "base" else (f"{column} >= :at", column)
+    """Condition and order for what lies nearest to the change on one side of it, on its branch."""
+    here = on_line("commits.id")
+    return (
+        (f"{column} <= :at AND {here}", f"{column} DESC")
+        if side == "base"
+        else (
+            f"{column} >= :at AND {here}",
+            column,
+        )
+    )
 
 
 def _code(session: Session, place: _Place) -> CodeEvidence | None:
@@ -190,7 +209,7 @@ def _code(session: Session, place: _Place) -> CodeEvidence | None:
         ORDER BY {order}, environment_id = :environment_id DESC, builds.id DESC LIMIT 1
         """
         of = {"operator_id": place.operator_id, "device_id": place.device_id, "environment_id": environment_id}
-        return fetch_one(session, _Build, sql, at=at, **of)
+        return fetch_one(session, _Build, sql, at=at, **of, **place.line)
 
     base = build("base", place.base_at)
     head = build("head", place.head_at, base.environment_id) if base else None
@@ -214,7 +233,7 @@ def _bench(session: Session, place: _Place, cell: _Cell) -> BenchEvidence:
         WHERE points.series_id = :series_id AND {condition}
         ORDER BY {order}, points.id DESC LIMIT 1
         """
-        return fetch_one(session, BenchSide, sql, series_id=cell.series_id, at=at)
+        return fetch_one(session, BenchSide, sql, series_id=cell.series_id, at=at, **place.line)
 
     base, head = timed("base", place.base_at), timed("head", place.head_at)
     return BenchEvidence(
@@ -250,7 +269,7 @@ def _error_changes(session: Session, place: _Place, cell: _Cell) -> list[ErrorCh
         ORDER BY {order}, results.id DESC LIMIT 1
         """
         of = {"variant_id": cell.variant_id, "case_id": cell.case_id, "device_id": place.device_id}
-        return fetch_one(session, _Check, sql, at=at, **of)
+        return fetch_one(session, _Check, sql, at=at, **of, **place.line)
 
     base, head = checked("base", place.base_at), checked("head", place.head_at)
     if base is None or head is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -15,7 +16,16 @@ from warpwatch.db.reads.builds import BuildView, read_builds
 from warpwatch.db.reads.code import CommitRow, UnchangedRow, find_commit, list_unchanged
 from warpwatch.db.reads.lines import share_line
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
-from warpwatch.db.reads.regressions import COLUMNS, COMMITS_BETWEEN, RANK, SEVERITY, TABLES, RegressionRow
+from warpwatch.db.reads.regressions import (
+    COLUMNS,
+    COMMITS_BETWEEN,
+    CULPRIT,
+    IS_OPEN,
+    RANK,
+    SEVERITY,
+    TABLES,
+    RegressionRow,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,27 @@ class CommitCell:
     trace_id: int | None
     replay: str = ""
     """A command that checks it again in a checkout, or times it where that is what went wrong, without a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class CulpritRow:
+    """An open change that trials found a commit to have caused."""
+
+    sha: str
+    regression_id: int
+    operator: str
+    direction: str
+    ratio: float | None
+
+
+def list_culprits(session: Session, commit_ids: Sequence[int]) -> list[CulpritRow]:
+    """The open changes that these commits caused, the largest first."""
+    sql = f"""
+    SELECT head.sha, regressions.id AS regression_id, operators.name AS operator, direction, ratio
+    FROM {TABLES} WHERE head.id = ANY(:ids) AND {IS_OPEN} AND ({CULPRIT}) IS NOT NULL
+    ORDER BY {RANK} DESC, {SEVERITY} DESC, regressions.id
+    """
+    return fetch(session, CulpritRow, sql, ids=list(commit_ids))
 
 
 class CommitRole(StrEnum):

@@ -169,7 +169,8 @@ MOST_CHOICES = 50
 def list_branch_names(session: Session, repository_id: int) -> list[str]:
     """The watched branch, then the newest others."""
     sql = """
-    SELECT name FROM branches WHERE repository_id = :repository_id ORDER BY is_watched DESC, id DESC LIMIT :limit
+    SELECT name FROM branches WHERE repository_id = :repository_id AND kind <> 'merged'
+    ORDER BY is_watched DESC, id DESC LIMIT :limit
     """
     return list(session.execute(text(sql), {"repository_id": repository_id, "limit": MOST_CHOICES}).scalars())
 

@@ -161,6 +161,18 @@ def list_trial_checks(session: Session, regression_id: int) -> dict[int, list[Ch
     return checks
 
 
+def list_job_rounds(session: Session, job_id: int) -> list[RoundsRow]:
+    """The paired rounds of a job's newest run, by series."""
+    sql = f"""
+    SELECT series_id, status, message, reason, base_ns, head_ns FROM comparisons WHERE run_id = {NEWEST_RUN}
+    ORDER BY series_id
+    """
+    rounds = []
+    for series_id, status, message, reason, *times in session.execute(text(sql), {"job_id": job_id}):
+        rounds.append(RoundsRow(series_id, status, message, None if reason is None else Reason(reason), *times))
+    return rounds
+
+
 def list_trial_rounds(session: Session, regression_id: int) -> dict[int, dict[int, RoundsRow]]:
     """The paired rounds of the newest run of every trial of a regression, by job and series."""
     sql = f"""

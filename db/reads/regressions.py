@@ -18,10 +18,11 @@ from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch, fetch_one, 
 class RegressionRow:
     """A change of one operator on one device. ratio: head over base of its worst series, None where something broke.
 
-    phase: contract.words.ChangePhase. branch: the one that head and base are on, the watched one first; None where no
-    branch holds both, or none is known. culprit_sha: the commit that caused it, None while it is not known to be one.
-    commits_between: commits of the branch between base and head. fixed_by_sha: the commit that ended it. merged_as_id:
-    the change of the watched branch that it became when its branch was merged.
+    series: how many show it; of a suspicion, how many may. phase: contract.words.ChangePhase. branch: the one that head
+    and base are on, the watched one first; None where no branch holds both, or none is known. culprit_sha: the commit
+    that caused it, None while it is not known to be one. commits_between: commits of the branch between base and head.
+    fixed_by_sha: the commit that ended it. merged_as_id: the change of the watched branch that it became when its
+    branch was merged.
     """
 
     id: int
@@ -173,7 +174,8 @@ COLUMNS = f"""
 regressions.id, operators.name AS operator, devices.key AS device_key, direction, verdict, state, ratio, low, high,
 base.sha AS base_sha, head.sha AS head_sha, head.subject AS head_subject, head.author AS head_author,
 {COMMITS_BETWEEN} AS commits_between,
-(SELECT count(*) FROM regression_series WHERE regression_id = regressions.id) AS series,
+(SELECT count(*) FROM regression_series AS shown WHERE shown.regression_id = regressions.id
+   AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')) AS series,
 regressions.created_at, decided_at, cause, assignee, link, due_on, settled_at, triaged_at, {PHASE} AS phase,
 {_BRANCH} AS branch, {CULPRIT} AS culprit_sha,
 (SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha, merged_as_id

@@ -10,6 +10,7 @@ from typing import Any
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.regressions import CULPRIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        regression_series.ratio, regression_series.low, regression_series.high, coalesce(compared.rounds, 0) AS rounds,
        operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device_key,
        devices.kind AS device_kind, head.sha AS head_sha, base.sha AS base_sha,
-       coalesce(head.subject, '') AS message
+       CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message
 FROM submissions
 CROSS JOIN LATERAL (
     SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'

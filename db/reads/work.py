@@ -112,6 +112,7 @@ class RunRow:
 @dataclass(frozen=True, slots=True)
 class ResultView:
     id: int
+    commit_sha: str
     variant: str
     case: str
     kind: str
@@ -294,7 +295,8 @@ FROM runs LEFT JOIN workers ON workers.id = runs.worker_id WHERE job_id = :job_i
 """
 
 _RESULTS = f"""
-SELECT results.id, variants.name AS variant, cases.key AS case, results.kind, results.status, results.message, details,
+SELECT results.id, commits.sha AS commit_sha, variants.name AS variant,
+       cases.key AS case, results.kind, results.status, results.message, details,
        (SELECT median_ns FROM all_points JOIN series ON series.id = all_points.series_id
         WHERE all_points.result_id = results.id AND series.metric = {PRIMARY_METRIC}
         LIMIT 1) AS median_ns,
@@ -309,6 +311,7 @@ FROM all_results AS results
 JOIN variants ON variants.id = results.variant_id
 JOIN cases ON cases.id = results.case_id
 JOIN devices AS device ON device.id = results.device_id
+JOIN commits ON commits.id = results.commit_id
 WHERE run_id = (SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')
 ORDER BY results.case_id, results.variant_id, results.id
 """

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request
 from warpwatch.db.deletion import mark_deleted
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.registry import set_repository
-from warpwatch.server.history.branches import follow_branches
-from warpwatch.server.http.problems import documented
+from warpwatch.server.history.branches import follow_branches, has_branch
+from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.http.service import Config, Db, database_of, repository_or_404, require_schema
 from warpwatch.server.intake.repositories import RepositorySettings, check_status_url
 
@@ -38,6 +38,11 @@ def change_repository(request: Request, settings: Config, name: str, body: Repos
     database = database_of(request)
     with database.session() as session:
         row = repository_or_404(session, name)
+    if body.branch is not None and not has_branch(settings, row.url, body.branch):
+        remedy = "push it and submit one of its commits first, or check the spelling"
+        error = FieldError(field="branch", message=f"{name} has no branch {body.branch!r}", remedy=remedy)
+        raise Problem(422, "not changed: some fields are not valid", [error])
+    with database.session() as session:
         set_repository(session, row.id, body.model_dump(exclude_unset=True))
     follow_branches(database, settings, row.id)
     with database.session() as session:

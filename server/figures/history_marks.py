@@ -37,6 +37,7 @@ def change_bands(
         end = min((commits[sha] for sha, at in ordinals.items() if at >= item.head_ordinal), default=len(commits) - 0.5)
         colour = FASTER if item.direction == ChangeDirection.FASTER else SLOWER
         is_ended = item.phase in ENDED
+        address = f"/regressions/{item.regression_id}"
         shapes.append(
             {
                 "type": "rect",
@@ -60,7 +61,7 @@ def change_bands(
                 "yref": "y domain",
                 "yanchor": "top",
                 "yshift": -4 - 16 * (level % 3),
-                "text": f'<a href="/regressions/{item.regression_id}">{escape(label_of(item))}</a>',
+                "text": f'<a href="{address}" style="color:{colour}">{escape(label_of(item))}</a>',
                 "showarrow": False,
                 "font": {"size": 12, "color": colour},
                 "xanchor": "left" if start < len(commits) / 2 else "right",
@@ -70,11 +71,8 @@ def change_bands(
 
 
 def label_of(item: SeriesChange) -> str:
-    """+21.7 % #7, with what became of it."""
-    text = f"{change(item.ratio) or item.direction} #{item.regression_id}"
-    if item.phase == ChangePhase.BISECTING:
-        return f"{text}, in {item.commits} commits"
-    return f"{text}, {item.phase}" if item.phase in (*ENDED, ChangePhase.ACCEPTED) else text
+    """+21.7 % #7; the list below the chart says what became of it."""
+    return f"{change(item.ratio) or item.direction} #{item.regression_id}"
 
 
 def _severity(item: SeriesChange) -> float:
@@ -103,7 +101,7 @@ def side_points(
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": f"{history.series.variant} on {branch}",
+                    "name": escape(f"{history.series.variant} on {branch}"),
                     "x": [start, *places] if joined else places,
                     "y": [*joined, *heights],
                     "line": {"width": 1, "dash": "dot", "color": "#8a9097"},

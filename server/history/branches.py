@@ -54,6 +54,12 @@ def follow_branches(database: Database, settings: Settings, repository_id: int) 
     return False
 
 
+def has_branch(settings: Settings, url: str, name: str) -> bool:
+    """Whether the mirror has a branch of this name; True where nothing was fetched yet, so that nobody knows."""
+    mirror = git.mirror_path(url, settings.home)
+    return not mirror.is_dir() or HEADS + name in git.list_refs(mirror, HEADS)
+
+
 def read_branches(
     mirror: Path, refs: Mapping[str, str], followed: RepositorySource, stored: Mapping[str, int]
 ) -> BranchList:
@@ -143,7 +149,8 @@ def _merged(
         if merge_sha is not None:
             own = _until(git.first_parents(mirror, sha), trunk)
             fork = _fork(mirror, own[-1] if own else sha, trunk)
-            name = names.get(sha, f"merge-{sha[:12]}")
+            # No branch of git can have this name, because of the blank.
+            name = names.get(sha, f"merged {sha[:12]}")
             kind = BranchKind.BRANCH if sha in names else BranchKind.MERGED
             branch = _branch(name, kind, sha, own, fork, trunk, rest)
             branches.append(replace(branch, merge_base_sha=fork, merged_sha=merge_sha))

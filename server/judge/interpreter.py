@@ -15,13 +15,22 @@ from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.database import Database
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import JobOrigin, KnownChange, RegressionFacts
-from warpwatch.db.reads.observed import BAD, CheckRow, ObservedReading, list_checks_around, list_readings
+from warpwatch.db.reads.observed import (
+    BAD,
+    CheckRow,
+    ObservedReading,
+    RoundsRow,
+    list_checks_around,
+    list_job_rounds,
+    list_readings,
+)
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged
 from warpwatch.db.trials import ensure_series, keep_share
 from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.judge.evidence import compare_code, read_path
+from warpwatch.server.judge.imported import confirm_imported
 from warpwatch.server.judge.repetition import repeat_unsure
 from warpwatch.server.judge.writing import ContextChangedError, write_steps, write_suspicion
 from warpwatch.server.verdicts.breakage import Breakage, find_breakages, suspect_breakages
@@ -43,6 +52,7 @@ class JobFacts:
     """All that judging an ended job starts from: either the regression that its trial is about, or what it measured.
 
     trial_id: of the trial that the job answers. known: the regressions of the operator and device near the readings.
+    imported: rounds of a comparison that was made elsewhere.
     """
 
     origin: JobOrigin
@@ -51,6 +61,7 @@ class JobFacts:
     readings: list[ObservedReading] = field(default_factory=list)
     checks: list[CheckRow] = field(default_factory=list)
     known: list[KnownChange] = field(default_factory=list)
+    imported: list[RoundsRow] = field(default_factory=list)
 
 
 def judge_job(database: Database, mirrors: Mirrors, job: EndedJob) -> None:
@@ -77,8 +88,11 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
     trial = judging.find_trial(session, job.id)
     if trial is not None:
         return JobFacts(origin, trial.id, judging.read_facts(session, trial.regression_id))
-    if origin.origin in _MEASURED_ELSEWHERE or job.state != JobState.DONE:
+    if job.state != JobState.DONE:
         return JobFacts(origin)
+    if origin.origin in _MEASURED_ELSEWHERE:
+        is_compare = job.kind == JobKind.COMPARE
+        return JobFacts(origin, imported=list_job_rounds(session, job.id) if is_compare else [])
     if job.kind == JobKind.BENCH:
         readings = list_readings(session, job.id)
         oldest = min((row.ordinal for row in readings), default=0)
@@ -95,6 +109,8 @@ def plan_job(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFact
     """Decides what to write. No transaction is open meanwhile, so git may take its time."""
     if facts.regression is not None:
         return _plan_trial(mirrors, facts.regression, facts.trial_id)
+    if facts.imported:
+        return lambda session: confirm_imported(session, job, facts.origin.device_kind, facts.imported)
     if facts.readings:
         return _plan_readings(database, mirrors, job, facts)
     if any(row.status in BAD for row in facts.checks):

@@ -60,9 +60,9 @@ def _device(
         if device is None:
             raise not_found("device", key, "start a worker on it with `warpwatch worker`")
         return device
-    # GPUs come first, because most people look for GPU results.
+    # GPUs come first, because most people look for GPU results; before the first result, what a worker serves does.
     ordered = sorted(devices, key=lambda row: row.kind != "cuda")
     measured = (
         row for row in ordered if list_series(session, repository.id, operator, device_key=row.key, limit=1).items
     )
-    return next(measured, ordered[0])
+    return next(measured, next((row for row in ordered if row.workers), ordered[0]))

@@ -8,7 +8,7 @@ from itertools import groupby
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import list_commits
-from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
+from warpwatch.db.reads.commits import CommitCell, CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.lanes import draw_lanes, width_of
@@ -38,6 +38,7 @@ def commits(page: Page, before: Before = None, branch: Branch = None) -> Respons
         json=json,
         commits=rows,
         graph=graph,
+        culprits=list_culprits(page.session, [row.id for row in rows.items]),
         graph_width=width_of(graph),
         shown=line.name,
         before=before,

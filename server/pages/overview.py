@@ -11,6 +11,7 @@ from fastapi import APIRouter, Response
 from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.regressions import Question, list_regressions
+from warpwatch.db.reads.work import list_submissions
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.pages.choices import Text, choose_bench
 from warpwatch.server.pages.render import Page, query
@@ -68,6 +69,7 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         suite=suite,
         suites=list_suites(page.session, repository.id),
         grids=grids(cells),
+        latest=None if cells else next(iter(list_submissions(page.session, repository.id, limit=1).items), None),
         checks=Counter(cell.check_status for cell in cells if cell.check_status),
         broken=[cell for cell in cells if cell.check_status not in SETTLED or cell.bench_status not in SETTLED],
         regressions=[row for row in regressions if row.direction != "faster"],

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated
+from math import log
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
 
 from warpwatch.contract.words import Triage
 from warpwatch.db.reads.events import EventRow, list_choices, list_events, read_event, read_quality
+from warpwatch.db.reads.history import read_history
+from warpwatch.db.reads.lines import read_line
 from warpwatch.db.reads.query import Page as Listed
-from warpwatch.db.reads.regressions import NOBODY, RegressionDetail, read_regression
+from warpwatch.db.reads.regressions import (
+    NOBODY,
+    RegressionDetail,
+    RegressionRow,
+    RegressionSeriesRow,
+    read_regression,
+)
 from warpwatch.db.triage import triage
 from warpwatch.server.explanation.causes import find_cause
 from warpwatch.server.explanation.events import with_common
-from warpwatch.server.figures.charts import rounds_figure
+from warpwatch.server.figures.charts import history_figure, rounds_figure
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, settings_of
 from warpwatch.server.intake.filters import ALL_BRANCHES, DIRECTIONS, STATE_FILTERS, Filters, resolve
@@ -26,6 +35,8 @@ from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 EVENTS_PER_PAGE = 20
+HISTORY_POINTS = 100
+"""Points of the history on a regression's page."""
 TriageText = Annotated[str, Form(max_length=MAX_NAME)]
 
 
@@ -113,6 +124,15 @@ def _find(page: Page, regression_id: int) -> RegressionDetail:
     return detail
 
 
+def _history(page: Page, row: RegressionRow, shown: Sequence[RegressionSeriesRow]) -> dict[str, Any] | None:
+    """The chart of the series that shows the change most, on its branch; None where it was never timed."""
+    assert page.repository is not None
+    most = max(shown, key=lambda series: abs(log(series.ratio)) if series.ratio else 0.0, default=None)
+    line = read_line(page.session, page.repository.id, row.branch) if row.branch else page.line
+    history = read_history(page.session, most.series_id, line or page.line, limit=HISTORY_POINTS) if most else None
+    return None if history is None or not history.points else history_figure([history])
+
+
 def _show(
     page: Page,
     detail: RegressionDetail,
@@ -123,7 +143,8 @@ def _show(
     assert page.repository is not None
     also = also or []
     row = detail.regression
-    measured = [series for series in detail.series if series.base_ns]
+    shown = [series for series in detail.series if row.verdict != "confirmed" or series.verdict == "confirmed"]
+    measured = [series for series in shown if series.base_ns]
     event = read_event(page.session, page.repository.id, row)
     event = next(iter(with_common(page.session, [event])), None) if event else None
     others = [other for other in event.regressions if other.id != row.id] if event else []
@@ -138,6 +159,7 @@ def _show(
         others=others,
         # By default triage applies to all regressions of the event that are in the same state.
         also=also if errors else [other.id for other in others if other.state == row.state],
+        history=_history(page, row, shown),
         figures=[(series, rounds_figure(series)) for series in measured[:6]],
         states=list(Triage),
         today=date.today(),

@@ -12,18 +12,42 @@ from sqlalchemy import event, text
 from tests.db.conftest import World, outcome
 from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, JobState, Purpose, Status, Verdict
+from warpwatch.contract.words import Answer, BranchKind, JobState, Purpose, Status, Verdict
 from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
+from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
-from warpwatch.db.reads import judging, observed
+from warpwatch.db.reads import history, judging, observed
 from warpwatch.db.reads.alarms import list_shared_devices, list_stale_devices, list_stale_workers, list_unfit_devices
+from warpwatch.db.reads.badges import read_badge_counts
+from warpwatch.db.reads.branches import list_branch_pairs
 from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.causes import read_evidence
 from warpwatch.db.reads.cells import list_cells_around
+from warpwatch.db.reads.closing import (
+    list_later_changes,
+    list_later_checks,
+    list_merged_changes,
+    list_open_changes,
+)
+from warpwatch.db.reads.code import list_commits
+from warpwatch.db.reads.commits import list_culprits, read_commit
+from warpwatch.db.reads.decisions import read_decision
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
+from warpwatch.db.reads.history import read_history
+from warpwatch.db.reads.lines import (
+    find_branch,
+    list_branch_names,
+    list_branches,
+    list_branches_named,
+    list_stored_commits,
+    read_followed,
+    read_line,
+    read_line_of,
+)
 from warpwatch.db.reads.missing import list_missing
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
+from warpwatch.db.reads.overview import read_overview
 from warpwatch.db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
@@ -115,6 +139,40 @@ def read_everything(world: World) -> None:
         count_trials(s, world.repository, 0)
 
 
+def read_branches(world: World) -> None:
+    """Asks all that depends on which branch a commit is on, of a branch that was merged."""
+    with world.database.session() as s:
+        repository = read_followed(s, world.repository)
+        assert repository is not None
+        shas = list_stored_commits(s, world.repository)
+        places = {sha: place for place, sha in enumerate(sorted(shas), 1)}
+        main = NewBranch("main", BranchKind.BRANCH, True, "c" * 40, places=places)
+        side = NewBranch("side", BranchKind.BRANCH, False, "b" * 40, 1, "a" * 40, "a" * 40, "c" * 40, {"b" * 40: 2})
+        replace_branches(s, world.repository, [main, side], {"a" * 40: ["v1"]}, key="1", earlier_key=None)
+        line = read_line(s, world.repository)
+        assert line is not None
+        assert read_line(s, world.repository, "side") is not None
+        assert read_line_of(s, world.commits[1]) is not None
+        assert len(list_branches(s, world.repository).items) == 2
+        assert find_branch(s, world.repository, "side") is not None
+        list_branches_named(s, world.repository, ["side"])
+        list_branch_names(s, world.repository)
+        assert list_commits(s, world.repository, line=line).items
+        read_overview(s, world.repository, world.device, "hot", line)
+        read_badge_counts(s, world.repository, line)
+        series = s.query(SeriesRecord.id).limit(1).scalar()
+        read_history(s, series, line, branches=True)
+        history.list_readings(s, series, line)
+        assert read_commit(s, world.repository, "b" * 40) is not None
+        list_culprits(s, world.commits)
+        list_branch_pairs(s, world.commits[0], world.commits[1])
+        read_decision(s, 1)
+        list_open_changes(s, world.operator, world.device)
+        list_later_checks(s, world.operator, world.device)
+        list_later_changes(s, world.operator, world.device)
+        list_merged_changes(s)
+
+
 def judge_everything(world: World) -> None:
     """Asks and writes all that a verdict takes."""
     with world.database.session() as s:
@@ -155,7 +213,9 @@ def judge_everything(world: World) -> None:
         judging.list_native(s, ends[0], "kron")
 
 
-@pytest.mark.parametrize(("act", "fewest"), [(use_everything, 41), (read_everything, 27), (judge_everything, 33)])
+@pytest.mark.parametrize(
+    ("act", "fewest"), [(use_everything, 41), (read_everything, 27), (judge_everything, 33), (read_branches, 20)]
+)
 def test_no_statement_reads_a_whole_table(world: World, act: Callable[[World], None], fewest: int) -> None:
     seen: dict[str, Any] = {}
 

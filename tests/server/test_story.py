@@ -76,6 +76,10 @@ class Story:
     def sha(self, name: str) -> str:
         return self.machine.lab.shas[self.names[name]]
 
+    def main(self) -> set[str]:
+        """The commits of main that there are so far."""
+        return {self.sha(name) for name in self.names if name.isdigit() or name == "merge"}
+
     def sha_or_none(self, name: str) -> str | None:
         return self.sha(name) if name in self.names else None
 
@@ -218,7 +222,7 @@ def _check_newest(story: Story, expected: Expected, open_rows: dict[Any, dict[st
     assert {cell["commit_sha"] for cell in cells if cell["bench_status"] == "ok"} == {story.sha(expected.newest)}
     assert sum(cell["check_status"] == "wrong" for cell in cells) == expected.wrong
     on_page = {item["cell"]: item for item in story.page("/") if "cell" in item}
-    main = {story.sha(name) for name in story.names if name.isdigit() or name == "merge"}
+    main = story.main()
     for cell in cells:
         statement = on_page[f"{cell['operator']} {cell['variant']} {cell['case']}"]
         assert (statement["commit"], statement["check"]) == (cell["commit_sha"], cell["check_status"])
@@ -267,6 +271,9 @@ def _check_own_pages(story: Story, row: dict[str, Any]) -> None:
         assert row["phase"] in ("suspected", "bisecting", "confirmed", "fixed", "reverted")
     if row["fixed_by_sha"]:
         assert _role(story, row["fixed_by_sha"], row) == "fix"
+    bench = story.json(f"/regressions/{row['id']}/cause")["bench"]
+    sides = [side["commit_sha"] for side in (bench["base"], bench["head"]) if side] if bench else []
+    assert set(sides) <= story.main(), "the circumstances are those of the branch"
     detail = story.json(f"/regressions/{row['id']}")
     for trial in detail["trials"]:
         if trial["answer"] == "pending":
@@ -439,3 +446,32 @@ def test_commits_show_lanes_and_tags(story: Story) -> None:
     assert shown == {sha: " ".join(row["branches"]) for sha, row in rows.items()}
     only_main = {item["commit"] for item in story.page("/commits", branch="main") if "branches" in item}
     assert only_main == set(rows) - {story.sha("w1")}
+
+
+def test_the_watched_branch_can_be_chosen_and_must_exist(story: Story) -> None:
+    story.measure("1", "2", "w1")
+    address = "/api/v1/repositories/kernels"
+    refused = story.client.patch(address, json={"branch": "nope"})
+    assert refused.status_code == 422
+    assert [error["field"] for error in refused.json()["errors"]] == ["branch"]
+    assert "wrong" not in said(story.client)
+    assert story.client.patch(address, json={"branch": "wip"}).status_code == 200
+    assert "1 wrong" in said(story.client)
+    cells = story.json("/overview", repository="kernels", device="test-cpu")["items"]
+    assert {cell["commit_sha"] for cell in cells if cell["bench_status"] == "ok"} == {story.sha("w1")}
+    branches = {row["name"]: row for row in story.json("/branches", repository="kernels")["items"]}
+    assert branches["wip"]["is_watched"]
+    assert branches.keys() == {"wip", "main"}, "what main has alone is a branch now"
+
+
+def test_a_change_request_has_a_page(story: Story) -> None:
+    run_git(story.source, "update-ref", "refs/pull/7/head", story.sha("w1"))
+    run_git(story.source, "branch", "--quiet", "-D", "wip")
+    story.measure("1", "2", "w1")
+    story.work()
+    report = story.json("/branches/pull/7", repository="kernels")
+    assert (report["branch"]["kind"], report["branch"]["newest_sha"]) == ("request", story.sha("w1"))
+    assert {outcome["outcome"] for outcome in report["outcomes"] if outcome["variant"] == "v3"} == {"slower"}
+    statements = [item for item in story.page("/branches/pull/7") if "regression" in item]
+    assert {item["branch"] for item in statements} == {"pull/7"}
+    assert story.json("/regressions", repository="kernels", state="open")["items"] == []

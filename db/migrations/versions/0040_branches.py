@@ -34,6 +34,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_branches_watched", "branches", ["repository_id"], unique=True, postgresql_where=sa.text("is_watched")
     )
+    op.create_index("ix_branches_merged", "branches", ["id"], postgresql_where=sa.text("merged_sha IS NOT NULL"))
     op.create_table(
         "branch_commits",
         _link("commit_id", "commits"),
