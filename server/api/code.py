@@ -22,8 +22,9 @@ from warpwatch.db.reads.code import (
 from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
 from warpwatch.db.reads.query import Page
 from warpwatch.db.registry import ensure_repository
-from warpwatch.git import GitError, update_mirror
+from warpwatch.git import REQUEST_SECONDS, GitError, update_mirror
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import (
     Before,
@@ -59,6 +60,7 @@ def get_repositories(session: Db) -> Page[RepositoryRow]:
 
 
 @router.post("/repositories", tags=["code"], status_code=201, responses=documented(409, 422))
+@in_git_thread(lambda arguments: arguments["body"].url)
 def register_repository(request: Request, body: NewRepository, settings: Config, response: Response) -> RepositoryRow:
     """Register a repository that git can read. Repeating the same name and url changes nothing."""
     require_schema(request)
@@ -84,7 +86,7 @@ def register_repository(request: Request, body: NewRepository, settings: Config,
         response.status_code = 200
         return registered[body.name]
     try:
-        update_mirror(body.url, settings.home)
+        update_mirror(body.url, settings.home, REQUEST_SECONDS)
     except GitError as error:
         remedy = "check that the server can reach it without a password"
         raise Problem(

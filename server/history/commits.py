@@ -41,7 +41,7 @@ def read_commits(
     base: a ref, PARENT, or MERGE_BASE, which is where the commit left `branch`, by default the one that is watched.
     """
     try:
-        mirror = git.update_mirror(repository.url, settings.home)
+        mirror = git.update_mirror(repository.url, settings.home, git.REQUEST_SECONDS)
     except git.GitError as error:
         raise Problem(502, f"repository {repository.name!r} cannot be fetched: {error}") from error
     errors: list[FieldError] = []

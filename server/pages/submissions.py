@@ -18,6 +18,7 @@ from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.work import JobFilter, list_jobs, list_submissions, read_submission
 from warpwatch.db.submissions import cancel_submission, retry_submission
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.http.service import Before, Config, database_of, require_schema
 from warpwatch.server.intake.submission_request import SubmissionRequest
@@ -90,6 +91,7 @@ async def form_of(request: Request) -> FormData:
 
 
 @router.post("/submissions/new")
+@in_git_thread(lambda arguments: arguments["form"].get("repository"))
 def create(request: Request, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Submits; shows the form again with the input and a message per invalid field."""
     require_schema(request)
