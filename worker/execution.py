@@ -21,6 +21,7 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
+from warpwatch.worker.outages import reason_of
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
 
@@ -43,7 +44,8 @@ def execute(request: JobRequest, tools: Tools, reporter: Reporter, traces: Path)
         # error of the job.
         return Outcome(*tools.identify(bounded), findings=known_findings(request, Status.UNSUPPORTED, str(error)))
     except GitError as error:
-        raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError)) from error
+        reason = reason_of(error, tools.host.home)
+        raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError), reason=reason) from error
     return _Job(request, checkout, tools, bounded, traces).run()
 
 
@@ -104,7 +106,8 @@ class _Job:
         findings: list[Finding] = []
         for case in cases:
             for variant in variants:
-                self._reporter.progress(len(findings), total, f"{variant.name} {case.key}")
+                cell = (variant.name, case.key)
+                self._reporter.progress(len(findings), total, f"{variant.name} {case.key}", cell)
                 try:
                     finding = self._one(variant, case, build)
                 except Stopped as stopped:

@@ -17,7 +17,12 @@ from warpwatch.db import callbacks, registry, regressions, runs, submissions, tr
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.reads import judging, observed
-from warpwatch.db.reads.alarms import list_stale_devices, list_stale_workers, list_unfit_devices
+from warpwatch.db.reads.alarms import (
+    list_paused_workers,
+    list_stale_devices,
+    list_stale_workers,
+    list_unfit_devices,
+)
 from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.causes import read_evidence
 from warpwatch.db.reads.cells import list_cells_around
@@ -83,7 +88,7 @@ def read_everything(world: World) -> None:
     """Asks all that can be asked of regressions, schedules and alarms."""
     with world.database.session() as s:
         now = datetime.now(UTC)
-        for list_facts in (list_stale_devices, list_stale_workers, list_unfit_devices):
+        for list_facts in (list_stale_devices, list_stale_workers, list_paused_workers, list_unfit_devices):
             list_facts(s, now, 15.0)
         list(list_missing(s, now, world.repository))
         assert list_jobs(s, JobFilter(repository_id=world.repository, operator="kron")).items
