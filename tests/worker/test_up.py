@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -94,7 +94,13 @@ def parts(home: Path, parent: int, words: str) -> list[int]:
         except (OSError, ValueError):
             return []
         return [number] if embedded.is_running(home) else []
-    return [child.pid for child in psutil.Process(parent).children() if f"-m {words}" in " ".join(child.cmdline())]
+    pids = []
+    for child in psutil.Process(parent).children():
+        # One that was just killed has no command line any more.
+        with suppress(psutil.NoSuchProcess):
+            if f"-m {words}" in " ".join(child.cmdline()):
+                pids.append(child.pid)
+    return pids
 
 
 def until(look: Callable[[], list[int]], seconds: float = 90) -> list[int]:
