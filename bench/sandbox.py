@@ -37,7 +37,7 @@ class Silent:
     def log(self, text: str) -> None:
         """Logs nothing."""
 
-    def progress(self, done: int, total: int, text: str) -> None:
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
         """Shows nothing."""
 
     def should_stop(self) -> str | None:

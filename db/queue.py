@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from procrastinate import App, SyncPsycopgConnector
@@ -44,19 +45,22 @@ _writer = App(connector=SyncPsycopgConnector())
 
 
 def enqueue(s: Session, job_ids: Iterable[int]) -> None:
-    """Writes a ticket for each job within the transaction of `s`; workers find it once that commits."""
-    statement = select(JobRecord.id, JobRecord.priority, DeviceRecord.key).join(
+    """Writes a ticket for each job within the transaction of `s`; workers find it once that commits and the job's
+    time has come."""
+    statement = select(JobRecord.id, JobRecord.priority, JobRecord.not_before, DeviceRecord.key).join(
         DeviceRecord, JobRecord.device_id == DeviceRecord.id
     )
-    batches: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for job_id, priority, device_key in s.execute(
+    batches: dict[tuple[str, int, datetime | None], list[int]] = defaultdict(list)
+    for job_id, priority, not_before, device_key in s.execute(
         statement.where(JobRecord.id.in_(list(job_ids))).order_by(JobRecord.id)
     ):
-        batches[device_key, priority].append(job_id)
+        batches[device_key, priority, not_before].append(job_id)
     connection = s.connection().connection.driver_connection
     tickets: list[int] = []
-    for (device_key, priority), batch in batches.items():
-        deferrer = _writer.configure_task(TASK, queue=device_key, priority=priority, connection=connection)
+    for (device_key, priority, not_before), batch in batches.items():
+        deferrer = _writer.configure_task(
+            TASK, queue=device_key, priority=priority, schedule_at=not_before, connection=connection
+        )
         arguments: list[JSONDict] = [{"job_id": job_id} for job_id in batch]
         tickets += deferrer.batch_defer(*arguments)
     s.execute(

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.environment import Environment
+from warpwatch.contract.words import Reason
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.models import (
     Base,
@@ -106,6 +107,7 @@ def ensure_environment(s: Session, environment: Environment, peaks: dict[str, fl
 def register_worker(s: Session, name: str, device_id: int, version: str, facts: dict[str, Any]) -> int:
     """The id of the worker called `name`, which starts now."""
     row = {"device_id": device_id, "version": version, "facts": facts, "stopped_at": None}
+    row |= {"paused_until": None, "pause_reason": None}
     row |= {"started_at": func.now(), "heartbeat_at": func.now()}
     statement = insert(WorkerRecord).values(row | {"name": name})
     statement = statement.on_conflict_do_update(index_elements=["name"], set_=row)
@@ -133,6 +135,18 @@ def set_trouble(s: Session, worker_id: int, trouble: str) -> None:
         .where(WorkerRecord.id == worker_id, func.coalesce(WorkerRecord.facts["trouble"].astext, "") != trouble)
         .values(facts=WorkerRecord.facts.op("||")(func.jsonb_build_object("trouble", trouble)))
     )
+
+
+def pause_worker(s: Session, worker_id: int, seconds: float, reason: Reason) -> None:
+    """Says that the worker takes no job for a while, and why."""
+    until = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    s.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(paused_until=until, pause_reason=reason))
+
+
+def resume_worker(s: Session, worker_id: int) -> None:
+    """Says that the worker takes jobs again."""
+    paused = (WorkerRecord.id == worker_id, WorkerRecord.paused_until.is_not(None))
+    s.execute(update(WorkerRecord).where(*paused).values(paused_until=None, pause_reason=None))
 
 
 def stop_worker(s: Session, worker_id: int) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import insert, or_, select
+from sqlalchemy import func, insert, or_, select
 from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
@@ -19,6 +19,7 @@ from warpwatch.contract.measurement import PROTOCOL, Measurement
 from warpwatch.contract.messages import BenchReply, BuildReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.roofline import roofline
+from warpwatch.contract.words import JobKind, Status
 from warpwatch.db.copying import copy_rows, reserve_ids
 from warpwatch.db.database import storable
 from warpwatch.db.errors import OutcomeError
@@ -35,6 +36,7 @@ from warpwatch.db.models import (
     SamplesRecord,
     SeriesRecord,
     VariantRecord,
+    WorkerRecord,
 )
 from warpwatch.db.registry import ensure_environment, ensure_rows, record_catalogue
 from warpwatch.db.samples import pack_samples
@@ -129,6 +131,35 @@ def record_outcome(
     # Last, because it locks rows that the jobs of one commit share.
     forget_counts(s, [commit_id for commit_id in (job.commit_id, job.base_commit_id) if commit_id is not None])
     return names.environment_id
+
+
+def record_crash(s: Session, job: JobRecord, run: RunRecord, cell: tuple[str, str], message: str) -> None:
+    """Writes that a variant crashed on a case: it took every worker along that ran it.
+
+    Nothing is written for a comparison, which runs two commits, nor where no catalogue has named the case or no worker
+    has described its environment.
+    """
+    variant, case = cell
+    environment_id = s.scalar(
+        select(func.coalesce(RunRecord.environment_id, WorkerRecord.facts["environment_id"].as_integer()))
+        .outerjoin(WorkerRecord, RunRecord.worker_id == WorkerRecord.id)
+        .where(RunRecord.id == run.id)
+    )
+    cases = select(CaseRecord.id).where(CaseRecord.operator_id == job.operator_id, CaseRecord.key == case)
+    if job.kind == JobKind.COMPARE or environment_id is None or s.scalar(cases) is None:
+        return
+    names = OutcomeNames(
+        environment_id,
+        _ensure_variants(s, job.operator_id, {variant}),
+        _find_cases(s, job.operator_id, {case}),
+        {},
+    )
+    ordinal = s.scalars(select(CommitRecord.ordinal).where(CommitRecord.id == job.commit_id)).one()
+    scope = _Scope(
+        run.id, job.kind, job.commit_id, ordinal, job.operator_id, job.device_id, datetime.now(UTC), names, {}
+    )
+    _record_findings(s, scope, [Finding(variant, case, Status.CRASHED, message)])
+    run.environment_id = environment_id
 
 
 # --- names ----------------------------------------------------------------------------------------------------

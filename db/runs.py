@@ -8,6 +8,7 @@ written nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 from sqlalchemy import func, select, update
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session, aliased
 
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest
-from warpwatch.contract.words import JobKind, JobState, Reason, RunState
+from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunState
 from warpwatch.db.database import storable
 from warpwatch.db.errors import StaleRunError
 from warpwatch.db.live import announce
@@ -29,7 +30,15 @@ from warpwatch.db.models import (
     SubmissionRecord,
 )
 from warpwatch.db.queue import enqueue, withdraw
-from warpwatch.db.results import OutcomeNames, record_names, record_outcome
+from warpwatch.db.results import OutcomeNames, record_crash, record_names, record_outcome
+
+ATTEMPTS = 3
+"""Runs a job may lose before it fails, counted anew when a person asks for a retry."""
+FIRST_PAUSE_SECONDS = 5.0
+"""Between a job's first run that failed and its next; each further pause is twice as long."""
+LONGEST_PAUSE_SECONDS = 600.0
+MAX_OUTAGES = 150
+"""How many outages a job waits out: about a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | No
         return None
     job.attempt += 1
     job.state = JobState.RUNNING
-    job.progress = None
+    job.progress = job.not_before = None
     job.started_at = func.now()
     run = RunRecord(job_id=job.id, attempt=job.attempt, worker_id=worker_id)
     s.add(run)
@@ -89,12 +98,16 @@ def append_log(s: Session, run_id: int, text: str) -> None:
     announce(s, "log", job_id=run.job_id)
 
 
-def set_progress(s: Session, run_id: int, done: int, total: int, text: str) -> None:
-    """Writes the run's progress; StaleRunError when it no longer owns its job."""
+def set_progress(
+    s: Session, run_id: int, done: int, total: int, text: str, cell: tuple[str, str] | None = None
+) -> None:
+    """Writes the run's progress; StaleRunError when it no longer owns its job. cell: the variant and case it is at."""
     run = s.get_one(RunRecord, run_id)
     owned = (JobRecord.id == run.job_id, JobRecord.attempt == run.attempt, JobRecord.state == JobState.RUNNING)
-    values = {"progress": {"done": done, "total": total, "text": text}}
-    submission_id = s.scalar(update(JobRecord).where(*owned).values(values).returning(JobRecord.submission_id))
+    progress = {"done": done, "total": total, "text": text, "cell": cell}
+    submission_id = s.scalar(
+        update(JobRecord).where(*owned).values(progress=progress).returning(JobRecord.submission_id)
+    )
     if submission_id is None:
         raise StaleRunError
     announce(s, "progress", job_id=run.job_id, submission_id=submission_id)
@@ -116,11 +129,33 @@ def finish_run(s: Session, run_id: int, outcome: Outcome, names: OutcomeNames | 
 
 
 def fail_run(s: Session, run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> None:
-    """Ends a run that could not execute its job. With `retry` the job is queued again, unless this was its last
-    attempt."""
+    """Ends a run that could not execute its job.
+
+    With `retry` the job is queued again after a pause, unless this was its last attempt. After an outage it is always
+    queued again, because that is no attempt, until it had MAX_OUTAGES.
+    """
     run, job = lock_owned_run(s, run_id)
-    job_state = JobState.QUEUED if retry and job.attempt < job.max_attempts else JobState.FAILED
-    _end(s, run, job, RunState.FAILED, job_state, message, reason)
+    if reason in OUTAGES and job.outages < MAX_OUTAGES:
+        job.outages += 1
+        job.max_attempts += 1
+        _wait(s, job, job.outages)
+        _end(s, run, job, RunState.FAILED, JobState.QUEUED, message, reason)
+    elif retry and reason not in OUTAGES and job.attempt < job.max_attempts:
+        _wait_after_attempt(s, job)
+        _end(s, run, job, RunState.FAILED, JobState.QUEUED, message, reason)
+    else:
+        _end(s, run, job, RunState.FAILED, JobState.FAILED, message, reason)
+
+
+def _wait(s: Session, job: JobRecord, failures: int) -> None:
+    """Keeps the job from running for a while: longer after each failure in a row."""
+    pause = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS)
+    # The clock of the database, because hosts differ.
+    job.not_before = s.scalars(select(func.clock_timestamp())).one() + timedelta(seconds=pause)
+
+
+def _wait_after_attempt(s: Session, job: JobRecord) -> None:
+    _wait(s, job, max(1, ATTEMPTS - (job.max_attempts - job.attempt)))
 
 
 def cancelled_run(s: Session, run_id: int) -> None:
@@ -160,16 +195,15 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
         # The job was cancelled or belongs to another run; only this run ends.
         run.state, run.message, run.finished_at = RunState.LOST, message, func.now()
     elif job.attempt < job.max_attempts:
-        _end(s, run, job, RunState.LOST, JobState.QUEUED, message)
+        _wait_after_attempt(s, job)
+        _end(s, run, job, RunState.LOST, JobState.QUEUED, message, Reason.WORKER_LOST)
     else:
-        _end(
-            s,
-            run,
-            job,
-            RunState.LOST,
-            JobState.FAILED,
-            f"gave up after {job.attempt} attempts; the last one: {message}",
-        )
+        message = f"gave up after {job.attempt} attempts; the last one: {message}"
+        cell = (job.progress or {}).get("cell")
+        if cell is not None:
+            message += f", while it ran {cell[0]} on {cell[1]}"
+            record_crash(s, job, run, cell, message)
+        _end(s, run, job, RunState.LOST, JobState.FAILED, message, Reason.WORKER_LOST)
     return job.id
 
 

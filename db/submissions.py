@@ -17,9 +17,8 @@ from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.live import announce
 from warpwatch.db.models import CommitRecord, JobRecord, RunRecord, SubmissionRecord
 from warpwatch.db.queue import enqueue, withdraw
+from warpwatch.db.runs import ATTEMPTS
 
-ATTEMPTS = 3
-"""Runs a job may lose before it fails, counted anew when a person asks for a retry."""
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -232,7 +231,8 @@ def _retry(s: Session, job: JobRecord) -> None:
     )
     job.state = JobState.QUEUED
     job.message = ""
-    job.reason = job.unchanged_since_commit_id = None
+    job.reason = job.unchanged_since_commit_id = job.not_before = None
+    job.outages = 0
     job.progress = None
     job.judged_at = job.started_at = job.finished_at = None
     job.max_attempts = job.attempt + ATTEMPTS

@@ -20,6 +20,7 @@ from warpwatch.server.http import problems
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.http.assets import Assets
 from warpwatch.server.http.compression import Compression
+from warpwatch.server.http.git_threads import GitThreads
 from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.server.judge import Judge
@@ -52,6 +53,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.hub = Hub(database)
     app.state.alarms = Alarms(settings.lease_seconds)
     app.state.sources = SourceCache()
+    app.state.git_threads = GitThreads()
     app.state.judge = Judge(settings, database, app.state.sources) if judge else None
     app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
     app.state.teller = StatusNotifier(settings, database) if judge else None

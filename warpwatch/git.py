@@ -12,7 +12,9 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,13 +58,21 @@ _PASSED_BEGINNINGS = (
     "HTTPS_",
     "NO_PROXY",
 )
+ANSWER_SECONDS = 20.0
+"""How long the host of a repository may take to answer at all."""
+FETCH_SECONDS = 1800.0
+"""How long a clone or fetch from a host that answers may take."""
+REQUEST_SECONDS = 300.0
+"""The same while a person waits."""
+_SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+_LOCK_POLL_SECONDS = 0.1
 _OPTIONS = (
     "safe.directory=*",
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "protocol.ext.allow=never",
     "http.lowSpeedLimit=1000",
-    "http.lowSpeedTime=60",
+    "http.lowSpeedTime=30",
 )
 
 
@@ -72,6 +82,10 @@ ANY_NETWORK = Destinations(is_private_allowed=True)
 
 class GitError(RuntimeError):
     """A git command failed; the message is for people."""
+
+
+class UnreachableError(GitError):
+    """The host of a repository does not answer, or refuses: an outage, as far as anybody can tell from here."""
 
 
 class UnknownRefError(GitError):
@@ -127,25 +141,32 @@ def git(
         _restore_config(cwd)
     options = [word for option in (*_OPTIONS, *config) for word in ("-c", option)]
     try:
-        result = subprocess.run(
+        process = subprocess.Popen(
             [executable, *options, *arguments],
             cwd=cwd,
             env=_environment(),
-            input=text,
-            capture_output=True,
+            stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=timeout,
-            check=False,
+            process_group=0,
         )
     except FileNotFoundError:
         # Another process may not have made the mirror of the repository yet.
         raise GitError(f"git {arguments[0]} needs the folder {cwd}, which does not exist") from None
-    except subprocess.TimeoutExpired:
-        raise GitError(f"git {arguments[0]} took longer than {timeout:g} s") from None
-    if result.returncode != 0:
-        raise GitError(f"git {arguments[0]} failed: {result.stderr.strip()[-500:] or result.returncode}")
-    return result.stdout
+    with process:
+        try:
+            output, errors = process.communicate(text, timeout)
+        except subprocess.TimeoutExpired:
+            raise GitError(f"git {arguments[0]} took longer than {timeout:g} s") from None
+        finally:
+            # With the programs that it started, such as ssh: they would wait for a host that hangs for hours.
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode != 0:
+        raise GitError(f"git {arguments[0]} failed: {errors.strip()[-500:] or process.returncode}")
+    return output
 
 
 def _environment() -> dict[str, str]:
@@ -153,8 +174,8 @@ def _environment() -> dict[str, str]:
     passed = {
         name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_BEGINNINGS)
     }
-    # Prompts would hang a service.
-    return passed | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
+    # Prompts would hang a service, and so would a connection that nobody answers.
+    return {"GIT_SSH_COMMAND": _SSH} | passed | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
 
 
 def _restore_config(mirror: Path) -> None:
@@ -177,25 +198,58 @@ def mirror_path(url: str, home: Path) -> Path:
     return home / _MIRRORS / (hashlib.sha256(url.encode()).hexdigest()[:16] + ".git")
 
 
-def update_mirror(url: str, home: Path, destinations: Destinations = ANY_NETWORK) -> Path:
+def update_mirror(
+    url: str, home: Path, destinations: Destinations = ANY_NETWORK, timeout: float = FETCH_SECONDS
+) -> Path:
     """Clones or fetches the bare mirror of `url` below `home`; safe to call from several processes.
 
     destinations: where git may connect to; GitError names the setting for an address that is refused.
+    UnreachableError when the host does not answer within ANSWER_SECONDS, GitError when all takes more than `timeout`
+    seconds.
     """
+    deadline = time.monotonic() + timeout
     config = _reach(url, destinations)
     path = mirror_path(url, home)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.with_suffix(".lock")):
+    _expect_answer(url, config)
+    with _locked(path.with_suffix(".lock"), deadline):
         if not (path / "HEAD").exists():
             partial = path.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            git("clone", "--quiet", "--mirror", "--", url, str(partial), timeout=1800, config=config)
-            git(*_fetch(url), _HEAD, cwd=partial, config=config)
+            git("clone", "--quiet", "--mirror", "--", url, str(partial), timeout=_remaining(deadline), config=config)
+            git(*_fetch(url), _HEAD, cwd=partial, timeout=_remaining(deadline), config=config)
             git("symbolic-ref", "HEAD", "refs/warpwatch/HEAD", cwd=partial)
             partial.rename(path)
         else:
-            git(*_fetch(url), "--prune", "+refs/*:refs/*", _HEAD, cwd=path, timeout=1800, config=config)
+            refs = ("--prune", "+refs/*:refs/*", _HEAD)
+            git(*_fetch(url), *refs, cwd=path, timeout=_remaining(deadline), config=config)
     return path
+
+
+def _expect_answer(url: str, config: Sequence[str]) -> None:
+    """UnreachableError unless the host answers soon.
+
+    Git has no time limit of its own for a host that takes connections and says nothing, and a fetch of a large
+    repository may rightly take half an hour.
+    """
+    try:
+        git(
+            "ls-remote",
+            "--quiet",
+            "--upload-pack",
+            "git-upload-pack",
+            "--",
+            url,
+            "HEAD",
+            timeout=ANSWER_SECONDS,
+            config=config,
+        )
+    except GitError as error:
+        raise UnreachableError(str(error)) from error
+
+
+def _remaining(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
 
 
 def _fetch(url: str) -> list[str]:
@@ -205,7 +259,9 @@ def _fetch(url: str) -> list[str]:
 
 def fetch_commit(url: str, mirror: Path, sha: str) -> None:
     """Brings one commit (a full id) that no ref holds into a mirror of `url`."""
-    git(*_fetch(url), sha, cwd=mirror, timeout=1800, config=_reach(url, ANY_NETWORK))
+    config = _reach(url, ANY_NETWORK)
+    _expect_answer(url, config)
+    git(*_fetch(url), sha, cwd=mirror, timeout=FETCH_SECONDS, config=config)
 
 
 def _reach(url: str, destinations: Destinations) -> list[str]:
@@ -478,7 +534,15 @@ def remove_worktree(mirror: Path, path: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, deadline: float) -> Iterator[None]:
+    """Holds a lock that others may hold; GitError when they do until the deadline."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise GitError("another process has been fetching the repository for too long") from None
+                time.sleep(_LOCK_POLL_SECONDS)
         yield

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from warpwatch import CONTRACT
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import PING, Request
-from warpwatch.contract.words import Fault, Status
+from warpwatch.contract.words import Fault, Reason, Status
 from warpwatch.worker import sandbox
 from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.files import copy_regular
@@ -43,6 +43,7 @@ _POLL_SECONDS = 0.1
 _TAIL_LINES = 30
 _LINE_LIMIT = 8192
 _EXIT_SECONDS = 5.0
+_DEEPEST_REPLY = 32
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory", "can't allocate memory", "Cannot allocate memory")
 _SHIM_WORDS = "Exception in aoti_torch"
 """What torch prints where a native operator's call into it fails.
@@ -182,7 +183,8 @@ class Child:
         try:
             greeting = self._next_message(time.monotonic() + START_SECONDS, START_SECONDS)
         except ChildFailure as failure:
-            raise CannotRunError(f"the harness did not start: {failure.message}", retry=True) from failure
+            message = f"the harness did not start: {failure.message}"
+            raise CannotRunError(message, retry=True, reason=Reason.HOST_FAULT) from failure
         if greeting.get("event") != "ready":
             raise CannotRunError(str(greeting.get("message", "the harness did not start")))
 
@@ -414,9 +416,31 @@ def _forged() -> ChildFailure:
 
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(line)
-    except ValueError:
+        message = _storable_reply(json.loads(line, parse_int=_bounded_int))
+    except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict):
         raise ChildFailure(Status.CRASHED, f"the child wrote to its reply channel: {line[:200]!r}")
     return message
+
+
+def _bounded_int(digits: str) -> int:
+    # Python refuses to read thousands of digits, with a ValueError as well.
+    number = int(digits)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{digits[:40]} does not fit into 64 bits")
+    return number
+
+
+def _storable_reply(value: Any, depth: int = 0) -> Any:
+    """`value` as the database can hold it: text without NUL and broken characters; ValueError where it is nested too
+    deep."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    if not isinstance(value, dict | list):
+        return value
+    if depth > _DEEPEST_REPLY:
+        raise ValueError("it is nested too deep")
+    if isinstance(value, list):
+        return [_storable_reply(item, depth + 1) if isinstance(item, str | dict | list) else item for item in value]
+    return {_storable_reply(name): _storable_reply(item, depth + 1) for name, item in value.items()}

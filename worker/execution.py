@@ -22,6 +22,7 @@ from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.lanes import check_in_lanes, lanes_of
 from warpwatch.worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
+from warpwatch.worker.outages import reason_of
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
@@ -45,7 +46,8 @@ def execute(request: JobRequest, tools: Tools, reporter: Reporter, traces: Path)
         # error of the job.
         return Outcome(*tools.identify(bounded), findings=known_findings(request, Status.UNSUPPORTED, str(error)))
     except GitError as error:
-        raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError)) from error
+        reason = reason_of(error, tools.host.home)
+        raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError), reason=reason) from error
     return _Job(request, checkout, tools, bounded, traces).run()
 
 
@@ -134,7 +136,9 @@ class _Job:
         measurer = self._measurer(self._checkout, self._reporter, plan.limits)
         for case in plan.cases:
             for variant in plan.variants:
-                self._reporter.progress(len(partial), plan.total, f"{variant.name} {case.key}")
+                self._reporter.progress(
+                    len(partial), plan.total, f"{variant.name} {case.key}", (variant.name, case.key)
+                )
                 finding = partial[variant.name, case.key] = self._one(measurer, variant, case, plan.build)
                 self._reporter.log(describe(self._request.kind, finding))
         self._reporter.progress(plan.total, plan.total, "")
@@ -147,7 +151,7 @@ class _Job:
         def check(checkout: Checkout, reporter: Reporter, name: str) -> list[Finding]:
             measurer = self._measurer(checkout, reporter, plan.limits)
             for case in plan.cases:
-                reporter.progress(len(partial), plan.total, f"{name} {case.key}")
+                reporter.progress(len(partial), plan.total, f"{name} {case.key}", (name, case.key))
                 finding = partial[name, case.key] = self._one(measurer, variants[name], case, plan.build)
                 reporter.log(describe(self._request.kind, finding))
             return [partial[name, case.key] for case in plan.cases]

@@ -21,7 +21,7 @@ from warpwatch.db.reaper import Reaper
 CANCELLED = "cancelled"
 LOST = "the job was given to another worker"
 STOPPING = "the worker is shutting down"
-CANCEL_SECONDS = 1.0
+CANCEL_SECONDS = 0.75
 """How often a running job asks whether it was cancelled, at most; a cancel takes effect within two seconds."""
 _ANSWERS = {"cancel": CANCELLED, "lost": LOST}
 _log = logging.getLogger(__name__)

@@ -86,9 +86,9 @@ class _SharedReporter:
         with self._lock:
             self._inner.log(text)
 
-    def progress(self, done: int, total: int, text: str) -> None:
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
         with self._lock:
-            self._inner.progress(done, total, text)
+            self._inner.progress(done, total, text, cell)
 
     def should_stop(self) -> str | None:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 
 from warpwatch.db import runs
 from warpwatch.db.database import Database
@@ -15,14 +16,19 @@ _log = logging.getLogger(__name__)
 
 
 class LogWriter:
-    """Writes for one run. Lines wait while the database cannot be reached; the run's log limit bounds their number."""
+    """Writes for one run. Lines wait while the database cannot be reached; the run's log limit bounds their number.
 
-    def __init__(self, database: Database, run_id: int) -> None:
+    is_careful: write the variant and case before they are measured, because an earlier run of the job was lost.
+    """
+
+    def __init__(self, database: Database, run_id: int, *, is_careful: bool = False) -> None:
+        self._is_careful = is_careful
         self._database = database
         self._run_id = run_id
         self._lock = threading.Lock()
         self._lines: list[str] = []
-        self._progress: tuple[int, int, str] | None = None
+        self._progress: tuple[int, int, str, tuple[str, str] | None] | None = None
+        self._writing = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name="log-writer", daemon=True)
         self._thread.start()
@@ -31,9 +37,12 @@ class LogWriter:
         with self._lock:
             self._lines.append(text)
 
-    def progress(self, done: int, total: int, text: str) -> None:
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
         with self._lock:
-            self._progress = (done, total, text)
+            self._progress = (done, total, text, cell)
+        if self._is_careful:
+            with suppress(EngineError):
+                self._write()
 
     def close(self) -> None:
         """Writes the remaining lines, once: a result must not wait for its log while the database cannot be reached."""
@@ -53,6 +62,10 @@ class LogWriter:
                 ended = ended or self._ended.wait(_DOWN_SECONDS)
 
     def _write(self) -> None:
+        with self._writing:
+            self._write_alone()
+
+    def _write_alone(self) -> None:
         with self._lock:
             lines, progress = list(self._lines), self._progress
         if not lines and progress is None:

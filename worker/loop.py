@@ -14,16 +14,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeVar
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 from warpwatch import __version__
 from warpwatch.contract.outcome import Outcome
-from warpwatch.contract.words import Reason
+from warpwatch.contract.words import HOST_REASONS, Reason
 from warpwatch.db import embedded, queue, registry, runs
 from warpwatch.db.database import Database
-from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, OutcomeError, StaleRunError
+from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, EngineError, OutcomeError, StaleRunError
 from warpwatch.db.reads.query import Session
+from warpwatch.db.results import OutcomeNames
 from warpwatch.db.runs import ClaimedJob
 from warpwatch.settings import Settings
 from warpwatch.worker import groups, sandbox
@@ -32,11 +33,14 @@ from warpwatch.worker.device_lock import lock_device, physical_id
 from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
 from warpwatch.worker.log_writer import LogWriter
+from warpwatch.worker.outages import reason_of
 from warpwatch.worker.reporter import CannotRunError, Stopped, UnhealthyError
 
 T = TypeVar("T")
-Ending = Callable[[Session], None]
 _RETRY_SECONDS = 1.0
+FAILURES_BEFORE_PAUSE = 3
+FIRST_PAUSE_SECONDS = 30.0
+LONGEST_PAUSE_SECONDS = 600.0
 _LAST_TRY_SECONDS = 10.0
 """How long a worker that was told to stop still tries to reach the database."""
 _PR_SET_DUMPABLE = 4
@@ -103,21 +107,21 @@ class _Worker:
         # Of a hundred workers each has one connection, and a second one for as long as two of its threads need one.
         self.database = Database(database_url, pool_size=1, max_overflow=3)
         confinement = host.confinement()
-        facts = {
+        facts: dict[str, Any] = {
             "device": device,
             "isolation": confinement.isolation,
             "missing_protections": sandbox.missing_protections(confinement),
             "physical": physical,
         }
         with self.database.session() as s:
-            registry.ensure_environment(s, environment, peaks)
-            device_id = registry.ensure_device(
-                s, environment.device_key, environment.device_kind, environment.device_name
-            )
+            environment_id, device_id = registry.ensure_environment(s, environment, peaks)
+            facts["environment_id"] = environment_id
             worker_id = registry.register_worker(s, self.name, device_id, __version__, facts)
         self._id = worker_id
         self.guard = LeaseGuard(self.database, worker_id, settings.lease_seconds)
         self.guard.start()
+        self._stop_requested = stop_requested
+        self._failures = 0
 
     def close(self) -> None:
         self._tools.close()
@@ -136,57 +140,85 @@ class _Worker:
         _log.info(
             "job %d: %s %s at %s, attempt %d", job_id, request.kind, request.operator, request.sha[:12], job.attempt
         )
-        traces = sandbox.make_temp()
-        try:
-            with self.guard.watching(job.run_id):
-                self._end(job, self._run(job, traces))
-        finally:
-            shutil.rmtree(traces, ignore_errors=True)
+        with self.guard.watching(job.run_id), ExitStack() as stack:
+            reason = self._end(job, self._run(job, stack))
+        self._pause_after(reason)
 
-    def _run(self, job: ClaimedJob, traces: Path) -> Ending | None:
-        """Executes the job; returns the function that writes how it ended, None when nothing may be written."""
-        reporter = _RunReporter(self.database, job.run_id, self.guard)
+    def _run(self, job: ClaimedJob, stack: ExitStack) -> Outcome | Stopped | CannotRunError:
+        """Executes the job. Its traces are kept until `stack` is closed."""
+        reporter = _RunReporter(self.database, job, self.guard)
         try:
-            outcome = execute(job.request, self._tools, reporter, traces)
+            traces = sandbox.make_temp()
+            stack.callback(shutil.rmtree, traces, ignore_errors=True)
+            return execute(job.request, self._tools, reporter, traces)
         except Stopped as stopped:
-            return _ending_of_stopped(job.run_id, stopped.reason)
-        except UnhealthyError as error:
-            reporter.log(str(error))
-            unfit = error
-            return lambda s: self._give_back(s, job.run_id, unfit)
+            return stopped
         except CannotRunError as error:
             reporter.log(str(error))
-            return _failure(job.run_id, str(error), retry=error.retry, reason=error.reason)
+            return error
         except Exception as error:  # noqa: BLE001 - an internal error must not end the worker or leave its job running
             _log.exception("job %d failed because of an internal error", job.job_id)
-            return _failure(job.run_id, f"internal error: {type(error).__name__}: {error}", retry=True)
+            reason = reason_of(error, self._tools.host.home) or Reason.INTERNAL_ERROR
+            return CannotRunError(f"internal error: {type(error).__name__}: {error}", retry=True, reason=reason)
         finally:
             reporter.close()
-        return lambda s: self._finish(s, job, outcome)
 
-    def _give_back(self, s: Session, run_id: int, unfit: UnhealthyError) -> None:
-        """Queues the job again, and marks the device until a measurement on it succeeds."""
-        registry.set_trouble(s, self._id, str(unfit))
-        runs.fail_run(s, run_id, str(unfit), retry=unfit.retry, reason=unfit.reason)
-
-    def _finish(self, s: Session, job: ClaimedJob, outcome: Outcome) -> None:
-        if job.request.kind in ("bench", "compare"):
-            registry.set_trouble(s, self._id, "")
-        runs.finish_run(s, job.run_id, outcome)
-
-    def _end(self, job: ClaimedJob, ending: Ending | None) -> None:
-        if ending is None:
-            _log.warning("job %d belongs to another worker now; this run writes nothing", job.job_id)
-            return
+    def _end(self, job: ClaimedJob, ended: Outcome | Stopped | CannotRunError) -> Reason | None:
+        """Writes how the job ended; returns the reason when it could not run."""
         try:
-            self._write(ending)
-        except OutcomeError as error:
-            self._write(_failure(job.run_id, str(error), retry=False))
+            if isinstance(ended, Outcome):
+                self._record(job, ended)
+            elif isinstance(ended, CannotRunError):
+                failure = ended
+                self._write(lambda s: self._fail(s, job.run_id, failure))
+                return failure.reason
+            elif ended.reason == LOST:
+                _log.warning("job %d belongs to another worker now; this run writes nothing", job.job_id)
+            else:
+                end = runs.cancelled_run if ended.reason == CANCELLED else runs.release_run
+                self._write(lambda s: end(s, job.run_id))
         except StaleRunError:
             _log.warning("job %d was cancelled or given to another worker; this run wrote nothing", job.job_id)
             self._write(lambda s: runs.cancelled_run(s, job.run_id))
         else:
             _log.info("job %d ended", job.job_id)
+        return None
+
+    def _record(self, job: ClaimedJob, outcome: Outcome) -> None:
+        """Records the outcome; one that cannot be stored ends the job at once, because a retry would end the same."""
+        try:
+            names = self._write(lambda s: runs.prepare_finish(s, job.job_id, outcome))
+            self._write(lambda s: self._finish(s, job, outcome, names))
+        except Exception as error:
+            if isinstance(error, EngineError) and not isinstance(error, OutcomeError):
+                raise
+            message = f"the results cannot be stored: {type(error).__name__}: {error}"
+            self._write(lambda s: runs.fail_run(s, job.run_id, message, retry=False, reason=Reason.UNSTORABLE))
+
+    def _finish(self, s: Session, job: ClaimedJob, outcome: Outcome, names: OutcomeNames) -> None:
+        if job.request.kind in ("bench", "compare"):
+            registry.set_trouble(s, self._id, "")
+        runs.finish_run(s, job.run_id, outcome, names)
+
+    def _fail(self, s: Session, run_id: int, failure: CannotRunError) -> None:
+        """Ends the run; an unfit device is marked until a measurement on it succeeds."""
+        if isinstance(failure, UnhealthyError):
+            registry.set_trouble(s, self._id, str(failure))
+        runs.fail_run(s, run_id, str(failure), retry=failure.retry, reason=failure.reason)
+
+    def _pause_after(self, reason: Reason | None) -> None:
+        """Takes no job for a while when several in a row failed for a reason that speaks against this machine.
+
+        Each of them would cost another job an attempt. The next job is the trial whether the machine works again.
+        """
+        self._failures = self._failures + 1 if reason in HOST_REASONS else 0
+        if reason is None or self._failures < FAILURES_BEFORE_PAUSE:
+            return
+        seconds = min(FIRST_PAUSE_SECONDS * 2 ** (self._failures - FAILURES_BEFORE_PAUSE), LONGEST_PAUSE_SECONDS)
+        _log.warning("%d jobs in a row failed (%s); pausing for %g s", self._failures, reason, seconds)
+        self._write(lambda s: registry.pause_worker(s, self._id, seconds, reason))
+        if not self._stop_requested.wait(seconds):
+            self._write(lambda s: registry.resume_worker(s, self._id))
 
     def _write(self, action: Callable[[Session], T]) -> T:
         """Runs `action` in one transaction; waits while the database cannot be reached, so no result is lost."""
@@ -204,24 +236,11 @@ class _Worker:
                 time.sleep(_RETRY_SECONDS)
 
 
-def _ending_of_stopped(run_id: int, reason: str) -> Ending | None:
-    endings: dict[str, Ending | None] = {
-        CANCELLED: lambda s: runs.cancelled_run(s, run_id),
-        STOPPING: lambda s: runs.release_run(s, run_id),
-        LOST: None,
-    }
-    return endings[reason]
-
-
-def _failure(run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> Ending:
-    return lambda s: runs.fail_run(s, run_id, message, retry=retry, reason=reason)
-
-
 class _RunReporter:
     """A job's reporter: writes log and progress to the database, and asks the guard whether to stop."""
 
-    def __init__(self, database: Database, run_id: int, guard: LeaseGuard) -> None:
-        self._writer = LogWriter(database, run_id)
+    def __init__(self, database: Database, job: ClaimedJob, guard: LeaseGuard) -> None:
+        self._writer = LogWriter(database, job.run_id, is_careful=job.attempt > 1)
         self._guard = guard
         self.log = self._writer.log
         self.progress = self._writer.progress
@@ -240,7 +259,7 @@ class _StartReporter:
     def log(self, text: str) -> None:
         _log.info("%s", text)
 
-    def progress(self, done: int, total: int, text: str) -> None:
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
         """Progress of the start is not shown."""
 
     def should_stop(self) -> str | None:

@@ -43,10 +43,13 @@ class UnhealthyError(CannotRunError):
 
 
 class Reporter(Protocol):
-    """Where a job's log and progress go. `should_stop` is asked at least five times a second, so it must be quick."""
+    """Where a job's log and progress go. `should_stop` is asked at least five times a second, so it must be quick.
+
+    cell: the variant and case that are measured next.
+    """
 
     def log(self, text: str) -> None: ...
-    def progress(self, done: int, total: int, text: str) -> None: ...
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None: ...
     def should_stop(self) -> str | None: ...
 
 
@@ -67,8 +70,8 @@ class BoundedReporter:
         else:
             self._inner.log(f"log cut: this run printed more than {self._limit} bytes")
 
-    def progress(self, done: int, total: int, text: str) -> None:
-        self._inner.progress(done, total, text)
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
+        self._inner.progress(done, total, text, cell)
 
     def should_stop(self) -> str | None:
         return self._inner.should_stop()

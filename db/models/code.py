@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpwatch.contract.words import BranchKind
+from warpwatch.contract.words import BranchKind, Reason
 from warpwatch.db.models.base import Base, created, one_of
 
 
@@ -161,7 +161,7 @@ class EnvironmentRecord(Base):
 
 class WorkerRecord(Base):
     __tablename__ = "workers"
-    __table_args__ = ({"postgresql_with": {"fillfactor": 50}},)
+    __table_args__ = (one_of("pause_reason", Reason), {"postgresql_with": {"fillfactor": 50}})
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     """host, process and device, such as `node7-4242-cpu`."""
@@ -170,4 +170,7 @@ class WorkerRecord(Base):
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()
     stopped_at: Mapped[datetime | None]
+    paused_until: Mapped[datetime | None]
+    """When it takes jobs again, after several in a row failed for a reason that speaks against its machine."""
+    pause_reason: Mapped[str | None]
     facts: Mapped[dict[str, Any]] = mapped_column(server_default="{}")

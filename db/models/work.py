@@ -124,6 +124,10 @@ class JobRecord(Base):
 
     A run handed back, and a retry by a person, raise it.
     """
+    outages: Mapped[int] = mapped_column(server_default="0")
+    """How many of its runs ended in an outage, which are no attempts; see contract.words.OUTAGES."""
+    not_before: Mapped[datetime | None]
+    """When it may run again, after a run that failed; None once it runs."""
     ticket: Mapped[int | None]
     """The queue's job (procrastinate_jobs.id) that brings it to a worker.
 

@@ -116,6 +116,32 @@ def list_shared_devices(session: Session, now: datetime, lease_seconds: float) -
 
 
 @dataclass(frozen=True, slots=True)
+class PausedWorker:
+    """A worker that takes no jobs for a while, because several in a row failed for a reason of its machine."""
+
+    worker: str
+    device_key: str
+    since: datetime
+    until: datetime
+    reason: Reason
+    job_id: int | None
+    """Its newest job that failed."""
+
+
+def list_paused_workers(session: Session, now: datetime, lease_seconds: float) -> list[PausedWorker]:
+    """Workers that are alive and pause."""
+    sql = """
+    SELECT workers.name AS worker, devices.key AS device_key, coalesce(last.finished_at, paused_until) AS since,
+           paused_until AS until, pause_reason AS reason, last.job_id
+    FROM workers JOIN devices ON devices.id = workers.device_id
+    LEFT JOIN LATERAL (SELECT job_id, finished_at FROM runs WHERE worker_id = workers.id AND state = 'failed'
+                       ORDER BY id DESC LIMIT 1) AS last ON true
+    WHERE stopped_at IS NULL AND heartbeat_at > :now - make_interval(secs => :lease) AND paused_until > :now
+    """
+    return fetch(session, PausedWorker, sql, now=now, lease=lease_seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class UnfitDevice:
     """A device whose state keeps jobs from being measured. trouble: in the worker's words.
 

@@ -32,8 +32,11 @@ class WorkerRow:
     started_at: datetime
     heartbeat_at: datetime
     state: str
-    """alive | silent | stopped."""
+    """alive | paused | silent | stopped."""
     job_id: int | None
+    paused_until: datetime | None = None
+    pause_reason: str | None = None
+    """Why it takes no jobs: contract.words.Reason."""
     trouble: str = ""
     """Why its device was not fit to be measured on when it last tried; empty when it was."""
     isolation: str = ""
@@ -93,8 +96,10 @@ def list_workers(session: Session, lease_seconds: float = LEASE_SECONDS, limit: 
     sql = """
     SELECT workers.id, workers.name, devices.key AS device_key, version, workers.started_at, workers.heartbeat_at,
            CASE WHEN stopped_at IS NOT NULL THEN 'stopped'
-                WHEN workers.heartbeat_at > now() - make_interval(secs => :lease) THEN 'alive'
-                     ELSE 'silent' END AS state,
+                WHEN workers.heartbeat_at <= now() - make_interval(secs => :lease) THEN 'silent'
+                WHEN paused_until > now() THEN 'paused'
+                     ELSE 'alive' END AS state,
+           paused_until, pause_reason,
            (SELECT max(job_id) FROM runs WHERE worker_id = workers.id AND state = 'running') AS job_id,
            coalesce(workers.facts ->> 'trouble', '') AS trouble,
            coalesce(workers.facts ->> 'isolation', '') AS isolation,

@@ -13,7 +13,7 @@ from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, alarms_of, repository_or_404
 
 router = APIRouter(tags=["alarms"])
-AlarmKind = Literal["stale_device", "stale_worker", "unfit", "shared_device", "missing", "vanished"]
+AlarmKind = Literal["stale_device", "stale_worker", "paused_worker", "unfit", "shared_device", "missing", "vanished"]
 
 
 @router.get("/alarms", responses=documented(404, 422))
@@ -23,9 +23,10 @@ def get_alarms(
     """Everything that blocks measurement, each with its remedy, on one page.
 
     stale_device: jobs are queued for a device without a worker. stale_worker: a worker is online, has jobs and returns
-    no results. unfit: the state of a device prevents measurement. shared_device: several workers measure on one
-    physical device. missing: a series has no result and no status at the newest commits. vanished: an operator, variant
-    or case left the catalogue. An entry clears when its cause is gone.
+    no results. paused_worker: several jobs in a row failed for a reason of its machine. unfit: the state of a device
+    prevents measurement. shared_device: several workers measure on one physical device. missing: a series has no result
+    and no status at the newest commits. vanished: an operator, variant or case left the catalogue. An entry clears when
+    its cause is gone.
     """
     repository_id = None if repository is None else repository_or_404(session, repository).id
     alarms = alarms_of(request).list(session, repository_id)

@@ -22,6 +22,7 @@ from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.large import large_json
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import (
@@ -51,6 +52,7 @@ def get_repositories(session: Db) -> Page[RepositoryRow]:
 
 
 @router.post("/repositories", tags=["code"], status_code=201, responses=documented(409, 422))
+@in_git_thread(lambda arguments: arguments["body"].url)
 def register_repository(request: Request, body: NewRepository, settings: Config, response: Response) -> RepositoryRow:
     """Register a repository that git can read. Repeating the same name and url changes nothing."""
     require_schema(request)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from warpwatch.db.reads.code import RepositoryRow, find_repository, read_webhook_secret
 from warpwatch.db.reads.work import find_submission
 from warpwatch.server.history.commits import MERGE_BASE, PARENT
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem, documented
 from warpwatch.server.http.service import Config, database_of, require_schema
 from warpwatch.server.intake import hooks
@@ -43,6 +44,7 @@ async def raw_body(request: Request) -> bytes:
 
 
 @router.post("/hooks/{repository}", status_code=201, responses=documented(403, 409, 413, 422, 502), openapi_extra=_BODY)
+@in_git_thread(lambda arguments: arguments["repository"])
 def receive(
     request: Request, response: Response, repository: str, settings: Config, body: Annotated[bytes, Depends(raw_body)]
 ) -> HookAnswer:

@@ -11,6 +11,7 @@ from warpwatch.db.reads.query import Page, Session
 from warpwatch.db.reads.schedules import ScheduleRow, list_schedules, read_schedule
 from warpwatch.db.schedules import remove_schedule
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
 from warpwatch.server.schedules.requests import REFUSED, ScheduleChange, ScheduleRequest, change, create
@@ -66,6 +67,7 @@ def delete_schedule(session: Db, schedule_id: int) -> None:
 
 
 @router.post("/schedules/{schedule_id}/run", responses=documented(404, 409, 422))
+@in_git_thread(lambda arguments: arguments["schedule_id"])
 def run_now(request: Request, schedule_id: int, settings: Config) -> ScheduleRow:
     """Run the schedule now, within its budget; `message` holds the outcome. The next due time does not change."""
     require_schema(request)

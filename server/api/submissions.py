@@ -11,6 +11,7 @@ from warpwatch.db.reads.regressions import Verdicts, read_verdicts
 from warpwatch.db.reads.work import SubmissionRow, list_submissions, read_submission
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import (
     Before,
@@ -37,6 +38,7 @@ Trials = Annotated[bool, Query(description="Include what Warpwatch submitted to 
 
 
 @router.post("/submissions", status_code=201, responses=documented(409, 422, 502))
+@in_git_thread(lambda arguments: arguments["body"].repository)
 def create(
     request: Request,
     body: SubmissionRequest,

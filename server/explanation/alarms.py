@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from warpwatch.contract.words import Reason
 from warpwatch.db.reads.alarms import (
+    PausedWorker,
     SharedDevice,
     StaleDevice,
     StaleWorker,
     UnfitDevice,
+    list_paused_workers,
     list_shared_devices,
     list_stale_devices,
     list_stale_workers,
@@ -19,7 +22,7 @@ from warpwatch.db.reads.alarms import (
 from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
 from warpwatch.db.reads.query import Session
 
-_ORDER = ("stale_device", "stale_worker", "unfit", "shared_device", "missing", "vanished")
+_ORDER = ("stale_device", "stale_worker", "paused_worker", "unfit", "shared_device", "missing", "vanished")
 """Kinds of alarm, the one that stops most first."""
 
 
@@ -27,7 +30,7 @@ _ORDER = ("stale_device", "stale_worker", "unfit", "shared_device", "missing", "
 class AlarmRow:
     """Something that keeps numbers from coming although nobody asked for that.
 
-    kind: stale_device | stale_worker | unfit | shared_device | missing | vanished.
+    kind: stale_device | stale_worker | paused_worker | unfit | shared_device | missing | vanished.
 
     Fields that the alarm is not about are empty: a device has no operator. since: when it began, as far as is known.
     """
@@ -52,6 +55,7 @@ def list_alarms(
     alarms = [
         *map(_stale_device, list_stale_devices(session, now, lease_seconds)),
         *map(_stale_worker, list_stale_workers(session, now, lease_seconds)),
+        *map(_paused_worker, list_paused_workers(session, now, lease_seconds)),
         *map(_unfit_device, list_unfit_devices(session, now, lease_seconds)),
         *map(_shared_device, list_shared_devices(session, now, lease_seconds)),
         *map(_missing_results, list_missing(session, now, repository_id)),
@@ -82,6 +86,26 @@ def _stale_worker(worker: StaleWorker) -> AlarmRow:
         f"worker {worker.worker} gave no result for {worker.silent_seconds / 60:.0f} minutes; most of its jobs take "
         f"{_span(worker.pace_seconds)}, and {at}",
         "look at the job's log; cancel the job, or start the worker again",
+        device_key=worker.device_key,
+        job_id=worker.job_id,
+    )
+
+
+_PAUSES = {
+    Reason.DISK_FULL: ("its disk is full", "free space on that machine"),
+    Reason.HOST_FAULT: ("its machine cannot start what a job needs", "look at the jobs' logs and at the machine"),
+    Reason.UNFIT_DEVICE: ("its device is not fit to be measured on", "end what else uses it or let it cool"),
+    Reason.INTERNAL_ERROR: ("Warpwatch failed on it", "look at the worker's log"),
+}
+
+
+def _paused_worker(worker: PausedWorker) -> AlarmRow:
+    why, remedy = _PAUSES[Reason(worker.reason)]
+    return AlarmRow(
+        "paused_worker",
+        worker.since,
+        f"worker {worker.worker} pauses until {worker.until:%H:%M:%S} UTC, because {why}: several jobs in a row failed",
+        f"{remedy}; it goes on by itself",
         device_key=worker.device_key,
         job_id=worker.job_id,
     )

@@ -40,7 +40,7 @@ def write_down(session: Session, repository_id: int, infos: Iterable[git.CommitI
 def fetch_repository(settings: Settings, repository: RepositoryRow) -> Path:
     """The mirror of the repository as it is now; Problem when git cannot fetch it."""
     try:
-        return git.update_mirror(repository.url, settings.home, settings.destinations)
+        return git.update_mirror(repository.url, settings.home, settings.destinations, git.REQUEST_SECONDS)
     except git.GitError as error:
         detail = f"repository {repository.name!r} cannot be fetched"
         remedy = "check that the server can reach it without a password"

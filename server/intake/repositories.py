@@ -12,7 +12,7 @@ from warpwatch.db.database import Database
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.registry import ensure_repository
 from warpwatch.destinations import DestinationError
-from warpwatch.git import GitError, update_mirror
+from warpwatch.git import REQUEST_SECONDS, GitError, update_mirror
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
 
@@ -50,7 +50,7 @@ def register(database: Database, settings: Settings, body: NewRepository) -> boo
         return False
     # git may have to clone for minutes, so no transaction is open meanwhile.
     try:
-        update_mirror(body.url, settings.home, settings.destinations)
+        update_mirror(body.url, settings.home, settings.destinations, REQUEST_SECONDS)
     except GitError as error:
         remedy = "check that the server can reach it without a password"
         raise Problem(

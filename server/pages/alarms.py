@@ -12,6 +12,7 @@ router = APIRouter()
 KINDS = {
     "stale_device": "no worker",
     "stale_worker": "no results",
+    "paused_worker": "paused",
     "unfit": "unfit device",
     "shared_device": "shared device",
     "missing": "missing data",

@@ -14,6 +14,7 @@ from warpwatch.db.reads.code import RepositoryRow, list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
 from warpwatch.db.reads.schedules import ScheduleRow, list_schedules, read_schedule
 from warpwatch.db.schedules import remove_schedule
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.http.service import Before, Config, database_of, repository_or_404, require_schema
 from warpwatch.server.pages.forms import form_errors
@@ -63,6 +64,7 @@ def add(page: Page, form: Annotated[FormData, Depends(form_of)]) -> Response:
 
 
 @router.post("/schedules/{schedule_id}/run")
+@in_git_thread(lambda arguments: arguments["schedule_id"])
 def run(request: Request, schedule_id: int, settings: Config) -> Response:
     """Runs the schedule now; the list shows the outcome."""
     require_schema(request)

@@ -25,6 +25,7 @@ from warpwatch.db.reads.work import (
     read_submission,
 )
 from warpwatch.db.submissions import cancel_submission, retry_submission
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.http.service import Before, Config, database_of, refuse_example, require_schema
 from warpwatch.server.intake.preview import list_options, preview_submission
@@ -108,6 +109,7 @@ async def form_of(request: Request) -> FormData:
 
 
 @router.post("/submissions/new")
+@in_git_thread(lambda arguments: arguments["form"].get("repository"))
 def create(request: Request, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Submits; shows the form again with the input and a message per invalid field."""
     require_schema(request)

@@ -18,7 +18,13 @@ from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.reads import history, judging, observed
-from warpwatch.db.reads.alarms import list_shared_devices, list_stale_devices, list_stale_workers, list_unfit_devices
+from warpwatch.db.reads.alarms import (
+    list_paused_workers,
+    list_shared_devices,
+    list_stale_devices,
+    list_stale_workers,
+    list_unfit_devices,
+)
 from warpwatch.db.reads.badges import read_badge_counts
 from warpwatch.db.reads.branches import list_branch_pairs
 from warpwatch.db.reads.callbacks import list_callbacks
@@ -110,7 +116,8 @@ def read_everything(world: World) -> None:
     """Asks all that can be asked of regressions, schedules and alarms."""
     with world.database.session() as s:
         now = datetime.now(UTC)
-        for list_facts in (list_shared_devices, list_stale_devices, list_stale_workers, list_unfit_devices):
+        lists = (list_shared_devices, list_stale_devices, list_stale_workers, list_paused_workers, list_unfit_devices)
+        for list_facts in lists:
             list_facts(s, now, 15.0)
         list(list_missing(s, now, world.repository))
         assert list_jobs(s, JobFilter(repository_id=world.repository, operator="kron")).items

@@ -204,7 +204,7 @@ def test_a_job_fails_when_its_last_run_is_lost(world: World) -> None:
     clock = Clock()
     reaper = Reaper(15, clock=clock)
     job_id = world.job()
-    for _ in range(submissions.ATTEMPTS):
+    for _ in range(runs.ATTEMPTS):
         begin(world, job_id)
         assert sweep(world, reaper, clock, 21) == [job_id]
     job = world.look(job_id)

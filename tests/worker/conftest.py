@@ -28,7 +28,7 @@ class Diary:
     def log(self, text: str) -> None:
         self.lines.append(text)
 
-    def progress(self, done: int, total: int, text: str) -> None:
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
         self.steps.append((done, total, text))
 
     def should_stop(self) -> str | None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.worker.conftest import Repository, identify, processes_with
@@ -60,19 +64,77 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repo
     assert processes_with(str(home)) == []
 
 
-def up(repository: Repository, home: Path, commits: int) -> tuple[str, int]:
-    """(what it said, its exit status)."""
+def test_up_goes_on_when_its_parts_are_killed(repository: Repository, home: Path) -> None:
+    """Worker, server and database die with kill -9 while it waits for results, and the verdict is as true as ever."""
+    repository.commit(
+        "good",
+        {
+            "warpwatch.toml": "",
+            "kernels/twice.py": OPERATOR.replace("return", "time.sleep(0.2)\n    return").replace(
+                "from", "import time\nfrom", 1
+            ),
+        },
+    )
+    with started(repository, home, 1) as process:
+        for words in ("warpwatch worker", "warpwatch serve", "postmaster"):
+            (victim,) = until(lambda words=words: parts(home, process.pid, words))  # type: ignore[misc]
+            os.kill(victim, signal.SIGKILL)
+            until(lambda words=words, victim=victim: [pid for pid in parts(home, process.pid, words) if pid != victim])  # type: ignore[misc]
+        said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    assert said.count("ended unexpectedly") >= 3, said
+    assert processes_with(str(home)) == []
+
+
+def parts(home: Path, parent: int, words: str) -> list[int]:
+    """Numbers of the processes of one part; PostgreSQL's first process for `postmaster`."""
+    if words == "postmaster":
+        try:
+            number = int((embedded.data_folder(home) / "postmaster.pid").read_text().split("\n", 1)[0])
+        except (OSError, ValueError):
+            return []
+        return [number] if embedded.is_running(home) else []
+    pids = []
+    for child in psutil.Process(parent).children():
+        # One that was just killed has no command line any more.
+        with suppress(psutil.NoSuchProcess):
+            if f"-m {words}" in " ".join(child.cmdline()):
+                pids.append(child.pid)
+    return pids
+
+
+def until(look: Callable[[], list[int]], seconds: float = 90) -> list[int]:
+    deadline = time.monotonic() + seconds
+    while not (pids := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return pids
+
+
+@contextmanager
+def started(repository: Repository, home: Path, commits: int) -> Iterator[subprocess.Popen[str]]:
+    """`warpwatch up --once` in the repository."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    run = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "warpwatch", "up", "--once", "--no-example", "--commits", str(commits)],
         env=os.environ | {"WARPWATCH_HOME": str(home), "WARPWATCH_PORT": str(port), "COLUMNS": "200"},
         cwd=repository.path,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=240,
-        check=False,
     )
-    return run.stdout, run.returncode
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+
+
+def up(repository: Repository, home: Path, commits: int) -> tuple[str, int]:
+    """(what it said, its exit status)."""
+    with started(repository, home, commits) as process:
+        said, _ = process.communicate(timeout=240)
+    return said, process.returncode

@@ -113,7 +113,7 @@ class _Quiet:
         if self._status is not None and text.startswith(("check", "bench", "build")):
             self._status.update(text[:100].replace("[", r"\["))
 
-    def progress(self, done: int, total: int, text: str) -> None:
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
         """Not shown; the log shows the steps."""
 
     def should_stop(self) -> str | None:

@@ -278,7 +278,7 @@ class _RunProgress:
     def log(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def progress(self, done: int, total: int, text: str) -> None:
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:  # noqa: ARG002
         self._progress.update(self._steps, completed=done, total=total, description=text)
 
     def should_stop(self) -> str | None:

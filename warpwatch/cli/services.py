@@ -12,14 +12,18 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from warpwatch.settings import Settings
 
 STOP_SECONDS = 20
 """How long a worker may take to hand its job back before it is killed."""
 START_SECONDS = 60
+FIRST_PAUSE_SECONDS = 1.0
+MOST_RESTARTS = 5
+RESTART_WINDOW_SECONDS = 600.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -33,18 +37,26 @@ class Service:
     def __init__(self, name: str, arguments: list[str], log: Path, environment: dict[str, str]) -> None:
         self.name = name
         self.log = log
+        self._arguments = arguments
+        self._environment = environment
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as output:
             # A session of its own keeps the terminal's Ctrl-C away: we stop our parts in order ourselves.
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "warpwatch", *arguments],
+            return subprocess.Popen(
+                [sys.executable, "-m", "warpwatch", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment,
+                env=self._environment,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
+
+    def restart(self) -> None:
+        self.process = self._start()
 
     def is_alive(self) -> bool:
         return self.process.poll() is None
@@ -63,6 +75,89 @@ class Service:
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return "\n".join(lines[-15:])
+
+
+class Restartable(Protocol):
+    """A part of the service that may end: a process of ours, or the embedded database."""
+
+    name: str
+
+    def is_alive(self) -> bool: ...
+    def restart(self) -> None: ...
+    def last_words(self) -> str: ...
+
+
+class EmbeddedDatabase:
+    """The embedded PostgreSQL of a home folder, as a part of the service."""
+
+    name = "database"
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def is_alive(self) -> bool:
+        from warpwatch.db import embedded
+
+        return embedded.is_running(self._home)
+
+    def restart(self) -> None:
+        from warpwatch.db import embedded
+
+        embedded.start(self._home)
+
+    def last_words(self) -> str:
+        return "see the file `log` in its data folder"
+
+
+class Supervisor:
+    """Starts again what ended, after a pause that grows, and gives up on a part that ends again and again."""
+
+    def __init__(
+        self,
+        parts: Sequence[Restartable],
+        report: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._parts = parts
+        self._report = report
+        self._clock = clock
+        self._ends: dict[str, list[float]] = {part.name: [] for part in parts}
+        self._restart_at: dict[str, float] = {}
+
+    def check(self) -> None:
+        """One look at every part; StartError when one ended more than MOST_RESTARTS times within RESTART_WINDOW."""
+        now = self._clock()
+        for part in self._parts:
+            if part.name in self._restart_at:
+                if now >= self._restart_at[part.name]:
+                    del self._restart_at[part.name]
+                    self._restart(part)
+            elif not part.is_alive():
+                self._note_end(part, now)
+
+    def _note_end(self, part: Restartable, now: float) -> None:
+        ends = [end for end in self._ends[part.name] if now - end < RESTART_WINDOW_SECONDS] + [now]
+        self._ends[part.name] = ends
+        if len(ends) > MOST_RESTARTS:
+            raise StartError(
+                f"{part.name} ended {len(ends)} times within {RESTART_WINDOW_SECONDS / 60:.0f} minutes; "
+                f"its last words:\n{part.last_words()}"
+            )
+        pause = FIRST_PAUSE_SECONDS * 2 ** (len(ends) - 1)
+        self._restart_at[part.name] = now + pause
+        self._report(f"{part.name} ended unexpectedly; it starts again in {pause:g} s")
+
+    def _restart(self, part: Restartable) -> None:
+        from warpwatch.db.errors import EngineError
+
+        try:
+            part.restart()
+        except (EngineError, OSError) as error:
+            # The next look finds that it is not alive, which counts as one more end.
+            self._report(f"{part.name} does not start: {error}")
+        else:
+            self._report(f"{part.name} was started again")
 
 
 def check_port(settings: Settings) -> None:

@@ -20,7 +20,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from warpwatch import git
 from warpwatch.cli import app
 from warpwatch.cli.client import ApiError, Client
-from warpwatch.cli.services import Service, StartError, check_port, running_database, running_services
+from warpwatch.cli.services import (
+    EmbeddedDatabase,
+    StartError,
+    Supervisor,
+    check_port,
+    running_database,
+    running_services,
+)
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
 from warpwatch.settings import SettingError, Settings, load_settings
 
@@ -31,6 +38,8 @@ BUDGET_MS = 400
 """Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon.
 """
 SAY_SECONDS = 60
+OUTAGE_SECONDS = 120.0
+"""How long a request waits for a server or database that is away."""
 EXAMPLE_FOLDERS = (
     Path(__file__).parents[1] / "bundled" / "example",
     Path(sysconfig.get_path("data")) / "share" / "warpwatch" / "example",
@@ -40,6 +49,25 @@ EXAMPLE_FOLDERS = (
 
 class InterruptedByUser(Exception):  # noqa: N818 - it is no error
     """Ctrl-C or SIGTERM: time to stop cleanly."""
+
+
+class PatientClient(Client):
+    """Waits for a server that is being started again. Every request of this module may be sent twice."""
+
+    def __init__(self, url: str, supervisor: Supervisor) -> None:
+        super().__init__(url)
+        self._supervisor = supervisor
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
+        deadline = time.monotonic() + OUTAGE_SECONDS
+        while True:
+            try:
+                return super()._send(method, path, body, headers)
+            except ApiError as error:
+                if error.status not in (None, 503) or time.monotonic() > deadline:
+                    raise
+            self._supervisor.check()
+            time.sleep(0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +115,22 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool
             f"[bold]Warpwatch[/bold] serves [link]{settings.server_url}[/link] after {time.monotonic() - began:.1f} s",
             highlight=False,
         )
-        client = Client(settings.server_url)
+        own_database = [] if settings.database_url else [EmbeddedDatabase(settings.home)]
+        supervisor = Supervisor([*own_database, *services], lambda text: console.print(text, highlight=False))
+        client = PatientClient(settings.server_url, supervisor)
         # The checkout comes before the example, because pages show the repository that was registered first.
         checkout, name = _register_checkout(client)
         if example:
             _import_examples(database_url)
-        _wait_for_workers(client, services, len(devices))
+        _wait_for_workers(client, supervisor, len(devices))
         submitted = _submit(client, checkout, name, commits, suite)
-        counts = _follow(client, submitted, services)
+        counts = _follow(client, submitted, supervisor)
         verdict = _summarise(client, submitted, counts)
         if not once:
             console.print("measured; serving until Ctrl-C")
-            _serve(services)
+            while True:
+                supervisor.check()
+                time.sleep(1)
         return verdict
 
 
@@ -116,11 +148,11 @@ def _import_examples(database_url: str) -> None:
             console.print(f"imported example data measured on an {file.stem.upper()} as repository [bold]{name}[/bold]")
 
 
-def _wait_for_workers(client: Client, services: list[Service], expected: int) -> None:
+def _wait_for_workers(client: Client, supervisor: Supervisor, expected: int) -> None:
     """Workers measure their device's ceilings before they register, once per environment."""
     with console.status("workers are getting to know their devices …"):
         while sum(worker["state"] == "alive" for worker in client.get("/workers")["items"]) < expected:
-            _check_alive(services)
+            supervisor.check()
             time.sleep(0.2)
 
 
@@ -153,7 +185,7 @@ def _submit(client: Client, root: Path, name: str, count: int, suite: str) -> li
     return submitted
 
 
-def _follow(client: Client, submitted: list[Submitted], services: list[Service]) -> dict[int, dict[str, Any]]:
+def _follow(client: Client, submitted: list[Submitted], supervisor: Supervisor) -> dict[int, dict[str, Any]]:
     """Draw a bar per commit, or where nobody sees them say a line a minute, until every submission has ended; the last
     state of each."""
     last: dict[int, dict[str, Any]] = {}
@@ -170,7 +202,7 @@ def _follow(client: Client, submitted: list[Submitted], services: list[Service])
         while open_ids := [
             s.id for s in submitted if last.get(s.id, {}).get("state") not in ("done", "failed", "cancelled")
         ]:
-            _check_alive(services)
+            supervisor.check()
             for submission_id in open_ids:
                 row = last[submission_id] = client.get(f"/submissions/{submission_id}")
                 progress.update(
@@ -212,18 +244,6 @@ def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[
         total.update(row["results"])
     console.print(f"results: {_note(total) or 'none, since nothing changed'}", highlight=False)
     return 1 if faults else 0
-
-
-def _serve(services: list[Service]) -> None:
-    while True:
-        _check_alive(services)
-        time.sleep(1)
-
-
-def _check_alive(services: list[Service]) -> None:
-    for service in services:
-        if not service.is_alive():
-            raise StartError(f"{service.name} ended unexpectedly; its log {service.log} says:\n{service.last_words()}")
 
 
 @contextlib.contextmanager

@@ -24,13 +24,28 @@ class Reason(StrEnum):
     unchanged (job): the sources are those of a commit that was measured. base_failed (comparison): the base could not
     be measured, which says nothing about the head. interpreter_mismatch (job, run): the two commits ask for different
     interpreters, so they cannot be compared. unfit_device (job, run): the device was busy, throttled or too hot to be
-    measured on.
+    measured on. git_unreachable, disk_full, host_fault (job, run): an outage of the repository's host, of the worker's
+    disk, or of the worker's machine otherwise. internal_error (job, run): an error of Warpwatch itself. unstorable
+    (job, run): the results hold what the database cannot. worker_lost (job, run): the worker fell silent while it ran
+    the job.
     """
 
     UNCHANGED = "unchanged"
     BASE_FAILED = "base_failed"
     INTERPRETER_MISMATCH = "interpreter_mismatch"
     UNFIT_DEVICE = "unfit_device"
+    GIT_UNREACHABLE = "git_unreachable"
+    DISK_FULL = "disk_full"
+    HOST_FAULT = "host_fault"
+    INTERNAL_ERROR = "internal_error"
+    UNSTORABLE = "unstorable"
+    WORKER_LOST = "worker_lost"
+
+
+OUTAGES = frozenset({Reason.GIT_UNREACHABLE, Reason.DISK_FULL, Reason.HOST_FAULT})
+"""Reasons that say nothing about the job: a run that ends with one does not count as an attempt."""
+HOST_REASONS = frozenset({Reason.DISK_FULL, Reason.HOST_FAULT, Reason.UNFIT_DEVICE, Reason.INTERNAL_ERROR})
+"""Reasons that speak against the worker: after several runs in a row that end with one, it pauses."""
 
 
 class Fault(StrEnum):

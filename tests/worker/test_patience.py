@@ -1,0 +1,182 @@
+"""A worker in a bad place: it pauses instead of failing job after job, and what cannot be stored ends at once."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.db.conftest import ENVIRONMENT, PEAKS, World, make_world, outcome
+from tests.db.conftest import world as world
+from warpwatch.contract.outcome import Finding, Outcome
+from warpwatch.contract.words import Reason, Status
+from warpwatch.db import registry
+from warpwatch.git import UnreachableError, update_mirror
+from warpwatch.settings import Settings
+from warpwatch.worker import loop, outages
+from warpwatch.worker.reporter import CannotRunError, UnhealthyError
+
+Script = Callable[[], Outcome]
+
+
+class StubTools:
+    """Knows its device without a child."""
+
+    def __init__(self, host: Any) -> None:
+        self.host = host
+
+    def identify(self, _reporter: object) -> tuple[Any, dict[str, float]]:
+        return ENVIRONMENT, PEAKS
+
+    def close(self) -> None:
+        """Has nothing open."""
+
+
+class Bench:
+    """A worker in this process whose jobs do what a test says."""
+
+    def __init__(self, world: World, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = world
+        self.script: Script = outcome
+        self.pauses: list[float] = []
+        home.mkdir()
+        monkeypatch.setattr(loop, "Tools", StubTools)
+        monkeypatch.setattr(loop, "execute", lambda *_arguments: self.script())
+        stop = threading.Event()
+        monkeypatch.setattr(stop, "wait", self._wait)
+        self.worker = loop._Worker(Settings(home), world.database.url, "cpu", stop)
+        self.state_while_paused: list[str] = []
+
+    def run(self, script: Script) -> tuple[str, str | None]:
+        """State and reason of a new job that does this."""
+        self.script = script
+        job_id = self.world.job()
+        self.worker.handle(job_id)
+        job = self.world.look(job_id)
+        return job.state, job.reason
+
+    def _wait(self, seconds: float) -> bool:
+        with self.world.database.session() as s:
+            worker = next(row for row in registry_workers(s) if row.name == self.worker.name)
+            self.state_while_paused.append(worker.state)
+        self.pauses.append(seconds)
+        return False
+
+
+def registry_workers(s: Any) -> list[Any]:
+    from warpwatch.db.reads.devices import list_workers
+
+    return list(list_workers(s))
+
+
+@pytest.fixture
+def bench(database: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    made = Bench(make_world(database), tmp_path / "home", monkeypatch)
+    yield made
+    made.worker.close()
+
+
+def failing(error: Exception) -> Script:
+    def script() -> Outcome:
+        raise error
+
+    return script
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FULL, Reason.DISK_FULL),
+        (OSError(errno.EMFILE, "Too many open files"), Reason.HOST_FAULT),
+        (ZeroDivisionError(), Reason.INTERNAL_ERROR),
+        (CannotRunError("git", retry=True, reason=Reason.GIT_UNREACHABLE), Reason.GIT_UNREACHABLE),
+        (UnhealthyError("hot"), Reason.UNFIT_DEVICE),
+    ],
+)
+def test_every_failure_has_its_reason_and_is_tried_again(bench: Bench, error: Exception, expected: Reason) -> None:
+    assert bench.run(failing(error)) == ("queued", expected)
+
+
+def test_a_worker_pauses_after_failures_of_its_machine_and_resumes(bench: Bench) -> None:
+    for _ in range(loop.FAILURES_BEFORE_PAUSE - 1):
+        bench.run(failing(FULL))
+    assert bench.pauses == []
+    bench.run(failing(FULL))
+    bench.run(failing(FULL))
+    assert bench.pauses == [loop.FIRST_PAUSE_SECONDS, 2 * loop.FIRST_PAUSE_SECONDS]
+    assert bench.state_while_paused == ["paused", "paused"]
+    with bench.world.database.session() as s:
+        assert {row.state for row in registry_workers(s) if row.name == bench.worker.name} == {"alive"}
+    assert bench.run(outcome) == ("done", None)
+    bench.run(failing(FULL))
+    assert len(bench.pauses) == 2
+
+
+@pytest.mark.parametrize("reason", [None, Reason.GIT_UNREACHABLE, Reason.INTERPRETER_MISMATCH])
+def test_a_worker_does_not_pause_for_what_is_not_its_own(bench: Bench, reason: Reason | None) -> None:
+    for _ in range(loop.FAILURES_BEFORE_PAUSE + 1):
+        bench.run(failing(CannotRunError("not here", retry=True, reason=reason)))
+    assert bench.pauses == []
+
+
+def strange(**changes: Any) -> Script:
+    def script() -> Outcome:
+        usual = outcome()
+        finding = usual.findings[0]
+        assert finding.bench is not None
+        return replace(usual, findings=[replace(finding, bench=replace(finding.bench, **changes))])
+
+    return script
+
+
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"deeper": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        strange(health=deep(2000)),
+        strange(measurements=[replace(outcome().findings[0].bench.measurements[0], dropped=2**63)]),  # type: ignore[union-attr]
+        lambda: outcome(findings=[Finding("v\0", "n=16 f32 fwd", Status.OK)]),
+        lambda: outcome(findings=[Finding("v\ud800", "n=16 f32 fwd", Status.OK)]),
+        lambda: outcome(findings=[Finding("v1", "a case without a catalogue", Status.OK)]),
+    ],
+    ids=["deep", "large", "nul", "surrogate", "unknown"],
+)
+def test_an_outcome_that_cannot_be_stored_ends_its_job_at_once(bench: Bench, script: Script) -> None:
+    assert bench.run(script) == ("failed", Reason.UNSTORABLE)
+    assert bench.pauses == []
+    assert bench.run(outcome) == ("done", None)
+
+
+def test_a_git_host_that_is_away_is_an_outage(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError) as caught:
+        update_mirror(str(tmp_path / "nowhere"), tmp_path / "home")
+    assert outages.reason_of(caught.value, tmp_path) is Reason.GIT_UNREACHABLE
+
+
+def test_a_disk_without_space_explains_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outages.reason_of(RuntimeError(), tmp_path) is None
+    monkeypatch.setattr(outages, "LEAST_FREE_BYTES", 2**63)
+    assert outages.reason_of(RuntimeError(), tmp_path) is Reason.DISK_FULL
+
+
+def test_registering_again_ends_a_pause(bench: Bench) -> None:
+    with bench.world.database.session() as s:
+        worker = registry.register_worker(s, "node-9-cpu", bench.world.device, "0", {})
+        registry.pause_worker(s, worker, 600, Reason.HOST_FAULT)
+    with bench.world.database.session() as s:
+        registry.register_worker(s, "node-9-cpu", bench.world.device, "0", {})
+        assert {row.pause_reason for row in registry_workers(s)} == {None}
