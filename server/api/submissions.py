@@ -57,6 +57,7 @@ def create(
 
 
 @router.post("/submissions/preview", responses=documented(404, 422, 502))
+@in_git_thread(lambda arguments: arguments["body"].repository)
 def preview(request: Request, body: SubmissionRequest, settings: Config) -> SubmissionPreview:
     """The jobs and device minutes of a submission, without creating it. An invalid field rejects the whole request."""
     require_schema(request)
@@ -64,6 +65,7 @@ def preview(request: Request, body: SubmissionRequest, settings: Config) -> Subm
 
 
 @router.get("/repositories/{name}/commits", responses=documented(404, 422, 502))
+@in_git_thread(lambda arguments: arguments["name"])
 def get_options(
     request: Request, name: str, settings: Config, branch: Annotated[str | None, Query(max_length=200)] = None
 ) -> CommitOptions:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from starlette.datastructures import FormData
 
 from warpwatch.db.registry import set_repository
+from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem
 from warpwatch.server.http.service import Config, database_of, repository_or_404, require_schema
 from warpwatch.server.intake.repositories import NewRepository, RepositorySettings, check_status_url, register
@@ -33,6 +34,7 @@ def repositories(page: Page) -> Response:
 
 
 @router.post("/repositories")
+@in_git_thread(lambda arguments: arguments["form"].get("url"))
 def add(request: Request, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Registers a repository; shows the form again with the input and a message per invalid field."""
     require_schema(request)

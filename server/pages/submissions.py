@@ -127,6 +127,7 @@ def create(request: Request, settings: Config, form: Annotated[FormData, Depends
 
 
 @router.get("/submissions/picker")
+@in_git_thread(lambda arguments: arguments["repository"])
 def picker(request: Request, settings: Config, repository: Text = None, branch: Text = None) -> Response:
     """A part of the form: branches and recent commits to choose from."""
     require_schema(request)
@@ -138,6 +139,7 @@ def picker(request: Request, settings: Config, repository: Text = None, branch: 
 
 
 @router.post("/submissions/preview")
+@in_git_thread(lambda arguments: arguments["form"].get("repository"))
 def preview(request: Request, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """A part of the form: what it would create as it is filled in now."""
     require_schema(request)
