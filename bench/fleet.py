@@ -116,7 +116,7 @@ class FleetWorker:
         self._times = times
         self._database = Database(plan.url, pool_size=1, max_overflow=3)
         with self._database.session() as s:
-            device = registry.ensure_device(s, ENVIRONMENT.device_key, ENVIRONMENT.device_kind, ENVIRONMENT.device_name)
+            _, device = registry.ensure_environment(s, ENVIRONMENT, PEAKS)
             self._id = registry.register_worker(s, f"fleet-{number}", device, "0", {})
         self._guard = LeaseGuard(self._database, self._id, LEASE_SECONDS)
         self._guard.start()
