@@ -12,6 +12,7 @@ from tests.builders import Lab, make_repository
 from tests.worker.conftest import Diary
 from warpwatch.contract.messages import CanaryReply
 from warpwatch.contract.words import Reason, Status
+from warpwatch.db import runs
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.reads.devices import list_workers
@@ -123,7 +124,7 @@ def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database
     for _ in range(3):
         run = lab.begin(job)
         with database.session() as s:
-            _Worker._give_back(worker, s, run, UnhealthyError("it is on fire"))
+            _Worker._fail(worker, s, run, UnhealthyError("it is on fire"))
         with database.session() as s:
             states.append(s.scalars(select(JobRecord.state).where(JobRecord.id == job)).one())
             (row,) = list_workers(s)
@@ -132,8 +133,8 @@ def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database
     with database.session() as s:
         assert s.scalars(select(JobRecord.reason).where(JobRecord.id == job)).one() == Reason.UNFIT_DEVICE
         assert set(s.scalars(select(RunRecord.reason))) == {Reason.UNFIT_DEVICE}
-        run_id = lab.begin(lab.submit("bench", 0))
-        order: Any = SimpleNamespace(request=SimpleNamespace(kind="bench"), run_id=run_id)
-        _Worker._finish(worker, s, order, lab.outcome([]))
+        done = lab.submit("bench", 0)
+        order: Any = SimpleNamespace(request=SimpleNamespace(kind="bench"), run_id=lab.begin(done))
+        _Worker._finish(worker, s, order, lab.outcome([]), runs.prepare_finish(s, done, lab.outcome([])))
         (row,) = list_workers(s)
         assert row.trouble == ""
