@@ -43,7 +43,7 @@ function openPalette() {
 function makePalette() {
   const list = make("ul", { id: "palette-results", role: "listbox", "aria-label": "Results" });
   const input = make("input", {
-    type: "search", role: "combobox", "aria-label": "Search operators, cases, commits, regressions and jobs",
+    type: "text", role: "combobox", "aria-label": "Search operators, cases, commits, regressions and jobs",
     "aria-expanded": "true", "aria-controls": "palette-results", "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false",
     placeholder: "Operator, case, commit, regression or job",
   });
