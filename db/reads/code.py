@@ -253,14 +253,19 @@ def list_suites(session: Session, repository_id: int) -> list[str]:
     return list(session.execute(text(sql), {"repository_id": repository_id}).scalars())
 
 
-def read_operator_entry(session: Session, repository_id: int, operator: str) -> dict[str, Any] | None:
-    """What the newest commit whose file loaded says of the operator (contract.catalogue.OperatorEntry as JSON); None
-    when none did."""
-    sql = """
+def read_operator_entry(
+    session: Session, repository_id: int, operator: str, line: HistoryLine = ALL_COMMITS
+) -> dict[str, Any] | None:
+    """What the newest commit of a line whose file loaded says of the operator, as JSON; None when none did. See
+    contract.catalogue.OperatorEntry."""
+    sql = f"""
     SELECT entry FROM commits CROSS JOIN LATERAL jsonb_array_elements(catalogue -> 'operators') AS entry
     WHERE repository_id = :repository_id AND catalogue IS NOT NULL
       AND entry ->> 'name' = :operator AND entry ->> 'error' IS NULL
+      AND {on_line("commits.id")}
     ORDER BY ordinal DESC, commits.id DESC LIMIT 1
     """
-    found: dict[str, Any] | None = fetch_scalar(session, sql, repository_id=repository_id, operator=operator)
+    found: dict[str, Any] | None = fetch_scalar(
+        session, sql, repository_id=repository_id, operator=operator, **line.parameters
+    )
     return found

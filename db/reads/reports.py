@@ -9,6 +9,7 @@ from typing import Any
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
+from warpwatch.db.reads.events import SUPERSEDED
 from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
 from warpwatch.db.reads.regressions import CULPRIT
 
@@ -223,6 +224,8 @@ CROSS JOIN LATERAL (
 JOIN operators ON operators.id = asked.operator_id
 JOIN regressions ON regressions.operator_id = asked.operator_id AND regressions.device_id = asked.device_id
      AND regressions.direction <> 'broken' AND regressions.verdict IN ('confirmed', 'unsure')
+     -- What turned out to be the same change as another one is told by that one.
+     AND NOT ({SUPERSEDED})
 {_FIRST}
 JOIN regression_series ON regression_series.regression_id = regressions.id
      AND regression_series.verdict = regressions.verdict

@@ -63,14 +63,7 @@ def _confirm(
         trial_id = record(session, regression_id, job.id, job.base_commit_id, job.commit_id)
         answer(session, trial_id, Answer.CHANGED, "", most.ratio, most.low, most.high)
     attach_compare_job(session, regression_id, job.id)
-    decide(
-        session,
-        regression_id,
-        Verdict.CONFIRMED,
-        ratio=most.ratio,
-        low=most.low,
-        high=most.high,
-        series=decisions,
-    )
+    confirmed = Verdict.CONFIRMED
+    decide(session, regression_id, confirmed, ratio=most.ratio, low=most.low, high=most.high, series=decisions)
     settle(session, regression_id)
     return True

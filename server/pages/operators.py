@@ -72,7 +72,7 @@ def operator(
     cells = _cells(page, repository, bench, suite, name) if bench else []
     cases = {case.key: case for case in list_cases(page.session, row.id)}
     peaks = _peaks(page, bench.device.id) if bench else {}
-    entry = read_operator_entry(page.session, repository.id, name) or {"variants": []}
+    entry = read_operator_entry(page.session, repository.id, name, page.line) or {"variants": []}
     filters = {"repository": repository.name, "device": bench and bench.device.key, "metric": bench and bench.metric}
     filters["branch"] = page.line.branch
     grid = grids(cells)

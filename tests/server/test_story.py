@@ -195,6 +195,7 @@ def check_everything(story: Story, expected: Expected) -> None:
     _check_lists(story, open_ids)
     _check_newest(story, expected, open_rows)
     _check_badge(story, expected, open_rows)
+    _check_reports(story)
     for row in (open_rows | ended_rows).values():
         _check_own_pages(story, row)
 
@@ -254,6 +255,23 @@ def _check_badge(story: Story, expected: Expected, open_rows: dict[Any, dict[str
     for word, count in counts.items():
         match = re.search(rf"(\d+) {word}", text)
         assert (int(match[1]) if match else 0) == count, text
+
+
+def _check_reports(story: Story) -> None:
+    """Every report on a submission says of changes what they are by now, and wrong only of what was planted so."""
+    lab, truth = story.machine.lab, story.machine.truth
+    for submission in story.json("/submissions", repository="kernels", limit=200)["items"]:
+        report = story.json(f"/submissions/{submission['id']}/report")
+        for row in report["rows"]:
+            of_change = re.search(r"/regressions/(\d+)$", row["url"])
+            if of_change:
+                regression = story.json(f"/regressions/{of_change[1]}")["regression"]
+                assert row["kind"] == regression["direction"]
+                assert (row["base_sha"], row["head_sha"]) == (regression["base_sha"], regression["head_sha"])
+                assert bool(row["message"]) == (regression["culprit_sha"] is not None), "nobody is named before"
+            if row["kind"] == "wrong":
+                cell = (row["variant"], row["case"])
+                assert truth.status(cell, lab.shas.index(row["head_sha"])) == Status.WRONG
 
 
 def _check_own_pages(story: Story, row: dict[str, Any]) -> None:
