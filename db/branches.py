@@ -63,7 +63,9 @@ def replace_branches(
 
     False, and nothing is written, when another process was faster. tags: names by full commit id.
     """
-    repository = s.scalars(select(RepositoryRecord).where(RepositoryRecord.id == repository_id).with_for_update()).one()
+    # New commits and submissions refer to the repository; this lock does not keep them waiting.
+    statement = select(RepositoryRecord).where(RepositoryRecord.id == repository_id).with_for_update(key_share=True)
+    repository = s.scalars(statement).one()
     if repository.branches_key != earlier_key:
         return False
     repository.branches_key = key
