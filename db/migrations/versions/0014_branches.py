@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0040"
-down_revision = "0033"
+revision = "0014"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0030"
-down_revision = "0021"
+revision = "0010"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 

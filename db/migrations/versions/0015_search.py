@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0050"
-down_revision = "0040"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0021"
-down_revision = "0020"
+revision = "0009"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
