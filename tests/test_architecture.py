@@ -12,7 +12,13 @@ FOLDERS = ("warpwatch", "worker", "db", "server", "kernels")
 LINKED = ("worker", "db", "server")
 """Folders at the top of the repository that are packages inside `warpwatch`, by links, in a checkout as in the wheel.
 """
-LEAVES = {"warpwatch.destinations", "warpwatch.git", "warpwatch.project", "warpwatch.settings"}
+LEAVES = {
+    "warpwatch.destinations",
+    "warpwatch.git",
+    "warpwatch.git_branches",
+    "warpwatch.project",
+    "warpwatch.settings",
+}
 STAND_ALONE_WORKER = ("checkout", "child", "sandbox", "execution", "bundle", "devices")
 PYTHON_LINES, NATIVE_LINES, TEMPLATE_LINES = 500, 650, 150
 

@@ -29,7 +29,8 @@ MAX_RANGE = 1000
 _SHA = re.compile(r"[0-9a-f]{40}")
 _HEAD = "+HEAD:refs/warpwatch/HEAD"
 """A refspec for HEAD, which a mirror does not fetch. Users name it, and a detached HEAD, as in CI, is on no branch."""
-_FORMAT = "%H%x00%P%x00%an%x00%at%x00%s"
+FORMAT = "%H%x00%P%x00%an%x00%at%x00%s"
+"""Id, parents, author, seconds from 1970 and subject of a commit, as git log prints them."""
 _LATEST = 253_402_300_799
 """Seconds from 1970 to the end of the year 9999, the last that Python and PostgreSQL both hold."""
 _MIRRORS = "mirrors"
@@ -111,16 +112,6 @@ class CommitInfo:
     author: str
     authored_at: datetime
     subject: str
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSummary:
-    """A commit as a list of choices shows it."""
-
-    sha: str
-    subject: str
-    author: str
-    authored_at: datetime
 
 
 def git(
@@ -331,61 +322,9 @@ def last_commits(mirror: Path, ref: str, count: int) -> list[str]:
     return git("rev-list", "--first-parent", "--reverse", f"--max-count={count}", sha, cwd=mirror).split()
 
 
-def list_branches(mirror: Path, limit: int) -> list[tuple[str, CommitSummary]]:
-    """The branches with the newest commits, each with its newest."""
-    fields = "%00".join(("%(refname)", "%(objectname)", "%(authorname)", "%(authordate:unix)", "%(subject)"))
-    arguments = ("--sort=-committerdate", f"--count={limit}", f"--format={fields}%00", "refs/heads")
-    rows = _rows(git("for-each-ref", *arguments, cwd=mirror).replace("\0\n", "\0"), 5)
-    return [
-        (name.removeprefix("refs/heads/"), CommitSummary(sha, subject, author, _instant(authored_at)))
-        for name, sha, author, authored_at, subject in rows
-    ]
-
-
-def list_recent(mirror: Path, ref: str, limit: int) -> list[CommitSummary]:
-    """The newest first-parent commits up to `ref`, newest first."""
-    output = git(
-        "log", "-z", "--first-parent", f"--max-count={limit}", f"--format={_FORMAT}", resolve(mirror, ref), cwd=mirror
-    )
-    return [
-        CommitSummary(sha, subject, author, _instant(authored_at))
-        for sha, _, author, authored_at, subject in _rows(output, 5)
-    ]
-
-
-def _rows(output: str, width: int) -> list[tuple[str, ...]]:
-    """Fields that end in NUL, in rows of `width`."""
-    fields = output.split("\0")[:-1]
-    return [tuple(fields[start : start + width]) for start in range(0, len(fields), width)]
-
-
 def first_parents(mirror: Path, sha: str) -> list[str]:
     """`sha` (a full id) and its ancestors along first parents, newest first."""
     return git("rev-list", "--first-parent", sha, cwd=mirror).split()
-
-
-def first_parents_outside(mirror: Path, heads: Sequence[str], trunk: str) -> dict[str, str | None]:
-    """The first parent of every commit that is reachable from `heads` and not from `trunk` (full ids), by one call."""
-    lines = git("rev-list", "--parents", "--stdin", cwd=mirror, text="\n".join([*heads, f"^{trunk}"])).splitlines()
-    return {sha: next(iter(parents), None) for sha, *parents in (line.split() for line in lines)}
-
-
-def merged_at(mirror: Path, sha: str, trunk: str) -> str | None:
-    """The oldest commit on the first-parent line of `trunk` that descends from `sha` (full ids); None without one."""
-    descendants_of = descendants(mirror, sha, trunk)
-    line = git("rev-list", "--first-parent", f"{sha}..{trunk}", cwd=mirror).split()
-    return next((item for item in reversed(line) if item in descendants_of), None)
-
-
-def list_refs(mirror: Path, *patterns: str) -> dict[str, str]:
-    """Full names of the refs below `patterns`, such as refs/heads, with the id of the commit that each names."""
-    fields = "%(refname)%00%(objecttype)%00%(objectname)%00%(*objecttype)%00%(*objectname)"
-    lines = git("for-each-ref", f"--format={fields}", *patterns, cwd=mirror).splitlines()
-    refs = {}
-    for name, kind, sha, target_kind, target in (line.split("\0") for line in lines):
-        if "commit" in (kind, target_kind):
-            refs[name] = sha if kind == "commit" else target
-    return refs
 
 
 def describe(mirror: Path, sha: str) -> CommitInfo:
@@ -395,7 +334,7 @@ def describe(mirror: Path, sha: str) -> CommitInfo:
 
 def describe_many(mirror: Path, shas: Sequence[str]) -> list[CommitInfo]:
     """The commits `shas` (full ids, parents before children), with a few git calls for any number of commits."""
-    output = git("log", "-z", "--no-walk=unsorted", "--stdin", f"--format={_FORMAT}", cwd=mirror, text="\n".join(shas))
+    output = git("log", "-z", "--no-walk=unsorted", "--stdin", f"--format={FORMAT}", cwd=mirror, text="\n".join(shas))
     # Names and subjects may hold any character but NUL, line ends of Unicode among them.
     fields = iter(output.split("\0")[:-1])
     ordinals: dict[str, int] = {}
@@ -404,11 +343,11 @@ def describe_many(mirror: Path, shas: Sequence[str]) -> list[CommitInfo]:
         first, _, others = parents.partition(" ")
         is_next = first in ordinals and not others
         ordinals[sha] = ordinals[first] + 1 if is_next else int(git("rev-list", "--count", sha, cwd=mirror))
-        commits.append(CommitInfo(sha, first or None, ordinals[sha], author, _instant(authored_at), subject))
+        commits.append(CommitInfo(sha, first or None, ordinals[sha], author, instant(authored_at), subject))
     return commits
 
 
-def _instant(seconds: str) -> datetime:
+def instant(seconds: str) -> datetime:
     """The time of a commit, which its author may set to anything; 1970 where it says none."""
     known = int(seconds) if seconds.lstrip("-").isdigit() else 0
     return datetime.fromtimestamp(min(max(known, 0), _LATEST), UTC)

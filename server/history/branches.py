@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warpwatch import git
+from warpwatch import git, git_branches
 from warpwatch.contract.words import BranchKind
 from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.database import Database
@@ -39,7 +39,7 @@ def follow_branches(database: Database, settings: Settings, repository_id: int) 
         mirror = git.mirror_path(followed.url, settings.home) if followed else None
         if followed is None or mirror is None or not mirror.is_dir():
             return False
-        refs = git.list_refs(mirror, HEADS, TAGS, *REQUESTS, DEFAULT)
+        refs = git_branches.list_refs(mirror, HEADS, TAGS, *REQUESTS, DEFAULT)
         key = hashlib.sha256(repr((sorted(refs.items()), followed.branch, followed.commits)).encode()).hexdigest()
         if key == followed.branches_key:
             return False
@@ -57,7 +57,7 @@ def follow_branches(database: Database, settings: Settings, repository_id: int) 
 def has_branch(settings: Settings, url: str, name: str) -> bool:
     """Whether the mirror has a branch of this name; True where nothing was fetched yet, so that nobody knows."""
     mirror = git.mirror_path(url, settings.home)
-    return not mirror.is_dir() or HEADS + name in git.list_refs(mirror, HEADS)
+    return not mirror.is_dir() or HEADS + name in git_branches.list_refs(mirror, HEADS)
 
 
 def read_branches(
@@ -97,7 +97,7 @@ def _unmerged(
 ) -> list[NewBranch]:
     """Branches and change requests with a stored commit that the watched branch does not have."""
     heads = _heads(refs, watched.name)
-    parents = git.first_parents_outside(mirror, sorted(set(heads.values())), watched.head_sha) if heads else {}
+    parents = git_branches.first_parents_outside(mirror, sorted(set(heads.values())), watched.head_sha) if heads else {}
     branches = []
     for name, sha in heads.items():
         own, here = [], sha
@@ -142,7 +142,7 @@ def _merged(
     while rest:
         sha = max(rest, key=lambda item: (rest[item], item))
         try:
-            merge_sha = git.merged_at(mirror, sha, watched.head_sha)
+            merge_sha = git_branches.merged_at(mirror, sha, watched.head_sha)
         except git.GitError:
             merge_sha = None  # The mirror does not have the commit any more.
         own = []

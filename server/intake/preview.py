@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warpwatch import git
+from warpwatch import git, git_branches
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
 from warpwatch.db.reads.query import Session
@@ -45,7 +45,7 @@ class BranchOption:
     """A branch to choose, with its newest commit."""
 
     name: str
-    newest: git.CommitSummary
+    newest: git_branches.CommitSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CommitOptions:
 
     branch: str
     branches: list[BranchOption]
-    commits: list[git.CommitSummary]
+    commits: list[git_branches.CommitSummary]
 
 
 def preview_submission(database: Database, settings: Settings, request: SubmissionRequest) -> SubmissionPreview:
@@ -106,10 +106,10 @@ def list_options(settings: Settings, database: Database, repository: str, branch
     mirror = git.mirror_path(row.url, settings.home)
     if not mirror.is_dir():
         mirror = fetch_repository(settings, row)
-    branches = [BranchOption(name, newest) for name, newest in git.list_branches(mirror, MOST_BRANCHES)]
+    branches = [BranchOption(name, newest) for name, newest in git_branches.list_branches(mirror, MOST_BRANCHES)]
     chosen = branch or row.branch or "HEAD"
     try:
-        commits = git.list_recent(mirror, f"refs/heads/{chosen}" if branch else chosen, MOST_COMMITS)
+        commits = git_branches.list_recent(mirror, f"refs/heads/{chosen}" if branch else chosen, MOST_COMMITS)
     except git.UnknownRefError as error:
         raise Problem(404, f"there is no branch {chosen!r}; choose one of the list") from error
     return CommitOptions(chosen, branches, commits)

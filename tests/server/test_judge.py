@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, GPU, Lab, bench, commit, measurement, run_git
 from tests.server.test_code import problem
-from warpwatch import git
+from warpwatch import git, git_branches
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
@@ -309,4 +309,4 @@ def test_the_thread_judges_and_gives_lost_jobs_back(served: Settings, client: Te
 
 def test_a_mirror_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(git.GitError, match="needs the folder"):
-        git.merged_at(tmp_path / "gone", "a" * 40, "b" * 40)
+        git_branches.merged_at(tmp_path / "gone", "a" * 40, "b" * 40)
