@@ -290,7 +290,7 @@ def confinement(
     own = tuple(home / name for name in OWN_FOLDERS)
     secrets = tuple(Path.home() / name for name in SECRETS)
     return Confinement(
-        strongest_isolation(home) if isolation == "auto" else isolation,
+        strongest_isolation(home, device_kind) if isolation == "auto" else isolation,
         memory_bytes or usable_memory() * 3 // 4,
         (*own, *hidden, *secrets),
         home / "scratch",
@@ -328,7 +328,12 @@ def filters_calls(home: Path) -> bool:
 
 
 @cache
-def strongest_isolation(home: Path) -> str:
+def strongest_isolation(home: Path, device_kind: str = "cpu") -> str:
+    """The strongest isolation in which children of this host can work.
+
+    Not `user` on a GPU: CUDA names its threads in /proc, does not start where it cannot, and the host's /proc does not
+    know the process ids of the child's namespace.
+    """
     if not sys.platform.startswith("linux"):
         return "none"
     home.mkdir(parents=True, exist_ok=True)
@@ -336,7 +341,7 @@ def strongest_isolation(home: Path) -> str:
     # needs.
     look = "import os, sys; sys.exit(not all(os.access(p, os.R_OK | os.X_OK) for p in sys.argv[1:]))"
     needed = [sys.executable, str(home), str(CONFINE.parent / "harness")]
-    for isolation in ("full", "user", "network"):
+    for isolation in ("full", "network") if device_kind == "cuda" else ("full", "user", "network"):
         words = [sys.executable, "-I", "-S", "-c", look, *needed]
         if run_confined(replace(_weakest(home), isolation=isolation), words).returncode == 0:
             return isolation

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.builds import BuildView, read_builds
 from warpwatch.db.reads.code import CommitRow, UnchangedRow, find_commit, list_unchanged
-from warpwatch.db.reads.lines import share_line
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of, share_line
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
 from warpwatch.db.reads.regressions import (
     COLUMNS,
@@ -171,8 +171,10 @@ class _Time(NamedTuple):
 _NO_TIME: dict[str, Any] = dict.fromkeys(_Time._fields)
 
 
-def _read_times(session: Session, result_ids: list[int], metric: str | None = None) -> dict[int, _Time]:
-    """Times by result, in one metric, or in the first of each device.
+def _read_times(
+    session: Session, result_ids: list[int], line: HistoryLine = ALL_COMMITS, metric: str | None = None
+) -> dict[int, _Time]:
+    """Times by result, in one metric, or in the first of each device. Changes are over the point before on the line.
 
     The ids are given as a list and not as a query: PostgreSQL then knows how many there are.
     """
@@ -187,17 +189,18 @@ def _read_times(session: Session, result_ids: list[int], metric: str | None = No
     ) AS timed
     LEFT JOIN LATERAL (
         SELECT median_ns FROM points WHERE points.series_id = timed.series_id AND points.ordinal < timed.ordinal
+          AND {on_line("points.commit_id")}
         ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
     ) AS previous ON CAST(:metric AS text) IS NULL
     """
-    rows = session.execute(text(sql), {"ids": result_ids, "metric": metric})
+    rows = session.execute(text(sql), {"ids": result_ids, "metric": metric, **line.parameters})
     return {result_id: _Time(*values) for result_id, *values in rows}
 
 
 def _read_traces(session: Session, result_ids: list[int]) -> dict[int, int]:
     """The newest trace of each result that has one."""
     sql = "SELECT result_id, max(id) FROM traces WHERE result_id = ANY(:ids) GROUP BY result_id"
-    return dict(session.execute(text(sql), {"ids": result_ids}).tuples().all())
+    return {row[0]: row[1] for row in session.execute(text(sql), {"ids": result_ids})}
 
 
 _CHANGES = f"""
@@ -222,7 +225,9 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
 
     rows = session.execute(text(_CELLS), {"commit_id": commit.id}).mappings().all()
     specs = _read_specs(session, {row["run_id"] for row in rows})
-    times = _read_times(session, [row["bench_result_id"] for row in rows if row["bench_result_id"] is not None])
+    line = read_line_of(session, commit.id) or ALL_COMMITS
+    benched = [row["bench_result_id"] for row in rows if row["bench_result_id"] is not None]
+    times = _read_times(session, benched, line)
     traces = _read_traces(session, [result_id for row in rows for result_id in row["result_ids"]])
     commands: dict[tuple[Any, ...], str] = {}
 
@@ -357,7 +362,7 @@ def _with_unchanged(
 def _side(session: Session, commit_id: int, device_id: int, metric: str, operator: str | None) -> list[_Side]:
     values = {"commit_id": commit_id, "device_id": device_id, "operator": operator}
     rows = session.execute(text(_SIDE), values).all()
-    times = _read_times(session, [row.id for row in rows], metric)
+    times = _read_times(session, [row.id for row in rows], metric=metric)
     traces = _read_traces(session, [id_ for row in rows for id_ in row.result_ids])
     sides = []
     for row in rows:
