@@ -55,5 +55,6 @@ def test_every_message_is_replaced_at_the_door(postgres_url: str, monkeypatch: p
 
 
 _MESSAGES = (
-    "SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'message'"
+    "SELECT table_name FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)"
+    " WHERE table_schema = 'public' AND column_name = 'message' AND table_type = 'BASE TABLE'"
 )

@@ -341,7 +341,7 @@ def test_progress_is_shown_while_the_run_owns_the_job(world: World) -> None:
     order = begin(world, world.job())
     with world.database.session() as s:
         runs.set_progress(s, order.run_id, 1, 4, "v1")
-    assert world.look(order.job_id).progress == {"done": 1, "total": 4, "text": "v1"}
+    assert world.look(order.job_id).progress == {"done": 1, "total": 4, "text": "v1", "cell": None}
     finish(world, order.run_id)
     assert world.look(order.job_id).progress is None
 

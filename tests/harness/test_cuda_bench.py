@@ -12,7 +12,9 @@ from tests.harness.child import Harness
 from tests.harness.test_cheaters import CASE, CHEATERS, variants
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.messages import BenchReply, CanaryReply, CeilingsReply
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
+from warpwatch.worker.proving import ExpectedFault
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 PRODUCTS = Path(__file__).parent / "gpu_repository"
@@ -33,19 +35,22 @@ def products(cache: Path) -> Iterator[Harness]:
 
 
 @pytest.mark.parametrize(
-    ("operator", "variant", "words"), variants(elsewhere="cpu"), ids=lambda value: None if value is None else value[:20]
+    ("operator", "variant", "expected"),
+    variants(elsewhere="cpu"),
+    ids=lambda value: None if value is None else str(value),
 )
 def test_every_cheater_is_named_and_no_honest_twin_is(
-    cheaters: Harness, operator: str, variant: str, words: str | None
+    cheaters: Harness, operator: str, variant: str, expected: ExpectedFault | None
 ) -> None:
     case = "n=2048,f32,fwd" if operator == "kept" else CASE
     reply = cheaters.ask(BenchReply, "bench", operator=operator, variant=variant, case=case)
     print(operator, variant, reply.status, reply.message)
-    if words is None:
+    if expected is None:
         assert (reply.status, reply.message) == (Status.OK, "")
         return
     assert reply.status is Status.WRONG, reply.message
-    assert words in reply.message
+    finding = Finding(variant, case, reply.status, fault=reply.fault, subjects=reply.subjects)
+    assert expected.matches(finding), (reply.fault, reply.subjects)
 
 
 @pytest.mark.parametrize("n", [64, 256, 2048])

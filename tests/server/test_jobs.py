@@ -216,7 +216,7 @@ def test_a_job_is_followed_live(served: Settings, lab: Lab) -> None:
     assert (kind, piece["text"], piece["run"]) == ("log", "compiling\n", run)
     with lab.database.session() as session:
         runs.set_progress(session, run, 1, 4, "v1")
-    assert next(stream)[:2] == ("progress", {"done": 1, "total": 4, "text": "v1"})
+    assert next(stream)[:2] == ("progress", {"done": 1, "total": 4, "text": "v1", "cell": None})
     with lab.database.session() as session:
         runs.append_log(session, run, "checking\n")
         runs.finish_run(session, run, lab.outcome([]))

@@ -178,11 +178,11 @@ def test_a_plan_is_void_when_another_server_took_the_turn(
     fetch = git.update_mirror
     overtaken: list[Any] = []
 
-    def slowly(url: str, home: Path) -> Path:
+    def slowly(url: str, home: Path, *rest: Any) -> Path:
         if not overtaken:
             overtaken.append(True)
             assert run_schedule(lab.database, settings, schedule, now)
-        return fetch(url, home)
+        return fetch(url, home, *rest)
 
     monkeypatch.setattr(git, "update_mirror", slowly)
     assert not run_schedule(lab.database, settings, schedule, now)
