@@ -35,7 +35,7 @@ def products(cache: Path) -> Iterator[Harness]:
 
 
 @pytest.mark.parametrize(
-    ("operator", "variant", "expected"),
+    ("operator", "variant", "expected"), variants(elsewhere="cpu"), ids=str
     variants(elsewhere="cpu"),
     ids=lambda value: None if value is None else str(value),
 )
