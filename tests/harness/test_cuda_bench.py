@@ -34,11 +34,7 @@ def products(cache: Path) -> Iterator[Harness]:
     assert child.stop() == 0, child.log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("operator", "variant", "expected"), variants(elsewhere="cpu"), ids=str
-    variants(elsewhere="cpu"),
-    ids=lambda value: None if value is None else str(value),
-)
+@pytest.mark.parametrize(("operator", "variant", "expected"), variants(elsewhere="cpu"), ids=str)
 def test_every_cheater_is_named_and_no_honest_twin_is(
     cheaters: Harness, operator: str, variant: str, expected: ExpectedFault | None
 ) -> None:
