@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.child import Harness
-from tests.worker.conftest import Diary
-from warpwatch.worker import sandbox
-from warpwatch.worker.building import BuildRequest, LibraryStore, build
+from tests.harness.child import Harness, lay_out_libraries
 
 SOURCE = Path(__file__).parent / "repository"
 UNLOADABLE = {
@@ -41,10 +38,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def harness(repository: Path, cache: Path) -> Iterator[Harness]:
     """A child on the CPU that all tests share; no test may end it."""
-    confinement, store = sandbox.confinement(cache.parent, None), LibraryStore(cache.parent / "store")
-    for operator in ("native_scale", "native_broken"):
-        request = BuildRequest(repository, "csrc", operator, "cpu")
-        build(request, store, confinement, 300, Diary()).lay_out(cache / operator)
+    lay_out_libraries(repository, cache, "native_scale", "native_broken")
     child = Harness(repository, cache)
     yield child
     assert child.stop() == 0, child.log.read_text()

@@ -78,7 +78,8 @@ def test_numbers_that_come_round_again_hide_nothing(slices: int) -> None:
             timer.take()
         with pytest.raises(WrongResultError) as wrong:
             timer.verify()
-    assert wrong.value.fault is Fault.CACHED_RESULT
+    # What is left in the buffer depends on the addresses that the allocator gives out.
+    assert wrong.value.fault in (Fault.CACHED_RESULT, Fault.UNWRITTEN_RESULT)
 
 
 def test_wrong_gradients_have_no_time(harness: Harness) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.harness.child import ROOT, Harness
+from tests.harness.child import ROOT, Harness, lay_out_libraries
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.messages import BenchReply, CheckReply, SampleReply
 from warpwatch.contract.outcome import Finding
@@ -40,6 +40,7 @@ def variants(elsewhere: str = "cuda") -> list[tuple[str, str, ExpectedFault | No
 
 @pytest.fixture(scope="module")
 def cheaters(cache: Path) -> Iterator[Harness]:
+    lay_out_libraries(CHEATERS, cache.parent / "cheaters", "detached")
     child = Harness(CHEATERS, cache.parent / "cheaters")
     yield child
     assert child.stop() == 0, child.log.read_text()
