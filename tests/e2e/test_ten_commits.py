@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.conftest import Running
 from tests.e2e.repositories import TEN_COMMITS, build_ten_commits
+from warpwatch.contract.rounds import FEWEST_ROUNDS
 
 pytestmark = pytest.mark.timeout(2700)
 
@@ -95,7 +96,7 @@ def test_a_regression_is_proved(running: Running, shas: list[str]) -> None:
             if series["verdict"] == "confirmed"
         ] == [("v3", "fwd")]
         proof = next(series for series in detail["series"] if series["verdict"] == "confirmed")
-        assert len(proof["base_ns"]) == len(proof["head_ns"]) >= 12
+        assert len(proof["base_ns"]) == len(proof["head_ns"]) >= FEWEST_ROUNDS
         assert detail["base_trace_id"]
         assert detail["head_trace_id"]
         assert "warpwatch" in detail["replay"]
