@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -66,12 +67,16 @@ def time_starts(home: Path, count: int) -> dict[str, list[float]]:
     return samples
 
 
+def _start_and_end(host: Host, root: Path) -> None:
+    host.start_child(host.empty_child(root), Silent()).close()
+
+
 def time_children(hosts: dict[str, Host], root: Path, count: int) -> dict[str, list[float]]:
     """Seconds from the start of a harness to its greeting and end."""
     samples: dict[str, list[float]] = {name: [] for name in hosts}
     for _ in range(count):
         for name, host in hosts.items():
-            samples[name].append(seconds(lambda host=host: host.start_child(host.empty_child(root), Silent()).close()))  # type: ignore[misc]
+            samples[name].append(seconds(partial(_start_and_end, host, root)))
     return samples
 
 
@@ -99,7 +104,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
-        strongest = sandbox.strongest_isolation(home)
+        strongest = sandbox.strongest_isolation(home, arguments.device.partition(":")[0])
         starts = {name: 1e3 * median(times) for name, times in time_starts(home, arguments.starts).items()}
         print(f"start of /bin/true: {', '.join(f'{name} {ms:.1f} ms' for name, ms in starts.items())}")
         print(f"  the sandbox adds {starts[strongest] - starts['plain']:.1f} ms")

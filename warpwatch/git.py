@@ -335,16 +335,21 @@ def describe(mirror: Path, sha: str) -> CommitInfo:
 def describe_many(mirror: Path, shas: Sequence[str]) -> list[CommitInfo]:
     """The commits `shas` (full ids, parents before children), with a few git calls for any number of commits."""
     output = git("log", "-z", "--no-walk=unsorted", "--stdin", f"--format={FORMAT}", cwd=mirror, text="\n".join(shas))
-    # Names and subjects may hold any character but NUL, line ends of Unicode among them.
-    fields = iter(output.split("\0")[:-1])
     ordinals: dict[str, int] = {}
     commits = []
-    for sha, parents, author, authored_at, subject in zip(fields, fields, fields, fields, fields, strict=True):
+    for sha, parents, author, authored_at, subject in rows(output, 5):
         first, _, others = parents.partition(" ")
         is_next = first in ordinals and not others
         ordinals[sha] = ordinals[first] + 1 if is_next else int(git("rev-list", "--count", sha, cwd=mirror))
         commits.append(CommitInfo(sha, first or None, ordinals[sha], author, instant(authored_at), subject))
     return commits
+
+
+def rows(output: str, width: int) -> list[tuple[str, ...]]:
+    """Fields that each end in NUL, in rows of `width`: names and subjects may hold any other character, line ends of
+    Unicode among them."""
+    fields = output.split("\0")[:-1]
+    return list(zip(*[iter(fields)] * width, strict=True))
 
 
 def instant(seconds: str) -> datetime:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from warpwatch.git import FORMAT, descendants, git, instant, resolve
+from warpwatch.git import FORMAT, descendants, git, instant, resolve, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ def list_branches(mirror: Path, limit: int) -> list[tuple[str, CommitSummary]]:
     """The branches with the newest commits, each with its newest."""
     fields = "%00".join(("%(refname)", "%(objectname)", "%(authorname)", "%(authordate:unix)", "%(subject)"))
     arguments = ("--sort=-committerdate", f"--count={limit}", f"--format={fields}%00", "refs/heads")
-    rows = _rows(git("for-each-ref", *arguments, cwd=mirror).replace("\0\n", "\0"), 5)
+    output = git("for-each-ref", *arguments, cwd=mirror).replace("\0\n", "\0")
     return [
         (name.removeprefix("refs/heads/"), CommitSummary(sha, subject, author, instant(authored_at)))
-        for name, sha, author, authored_at, subject in rows
+        for name, sha, author, authored_at, subject in rows(output, 5)
     ]
 
 
@@ -38,14 +38,8 @@ def list_recent(mirror: Path, ref: str, limit: int) -> list[CommitSummary]:
     )
     return [
         CommitSummary(sha, subject, author, instant(authored_at))
-        for sha, _, author, authored_at, subject in _rows(output, 5)
+        for sha, _, author, authored_at, subject in rows(output, 5)
     ]
-
-
-def _rows(output: str, width: int) -> list[tuple[str, ...]]:
-    """Fields that end in NUL, in rows of `width`."""
-    fields = output.split("\0")[:-1]
-    return [tuple(fields[start : start + width]) for start in range(0, len(fields), width)]
 
 
 def first_parents_outside(mirror: Path, heads: Sequence[str], trunk: str) -> dict[str, str | None]:

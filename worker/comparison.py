@@ -163,10 +163,11 @@ class _Rounds:
     def run(self, outcome: Outcome) -> Outcome:
         try:
             for index in range(self._rounds):
-                if not self._undecided():
+                undecided = self._undecided()
+                if not undecided:
                     break
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
-                self._take_round(index)
+                self._take_round(index, undecided)
         finally:
             for side in (self._base, self._head):
                 side.checkout.drop_spares()
@@ -187,11 +188,11 @@ class _Rounds:
             base_findings=profiles["base"],
         )
 
-    def _take_round(self, index: int) -> None:
-        """One more round of every pair that needs it, in fresh children."""
+    def _take_round(self, index: int, pairs: list[tuple[str, str]]) -> None:
+        """One more round of these pairs, in fresh children."""
         for side in (self._base, self._head):
             side.checkout.renew_child(self._reporter, self._children_ahead(index))
-        for pair in self._undecided():
+        for pair in pairs:
             self._comparisons[pair] = self._round(self._comparisons[pair], index)
 
     def _children_ahead(self, index: int) -> int:

@@ -136,11 +136,7 @@ class _Job:
         measurer = self._measurer(self._checkout, self._reporter, plan.limits)
         for case in plan.cases:
             for variant in plan.variants:
-                self._reporter.progress(
-                    len(partial), plan.total, f"{variant.name} {case.key}", (variant.name, case.key)
-                )
-                finding = partial[variant.name, case.key] = self._one(measurer, variant, case, plan.build)
-                self._reporter.log(describe(self._request.kind, finding))
+                self._take(plan, partial, measurer, self._reporter, variant, case)
         self._reporter.progress(plan.total, plan.total, "")
         return [*partial.values()]
 
@@ -150,11 +146,7 @@ class _Job:
 
         def check(checkout: Checkout, reporter: Reporter, name: str) -> list[Finding]:
             measurer = self._measurer(checkout, reporter, plan.limits)
-            for case in plan.cases:
-                reporter.progress(len(partial), plan.total, f"{name} {case.key}", (name, case.key))
-                finding = partial[name, case.key] = self._one(measurer, variants[name], case, plan.build)
-                reporter.log(describe(self._request.kind, finding))
-            return [partial[name, case.key] for case in plan.cases]
+            return [self._take(plan, partial, measurer, reporter, variants[name], case) for case in plan.cases]
 
         # The child that has read the catalogue would hold a context, and its memory, for nothing.
         self._checkout.drop_child()
@@ -165,6 +157,22 @@ class _Job:
 
     def _measurer(self, checkout: Checkout, reporter: Reporter, limits: TimeLimits) -> Measurer:
         return Measurer(checkout, self._request, reporter, self._traces, limits)
+
+    def _take(
+        self,
+        plan: _Plan,
+        partial: dict[tuple[str, str], Finding],
+        measurer: Measurer,
+        reporter: Reporter,
+        variant: VariantEntry,
+        case: CaseEntry,
+    ) -> Finding:
+        """Measures one variant on one case, reports it and puts it into `partial`."""
+        cell = (variant.name, case.key)
+        reporter.progress(len(partial), plan.total, " ".join(cell), cell)
+        finding = partial[cell] = self._one(measurer, variant, case, plan.build)
+        reporter.log(describe(self._request.kind, finding))
+        return finding
 
     def _one(self, measurer: Measurer, variant: VariantEntry, case: CaseEntry, build: BuildReply | None) -> Finding:
         if variant.native and build is not None and build.status is Status.BUILD_FAILED:

@@ -138,15 +138,7 @@ class Measurer:
             if objection is not None:
                 fault, subjects = Fault.IMPLAUSIBLE_TIME, [measurement.metric]
                 return Finding(names["variant"], names["case"], Status.WRONG, objection, fault=fault, subjects=subjects)
-        return Finding(
-            names["variant"],
-            names["case"],
-            bench.status,
-            bench.message,
-            bench=bench,
-            fault=bench.fault,
-            subjects=bench.subjects,
-        )
+        return _finding(names, bench, bench=bench)
 
     def _with_trace(self, finding: Finding, output: Path) -> Finding:
         """The finding with a copy of its trace at `output`, which no kernel code can change any more."""
@@ -163,15 +155,7 @@ class Measurer:
     def _check(self, names: dict[str, Any], seconds: float) -> Finding:
         sanitizer = self._request.spec.sanitize
         check = self._checkout.ask(CheckReply, "check", seconds * (SLOWER if sanitizer else 1), self._reporter, **names)
-        finding = Finding(
-            names["variant"],
-            names["case"],
-            check.status,
-            check.message,
-            check=check,
-            fault=check.fault,
-            subjects=check.subjects,
-        )
+        finding = _finding(names, check, check=check)
         if sanitizer is None or sanitizer == ADDRESS:
             return finding
         # On a GPU the report is complete only when the process has ended.
@@ -180,6 +164,19 @@ class Measurer:
             return finding
         message = "\n".join(filter(None, [report, check.message]))
         return replace(finding, status=Status.WRONG, message=message, fault=Fault.SANITIZER, subjects=[])
+
+
+def _finding(names: dict[str, Any], reply: CheckReply | BenchReply, **replies: Any) -> Finding:
+    """The finding of a reply, with its fault; replies: the reply under the name of its kind."""
+    return Finding(
+        names["variant"],
+        names["case"],
+        reply.status,
+        reply.message,
+        fault=reply.fault,
+        subjects=reply.subjects,
+        **replies,
+    )
 
 
 def _cleared(wrong: Finding, alone: Finding) -> Finding:

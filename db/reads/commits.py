@@ -203,6 +203,10 @@ def _read_traces(session: Session, result_ids: list[int]) -> dict[int, int]:
     return {row[0]: row[1] for row in session.execute(text(sql), {"ids": result_ids})}
 
 
+def _newest_trace(traces: dict[int, int], result_ids: list[int]) -> int | None:
+    return max((traces[result_id] for result_id in result_ids if result_id in traces), default=None)
+
+
 _CHANGES = f"""
 SELECT {COLUMNS},
        CASE WHEN regressions.fixed_by_commit_id = :commit_id THEN '{CommitRole.FIX}'
@@ -241,9 +245,8 @@ def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail 
         replay = commands[key].replace(shlex.quote(_VARIANT), quote(fields["variant"]))
         replay = replay.replace(shlex.quote(_CASE), quote(fields["case"]))
         time = times.get(fields["bench_result_id"])
-        trace_id = max((traces[result_id] for result_id in result_ids if result_id in traces), default=None)
         measured = time._asdict() if time is not None else _NO_TIME
-        return CommitCell(**fields, **measured, trace_id=trace_id, replay=replay)
+        return CommitCell(**fields, **measured, trace_id=_newest_trace(traces, result_ids), replay=replay)
 
     def change(role: str, **columns: Any) -> CommitChange:
         return CommitChange(CommitRole(role), RegressionRow(**columns))
@@ -367,7 +370,7 @@ def _side(session: Session, commit_id: int, device_id: int, metric: str, operato
     sides = []
     for row in rows:
         time = times.get(row.id)
-        trace_id = max((traces[id_] for id_ in row.result_ids if id_ in traces), default=None)
+        trace_id = _newest_trace(traces, row.result_ids)
         names = row.operator, row.case, row.variant, row.status
         if time is None:
             sides.append(_Side(*names, None, None, None, None, trace_id))

@@ -247,7 +247,8 @@ def variant_order(name: str) -> tuple[bool, list[tuple[bool, int, str]]]:
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}".replace(",", _THIN)
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}".replace(",", _THIN)
 
 
 def shape(distribution: dict[str, Any] | None) -> list[str]:

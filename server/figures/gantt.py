@@ -174,9 +174,7 @@ def strip_svg(runs: Sequence[DeviceRun], device_id: int, now: datetime) -> str:
         f'<rect x="{begin:.1f}" y="0" width="{end - begin:.1f}" height="{STRIP_HEIGHT}"/>' for begin, end in pieces
     )
     share = busy_seconds(runs, device_id, now) / DAY.total_seconds()
-    label = f"Busy {share:.0%} of the last 24 hours, in {plural(len(pieces), 'stretch')}".replace(
-        "stretchs", "stretches"
-    )
+    label = f"Busy {share:.0%} of the last 24 hours, in {plural(len(pieces), 'stretch')}"
     box = f'viewBox="0 0 {STRIP_WIDTH:.0f} {STRIP_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}"'
     return f'<svg class="strip" {box}>{bars}</svg>'
 

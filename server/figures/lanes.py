@@ -51,7 +51,8 @@ class _Lane:
 def draw_lanes(rows: Sequence[CommitRow], branches: Sequence[BranchRow]) -> list[LaneRow]:
     """One row of the graph per commit, newest first."""
     graph = [LaneRow() for _ in rows]
-    trunk = [index for index, row in enumerate(rows) if _is_trunk(row, branches)]
+    watched = next((branch.name for branch in branches if branch.is_watched), None)
+    trunk = [index for index, row in enumerate(rows) if watched is None or watched in row.branches]
     for index in trunk:
         _line(graph[index], 0, 0 if index != trunk[0] else 50, 100 if index != trunk[-1] else 50)
     if trunk:
@@ -61,11 +62,6 @@ def draw_lanes(rows: Sequence[CommitRow], branches: Sequence[BranchRow]) -> list
     for lane in _numbered(_lanes(rows, branches, trunk)):
         _draw(graph, lane)
     return graph
-
-
-def _is_trunk(row: CommitRow, branches: Sequence[BranchRow]) -> bool:
-    watched = next((branch.name for branch in branches if branch.is_watched), None)
-    return watched is None or watched in row.branches
 
 
 def _lanes(rows: Sequence[CommitRow], branches: Sequence[BranchRow], trunk: Sequence[int]) -> list[_Lane]:

@@ -29,17 +29,17 @@ def find_fix(change: OpenChange, checks: Sequence[LaterCheck], changes: Sequence
 
     checks, changes: of this regression, by series, oldest commit first.
     """
-    fixes: dict[int, Fix] = {}
+    ends: dict[int, LaterCheck | LaterChange | None]
     if change.direction == ChangeDirection.BROKEN:
-        for series_id, rows in groupby(checks, key=lambda row: row.series_id):
-            passing = _first_passing(list(rows))
-            if passing is not None:
-                fixes[series_id] = Fix(change.regression_id, passing.commit_id, passing.sha, passing.ordinal)
+        ends = {number: _first_passing(rows) for number, rows in groupby(checks, key=lambda row: row.series_id)}
     else:
-        for series_id, later in groupby(changes, key=lambda row: row.series_id):
-            undoing = _first_undoing(list(later), change.device_kind)
-            if undoing is not None:
-                fixes[series_id] = Fix(change.regression_id, undoing.commit_id, undoing.sha, undoing.ordinal)
+        by_series = groupby(changes, key=lambda row: row.series_id)
+        ends = {number: _first_undoing(list(rows), change.device_kind) for number, rows in by_series}
+    fixes = {
+        number: Fix(change.regression_id, end.commit_id, end.sha, end.ordinal)
+        for number, end in ends.items()
+        if end is not None
+    }
     if not change.series or not fixes.keys() >= set(change.series):
         return None
     return max(fixes.values(), key=lambda fix: (fix.ordinal, fix.commit_id))

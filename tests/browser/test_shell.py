@@ -116,8 +116,8 @@ def test_times_are_in_the_zone_of_the_reader(browser: Browser, server: str) -> N
 def test_the_name_of_a_reader_is_remembered(visit: Visit, world: World) -> None:
     page = visit.open(f"/regressions/{world.ids['slower']}")
     page.locator("#author").fill("Third Author")
-    page.locator("#author").evaluate("field => field.form.requestSubmit()")
-    page.wait_for_load_state()
+    with page.expect_navigation():
+        page.locator("#author").evaluate("field => field.form.requestSubmit()")
     visit.open(f"/regressions/{world.ids['broken']}")
     expect(page.locator("#author")).to_have_value("Third Author")
 

@@ -129,13 +129,20 @@ def _database(settings: Settings) -> Examination:
 
 
 def _isolation(settings: Settings) -> Iterator[Examination]:
+    """For each kind of device, because CUDA needs more of a child than a CPU does."""
     from warpwatch.worker import groups, sandbox
+    from warpwatch.worker.devices import find_devices
 
-    confinement = sandbox.confinement(
-        settings.home, settings.memory_bytes, isolation=settings.isolation, group=groups.find_own_group()
-    )
-    refused = sandbox.is_weaker(confinement.isolation, settings.fork_isolation)
-    remedy = f"commits that no branch holds are refused below {settings.fork_isolation}" if refused else ""
-    yield Examination("isolation", confinement.isolation, remedy)
-    for protection in sandbox.missing_protections(confinement):
-        yield Examination("protection", f"none of {protection.replace('_', ' ')}", REMEDIES[protection])
+    for kind in sorted({device.name.partition(":")[0] for device in find_devices()}):
+        confinement = sandbox.confinement(
+            settings.home,
+            settings.memory_bytes,
+            isolation=settings.isolation,
+            device_kind=kind,
+            group=groups.find_own_group(),
+        )
+        refused = sandbox.is_weaker(confinement.isolation, settings.fork_isolation)
+        remedy = f"commits that no branch holds are refused below {settings.fork_isolation}" if refused else ""
+        yield Examination("isolation", f"{confinement.isolation}, on {kind}", remedy)
+        for protection in sandbox.missing_protections(confinement):
+            yield Examination("protection", f"none of {protection.replace('_', ' ')}, on {kind}", REMEDIES[protection])
