@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from fastapi import APIRouter, Request, Response
 
 from warpwatch.db.reads.query import Page
-from warpwatch.server.explanation.alarms import AlarmRow
+from warpwatch.server.explanation.alarms import AlarmKind, AlarmRow
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import documented
 from warpwatch.server.http.service import Db, alarms_of, repository_or_404
 
 router = APIRouter(tags=["alarms"])
-AlarmKind = Literal["stale_device", "stale_worker", "paused_worker", "unfit", "shared_device", "missing", "vanished"]
 
 
 @router.get("/alarms", responses=documented(404, 422))

@@ -14,8 +14,8 @@ from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, database_of, repository_or_404, require_schema
-from warpwatch.server.schedules.requests import REFUSED, ScheduleChange, ScheduleRequest, change, create
-from warpwatch.server.schedules.turn import run_schedule
+from warpwatch.server.intake.schedule_requests import REFUSED, ScheduleChange, ScheduleRequest, change, create
+from warpwatch.server.intake.scheduled_run import run_schedule
 
 router = APIRouter(tags=["schedules"])
 

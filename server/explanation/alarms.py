@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal, get_args
 
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.alarms import (
@@ -22,20 +23,19 @@ from warpwatch.db.reads.alarms import (
 from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
 from warpwatch.db.reads.query import Session
 
-_ORDER = ("stale_device", "stale_worker", "paused_worker", "unfit", "shared_device", "missing", "vanished")
-"""Kinds of alarm, the one that stops most first."""
+AlarmKind = Literal["stale_device", "stale_worker", "paused_worker", "unfit", "shared_device", "missing", "vanished"]
+"""The one that stops most first."""
+_ORDER = get_args(AlarmKind)
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmRow:
     """Something that keeps numbers from coming although nobody asked for that.
 
-    kind: stale_device | stale_worker | paused_worker | unfit | shared_device | missing | vanished.
-
     Fields that the alarm is not about are empty: a device has no operator. since: when it began, as far as is known.
     """
 
-    kind: str
+    kind: AlarmKind
     repository: str = field(kw_only=True, default="")
     operator: str = field(kw_only=True, default="")
     variant: str = field(kw_only=True, default="")
@@ -51,7 +51,7 @@ class AlarmRow:
 def list_alarms(
     session: Session, now: datetime, lease_seconds: float, repository_id: int | None = None
 ) -> list[AlarmRow]:
-    """Every alarm of the service and of one repository, or of all, in the order of _ORDER."""
+    """Every alarm of the service and of one repository, or of all, in the order of AlarmKind."""
     alarms = [
         *map(_stale_device, list_stale_devices(session, now, lease_seconds)),
         *map(_stale_worker, list_stale_workers(session, now, lease_seconds)),

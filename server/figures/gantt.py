@@ -11,7 +11,7 @@ from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.occupancy import DeviceRun, QueuedJob
 from warpwatch.server.figures.formats import kind_name, plural, short, span
-from warpwatch.server.schedules.budget import CandidateJob, CostEstimates
+from warpwatch.server.intake.budget import CandidateJob, CostEstimates
 
 WIDTH, LEFT, ROW, AXIS = 1160.0, 190.0, 30, 22
 PAST = timedelta(hours=6)

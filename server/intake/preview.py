@@ -11,6 +11,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.schedules import read_costs
 from warpwatch.server.history.commits import CommitsRead, fetch_repository, read_mirror
 from warpwatch.server.http.problems import Problem
+from warpwatch.server.intake.budget import CandidateJob, CostEstimates
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import (
     SubmissionPlan,
@@ -20,7 +21,6 @@ from warpwatch.server.intake.submissions import (
     repository_of,
     requested_jobs,
 )
-from warpwatch.server.schedules.budget import CandidateJob, CostEstimates
 from warpwatch.settings import Settings
 
 MOST_BRANCHES, MOST_COMMITS = 30, 30

@@ -24,7 +24,7 @@ from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
-from warpwatch.server.threads.callbacks import tell_pending
+from warpwatch.server.reports.status import tell_pending
 from warpwatch.server.verdicts.thresholds import stop_rule
 from warpwatch.settings import Settings
 

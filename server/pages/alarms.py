@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Query, Request, Response
 
-from warpwatch.server.api.alarms import AlarmKind
+from warpwatch.server.explanation.alarms import AlarmKind
 from warpwatch.server.http.service import alarms_of
 from warpwatch.server.pages.render import Page, query
 

@@ -27,9 +27,9 @@ from warpwatch.server.figures.formats import kind_name
 from warpwatch.server.figures.gantt import PAST, gantt_svg, plan_rows
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, refuse_example
+from warpwatch.server.intake.budget import CostEstimates
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, query
-from warpwatch.server.schedules.budget import CostEstimates
 from warpwatch.server.verdicts.held import PairVerdict, classify_pairs
 
 router = APIRouter()

@@ -17,12 +17,12 @@ from warpwatch.db.schedules import remove_schedule
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.http.service import Before, Config, database_of, repository_or_404, require_schema
+from warpwatch.server.intake.cron import EXAMPLE
+from warpwatch.server.intake.schedule_requests import ScheduleChange, ScheduleRequest, change, create
+from warpwatch.server.intake.scheduled_run import run_schedule
 from warpwatch.server.pages.forms import form_errors
 from warpwatch.server.pages.render import Page, query
 from warpwatch.server.pages.submissions import form_of
-from warpwatch.server.schedules.cron import EXAMPLE
-from warpwatch.server.schedules.requests import ScheduleChange, ScheduleRequest, change, create
-from warpwatch.server.schedules.turn import run_schedule
 
 router = APIRouter()
 EMPTY: dict[str, Any] = {

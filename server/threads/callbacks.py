@@ -14,14 +14,14 @@ import httpx
 
 from warpwatch import __version__
 from warpwatch.db import callbacks
-from warpwatch.db.callbacks import PENDING, DueCallback
+from warpwatch.db.callbacks import DueCallback
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
-from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import count_pending, read_report_facts
 from warpwatch.destinations import DestinationError, UnknownHostError, uses_proxy
 from warpwatch.server.reports.build import build_report
+from warpwatch.server.reports.status import is_gitlab, status_body
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
 
@@ -35,28 +35,7 @@ DELIVERY_SECONDS = 20.0
 """How long one delivery may take, from looking up the name to the head of the answer."""
 PARALLEL = 8
 """Deliveries at once, at most one of each repository."""
-CONTEXT = "warpwatch"
-_MAX_DESCRIPTION = 140
-_GITLAB_STATES = {"failure": "failed", "error": "failed"}
 _log = logging.getLogger(__name__)
-
-
-def tell_pending(session: Session, server_url: str, repository: RepositoryRow, submission_id: int, sha: str) -> None:
-    """Says that a commit is being measured, where the repository wants to be told."""
-    if repository.status_url is not None:
-        url = repository.status_url.replace("{sha}", sha)
-        callbacks.tell(
-            session, submission_id, url, status_body(url, PENDING, "is being measured", server_url, submission_id)
-        )
-
-
-def status_body(url: str, state: str, description: str, server_url: str, submission_id: int) -> dict[str, Any]:
-    """A commit status. state: pending | success | failure | error, or what GitLab calls it."""
-    said = description if len(description) <= _MAX_DESCRIPTION else f"{description[: _MAX_DESCRIPTION - 1]}…"
-    target = f"{server_url}/submissions/{submission_id}"
-    if _is_gitlab(url):
-        return {"state": _GITLAB_STATES.get(state, state), "name": CONTEXT, "target_url": target, "description": said}
-    return {"state": state, "context": CONTEXT, "target_url": target, "description": said}
 
 
 class _Attempt(NamedTuple):
@@ -193,10 +172,6 @@ class StatusNotifier(Background):
 def _headers(due: DueCallback) -> dict[str, str]:
     if due.token is None:
         return {}
-    if _is_gitlab(due.url):
+    if is_gitlab(due.url):
         return {"PRIVATE-TOKEN": due.token}
     return {"Authorization": f"Bearer {due.token}", "Accept": "application/vnd.github+json"}
-
-
-def _is_gitlab(url: str) -> bool:
-    return "/api/v4/projects/" in urlsplit(url).path

@@ -10,8 +10,8 @@ from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.schedules import list_due, read_schedule
 from warpwatch.db.schedules import end_turn, lock_turn
 from warpwatch.server.history.sources import SourceCache
-from warpwatch.server.schedules.cron import next_after
-from warpwatch.server.schedules.turn import run_schedule
+from warpwatch.server.intake.cron import next_after
+from warpwatch.server.intake.scheduled_run import run_schedule
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
 

@@ -23,8 +23,9 @@ from warpwatch.contract.words import Status
 from warpwatch.db import callbacks, registry
 from warpwatch.db.database import Database
 from warpwatch.db.regressions import mark_judged
+from warpwatch.server.reports.status import status_body
 from warpwatch.server.threads import callbacks as threads
-from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, StatusNotifier, status_body
+from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, StatusNotifier
 from warpwatch.settings import Settings
 
 API = "/api/v1"

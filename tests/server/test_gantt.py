@@ -17,7 +17,7 @@ from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.occupancy import DeviceRun, QueuedJob, list_device_runs, list_queued
 from warpwatch.db.reads.schedules import JobCost
 from warpwatch.server.figures.gantt import busy_seconds, gantt_svg, plan_rows, strip_svg
-from warpwatch.server.schedules.budget import CostEstimates
+from warpwatch.server.intake.budget import CostEstimates
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DEVICE = DeviceRow(1, "gpu", "cuda", "A <b>GPU</b> & more", 1, 0, 0, 1)

@@ -17,7 +17,7 @@ from sqlalchemy import text
 from tests.builders import CASES, GPU, Lab, commit, make_repository, run_git
 from tests.server.test_code import problem
 from warpwatch.db.database import Database
-from warpwatch.server.schedules.turn import run_schedule
+from warpwatch.server.intake.scheduled_run import run_schedule
 from warpwatch.server.threads.scheduler import Scheduler
 from warpwatch.settings import Settings
 
@@ -342,7 +342,7 @@ def test_a_fault_of_ours_moves_the_clock(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("warpwatch.server.schedules.turn.list_rerun_candidates", fail)
+    monkeypatch.setattr("warpwatch.server.intake.scheduled_run.list_rerun_candidates", fail)
     assert Scheduler(settings, lab.database).sweep(now) == 2
     assert "an error that it does not know" in show(client, broken)["message"]
     assert len(made(client)) == 1

@@ -15,9 +15,9 @@ from warpwatch.db.reads.schedules import ScheduleRow
 from warpwatch.db.schedules import NewSchedule, change_schedule, create_schedule
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import unknown_names
+from warpwatch.server.intake.cron import EXAMPLE, CronError, next_after
 from warpwatch.server.intake.submission_request import ORDER
 from warpwatch.server.intake.targets import KINDS as DEVICE_KINDS
-from warpwatch.server.schedules.cron import EXAMPLE, CronError, next_after
 
 WORK: dict[str, list[JobKind]] = {
     ScheduleKind.SUITE: [JobKind.CHECK, JobKind.BENCH],

@@ -14,8 +14,8 @@ from statistics import median
 
 from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.schedules import RequestedJob, SeriesReading
-from warpwatch.server.schedules.budget import CandidateJob
-from warpwatch.server.schedules.gaps import versions, widest_first
+from warpwatch.server.intake.budget import CandidateJob
+from warpwatch.server.intake.gaps import versions, widest_first
 from warpwatch.server.verdicts.noise import Reading, learn
 
 ENOUGH_REPEATS = 3

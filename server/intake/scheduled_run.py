@@ -35,19 +35,19 @@ from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, with_operators, write_down
 from warpwatch.server.history.sources import Earlier, SourceCache, line_before
 from warpwatch.server.http.problems import FieldError
-from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
-from warpwatch.server.intake.submission_request import SubmissionRequest
-from warpwatch.server.intake.submissions import job_spec
-from warpwatch.server.intake.targets import choose_devices
-from warpwatch.server.schedules.budget import BudgetFit, CandidateJob, CostEstimates, fit_budget
-from warpwatch.server.schedules.candidates import (
+from warpwatch.server.intake.budget import BudgetFit, CandidateJob, CostEstimates, fit_budget
+from warpwatch.server.intake.candidates import (
     Line,
     MeasuredCommits,
     list_backfill_candidates,
     list_rerun_candidates,
     list_suite_candidates,
 )
-from warpwatch.server.schedules.cron import next_after
+from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
+from warpwatch.server.intake.cron import next_after
+from warpwatch.server.intake.submission_request import SubmissionRequest
+from warpwatch.server.intake.submissions import job_spec
+from warpwatch.server.intake.targets import choose_devices
 from warpwatch.settings import Settings
 
 DEPTH = {"suite": 50, "rerun": 200, "backfill": 1000}

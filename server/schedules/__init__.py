@@ -1,1 +1,0 @@
-"""Recurring runs: when they are due, what each kind of schedule measures, and how much of it the budget allows."""
