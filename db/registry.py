@@ -15,7 +15,7 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from warpwatch.contract.catalogue import Catalogue, OperatorEntry
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.words import Reason
@@ -31,6 +31,8 @@ from warpwatch.db.models import (
     VariantRecord,
     WorkerRecord,
 )
+
+_CASE_FACTS = ("sizes", "precision", "direction", "layout", "suites", "flops", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,16 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     _record_variants_and_cases(s, [(ids[entry.name], entry) for entry in catalogue.operators])
 
 
+def record_derived_cases(s: Session, operator_id: int, cases: Sequence[CaseEntry]) -> None:
+    """Inserts cases that an operator does not declare, where they are new: another commit may declare them."""
+    rows = [{"operator_id": operator_id, "key": case.key, **_facts(case)} for case in cases]
+    ensure_rows(s, CaseRecord, rows, key=["operator_id", "key"])
+
+
+def _facts(case: CaseEntry) -> dict[str, Any]:
+    return {column: getattr(case, column) for column in _CASE_FACTS}
+
+
 def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, OperatorEntry]]) -> None:
     variants = [
         {"operator_id": operator_id, "name": variant.name, "idea": variant.idea}
@@ -187,13 +199,12 @@ def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, Operator
         for variant in entry.variants
     ]
     upsert(s, VariantRecord, variants, key=["operator_id", "name"], refresh=["idea"])
-    columns = ["sizes", "precision", "direction", "layout", "suites", "flops", "bytes"]
     cases = [
-        {"operator_id": operator_id, "key": case.key, **{column: getattr(case, column) for column in columns}}
+        {"operator_id": operator_id, "key": case.key, **_facts(case)}
         for operator_id, entry in entries
         for case in entry.cases
     ]
-    upsert(s, CaseRecord, cases, key=["operator_id", "key"], refresh=columns)
+    upsert(s, CaseRecord, cases, key=["operator_id", "key"], refresh=_CASE_FACTS)
 
 
 def ensure_rows(

@@ -38,7 +38,7 @@ from warpwatch.db.models import (
     VariantRecord,
     WorkerRecord,
 )
-from warpwatch.db.registry import ensure_environment, ensure_rows, record_catalogue
+from warpwatch.db.registry import ensure_environment, ensure_rows, record_catalogue, record_derived_cases
 from warpwatch.db.samples import pack_samples
 from warpwatch.db.tallies import forget_counts
 from warpwatch.db.traces import store_trace
@@ -91,6 +91,7 @@ def record_names(s: Session, job: JobRecord, outcome: Outcome) -> OutcomeNames:
     for commit_id, catalogue in ((job.commit_id, outcome.catalogue), (job.base_commit_id, outcome.base_catalogue)):
         if catalogue is not None and commit_id is not None:
             record_catalogue(s, commit_id, catalogue)
+    record_derived_cases(s, job.operator_id, outcome.derived_cases)
     if job.base_commit_id is None and (outcome.base_findings or outcome.comparisons):
         raise OutcomeError("only a compare job has results of a second commit")
     rows: list[Finding | Comparison] = [*outcome.findings, *outcome.base_findings, *outcome.comparisons]

@@ -15,55 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from warpwatch.contract.case import Case, Direction, Precision, Size, derive_case
+
+__all__ = ["CONTRACT", "Case", "Cost", "DeviceKind", "Direction", "Maker", "Operator", "Precision", "Size", "Variant"]
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+DeviceKind = Literal["cpu", "cuda"]
 CONTRACT = 1
 """Version of the contract between operator files and the harness; a commit that asks for another is not measured."""
-
-Precision = Literal["f64", "f32", "3xtf32", "tf32", "bf16", "f16", "i32"]
-"""3xtf32 is f32 in memory, each number multiplied as a sum of two that tensor cores take: three products instead of
-one."""
-
-Direction = Literal["fwd", "bwd"]
-DeviceKind = Literal["cpu", "cuda"]
-Size = int | tuple[int, ...]
-
-PRECISIONS: tuple[str, ...] = get_args(Precision)
-DIRECTIONS: tuple[str, ...] = get_args(Direction)
-ELEMENT_BYTES: Mapping[str, int] = {"f64": 8, "f32": 4, "3xtf32": 4, "tf32": 4, "bf16": 2, "f16": 2, "i32": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One concrete problem: sizes, precision, direction and layout.
-
-    `key` is its stable name in the database, in URLs and on the command line, such as
-    `batch=32,factors=128x128,f32,fwd`.
-    """
-
-    sizes: tuple[tuple[str, Size], ...]
-    precision: Precision = "f32"
-    direction: Direction = "fwd"
-    layout: str = "contiguous"
-
-    def __getitem__(self, name: str) -> Any:
-        """The size called `name`: an int, or a tuple of ints for sizes such as `factors=128x128`."""
-        return dict(self.sizes)[name]
-
-    @property
-    def key(self) -> str:
-        parts = [f"{name}={_size_text(size)}" for name, size in self.sizes]
-        parts += [self.precision, self.direction]
-        if self.layout != "contiguous":
-            parts.append(self.layout)
-        return ",".join(parts)
-
-    @property
-    def element_bytes(self) -> int:
-        return ELEMENT_BYTES[self.precision]
 
 
 def case(precision: Precision = "f32", direction: Direction = "fwd", layout: str = "contiguous", **sizes: Size) -> Case:
@@ -176,8 +139,13 @@ class Operator:
         return tuple(dict.fromkeys(case for suite in self.cases.values() for case in suite))
 
     def find_case(self, key: str) -> Case | None:
-        return next((case for case in self.all_cases() if case.key == key), None)
-
-
-def _size_text(size: Size) -> str:
-    return "x".join(map(str, size)) if isinstance(size, tuple) else str(size)
+        """The case of this key, declared or derived from those that are; None where the operator cannot have it."""
+        declared = self.all_cases()
+        case = next((case for case in declared if case.key == key), None)
+        if case is not None:
+            return case
+        try:
+            derived = derive_case(key, declared)
+        except ValueError:
+            return None
+        return derived if derived.key == key else None

@@ -17,7 +17,7 @@ from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.measurer import Measurer, build_native, describe
+from warpwatch.worker.measurer import Measurer, build_native, derive_cases, describe
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
@@ -55,7 +55,12 @@ def compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces
     base.load()
     head.load()
     return _Rounds(request, base, head, reporter).run(
-        replace(outcome, catalogue=head.catalogue, base_catalogue=base.catalogue)
+        replace(
+            outcome,
+            catalogue=head.catalogue,
+            base_catalogue=base.catalogue,
+            derived_cases=[*{case.key: case for case in (*base.derived, *head.derived)}.values()],
+        )
     )
 
 
@@ -74,6 +79,7 @@ class _Side:
         self.name = name
         self.checkout = checkout
         self.catalogue: Catalogue | None = None
+        self.derived: list[CaseEntry] = []
         self.measurer = Measurer(checkout, request, reporter, traces, limits)
         self._limits = limits
         self._cases: dict[str, CaseEntry] = {}
@@ -95,7 +101,10 @@ class _Side:
             trouble = (Status.BUILD_FAILED, reason or f"there is no operator {self._request.operator!r}")
             self._trouble = dict.fromkeys(variants, trouble)
             return
-        self._cases = {case.key: case for case in entry.cases}
+        seconds = self.checkout.host.settings.case_timeout_seconds
+        keys = (case for _, case in self._pairs)
+        self.derived = derive_cases(self.checkout, entry, keys, seconds, self._reporter)
+        self._cases = {case.key: case for case in (*entry.cases, *self.derived)}
         missing = variants - {variant.name for variant in entry.variants}
         self._trouble = {name: (Status.SKIPPED, f"this commit has no variant {name!r}") for name in missing}
         native = {variant.name for variant in entry.variants if variant.native} & variants

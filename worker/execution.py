@@ -21,7 +21,15 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.lanes import check_in_lanes, lanes_of
-from warpwatch.worker.measurer import Measurer, build_native, choose_cases, choose_variants, describe, pick
+from warpwatch.worker.measurer import (
+    Measurer,
+    build_native,
+    choose_cases,
+    choose_variants,
+    derive_cases,
+    describe,
+    pick,
+)
 from warpwatch.worker.outages import reason_of
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
@@ -106,6 +114,9 @@ class _Job:
 
     def _measure_all(self, outcome: Outcome, entry: OperatorEntry) -> Outcome:
         spec, kind = self._request.spec, self._request.kind
+        seconds = self._checkout.host.settings.case_timeout_seconds
+        derived = derive_cases(self._checkout, entry, spec.cases, seconds, self._reporter)
+        outcome, entry = replace(outcome, derived_cases=derived), replace(entry, cases=[*entry.cases, *derived])
         variants, cases = choose_variants(entry, spec), choose_cases(entry, spec, kind)
         if not variants or not cases:
             raise CannotRunError(f"commit {self._request.sha[:12]} has none of the variants and cases asked for")

@@ -11,7 +11,7 @@ from typing import Any
 
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.measurement import SETUP
-from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
+from warpwatch.contract.messages import BenchReply, BuildReply, CasesReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Fault, Status
@@ -48,6 +48,23 @@ def choose_cases(entry: OperatorEntry, spec: JobSpec, kind: str) -> list[CaseEnt
         return [case for case in entry.cases if not suites.isdisjoint(case.suites)][: spec.case_limit]
     names = pick([case.key for case in entry.cases], spec.cases)
     return [case for case in entry.cases if case.key in names]
+
+
+def derive_cases(
+    checkout: Checkout, entry: OperatorEntry, keys: Iterable[str] | None, seconds: float, reporter: Reporter
+) -> list[CaseEntry]:
+    """The cases of these keys that the operator can have although it does not declare them."""
+    declared = {case.key for case in entry.cases}
+    missing = [key for key in dict.fromkeys(keys or ()) if key not in declared]
+    if not missing:
+        return []
+    try:
+        reply = checkout.ask(CasesReply, "cases", seconds, reporter, operator=entry.name, cases=missing)
+    except ChildFailure as failure:
+        reply = CasesReply(failure.status, failure.message)
+    if reply.status is not Status.OK:
+        reporter.log(f"undeclared cases of {entry.name}: {reply.message}")
+    return [case for case in reply.cases if case.key in missing]
 
 
 def pick(existing: Iterable[str], chosen: list[str] | None) -> list[str]:

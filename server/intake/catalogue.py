@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from warpwatch.contract.case import derive_case, parse_case
 from warpwatch.contract.spec import KnownNames
 from warpwatch.db.reads.code import read_operator_entry
 from warpwatch.db.reads.query import Session
@@ -37,7 +38,7 @@ class OperatorSelection:
             if device_kind in v["devices"] and v["name"] in (self.variants or [v["name"]])
         ]
         if self.cases:
-            return KnownNames(variants, [case["key"] for case in entry["cases"] if case["key"] in self.cases])
+            return KnownNames(variants, [key for key in self.cases if _takes_case(entry, key)])
         return KnownNames(variants, [case["key"] for case in entry["cases"] if self.suite in case["suites"]])
 
 
@@ -70,6 +71,7 @@ def select_operators(
 def _check_filters(request: SubmissionRequest, entries: list[dict[str, Any]]) -> list[FieldError]:
     variants = {variant["name"] for entry in entries for variant in entry["variants"]}
     cases = {case["key"] for entry in entries for case in entry["cases"]}
+    cases |= {key for key in request.cases for entry in entries if _takes_case(entry, key)}
     suites = {suite for entry in entries for case in entry["cases"] for suite in case["suites"]}
     errors = unknown_names("variants", "variant", request.variants, variants) + unknown_names(
         "cases", "case", request.cases, cases
@@ -82,8 +84,19 @@ def _has_any(entry: dict[str, Any] | None, request: SubmissionRequest) -> bool:
     if entry is None:
         return True
     has_variant = not request.variants or any(variant["name"] in request.variants for variant in entry["variants"])
-    has_case = not request.cases or any(case["key"] in request.cases for case in entry["cases"])
+    has_case = not request.cases or any(_takes_case(entry, key) for key in request.cases)
     return has_variant and has_case
+
+
+def _takes_case(entry: dict[str, Any], key: str) -> bool:
+    """Whether the operator declares the case, or can have it."""
+    keys = [case["key"] for case in entry["cases"]]
+    if key in keys:
+        return True
+    try:
+        return derive_case(key, [parse_case(declared) for declared in keys]).key == key
+    except ValueError:
+        return False
 
 
 def unknown_names(field: str, what: str, requested: Iterable[str], existing: Iterable[str]) -> list[FieldError]:

@@ -121,6 +121,7 @@ def test_every_status_is_kept_apart(world: World) -> None:
     assert [tuple(row) for row in found] == [(status, stored(f"because {status}"), "check") for status in Status]
 
 
+@pytest.mark.words
 def test_numbers_that_are_none_and_broken_text_are_kept(world: World) -> None:
     bench = BenchReply(
         Status.OK, health={"relative": math.nan, "ulp": [math.inf, -math.inf, 1.5], "text": "a\0b\udcff"}

@@ -58,7 +58,7 @@ def test_what_a_commit_lacks_is_skipped(harness: Harness) -> None:
     for names in (
         ("unknown", "good", "n=1000,f32,fwd"),
         ("scale", "v9", "n=1000,f32,fwd"),
-        ("scale", "good", "n=3,f32,fwd"),
+        ("scale", "good", "m=3,f32,fwd"),
     ):
         operator, variant, case = names
         reply = harness.ask(CheckReply, "check", operator=operator, variant=variant, case=case)

@@ -183,6 +183,13 @@ def test_names_are_held_against_the_newest_catalogue(client: TestClient, lab: La
     assert ask(client, variants=["v1"], cases=[CASES[2]], suite="nothing").status_code == 201
 
 
+def test_undeclared_cases_are_taken_where_the_operator_can_have_them(client: TestClient, lab: Lab) -> None:
+    know(lab)
+    assert ask(client, kinds=["check"], cases=["n=77,f32,fwd"]).status_code == 201
+    assert "cases" in errors(ask(client, kinds=["check"], cases=["rows=77,f32,fwd"]))
+    assert "cases" in errors(ask(client, kinds=["check"], cases=["n=77"])), "a key names precision and direction"
+
+
 def test_ten_thousand_commits_are_refused_with_their_count(client: TestClient, lab: Lab, tmp_path: Path) -> None:
     source = tmp_path / "long"
     (first,) = make_repository(source, 1)

@@ -76,6 +76,18 @@ def test_edge_cases_are_checked_along_and_not_timed() -> None:
     assert chosen("check", suite="quick", cases=["full"]) == ["full"]
 
 
+def test_undeclared_cases_are_measured_where_the_operator_can_have_them(
+    tools: Tools, repository: Repository, good: str, tmp_path: Path
+) -> None:
+    asked = ["n=123,f32,fwd", CASES[0], "m=5,f32,fwd"]
+    checked = run(order(repository, good, variants=["ok"], cases=asked), tools, tmp_path)
+    assert {finding.case: finding.status for finding in checked.findings} == dict.fromkeys(asked[:2], Status.OK)
+    (derived,) = checked.derived_cases
+    assert (derived.key, derived.sizes, derived.suites) == (asked[0], {"n": 123}, [])
+    with pytest.raises(CannotRunError):
+        run(order(repository, good, variants=["ok"], cases=["m=5,f32,fwd"]), tools, tmp_path)
+
+
 def run(order: JobRequest, tools: Tools, tmp_path: Path, diary: Diary | None = None) -> Outcome:
     traces = tmp_path / "traces"
     traces.mkdir(exist_ok=True)

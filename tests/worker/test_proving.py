@@ -49,6 +49,10 @@ def test_every_mutant_is_caught_by_what_it_was_planted_for(mutants: Proof) -> No
     assert by["wrong_fake"] == by["wrong_schema"] == "opcheck"
     assert by["scratch_too_small"] == "address"
     assert by["skips_last_tile"] == "plain runs"
+
+
+@pytest.mark.words
+def test_a_sanitizer_names_the_line_at_fault(mutants: Proof) -> None:
     sanitized = next(fault for fault in mutants.faults if fault.variant == "scratch_too_small")
     assert "heap-buffer-overflow csrc/stencil/stencil.cpp" in sanitized.message
 

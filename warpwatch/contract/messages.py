@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from warpwatch.contract.catalogue import CaseEntry
 from warpwatch.contract.measurement import Counter, Measurement, Probe, TensorError, TraceKernel, expect_times
 from warpwatch.contract.spec import BUDGET_NS, USUAL_PLAN, ProfilePlan
 from warpwatch.contract.words import Fault, Status
@@ -22,12 +23,12 @@ PING = "ping"
 class Request:
     """One request.
 
-    verb: catalogue | check | bench | profile | prepare | sample | finish | ceilings | canary | environment. A child
-    that builds knows key | build instead. Both answer `ping` with an empty reply.
+    verb: catalogue | cases | check | bench | profile | prepare | sample | finish | ceilings | canary | environment. A
+    child that builds knows key | build instead. Both answer `ping` with an empty reply.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
     A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
     is shorter; rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
-    written to.
+    written to. `cases` are the keys that the verb of this name describes.
     """
 
     id: int
@@ -40,6 +41,16 @@ class Request:
     rounds: int = 1
     output: str | None = None
     profile: ProfilePlan = USUAL_PLAN
+    cases: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class CasesReply:
+    """The undeclared cases of `Request.cases` that the operator can have."""
+
+    status: Status
+    message: str = ""
+    cases: list[CaseEntry] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import expect_times
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, ProfileReply
@@ -64,7 +64,8 @@ class Outcome:
     """All results of one job.
 
     peaks: the measured ceilings of the device, see CeilingsReply; None where they could not be measured. findings and
-    build are of the job's commit; base_findings, the profiles of a comparison, are of its base.
+    build are of the job's commit; base_findings, the profiles of a comparison, are of its base. derived_cases: what was
+    measured and the operator does not declare.
     """
 
     environment: Environment
@@ -75,3 +76,4 @@ class Outcome:
     base_catalogue: Catalogue | None = None
     base_findings: list[Finding] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
+    derived_cases: list[CaseEntry] = field(default_factory=list)

@@ -100,11 +100,12 @@ def find(operator: Operator, variant: str, case: str) -> tuple[Variant, Case]:
 def describe(operator: Operator) -> OperatorEntry:
     """The catalogue entry of an operator."""
     variants = [VariantEntry(v.name, v.idea, v.outcome, list(v.devices), v.native) for v in operator.variants.values()]
-    cases = [_case_entry(operator, case) for case in operator.all_cases()]
+    cases = [case_entry(operator, case) for case in operator.all_cases()]
     return OperatorEntry(operator.name, operator.summary, variants, cases, uses=list(operator.uses))
 
 
-def _case_entry(operator: Operator, case: Case) -> CaseEntry:
+def case_entry(operator: Operator, case: Case) -> CaseEntry:
+    """The catalogue entry of a case; one that is not declared is of no suite."""
     cost = operator.cost(case)
     suites = [name for name, cases in operator.cases.items() if case in cases]
     sizes: dict[str, Any] = {name: list(size) if isinstance(size, tuple) else size for name, size in case.sizes}

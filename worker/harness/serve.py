@@ -17,6 +17,7 @@ from warpwatch.contract.messages import (
     PING,
     BenchReply,
     CanaryReply,
+    CasesReply,
     CeilingsReply,
     CheckReply,
     ProfileReply,
@@ -32,6 +33,7 @@ EXIT_POISONED = 3
 """Exit status after a failure that leaves the device context unusable."""
 
 FAILURE_REPLIES: dict[str, Any] = {
+    "cases": CasesReply,
     "check": CheckReply,
     "bench": BenchReply,
     "profile": ProfileReply,

@@ -14,6 +14,7 @@ from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import (
     BenchReply,
     CanaryReply,
+    CasesReply,
     CeilingsReply,
     CheckReply,
     ProfileReply,
@@ -32,7 +33,7 @@ from .counters import run_counted
 from .environment import read_environment
 from .failures import Refusal
 from .integrity import TamperGuard, watch
-from .loader import Loader, find
+from .loader import Loader, case_entry, find
 from .probes import OpcheckMemory
 from .problem import CaseProblem, Progress
 from .profiling import profile_problem
@@ -70,6 +71,12 @@ class Verbs:
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
         """The catalogue of the operator that the request names, or of all operators."""
         return self._loader.catalogue(request.operator)
+
+    def cases(self, request: Request, _progress: Progress) -> CasesReply:
+        """The undeclared cases that the request names and the operator can have."""
+        operator = self._loader.load(_required(request.operator, "operator"))
+        cases = [operator.find_case(key) for key in request.cases]
+        return CasesReply(Status.OK, "", [case_entry(operator, case) for case in cases if case is not None])
 
     def environment(self, _request: Request, _progress: Progress) -> Environment:
         return read_environment(self._settings.device, self._settings.threads, self._settings.cores)
