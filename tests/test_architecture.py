@@ -18,6 +18,7 @@ LEAVES = {
     "warpwatch.git_branches",
     "warpwatch.project",
     "warpwatch.settings",
+    "warpwatch.sources",
 }
 STAND_ALONE_WORKER = ("checkout", "child", "sandbox", "execution", "bundle", "devices")
 PYTHON_LINES, NATIVE_LINES, TEMPLATE_LINES = 500, 650, 150

@@ -120,10 +120,11 @@ def git(
     timeout: float = 120,
     text: str | None = None,
     config: Sequence[str] = (),
+    index: Path | None = None,
 ) -> str:
     """The output of one git command with `text` on its standard input; raises GitError with the end of git's message.
 
-    timeout: seconds. config: settings of git for this command, as `name=value`.
+    timeout: seconds. config: settings of git for this command, as `name=value`. index: in place of the checkout's own.
     """
     executable = shutil.which("git")
     if executable is None:
@@ -135,7 +136,7 @@ def git(
         process = subprocess.Popen(
             [executable, *options, *arguments],
             cwd=cwd,
-            env=_environment(),
+            env=_environment() | ({"GIT_INDEX_FILE": str(index)} if index is not None else {}),
             stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

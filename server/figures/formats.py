@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from math import floor, log10
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warpwatch.contract.words import ChangePhase
-from warpwatch.db.reads.regressions import RegressionRow
+
+if TYPE_CHECKING:
+    from warpwatch.db.reads.regressions import RegressionRow
 
 _MINUS = "\u2212"
 _THIN = "\u2009"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from warpwatch import git
 from warpwatch.db.reads.code import RepositoryRow
-from warpwatch.server.history.sources import Sources
 from warpwatch.settings import Settings
+from warpwatch.sources import Sources
 
 SHOWN_FILES = 40
 _URL = re.compile(r"(?:https?|ssh|git)://(?:[^@/]*@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?/(?P<path>.+)")

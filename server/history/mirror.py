@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from warpwatch import git
-from warpwatch.server.history.sources import SourceCache, Sources
+from warpwatch.server.history.sources import SourceCache
 from warpwatch.settings import Settings
+from warpwatch.sources import Sources
 
 _log = logging.getLogger(__name__)
 _TIPS = 5

@@ -19,7 +19,7 @@ from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.git import CommitInfo, mirror_path
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, CommitsRead, read_commits, write_down
-from warpwatch.server.history.sources import Earlier, Sources, line_before
+from warpwatch.server.history.sources import Earlier, line_before
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
@@ -27,6 +27,7 @@ from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.reports.status import tell_pending
 from warpwatch.server.verdicts.thresholds import stop_rule
 from warpwatch.settings import Settings
+from warpwatch.sources import Sources
 
 MAX_JOBS = 20_000
 REFUSED = "not submitted: some fields are not valid"

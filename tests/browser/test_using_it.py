@@ -16,6 +16,7 @@ from sqlalchemy import text
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, CPU, GPU, World, submit
+from tests.rewording import stored
 from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.words import Status
 from warpwatch.db import runs
@@ -275,7 +276,7 @@ def test_a_job_is_followed_live(visit: Visit, world: World) -> None:
     with world.database.session() as s:
         runs.finish_run(s, order.run_id, Outcome(GPU, findings=[Finding("v1", case, Status.CRASHED, "it fell over")]))
     expect(page.locator("#state .badge").first).to_have_text("done")
-    expect(page.locator("#state tbody")).to_contain_text("it fell over")
+    expect(page.locator("#state tbody")).to_contain_text(stored("it fell over"))
     assert page.evaluate("window.stays"), "the page was loaded again"
     assert page.locator("[data-log]").inner_text().count("v1: 13.4 µs") == 1
 

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.test_submissions import ask, jobs
 from warpwatch.contract.words import Reason
-from warpwatch.server.history.sources import Sources
+from warpwatch.sources import Sources
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from warpwatch import __version__, git
 from warpwatch.cli import app, plans
+from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import JobKind
@@ -33,8 +31,7 @@ if TYPE_CHECKING:
 
 KINDS = ("check", "bench", "profile")
 """What is done where --kinds is not given; compare needs --base."""
-INTERRUPTED = "interrupted"
-_FINE = ("ok", "unsupported", "skipped")
+FINE = ("ok", "unsupported", "skipped")
 """Statuses that are no failure of the code measured."""
 console = Console()
 
@@ -136,8 +133,8 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     try:
         with (
             BundleWriter(output, name, _address(url), infos, __version__) as bundle,
-            _progress() as progress,
-            _interruptible(progress),
+            run_progress(console) as progress,
+            interruptible(progress),
         ):
             jobs = [job for sha in shas for job in _requests(request, mirror, url, sha, base_sha, tally)]
             _measure(request, jobs, tools, bundle, progress, tally)
@@ -182,7 +179,7 @@ def _measure(
     jobs: list[JobRequest],
     tools: Tools,
     bundle: BundleWriter,
-    progress: _RunProgress,
+    progress: TerminalReporter,
     tally: Tally,
 ) -> None:
     from warpwatch.worker.execution import execute
@@ -260,48 +257,4 @@ def _summarise(tally: Tally, output: Path) -> int:
         console.print("interrupted; the file holds what was measured until then", style="yellow")
     if tally.problems or tally.interrupted or not tally.statuses:
         return 2
-    return int(any(status not in _FINE for status in tally.statuses))
-
-
-class _RunProgress:
-    """A reporter that draws: log lines above, a bar for the jobs and one for the current job below."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._jobs = progress.add_task("", total=None)
-        self._steps = progress.add_task("", total=None)
-        self.interrupted = False
-
-    def job(self, number: int, total: int, text: str) -> None:
-        self._progress.update(self._jobs, completed=number, total=total, description=text)
-
-    def log(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:  # noqa: ARG002
-        self._progress.update(self._steps, completed=done, total=total, description=text)
-
-    def should_stop(self) -> str | None:
-        return INTERRUPTED if self.interrupted else None
-
-
-@contextmanager
-def _progress() -> Iterator[_RunProgress]:
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield _RunProgress(progress)
-
-
-@contextmanager
-def _interruptible(progress: _RunProgress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the current job; what was measured before is kept."""
-
-    def interrupt(*_: object) -> None:
-        progress.interrupted = True
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return int(any(status not in FINE for status in tally.statuses))

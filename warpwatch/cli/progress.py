@@ -1,0 +1,58 @@
+"""What a terminal shows while commits are measured."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+INTERRUPTED = "interrupted"
+
+
+class TerminalReporter:
+    """A reporter that draws: log lines above, unless it is quiet, a bar for the jobs and one for the current job."""
+
+    def __init__(self, progress: Progress, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
+        self._progress = progress
+        self._jobs = progress.add_task("", total=None)
+        self._steps = progress.add_task("", total=None)
+        self.interrupted = False
+
+    def job(self, number: int, total: int, text: str) -> None:
+        self._progress.update(self._jobs, completed=number, total=total, description=text)
+
+    def log(self, text: str) -> None:
+        if not self._is_quiet:
+            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:  # noqa: ARG002
+        self._progress.update(self._steps, completed=done, total=total, description=text)
+
+    def should_stop(self) -> str | None:
+        return INTERRUPTED if self.interrupted else None
+
+
+@contextmanager
+def run_progress(console: Console, *, is_quiet: bool = False) -> Iterator[TerminalReporter]:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield TerminalReporter(progress, is_quiet)
+
+
+@contextmanager
+def interruptible(progress: TerminalReporter) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the current job; what was measured before is kept."""
+
+    def interrupt(*_: object) -> None:
+        progress.interrupted = True
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

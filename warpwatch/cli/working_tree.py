@@ -1,0 +1,329 @@
+"""`warpwatch try`: measures what a checkout holds, committed or not, beside a commit, without a server."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+from rich.console import Console
+
+from warpwatch import git
+from warpwatch.cli import app, plans
+from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
+from warpwatch.cli.run import FINE
+from warpwatch.contract.case import derive_case, parse_case
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind, Status
+from warpwatch.project import ProjectError
+from warpwatch.settings import SettingError, load_settings
+
+if TYPE_CHECKING:
+    from warpwatch.contract.catalogue import OperatorEntry
+    from warpwatch.contract.messages import KernelResources
+    from warpwatch.contract.outcome import Comparison, Finding, Outcome
+    from warpwatch.server.verdicts.held import PairOutcome, PairVerdict
+    from warpwatch.worker.checkout import Checkout, Tools
+
+BUDGET_MS = 300.0
+"""For one variant on one case and side: a person waits, and the rounds end as soon as they decide."""
+CASES = 4
+POLL_SECONDS = 0.5
+_WORDS: dict[PairOutcome, tuple[str, str]] = {
+    "slower": ("slower", "red"),
+    "faster": ("faster", "green"),
+    "same": ("no change", "dim"),
+    "unsure": ("inconclusive", "yellow"),
+}
+console = Console()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingTreeRequest:
+    """What the command line asks for. operators: empty means those that differ from the base."""
+
+    operators: list[str]
+    cases: list[str]
+    shapes: list[str]
+    spec: JobSpec
+
+
+@app.command("try")
+def try_changes(
+    operators: list[str] = typer.Argument(None, help="Operators; by default those that differ from the base."),
+    shape: list[str] = typer.Option(
+        [], help="Sizes that need not be declared, such as m=4096,n=4096,k=512,bf16; may be given several times."
+    ),
+    case: list[str] = typer.Option([], help="Keys of cases, separated by blanks; they replace the suite."),
+    variants: list[str] = typer.Option([], help="Separated by commas; all by default."),
+    base: str = typer.Option("HEAD", help="The commit to measure beside."),
+    suite: str = typer.Option("quick", help="quick or full."),
+    case_limit: int = typer.Option(CASES, min=0, help="Take so many cases of the suite; 0 means all."),
+    device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
+    repository: Path = typer.Option(Path(), help="A folder of the checkout."),
+    budget_ms: float = typer.Option(BUDGET_MS, help=plans.BUDGET_HELP),
+    seed: int = typer.Option(0, help="Seed of the inputs."),
+    watch: bool = typer.Option(False, help="Measure again whenever a file is saved, until Ctrl-C."),
+) -> None:
+    """Check and time what is in the working tree beside a commit: right or wrong, faster or slower, and on which cases.
+
+    Exits 0 if all is right and nothing is slower, 1 if something is wrong or slower, 2 if it could not be measured.
+    """
+    from warpwatch.worker.checkout import Host, Tools
+    from warpwatch.worker.devices import choose_device
+    from warpwatch.worker.reporter import CannotRunError, Stopped
+
+    spec = JobSpec(
+        suite=suite,
+        variants=plans.split(variants) or None,
+        case_limit=case_limit or None,
+        seed=seed,
+        budget_ns=plans.budget_ns(budget_ms),
+    )
+    request = WorkingTreeRequest(operators or [], plans.split(case, None), shape, spec)
+    try:
+        root = Path(git.git("rev-parse", "--show-toplevel", cwd=repository).strip())
+        base_sha = git.resolve(root, base)
+        # Whoever types this command chose the code, whether a branch holds it or not.
+        tools = Tools(Host(replace(load_settings(), fork_isolation="none"), choose_device(device)))
+    except (git.GitError, SettingError, ValueError, OSError) as error:
+        _fail(error)
+    with tempfile.TemporaryDirectory(prefix="warpwatch-try-") as folder:
+        try:
+            tree = WorkingTree(root, Path(folder) / "index")
+            status = _try_tree(request, tools, tree, base_sha)
+            while watch:
+                _print("waiting for changes; Ctrl-C ends", "dim")
+                tree.wait()
+                status = _try_tree(request, tools, tree, base_sha)
+        except KeyboardInterrupt:
+            raise typer.Exit(0 if watch else 2) from None
+        except (git.GitError, ProjectError, CannotRunError, Stopped, ValueError, OSError) as error:
+            _fail(error)
+        finally:
+            tools.close()
+    raise typer.Exit(status)
+
+
+def _fail(error: Exception) -> NoReturn:
+    _print(str(error), "red")
+    raise typer.Exit(2) from None
+
+
+class WorkingTree:
+    """A checkout as commits. index: a file that is kept between them, so that only changed files are read again."""
+
+    def __init__(self, root: Path, index: Path) -> None:
+        self.root = root
+        self._index = index
+        own = root / git.git("rev-parse", "--git-path", "index", cwd=root).strip()
+        if own.exists():
+            shutil.copyfile(own, index)
+
+    def tree(self) -> str:
+        """The id of the tree of all files that are not ignored; branches, index and files stay as they are."""
+        git.git("add", "--all", cwd=self.root, index=self._index)
+        return git.git("write-tree", cwd=self.root, index=self._index).strip()
+
+    def commit(self) -> str:
+        """A commit of that tree on HEAD, which no ref holds, so that git removes it some day."""
+        names = ("user.name=warpwatch", "user.email=warpwatch@localhost")
+        words = ("commit-tree", self.tree(), "-p", "HEAD", "-m", "Working tree")
+        return git.git(*words, cwd=self.root, config=names).strip()
+
+    def wait(self) -> None:
+        """Returns when the files differ from those of the call."""
+        before = self.tree()
+        while self.tree() == before:
+            time.sleep(POLL_SECONDS)
+
+
+def _try_tree(request: WorkingTreeRequest, tools: Tools, tree: WorkingTree, base_sha: str) -> int:
+    """Measures every operator asked for; returns the exit status."""
+    started = time.monotonic()
+    head_sha = tree.commit()
+    mirror = git.update_mirror(str(tree.root), tools.host.home)
+    git.fetch_commit(str(tree.root), mirror, head_sha)
+    operators = request.operators or _changed_operators(mirror, base_sha, head_sha)
+    if not operators:
+        raise ValueError(f"no operator differs from {base_sha[:9]}; name one, or another --base")
+    results = []
+    for number, operator in enumerate(operators):
+        with run_progress(console, is_quiet=True) as progress, interruptible(progress):
+            progress.job(number, len(operators), operator)
+            results.append(_Attempt(request, tools, progress, str(tree.root), base_sha, head_sha, operator).run())
+        results[-1].show(operator)
+    wrong, slower = sum(result.wrong for result in results), sum(result.slower for result in results)
+    subject = git.describe(mirror, base_sha).subject
+    seconds = time.monotonic() - started
+    summary = f"{wrong} wrong, {slower} slower than {base_sha[:9]} ({subject}); {seconds:.1f} s"
+    _print(summary, "red" if wrong or slower else "green")
+    return int(bool(wrong or slower))
+
+
+def _changed_operators(mirror: Path, base_sha: str, head_sha: str) -> list[str]:
+    """The operators whose sources differ."""
+    from warpwatch.sources import Sources
+    from warpwatch.worker.checkout import read_project
+
+    sources = Sources(mirror)
+    names = git.operator_names(mirror, head_sha, read_project(mirror, head_sha).operators)
+    return [name for name in names if sources.of(base_sha, name) != sources.of(head_sha, name)]
+
+
+class _Attempt:
+    """One operator at the working tree and at the base."""
+
+    def __init__(
+        self,
+        request: WorkingTreeRequest,
+        tools: Tools,
+        progress: TerminalReporter,
+        url: str,
+        base_sha: str,
+        sha: str,
+        operator: str,
+    ) -> None:
+        self._request = request
+        self._tools = tools
+        self._progress = progress
+        self._url, self._base_sha, self._sha, self._operator = url, base_sha, sha, operator
+
+    def run(self) -> _Result:
+        """Checks the working tree, then compares what is right."""
+        from warpwatch.server.verdicts.held import classify_pairs
+        from warpwatch.server.verdicts.thresholds import stop_rule
+
+        (head,) = self._tools.checkouts(self._url, [self._sha], self._progress)
+        cases = self._cases(head)
+        checked = self._execute(JobKind.CHECK, replace(self._request.spec, cases=cases, case_limit=None))
+        pairs = [(finding.variant, finding.case) for finding in checked.findings if finding.status is Status.OK]
+        if not pairs:
+            return _Result(checked.findings)
+        kind = self._tools.host.kind
+        spec = replace(self._request.spec, case_limit=None, pairs=pairs, stop=stop_rule(kind, is_suspected=False))
+        comparisons = self._execute(JobKind.COMPARE, spec).comparisons
+        return _Result(
+            checked.findings,
+            {(row.variant, row.case): row for row in comparisons},
+            {
+                (row.variant, row.case): classify_pairs(row.base_ns, row.head_ns, kind, len(comparisons))
+                for row in comparisons
+            },
+            self._changed_code() if checked.build is not None else [],
+        )
+
+    def _cases(self, head: Checkout) -> list[str]:
+        """Keys of the cases asked for, else the first of the suite."""
+        from warpwatch.worker.measurer import choose_cases
+
+        entry = self._entry(head)
+        declared = [parse_case(case.key) for case in entry.cases]
+        named = [*self._request.cases, *(derive_case(text, declared).key for text in self._request.shapes)]
+        return named or [case.key for case in choose_cases(entry, self._request.spec, JobKind.BENCH)]
+
+    def _entry(self, checkout: Checkout) -> OperatorEntry:
+        from warpwatch.worker.child import ChildFailure
+        from warpwatch.worker.reporter import CannotRunError
+
+        try:
+            _, entry = checkout.catalogue(self._operator, self._progress)
+        except ChildFailure as failure:
+            raise CannotRunError(f"{self._operator} does not load: {failure.message}") from None
+        if entry is None or entry.error is not None:
+            raise CannotRunError((entry and entry.error) or f"there is no operator {self._operator!r}")
+        return entry
+
+    def _execute(self, kind: JobKind, spec: JobSpec) -> Outcome:
+        from warpwatch.worker.execution import execute
+
+        base = self._base_sha if kind is JobKind.COMPARE else None
+        with tempfile.TemporaryDirectory(prefix="warpwatch-traces-") as folder:
+            job = JobRequest(kind, self._url, self._sha, self._operator, spec, base)
+            return execute(job, self._tools, self._progress, Path(folder))
+
+    def _changed_code(self) -> list[str]:
+        """A line per kernel whose machine code differs; both sides were built for the comparison."""
+        sides = []
+        for checkout in self._tools.checkouts(self._url, [self._base_sha, self._sha], self._progress):
+            entry = self._entry(checkout)
+            sides.append(checkout.build(entry.uses or [entry.name], self._progress).resources)
+        return describe_code_changes(*sides)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What was measured of one operator. code: lines on machine code, none without native code."""
+
+    findings: list[Finding]
+    comparisons: dict[tuple[str, str], Comparison] = field(default_factory=dict)
+    verdicts: dict[tuple[str, str], PairVerdict] = field(default_factory=dict)
+    code: list[str] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> int:
+        return sum(finding.status not in FINE for finding in self.findings)
+
+    @property
+    def slower(self) -> int:
+        return sum(verdict.outcome == "slower" for verdict in self.verdicts.values())
+
+    def show(self, operator: str) -> None:
+        """Prints a row per variant and case, then what changed in machine code."""
+        rows = [self._row(finding) for finding in self.findings if finding.status is not Status.UNSUPPORTED]
+        widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in rows), strict=True)]
+        _print(operator, "bold")
+        for cells, style in rows:
+            _print("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip(), style)
+        missing = dict.fromkeys(finding.variant for finding in self.findings if finding.status is Status.UNSUPPORTED)
+        for line in ([f"unsupported here: {', '.join(missing)}"] if missing else []) + self.code:
+            _print(line, "dim")
+
+    def _row(self, finding: Finding) -> tuple[list[str], str]:
+        """The cells of a row, and the style that it is printed in."""
+        from warpwatch.server.figures.formats import change, duration, interval
+
+        check = "pass" if finding.status is Status.OK else finding.status.replace("_", " ")
+        pair = finding.variant, finding.case
+        row, verdict = self.comparisons.get(pair), self.verdicts.get(pair)
+        if row is None or verdict is None or not row.head_ns:
+            message = row.message if row is not None else finding.message
+            style = "red" if finding.status not in FINE else ""
+            return [finding.case, finding.variant, check, "", "", " ".join(message.split())], style
+        word, style = _WORDS[verdict.outcome]
+        times = f"{duration(median(row.base_ns))} → {duration(median(row.head_ns))}"
+        words = f"{word} ({interval(verdict.low, verdict.high)})"
+        return [finding.case, finding.variant, check, times, change(verdict.ratio), words], style
+
+
+def _print(text: str, style: str = "") -> None:
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def describe_code_changes(base: Sequence[KernelResources], head: Sequence[KernelResources]) -> list[str]:
+    """A line for every kernel whose machine code is new, gone or different; one line where there is none."""
+    before, after = ({(kernel.name, kernel.arch): kernel for kernel in side} for side in (base, head))
+    lines = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old is None or new is None:
+            lines.append(f"{key[0]} ({key[1]}): {'new' if old is None else 'gone'}")
+        elif old.code_hash != new.code_hash:
+            parts = [
+                f"{name} {was} → {now}"
+                for name, was, now in (
+                    ("registers", old.registers, new.registers),
+                    ("shared bytes", old.shared_bytes, new.shared_bytes),
+                    ("spilled bytes", old.spill_bytes, new.spill_bytes),
+                    ("code bytes", old.code_bytes, new.code_bytes),
+                )
+                if was != now
+            ]
+            lines.append(f"{key[0]} ({key[1]}): machine code differs{': ' if parts else ''}{', '.join(parts)}")
+    return lines or ["machine code: the same"]
