@@ -16,10 +16,15 @@ from warpwatch.db.errors import OutcomeError
 from warpwatch.db.models import Base
 
 
-def reserve_ids(s: Session, table: type[Base], count: int) -> list[int]:
-    """Ids for rows that `copy_rows` will insert: COPY returns none."""
-    statement = text("SELECT nextval(pg_get_serial_sequence(:name, 'id')) FROM generate_series(1, :count)")
-    return list(s.scalars(statement, {"name": table.__tablename__, "count": count}))
+def reserve_ids(s: Session, counts: dict[type[Base], int]) -> list[list[int]]:
+    """Ids for rows that `copy_rows` will insert, of each table in turn: COPY returns none."""
+    # The arrays are parallel: a row per table. The inner query depends on it, so it is asked once for each.
+    statement = text("""
+        SELECT ARRAY(SELECT nextval(pg_get_serial_sequence(name, 'id')) FROM generate_series(1, count))
+        FROM unnest(CAST(:names AS text[]), CAST(:counts AS bigint[])) AS wanted (name, count)
+    """)
+    names = [table.__tablename__ for table in counts]
+    return list(s.scalars(statement, {"names": names, "counts": list(counts.values())}))
 
 
 def copy_rows(s: Session, table: type[Base], rows: Sequence[dict[str, Any]]) -> None:

@@ -121,6 +121,10 @@ class _Worker(ProcrastinateWorker):
                 task.cancel()
         return [task for task in tasks if task.get_name() != "deferrer"]
 
+    def _log_extra(self, *_: object, **__: object) -> JSONDict:
+        """Nothing: procrastinate describes a job five times for each that it runs, for a log that nobody reads."""
+        return {}
+
 
 class _Connector(BaseAsyncConnector):
     """Runs procrastinate's statements on the connections of a Database, so that a worker has one pool and no second."""
@@ -148,7 +152,7 @@ class _Connector(BaseAsyncConnector):
 
     def _execute(self, query: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         values = {name: Jsonb(value) if isinstance(value, dict) else value for name, value in arguments.items()}
-        with self._database.session() as s:
+        with self._database.session(single=True) as s:
             connection: Any = s.connection().connection.driver_connection
             with connection.cursor(row_factory=dict_row) as cursor:
                 cursor.execute(query, values)

@@ -192,7 +192,9 @@ def _record_findings(s: Session, scope: _Scope, findings: list[Finding]) -> None
     cells = [(finding.variant, finding.case) for finding in findings]
     if len(set(cells)) != len(cells):
         raise OutcomeError("a variant has two results for one case")
-    numbered = list(zip(reserve_ids(s, ResultRecord, len(findings)), findings, strict=True))
+    timings = sum(len(finding.bench.measurements) for finding in findings if finding.bench)
+    result_ids, point_ids = reserve_ids(s, {ResultRecord: len(findings), PointRecord: timings})
+    numbered = list(zip(result_ids, findings, strict=True))
     values = [
         {
             "id": result_id,
@@ -213,7 +215,8 @@ def _record_findings(s: Session, scope: _Scope, findings: list[Finding]) -> None
         for result_id, finding in numbered
     ]
     copy_rows(s, ResultRecord, values)
-    _record_points(s, scope, [_Point(i, f, f.bench, m) for i, f in numbered if f.bench for m in f.bench.measurements])
+    points = [_Point(i, f, f.bench, m) for i, f in numbered if f.bench for m in f.bench.measurements]
+    _record_points(s, scope, point_ids, points)
     for result_id, finding in numbered:
         if finding.profile is not None and finding.profile.path is not None:
             store_trace(s, result_id, Path(finding.profile.path), finding.profile)
@@ -246,11 +249,8 @@ class _Point(NamedTuple):
     measurement: Measurement
 
 
-def _record_points(s: Session, scope: _Scope, points: list[_Point]) -> None:
-    if not points:
-        return
+def _record_points(s: Session, scope: _Scope, ids: list[int], points: list[_Point]) -> None:
     names = scope.names
-    ids = reserve_ids(s, PointRecord, len(points))
     values = [
         {
             "id": point_id,

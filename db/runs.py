@@ -11,24 +11,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
 
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunState
+from warpwatch.db.columns import StoredSpec
 from warpwatch.db.database import storable
 from warpwatch.db.errors import StaleRunError
 from warpwatch.db.live import announce
-from warpwatch.db.models import (
-    CommitRecord,
-    JobRecord,
-    OperatorRecord,
-    RepositoryRecord,
-    RunLogRecord,
-    RunRecord,
-    SubmissionRecord,
-)
+from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.results import OutcomeNames, record_crash, record_names, record_outcome
 
@@ -39,6 +33,42 @@ FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 600.0
 MAX_OUTAGES = 150
 """How many outages a job waits out: about a day."""
+
+# Each of a hundred workers asks these several times a second, so they are not built anew each time.
+_BEGIN = text("""
+WITH job AS (
+    UPDATE jobs SET state = 'running', attempt = attempt + 1, progress = NULL, not_before = NULL, started_at = now()
+    WHERE id = :job_id AND state = 'queued' RETURNING *
+), run AS (
+    INSERT INTO runs (job_id, attempt, worker_id) SELECT id, attempt, :worker_id FROM job RETURNING id
+)
+SELECT run.id AS run_id, job.attempt, job.submission_id, job.kind, job.spec, repositories.url, commits.sha,
+       base.sha AS base_sha, operators.name AS operator
+FROM job CROSS JOIN run
+JOIN submissions ON submissions.id = job.submission_id
+JOIN repositories ON repositories.id = submissions.repository_id
+JOIN commits ON commits.id = job.commit_id
+LEFT JOIN commits AS base ON base.id = job.base_commit_id
+JOIN operators ON operators.id = job.operator_id
+""").columns(spec=StoredSpec())
+_OWNER = text("""
+SELECT runs.attempt, jobs.state, jobs.attempt AS current FROM runs JOIN jobs ON jobs.id = runs.job_id
+WHERE runs.id = :run_id AND runs.state = 'running'
+""")
+_HEARTBEAT = text("""
+UPDATE runs SET heartbeat_at = clock_timestamp() FROM jobs
+WHERE runs.id = :run_id AND runs.state = 'running' AND jobs.id = runs.job_id
+RETURNING runs.attempt, jobs.state, jobs.attempt AS current
+""")
+_APPEND = text("""
+INSERT INTO run_logs (run_id, text) SELECT id, :text FROM runs WHERE id = :run_id AND state = 'running'
+RETURNING (SELECT job_id FROM runs WHERE id = :run_id)
+""")
+_PROGRESS = text("""
+UPDATE jobs SET progress = :progress FROM runs
+WHERE runs.id = :run_id AND jobs.id = runs.job_id AND jobs.attempt = runs.attempt AND jobs.state = 'running'
+RETURNING jobs.id, jobs.submission_id
+""").bindparams(bindparam("progress", type_=JSONB))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,35 +83,25 @@ class ClaimedJob:
 
 def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | None:
     """Gives the job to a new run of the worker; None when the job is no longer queued."""
-    job = s.scalars(_locked(job_id).where(JobRecord.state == JobState.QUEUED)).one_or_none()
-    if job is None:
+    row = s.execute(_BEGIN, {"job_id": job_id, "worker_id": worker_id}).one_or_none()
+    if row is None:
         return None
-    job.attempt += 1
-    job.state = JobState.RUNNING
-    job.progress = job.not_before = None
-    job.started_at = func.now()
-    run = RunRecord(job_id=job.id, attempt=job.attempt, worker_id=worker_id)
-    s.add(run)
-    s.flush()
-    announce(s, "state", job_id=job.id, submission_id=job.submission_id)
-    return ClaimedJob(job.id, run.id, run.attempt, _request(s, job))
+    announce(s, "state", job_id=job_id, submission_id=row.submission_id)
+    request = JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha)
+    return ClaimedJob(job_id, row.run_id, row.attempt, request)
 
 
 def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
     """Renews the run's lease; answers like `read_ownership`."""
-    running = (RunRecord.id == run_id, RunRecord.state == RunState.RUNNING)
-    s.execute(update(RunRecord).where(*running).values(heartbeat_at=func.clock_timestamp()))
-    return read_ownership(s, run_id)
+    return _ownership(s.execute(_HEARTBEAT, {"run_id": run_id}).one_or_none())
 
 
 def read_ownership(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
     """Whether the run still owns its job. "cancel": somebody cancelled the job; "lost": the run may write nothing."""
-    owner = (
-        select(RunRecord.attempt, JobRecord.state, JobRecord.attempt.label("current"))
-        .join(JobRecord, RunRecord.job_id == JobRecord.id)
-        .where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING)
-    )
-    row = s.execute(owner).one_or_none()
+    return _ownership(s.execute(_OWNER, {"run_id": run_id}).one_or_none())
+
+
+def _ownership(row: Any) -> Literal["continue", "cancel", "lost"]:
     if row is None:
         return "lost"
     if row.state == JobState.CANCELLED:
@@ -89,28 +109,23 @@ def read_ownership(s: Session, run_id: int) -> Literal["continue", "cancel", "lo
     return "continue" if row.state == JobState.RUNNING and row.attempt == row.current else "lost"
 
 
-def append_log(s: Session, run_id: int, text: str) -> None:
+def append_log(s: Session, run_id: int, piece: str) -> None:
     """Adds a piece to the run's log; StaleRunError when the run has ended."""
-    run = s.scalars(select(RunRecord).where(RunRecord.id == run_id, RunRecord.state == RunState.RUNNING)).one_or_none()
-    if run is None:
+    job_id = s.scalar(_APPEND, {"run_id": run_id, "text": storable(piece)})
+    if job_id is None:
         raise StaleRunError
-    s.add(RunLogRecord(run_id=run_id, text=storable(text)))
-    announce(s, "log", job_id=run.job_id)
+    announce(s, "log", job_id=job_id)
 
 
 def set_progress(
-    s: Session, run_id: int, done: int, total: int, text: str, cell: tuple[str, str] | None = None
+    s: Session, run_id: int, done: int, total: int, step: str, cell: tuple[str, str] | None = None
 ) -> None:
     """Writes the run's progress; StaleRunError when it no longer owns its job. cell: the variant and case it is at."""
-    run = s.get_one(RunRecord, run_id)
-    owned = (JobRecord.id == run.job_id, JobRecord.attempt == run.attempt, JobRecord.state == JobState.RUNNING)
-    progress = {"done": done, "total": total, "text": text, "cell": cell}
-    submission_id = s.scalar(
-        update(JobRecord).where(*owned).values(progress=progress).returning(JobRecord.submission_id)
-    )
-    if submission_id is None:
+    progress = {"done": done, "total": total, "text": step, "cell": cell}
+    row = s.execute(_PROGRESS, {"run_id": run_id, "progress": progress}).one_or_none()
+    if row is None:
         raise StaleRunError
-    announce(s, "progress", job_id=run.job_id, submission_id=submission_id)
+    announce(s, "progress", job_id=row.id, submission_id=row.submission_id)
 
 
 def prepare_finish(s: Session, job_id: int, outcome: Outcome) -> OutcomeNames:
@@ -212,18 +227,15 @@ def lock_owned_run(s: Session, run_id: int) -> tuple[RunRecord, JobRecord]:
 
     Only the job's row is locked: the run's own row stays free for its heartbeat while results are being written.
     """
-    job_id = s.scalar(select(RunRecord.job_id).where(RunRecord.id == run_id))
-    job = s.scalars(_locked(job_id)).one_or_none()
+    job_id = select(RunRecord.job_id).where(RunRecord.id == run_id).scalar_subquery()
+    locked = select(JobRecord).where(JobRecord.id == job_id).with_for_update()
+    job = s.scalars(locked.execution_options(populate_existing=True)).one_or_none()
     run = s.get(RunRecord, run_id, populate_existing=True)
     if job is None or run is None or run.state != RunState.RUNNING:
         raise StaleRunError
     if job.state != JobState.RUNNING or job.attempt != run.attempt:
         raise StaleRunError
     return run, job
-
-
-def _locked(job_id: int | None) -> Any:
-    return select(JobRecord).where(JobRecord.id == job_id).with_for_update().execution_options(populate_existing=True)
 
 
 def _end(
@@ -245,24 +257,3 @@ def _end(
     else:
         job.finished_at = func.now()
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
-
-
-def _request(s: Session, job: JobRecord) -> JobRequest:
-    base = aliased(CommitRecord)
-    statement = (
-        select(
-            RepositoryRecord.url,
-            CommitRecord.sha,
-            base.sha,
-            OperatorRecord.name,
-        )
-        .select_from(JobRecord)
-        .join(SubmissionRecord, JobRecord.submission_id == SubmissionRecord.id)
-        .join(RepositoryRecord, SubmissionRecord.repository_id == RepositoryRecord.id)
-        .join(CommitRecord, JobRecord.commit_id == CommitRecord.id)
-        .outerjoin(base, JobRecord.base_commit_id == base.id)
-        .join(OperatorRecord, JobRecord.operator_id == OperatorRecord.id)
-        .where(JobRecord.id == job.id)
-    )
-    url, sha, base_sha, operator = s.execute(statement).one()
-    return JobRequest(JobKind(job.kind), url, sha, operator, job.spec, base_sha)

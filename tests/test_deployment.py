@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,6 +19,14 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVICES: dict[str, Any] = COMPOSE["services"]
 BUILT = {name: service for name, service in SERVICES.items() if "build" in service}
 DOCKERFILES = sorted({service["build"]["dockerfile"] for service in BUILT.values()})
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="Docker Compose is not installed")
+def test_compose_accepts_the_file() -> None:
+    """`config` checks the file against the schema of Compose and needs no Docker."""
+    words = ["docker-compose", "--file", str(ROOT / "docker-compose.yml"), "--profile", "cpu", "config", "--quiet"]
+    secrets = {"POSTGRES_PASSWORD": "a", "WARPWATCH_TOKEN": "b"}
+    subprocess.run(words, check=True, env={"PATH": os.environ["PATH"], "HOME": "/nowhere", **secrets})
 
 
 def test_all_parts_are_there() -> None:

@@ -124,6 +124,14 @@ def test_documents_stay_short(document: Path) -> None:
     assert len(document.read_text(encoding="utf-8").splitlines()) <= limit
 
 
+def test_the_tests_that_documents_name_exist() -> None:
+    named = [name for page in documents() for name in re.findall(r"`(tests/[\w/]+\.py::\w+)`", page.read_text())]
+    assert named
+    for name in named:
+        path, _, function = name.partition("::")
+        assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), name
+
+
 def test_the_guide_to_measurement_explains_every_closed_list() -> None:
     text = (ROOT / "docs" / "measurement.md").read_text(encoding="utf-8")
     words = [f"`{status}`" for status in Status] + [*Verdict, *ChangeDirection]

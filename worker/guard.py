@@ -93,7 +93,7 @@ class LeaseGuard:
                     self._beat(run_id)
                     next_beat = time.monotonic() + period
                 elif run_id is not None:
-                    with self._database.session() as s:
+                    with self._database.session(single=True) as s:
                         self._obey(run_id, runs.read_ownership(s, run_id))
             except EngineError as error:
                 _log.warning("%s", error)

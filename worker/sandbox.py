@@ -379,11 +379,12 @@ def _sockets() -> list[str]:
             if path.startswith("/") and os.path.lexists(path):
                 named.add(path)
     for folder, depth in _SOCKET_DEPTH.items():
-        named |= set(_special_files(Path(folder), depth))
+        named |= set(_special_files(folder, depth))
     return sorted(named)
 
 
-def _special_files(folder: Path, depth: int) -> Iterator[str]:
+def _special_files(folder: str, depth: int) -> Iterator[str]:
+    # Every start of a child waits for this, and a Path for each of thousands of folders doubles its time.
     folders = [(folder, depth)]
     entries = 0
     while folders and entries < _SOCKET_LIMIT:
@@ -392,7 +393,8 @@ def _special_files(folder: Path, depth: int) -> Iterator[str]:
             for entry in scan:
                 entries += 1
                 if entry.is_dir(follow_symlinks=False):
-                    folders += [(Path(entry.path), remaining - 1)] if remaining else []
+                    if remaining:
+                        folders.append((entry.path, remaining - 1))
                 elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
                     yield entry.path
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, Connection, ForeignKey, Index, UniqueConstraint, event, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
 from warpwatch.contract.words import Status
 from warpwatch.db.models.base import Base, created, one_of
 
@@ -82,7 +83,7 @@ class PointRecord(Base):
         Index(None, "commit_id"),
         Index(None, "result_id"),
         CheckConstraint(
-            "low_ns > 0 AND low_ns <= median_ns AND median_ns <= high_ns AND high_ns < 'Infinity'",
+            f"low_ns >= {SHORTEST_NS} AND low_ns <= median_ns AND median_ns <= high_ns AND high_ns <= {LONGEST_NS}",
             name="times_possible",
         ),
     )

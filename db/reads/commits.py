@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
 
-from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.builds import BuildView, read_builds
 from warpwatch.db.reads.code import CommitRow, UnchangedRow, find_commit, list_unchanged
-from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of, share_line
-from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch, fetch_scalar
+from warpwatch.db.reads.commit_cells import (
+    CHANGES_AT,
+    OperatorTally,
+    count_cells,
+    newest_trace,
+    read_times,
+    read_traces,
+)
+from warpwatch.db.reads.query import Session, fetch, fetch_scalar
 from warpwatch.db.reads.regressions import (
     COLUMNS,
     COMMITS_BETWEEN,
@@ -26,31 +30,6 @@ from warpwatch.db.reads.regressions import (
     TABLES,
     RegressionRow,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CommitCell:
-    """One variant on one case on one device at one commit: right or wrong, time, change, trace."""
-
-    operator: str
-    case: str
-    variant: str
-    device_key: str
-    check_status: str | None
-    check_message: str
-    check_result_id: int | None
-    bench_status: str | None
-    bench_message: str
-    bench_result_id: int | None
-    profile_status: str | None
-    series_id: int | None
-    median_ns: float | None
-    low_ns: float | None
-    high_ns: float | None
-    change: float | None
-    trace_id: int | None
-    replay: str = ""
-    """A command that checks it again in a checkout, or times it where that is what went wrong, without a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +72,12 @@ class CommitChange:
 
 @dataclass(frozen=True, slots=True)
 class CommitDetail:
+    """device_keys: of the devices that it was tried on. Its cells are a list of their own; see `list_cells`."""
+
     commit: CommitRow
     repository: str
-    cells: list[CommitCell]
+    device_keys: list[str]
+    operators: list[OperatorTally]
     builds: list[BuildView]
     unchanged: list[UnchangedRow]
     changes: list[CommitChange]
@@ -122,146 +104,33 @@ class ComparedRow:
     right_trace_id: int | None = None
 
 
-_VARIANT, _CASE = "\1", "\2"
-"""Stand for a variant and a case in a command."""
-quote = lru_cache(10_000)(shlex.quote)
 MAX_CHANGES = 50
 """Changes of one commit that are listed, worst first."""
-
-_CELLS = """
-WITH newest AS (
-    SELECT DISTINCT ON (operator_id, variant_id, case_id, device_id, kind)
-           id, operator_id, variant_id, case_id, device_id, kind, status, message, run_id
-    FROM results WHERE commit_id = :commit_id
-    ORDER BY operator_id, variant_id, case_id, device_id, kind, id DESC
-), cells AS (
-    SELECT operator_id, variant_id, case_id, device_id, array_agg(id) AS result_ids,
-           max(id) FILTER (WHERE kind = 'check') AS check_id, max(id) FILTER (WHERE kind = 'bench') AS bench_id,
-           max(status) FILTER (WHERE kind = 'check') AS check_status,
-           max(status) FILTER (WHERE kind = 'bench') AS bench_status,
-           max(status) FILTER (WHERE kind = 'profile') AS profile_status,
-           max(message) FILTER (WHERE kind = 'check') AS check_message,
-           max(message) FILTER (WHERE kind = 'bench') AS bench_message,
-           coalesce(max(run_id) FILTER (WHERE kind = 'check'), max(run_id) FILTER (WHERE kind = 'bench')) AS run_id
-    FROM newest GROUP BY operator_id, variant_id, case_id, device_id
-)
-SELECT operators.name AS operator, cases.key AS case, variants.name AS variant, device.key AS device_key,
-       cells.check_status, coalesce(cells.check_message, '') AS check_message, cells.check_id AS check_result_id,
-       cells.bench_status, coalesce(cells.bench_message, '') AS bench_message, cells.bench_id AS bench_result_id,
-       cells.profile_status, device.kind AS device_kind, cells.run_id, cells.result_ids
-FROM cells
-JOIN operators ON operators.id = cells.operator_id
-JOIN cases ON cases.id = cells.case_id
-JOIN variants ON variants.id = cells.variant_id
-JOIN devices AS device ON device.id = cells.device_id
-ORDER BY operators.name, cells.case_id, cells.variant_id, device.key
-"""
-
-
-class _Time(NamedTuple):
-    """What a bench measured. change: over the point before in its series."""
-
-    series_id: int
-    median_ns: float
-    low_ns: float
-    high_ns: float
-    change: float | None
-
-
-_NO_TIME: dict[str, Any] = dict.fromkeys(_Time._fields)
-
-
-def _read_times(
-    session: Session, result_ids: list[int], line: HistoryLine = ALL_COMMITS, metric: str | None = None
-) -> dict[int, _Time]:
-    """Times by result, in one metric, or in the first of each device. Changes are over the point before on the line.
-
-    The ids are given as a list and not as a query: PostgreSQL then knows how many there are.
-    """
-    sql = f"""
-    SELECT timed.result_id, timed.series_id, timed.median_ns, low_ns, high_ns,
-           timed.median_ns / nullif(previous.median_ns, 0) AS change
-    FROM (
-        SELECT DISTINCT ON (points.result_id) points.*
-        FROM points JOIN series ON series.id = points.series_id JOIN devices AS device ON device.id = series.device_id
-        WHERE points.result_id = ANY(:ids) AND series.metric = coalesce(CAST(:metric AS text), {PRIMARY_METRIC})
-        ORDER BY points.result_id, points.id DESC
-    ) AS timed
-    LEFT JOIN LATERAL (
-        SELECT median_ns FROM points WHERE points.series_id = timed.series_id AND points.ordinal < timed.ordinal
-          AND {on_line("points.commit_id")}
-        ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
-    ) AS previous ON CAST(:metric AS text) IS NULL
-    """
-    rows = session.execute(text(sql), {"ids": result_ids, "metric": metric, **line.parameters})
-    return {result_id: _Time(*values) for result_id, *values in rows}
-
-
-def _read_traces(session: Session, result_ids: list[int]) -> dict[int, int]:
-    """The newest trace of each result that has one."""
-    sql = "SELECT result_id, max(id) FROM traces WHERE result_id = ANY(:ids) GROUP BY result_id"
-    return {row[0]: row[1] for row in session.execute(text(sql), {"ids": result_ids})}
-
-
-def _newest_trace(traces: dict[int, int], result_ids: list[int]) -> int | None:
-    return max((traces[result_id] for result_id in result_ids if result_id in traces), default=None)
-
 
 _CHANGES = f"""
 SELECT {COLUMNS},
        CASE WHEN regressions.fixed_by_commit_id = :commit_id THEN '{CommitRole.FIX}'
             WHEN head.id = :commit_id AND {COMMITS_BETWEEN} = 0 THEN '{CommitRole.CAUSE}'
             ELSE '{CommitRole.CANDIDATE}' END AS role
-FROM {TABLES} JOIN commits AS this ON this.id = :commit_id
-WHERE operators.repository_id = this.repository_id AND verdict IN ('confirmed', 'suspected') AND state <> 'invalid'
-  AND (regressions.fixed_by_commit_id = :commit_id
-       OR (base.ordinal < this.ordinal AND this.ordinal <= head.ordinal AND {share_line("this.id", "head.id")}))
-ORDER BY verdict = 'suspected', {RANK} DESC, {SEVERITY} DESC, regressions.id LIMIT {MAX_CHANGES}
+{CHANGES_AT} ORDER BY verdict = 'suspected', {RANK} DESC, {SEVERITY} DESC, regressions.id LIMIT {MAX_CHANGES}
 """
 
 
 def read_commit(session: Session, repository_id: int, sha: str) -> CommitDetail | None:
-    """Every variant and case tried at a commit, given by its id or a unique prefix of it; None when it is unknown."""
+    """What is known of a commit, given by its id or a unique prefix of it; None when it is unknown."""
     commit = find_commit(session, repository_id, sha)
     if commit is None:
         return None
     repository = fetch_scalar(session, "SELECT name FROM repositories WHERE id = :id", id=repository_id)
 
-    rows = session.execute(text(_CELLS), {"commit_id": commit.id}).mappings().all()
-    specs = _read_specs(session, {row["run_id"] for row in rows})
-    line = read_line_of(session, commit.id) or ALL_COMMITS
-    benched = [row["bench_result_id"] for row in rows if row["bench_result_id"] is not None]
-    times = _read_times(session, benched, line)
-    traces = _read_traces(session, [result_id for row in rows for result_id in row["result_ids"]])
-    commands: dict[tuple[Any, ...], str] = {}
-
-    def cell(device_kind: str, run_id: int | None, result_ids: list[int], **fields: Any) -> CommitCell:
-        kind = "bench" if fields["check_status"] in (None, "ok") and fields["bench_status"] is not None else "check"
-        # The commands of a run differ in the cell alone, and a page has thousands of cells.
-        key = (run_id, kind, fields["operator"], device_kind)
-        if key not in commands:
-            one_cell = specs.get(run_id, JobSpec()).of_cell(_VARIANT, _CASE)
-            commands[key] = shlex.join(one_cell.to_command(kind, commit.sha, fields["operator"], device_kind))
-        replay = commands[key].replace(shlex.quote(_VARIANT), quote(fields["variant"]))
-        replay = replay.replace(shlex.quote(_CASE), quote(fields["case"]))
-        time = times.get(fields["bench_result_id"])
-        measured = time._asdict() if time is not None else _NO_TIME
-        return CommitCell(**fields, **measured, trace_id=_newest_trace(traces, result_ids), replay=replay)
-
     def change(role: str, **columns: Any) -> CommitChange:
         return CommitChange(CommitRole(role), RegressionRow(**columns))
 
-    cells = [cell(**row) for row in rows]
     changes = fetch(session, change, _CHANGES, commit_id=commit.id)
     unchanged = list_unchanged(session, commit.id)
-    return CommitDetail(commit, repository, cells, read_builds(session, commit), unchanged, changes)
-
-
-def _read_specs(session: Session, run_ids: set[int | None]) -> dict[int | None, JobSpec]:
-    """What the jobs of the runs asked for, by run."""
-    sql = "SELECT runs.id AS run_id, spec FROM runs JOIN jobs ON jobs.id = runs.job_id WHERE runs.id = ANY(:ids)"
-    ids = [run_id for run_id in run_ids if run_id is not None]
-    return dict(fetch(session, lambda run_id, spec: (run_id, spec), sql, ids=ids))
+    tallies = count_cells(session, commit.id)
+    device_keys = sorted({key for tally in tallies for key in tally.device_keys})
+    return CommitDetail(commit, repository, device_keys, tallies, read_builds(session, commit), unchanged, changes)
 
 
 class _Side(NamedTuple):
@@ -365,12 +234,12 @@ def _with_unchanged(
 def _side(session: Session, commit_id: int, device_id: int, metric: str, operator: str | None) -> list[_Side]:
     values = {"commit_id": commit_id, "device_id": device_id, "operator": operator}
     rows = session.execute(text(_SIDE), values).all()
-    times = _read_times(session, [row.id for row in rows], metric=metric)
-    traces = _read_traces(session, [id_ for row in rows for id_ in row.result_ids])
+    times = read_times(session, [row.id for row in rows], metric=metric)
+    traces = read_traces(session, [id_ for row in rows for id_ in row.result_ids])
     sides = []
     for row in rows:
         time = times.get(row.id)
-        trace_id = _newest_trace(traces, row.result_ids)
+        trace_id = newest_trace(traces, row.result_ids)
         names = row.operator, row.case, row.variant, row.status
         if time is None:
             sides.append(_Side(*names, None, None, None, None, trace_id))

@@ -13,17 +13,18 @@ from warpwatch.db.reads.code import (
     CommitRow,
     OperatorRow,
     RepositoryRow,
+    find_commit,
     list_cases,
     list_commits,
     list_operators,
     list_repositories,
 )
-from warpwatch.db.reads.commits import CommitCell, CommitDetail, read_commit
+from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_all_cells, list_cells
+from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.git_threads import in_git_thread
-from warpwatch.server.http.large import large_json
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import (
     Before,
@@ -40,6 +41,7 @@ from warpwatch.server.http.service import (
 from warpwatch.server.intake.repositories import NewRepository, register
 
 router = APIRouter()
+_REMEDY = "submit it first, or use a longer prefix of its SHA"
 DeviceKey = Annotated[str, Query(max_length=200, description="Key of a device, such as nvidia-h100-80gb-hbm3.")]
 RepositoryName = Annotated[str, Field(max_length=100, description="Name of a registered repository.")]
 Sha = Annotated[str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", description="A SHA, or a unique prefix.")]
@@ -106,19 +108,39 @@ def get_commits(
 
 @router.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
 def get_commit_csv(session: Db, sha: Sha, repository: RepositoryName) -> Response:
-    """The results of a commit as CSV."""
-    detail = _commit_or_404(session, sha, repository)
-    return csv_response(CommitCell, detail.cells, f"{repository}-{detail.commit.sha[:12]}")
+    """All results of a commit as CSV."""
+    commit = _commit_or_404(session, sha, repository)
+    return csv_response(CommitCell, list_all_cells(session, commit), f"{repository}-{commit.sha[:12]}")
 
 
-@router.get("/commits/{sha}", tags=["code"], responses=documented(404, 422), response_model=CommitDetail)
-def get_commit(session: Db, sha: Sha, repository: RepositoryName) -> Response:
-    """The results of a commit: check, time, change and trace per variant and case; and its builds."""
-    return large_json(CommitDetail, _commit_or_404(session, sha, repository))
-
-
-def _commit_or_404(session: Session, sha: str, repository: str) -> CommitDetail:
+@router.get("/commits/{sha}", tags=["code"], responses=documented(404, 422))
+def get_commit(session: Db, sha: Sha, repository: RepositoryName) -> CommitDetail:
+    """A commit: how many of its cells fail or changed per operator, the changes that it has to do with, its builds. The
+    cells themselves are listed at `/commits/{sha}/cells`."""
     detail = read_commit(session, repository_or_404(session, repository).id, sha)
     if detail is None:
-        raise not_found("commit", sha, "submit it first, or use a longer prefix of its SHA")
+        raise not_found("commit", sha, _REMEDY)
     return detail
+
+
+@router.get("/commits/{sha}/cells", tags=["code"], responses=documented(404, 422))
+def get_commit_cells(
+    session: Db,
+    sha: Sha,
+    repository: RepositoryName,
+    show: CellFilter = CellFilter.ALL,
+    operator: Annotated[str | None, Query(max_length=250)] = None,
+    before: Before = None,
+    limit: Limit = 50,
+) -> Page[CommitCell]:
+    """The results of a commit: check, time, change and trace per variant and case. What fails comes first, then what
+    changed."""
+    commit = _commit_or_404(session, sha, repository)
+    return list_cells(session, commit, show, operator, before, limit)
+
+
+def _commit_or_404(session: Session, sha: str, repository: str) -> CommitRow:
+    commit = find_commit(session, repository_or_404(session, repository).id, sha)
+    if commit is None:
+        raise not_found("commit", sha, _REMEDY)
+    return commit

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from itertools import groupby
 
 from fastapi import APIRouter, Response
 
 from warpwatch.db.reads.code import list_commits
-from warpwatch.db.reads.commits import CommitCell, CommitDetail, list_culprits, read_commit
+from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
+from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.lanes import draw_lanes, width_of
@@ -16,10 +17,12 @@ from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Branch
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.pages.choices import Text
-from warpwatch.server.pages.overview import SETTLED
 from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
+CELLS = 100
+"""Cells on one page of a commit."""
+COUNTS = ("cells", "failing", "changed", "right", "wrong")
 
 
 @router.get("/commits")
@@ -46,28 +49,39 @@ def commits(page: Page, before: Before = None, branch: Branch = None) -> Respons
 
 
 @router.get("/commits/{sha}")
-def commit(page: Page, sha: str, show: Text = None) -> Response:
-    """Every variant on every case at one commit; `show=problems` shows failures only."""
+def commit(page: Page, sha: str, show: Text = None, operator: Text = None, before: Before = None) -> Response:
+    """Every variant on every case at one commit, a hundred at a time: what fails first, then what changed."""
     detail = _find(page, sha)
     page.moved(detail.repository)
-    problems = [cell for cell in detail.cells if is_problem(cell)]
-    cells = sorted(
-        problems if show == "problems" else detail.cells,
-        key=lambda cell: (cell.operator, natural(cell.case), variant_order(cell.variant), cell.device_key),
-    )
-    filters = {"repository": detail.repository}
+    chosen = CellFilter(show) if show in set(CellFilter) else CellFilter.ALL
+    cells = list_cells(page.session, detail.commit, chosen, operator, before, CELLS)
+    kept = {"show": None if chosen == CellFilter.ALL else chosen.value, "operator": operator}
+    address, filters = f"/commits/{detail.commit.sha}", {"repository": detail.repository}
+    tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
     return page.page(
         "commit.html",
-        json=query(f"/commits/{detail.commit.sha}", **filters),
-        csv=query(f"/api/v1/commits/{detail.commit.sha}.csv", **filters),
+        json=query(address, **filters),
+        csv=query(f"/api/v1{address}.csv", **filters),
+        cells_json=query(f"/api/v1{address}/cells", **filters, **kept, before=before, limit=CELLS),
         detail=detail,
         commit=detail.commit,
-        show=show,
-        problems=len(problems),
-        devices=len({cell.device_key for cell in detail.cells}),
-        operators=[(name, list(group)) for name, group in groupby(cells, key=lambda cell: cell.operator)],
-        statuses=Counter(cell.check_status for cell in detail.cells if cell.check_status),
+        show=chosen.value,
+        operator=operator,
+        kept=kept,
+        before=before,
+        cells=cells,
+        counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
+        groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )
+
+
+def group_of(cell: CommitCell) -> tuple[str, str]:
+    """What is to be said of the cell, and its operator."""
+    return "failing" if cell.is_failing else "changed" if cell.is_changed else "", cell.operator
+
+
+def sort_cells(cells: Iterable[CommitCell]) -> list[CommitCell]:
+    return sorted(cells, key=lambda cell: (natural(cell.case), variant_order(cell.variant), cell.device_key))
 
 
 def _find(page: Page, sha: str) -> CommitDetail:
@@ -78,8 +92,3 @@ def _find(page: Page, sha: str) -> CommitDetail:
         if detail is not None:
             return detail
     raise not_found("commit", sha, "submit it first, or use a longer prefix of its SHA")
-
-
-def is_problem(cell: CommitCell) -> bool:
-    """Whether its check, benchmark or profile failed."""
-    return any(status not in SETTLED for status in (cell.check_status, cell.bench_status, cell.profile_status))

@@ -16,6 +16,8 @@ PairOutcome = Literal["slower", "faster", "same", "unsure"]
 
 _OF_MEDIAN = 1.2533
 """Standard error of a median over that of a mean, of normal values."""
+_WIDEST = 100.0
+"""Of an interval of log time, to either side: its ends are still numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def _strict_interval(ratios: Sequence[float], outside: float) -> tuple[float, fl
     logs = [log(ratio) for ratio in ratios]
     middle = median(logs)
     scatter = NORMAL_MAD * median(abs(value - middle) for value in logs)
-    reach = _student(outside, len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs))
+    reach = min(_student(outside, len(logs) - 1) * _OF_MEDIAN * scatter / sqrt(len(logs)), _WIDEST)
     return exp(middle - reach), exp(middle + reach)
 
 

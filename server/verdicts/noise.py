@@ -31,6 +31,8 @@ four are found at once.
 
 Of normal noise it would be nearly all; real noise has heavier tails.
 """
+WIDEST = 3.0
+"""Deviation of log time, a factor of 20, beyond which a series shows nothing; its thresholds would not be numbers."""
 REPEAT_WEIGHT = 2
 """How many differences between neighbouring commits one between runs of the same commit is worth: nothing but noise is
 in it."""
@@ -63,7 +65,7 @@ class Noise:
     @property
     def spread(self) -> float:
         """Deviation of one reading. What runs differ by holds what one run is uncertain by."""
-        return max(self.between, self.within)
+        return min(max(self.between, self.within), WIDEST)
 
 
 def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:

@@ -31,7 +31,12 @@ def test_a_busy_database_is_waited_for_like_one_that_is_down() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "least"),
-    [("lock_timeout", "15s"), ("statement_timeout", "2min"), ("idle_in_transaction_session_timeout", "5min")],
+    [
+        ("lock_timeout", "15s"),
+        ("statement_timeout", "2min"),
+        ("idle_in_transaction_session_timeout", "5min"),
+        ("jit", "off"),
+    ],
 )
 def test_every_session_is_bounded(database: Database, setting: str, least: str) -> None:
     with database.session() as s:

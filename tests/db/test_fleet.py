@@ -95,7 +95,7 @@ def test_changes_are_announced_after_their_transaction(world: World) -> None:
     steps.clear()
     with world.database.session() as s:
         runs.begin_run(s, job_id, world.worker)
-    assert [step for step in steps if step] == ["commit", "notify", "commit"]
+    assert [step for step in steps if step] == ["commit", "notify"]
 
 
 def test_what_is_rolled_back_is_not_announced(world: World) -> None:

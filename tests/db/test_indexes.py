@@ -37,6 +37,7 @@ from warpwatch.db.reads.closing import (
     list_open_changes,
 )
 from warpwatch.db.reads.code import list_commits
+from warpwatch.db.reads.commit_cells import CellFilter, list_cells
 from warpwatch.db.reads.commits import list_culprits, read_commit
 from warpwatch.db.reads.decisions import read_decision
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
@@ -170,7 +171,9 @@ def read_branches(world: World) -> None:
         series = s.query(SeriesRecord.id).limit(1).scalar()
         read_history(s, series, line, branches=True)
         history.list_readings(s, series, line)
-        assert read_commit(s, world.repository, "b" * 40) is not None
+        detail = read_commit(s, world.repository, "b" * 40)
+        assert detail is not None
+        list_cells(s, detail.commit, CellFilter.CHANGED, "kron", 1)
         list_culprits(s, world.commits)
         list_branch_pairs(s, world.commits[0], world.commits[1])
         read_decision(s, 1)

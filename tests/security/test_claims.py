@@ -20,7 +20,7 @@ from warpwatch.contract.outcome import Comparison
 from warpwatch.contract.words import Status
 
 HONEST = Measurement("hot", [9.0, 10.0, 11.0], 10.0, 9.0, 11.0, 0.1)
-IMPOSSIBLE = (0.0, -1.0, float("nan"), float("inf"), 1e300)
+IMPOSSIBLE = (0.0, -1.0, float("nan"), float("inf"), 1e300, 1e-300)
 
 
 @pytest.mark.parametrize("value", IMPOSSIBLE)
@@ -49,7 +49,7 @@ def test_a_measurement_that_contradicts_itself_is_refused(changes: dict[str, Any
         from_json(Measurement, to_json(HONEST) | changes)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "'NaN'", "'Infinity'"])
+@pytest.mark.parametrize("value", ["0", "-1", "'NaN'", "'Infinity'", "1e300", "1e-300"])
 def test_the_database_refuses_them_too(lab: Lab, value: str) -> None:
     lab.bench(0, {("v1", CASES[0]): 1000.0})
     with pytest.raises(IntegrityError, match="times_possible"), lab.database.session() as s:

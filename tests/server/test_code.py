@@ -128,7 +128,17 @@ def test_commit_shows_every_cell(client: TestClient, lab: Lab) -> None:
     (build,) = detail["builds"]
     assert (build["operator"], build["status"], build["cached"], build["seconds"]) == ("square", "ok", False, 1.5)
     assert [(kernel["name"], kernel["registers"]) for kernel in build["resources"]] == [("kernel", 32)]
-    v1, v2 = detail["cells"]
+    (tally,) = detail["operators"]
+    assert (tally["operator"], tally["cells"], tally["failing"], tally["right"], tally["wrong"]) == (
+        "square",
+        2,
+        1,
+        1,
+        1,
+    )
+    assert detail["device_keys"] == ["test-cpu"]
+    v2, v1 = client.get(f"{url}/cells", params={"repository": "kernels"}).json()["items"]
+    assert (v1["is_failing"], v2["is_failing"]) == (False, True)
     assert (v1["check_status"], v1["bench_status"], v1["profile_status"]) == ("ok", "ok", "ok")
     assert v1["median_ns"] == 1300.0
     assert v1["change"] == 1.3
@@ -140,7 +150,7 @@ def test_commit_shows_every_cell(client: TestClient, lab: Lab) -> None:
         None,
     )
     rows = list(csv.DictReader(io.StringIO(client.get(f"{url}.csv", params={"repository": "kernels"}).text)))
-    assert [row["variant"] for row in rows] == ["v1", "v2"]
+    assert [row["variant"] for row in rows] == ["v2", "v1"]
 
 
 def test_a_commit_is_found_by_a_unique_beginning_only(client: TestClient, lab: Lab) -> None:

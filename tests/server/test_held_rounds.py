@@ -8,7 +8,9 @@ from collections import Counter
 
 import pytest
 
+from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
 from warpwatch.server.verdicts.held import classify_pairs
+from warpwatch.server.verdicts.noise import Reading, detectable, learn
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 PAIRS, SUBMISSIONS = 100, 150
@@ -56,3 +58,11 @@ def test_what_few_or_noisy_rounds_leave_open_is_unsure() -> None:
 def test_a_few_nanoseconds_are_no_change() -> None:
     assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns - 1] * 12, "cuda").outcome == "same"
     assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns + 1] * 12, "cuda").outcome == "slower"
+
+
+@pytest.mark.parametrize("kind", list(THRESHOLDS))
+def test_times_that_differ_as_far_as_times_can_are_numbers_still(kind: str) -> None:
+    extremes = [SHORTEST_NS, LONGEST_NS] * 3
+    assert classify_pairs(extremes, extremes[::-1], kind, among=100_000).outcome == "unsure"
+    readings = [Reading(n, n, 1, value, SHORTEST_NS, LONGEST_NS) for n, value in enumerate(extremes)]
+    assert 1 < detectable(learn(readings, kind), kind) < 1e100

@@ -140,7 +140,7 @@ def test_every_result_comes_with_its_probes_and_a_command_that_needs_no_server(c
         "replay.wwb",
     ]
     assert shlex.split(result["replay"]) == expected
-    (cell,) = client.get(f"/api/v1/commits/{lab.shas[1]}", params={"repository": "kernels"}).json()["cells"]
+    (cell,) = client.get(f"/api/v1/commits/{lab.shas[1]}/cells", params={"repository": "kernels"}).json()["items"]
     assert shlex.split(cell["replay"]) == expected
     for page in (f"/jobs/{job}", f"/commits/{lab.shas[1]}"):
         text = client.get(page, headers={"accept": "text/html"}).text

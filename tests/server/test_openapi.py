@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import schemathesis
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -16,8 +18,10 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from sqlalchemy import text
 
 from tests.builders import CASES, Lab
+from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
 from warpwatch.contract.words import Status
 from warpwatch.settings import Settings
 
@@ -58,20 +62,16 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 
 POSITIVE, NEGATIVE = 20, 14
 """Requests per operation that the description allows, and that it does not."""
+HOSTILE_EXAMPLES = 8
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    ("mode", "examples"), [(GenerationMode.POSITIVE, POSITIVE), (GenerationMode.NEGATIVE, NEGATIVE)]
-)
-def test_made_up_requests_are_answered_as_described(
-    served: Settings, lab: Lab, mode: GenerationMode, examples: int
-) -> None:
-    lab.check(0, {("v1", CASES[0]): Status.OK})
-    lab.bench(0, {("v1", CASES[0]): 1000.0})
-    lab.profile(0)
-    schema = schemathesis.openapi.from_url(f"{served.server_url}/api/v1/openapi.json").exclude(path_regex=WITHOUT)
+HOSTILE = "<img src=x onerror=alert(1)>\u2028\u202e=1+1,\"'\x07%00{{ 7 * 7 }}\U0001f600"
+"""Text that means something to HTML, JavaScript, spreadsheets, templates or a terminal."""
 
+
+def call_everything(server_url: str, mode: GenerationMode, examples: int) -> tuple[list[str], list[str]]:
+    """Sends made-up requests to every operation; labels of those that were tried, and of those that take none such."""
+    schema = schemathesis.openapi.from_url(f"{server_url}/api/v1/openapi.json").exclude(path_regex=WITHOUT)
     tried, free = [], []
     for found in schema.get_all_operations():
         operation: Any = found.ok()  # type: ignore[union-attr]
@@ -94,5 +94,94 @@ def test_made_up_requests_are_answered_as_described(
             free.append(operation.label)
         else:
             tried.append(operation.label)
+    return tried, free
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("mode", "examples"), [(GenerationMode.POSITIVE, POSITIVE), (GenerationMode.NEGATIVE, NEGATIVE)]
+)
+def test_made_up_requests_are_answered_as_described(
+    served: Settings, lab: Lab, mode: GenerationMode, examples: int
+) -> None:
+    lab.check(0, {("v1", CASES[0]): Status.OK})
+    lab.bench(0, {("v1", CASES[0]): 1000.0})
+    lab.profile(0)
+    tried, free = call_everything(served.server_url, mode, examples)
     assert len(tried) >= 60
     assert mode is GenerationMode.NEGATIVE or free == []
+
+
+@pytest.fixture
+def hostile(lab: Lab) -> Lab:
+    """A repository whose every text is hostile, whose numbers are extreme, and whose jobs ended in every way."""
+    lab.check(0, {("v1", CASES[0]): Status.OK})
+    for index in range(3):
+        lab.bench(index, {("v1", CASES[0]): 1000.0, (HOSTILE, CASES[1]): 1000.0})
+    lab.check(2, {(HOSTILE, CASES[0]): Status.CRASHED, ("v1", CASES[1]): Status.WRONG})
+    lab.profile(2)
+    lab.submit("bench", 1)
+    lab.begin(lab.submit("check", 1))
+    for table, column in (
+        ("commits", "subject"),
+        ("commits", "author"),
+        ("operators", "summary"),
+        ("variants", "idea"),
+        ("all_results", "message"),
+        ("jobs", "message"),
+        ("runs", "message"),
+        ("builds", "log"),
+        ("trace_kernels", "name"),
+        ("workers", "version"),
+    ):
+        with lab.database.session() as s:
+            s.execute(text(f"UPDATE {table} SET {column} = :hostile"), {"hostile": HOSTILE})
+    with lab.database.session() as s:
+        s.execute(text("UPDATE commits SET authored_at = 'epoch' WHERE id % 2 = 0"))
+        times = {"least": SHORTEST_NS, "most": LONGEST_NS}
+        s.execute(text("UPDATE all_points SET noise = 1e300, roofline_share = 1e300"))
+        s.execute(text("UPDATE all_points SET low_ns = :least, high_ns = :most"), times)
+        s.execute(text("UPDATE all_points SET median_ns = CASE id % 2 WHEN 0 THEN :least ELSE :most END"), times)
+        s.execute(text("UPDATE cases SET flops = 0, bytes = 9223372036854775807"))
+        s.execute(text("UPDATE all_results SET details = CAST(:details AS jsonb)"), {"details": DETAILS})
+    return lab
+
+
+DETAILS = json.dumps({"flops": 0, "bytes": 0, "health": {HOSTILE: HOSTILE}, "dropped": {HOSTILE: HOSTILE}})
+
+
+@pytest.mark.timeout(240)
+def test_hostile_data_breaks_no_answer(served: Settings, hostile: Lab) -> None:
+    tried, _ = call_everything(served.server_url, GenerationMode.POSITIVE, HOSTILE_EXAMPLES)
+    assert len(tried) >= 60
+
+
+PAGES = [
+    "/",
+    "/history?operator=square",
+    "/history/1",
+    "/operators/square",
+    "/commits",
+    "/commits/{sha}",
+    "/compare?base={base}&head={sha}",
+    "/regressions",
+    "/jobs",
+    "/jobs/1",
+    "/jobs/4",
+    "/submissions",
+    "/submissions/1",
+    "/traces",
+    "/traces/1",
+    "/devices",
+    "/alarms",
+    "/schedules",
+    "/branches",
+    "/proofs",
+]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_hostile_data_breaks_no_page(client: TestClient, hostile: Lab, path: str) -> None:
+    answer = client.get(path.format(base=hostile.shas[0], sha=hostile.shas[2]))
+    assert answer.status_code == 200, answer.text
+    assert "<img src=x" not in answer.text

@@ -12,8 +12,8 @@ METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "c
 """Metrics per kind of device, all in nanoseconds. Verdicts use the first one."""
 SETUP = "setup"
 """Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
-LONGEST_NS = 86_400e9
-"""A day: no single call takes longer."""
+SHORTEST_NS, LONGEST_NS = 0.001, 86_400e9
+"""A picosecond and a day: no call is shorter or longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Distribution:
 
 
 def expect_times(values_ns: list[float], name: str) -> None:
-    """ValueError, naming the field, unless all durations are positive and at most LONGEST_NS."""
+    """ValueError, naming the field, unless all durations lie between SHORTEST_NS and LONGEST_NS."""
     for value in values_ns:
-        if not 0 < value <= LONGEST_NS:
-            raise ValueError(f"{name}: expected durations above 0 and of at most a day, got {value!r}")
+        if not SHORTEST_NS <= value <= LONGEST_NS:
+            raise ValueError(f"{name}: expected durations between a picosecond and a day, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

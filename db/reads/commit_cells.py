@@ -1,0 +1,244 @@
+"""Reads the cells of a commit: every variant on every case on every device that it was tried on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import text
+
+from warpwatch.contract.spec import JobSpec
+from warpwatch.db.reads.code import CommitRow
+from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of, share_line
+from warpwatch.db.reads.query import MAX_PAGE, PRIMARY_METRIC, Page, Session, fetch, page_of
+from warpwatch.db.reads.regressions import TABLES
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCell:
+    """One variant on one case on one device at one commit: right or wrong, time, change, trace."""
+
+    operator: str
+    case: str
+    variant: str
+    device_key: str
+    check_status: str | None
+    check_message: str
+    check_result_id: int | None
+    bench_status: str | None
+    bench_message: str
+    bench_result_id: int | None
+    profile_status: str | None
+    series_id: int | None
+    median_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
+    change: float | None
+    trace_id: int | None
+    replay: str = ""
+    """A command that checks it again in a checkout, or times it where that is what went wrong, without a server."""
+    id: int = 0
+    """Of its newest result."""
+    is_failing: bool = False
+    is_changed: bool = False
+    """True when a suspected or confirmed change that the commit has to do with contains it."""
+
+
+class CellFilter(StrEnum):
+    """Which cells of a commit are listed."""
+
+    ALL = "all"
+    PROBLEMS = "problems"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTally:
+    """How many cells of an operator were tried at a commit. right, wrong: by their newest check."""
+
+    operator: str
+    cells: int
+    failing: int
+    changed: int
+    right: int
+    wrong: int
+    device_keys: list[str]
+
+
+_VARIANT, _CASE = "\1", "\2"
+"""Stand for a variant and a case in a command."""
+quote = lru_cache(10_000)(shlex.quote)
+CHANGES_AT = f"""
+FROM {TABLES} JOIN commits AS this ON this.id = :commit_id
+WHERE operators.repository_id = this.repository_id AND verdict IN ('confirmed', 'suspected') AND state <> 'invalid'
+  AND (regressions.fixed_by_commit_id = :commit_id
+       OR (base.ordinal < this.ordinal AND this.ordinal <= head.ordinal AND {share_line("this.id", "head.id")}))
+"""
+"""SQL: the changes that a commit caused, may have caused, or ended."""
+
+_KEYS = f"""
+WITH newest AS (
+    SELECT DISTINCT ON (operator_id, variant_id, case_id, device_id, kind)
+           id, operator_id, variant_id, case_id, device_id, kind, status
+    FROM results WHERE commit_id = :commit_id
+    ORDER BY operator_id, variant_id, case_id, device_id, kind, id DESC
+), changed AS (
+    SELECT variant_id, case_id, device_id FROM regression_series JOIN series ON series.id = regression_series.series_id
+    WHERE regression_series.regression_id IN (SELECT regressions.id {CHANGES_AT})
+), keys AS (
+    SELECT operators.name AS operator, variant_id, case_id, device.key AS device_key, device.kind AS device_kind,
+           max(newest.id) AS id, array_agg(newest.id) AS result_ids,
+           max(status) FILTER (WHERE newest.kind = 'check') AS check_status,
+           bool_or(status NOT IN ('ok', 'unsupported', 'skipped')) AS is_failing,
+           (variant_id, case_id, device.id) IN (SELECT * FROM changed) AS is_changed
+    FROM newest JOIN operators ON operators.id = newest.operator_id JOIN devices AS device ON device.id = device_id
+    GROUP BY operators.id, variant_id, case_id, device.id
+)
+"""
+_TALLIES = f"""{_KEYS}
+SELECT operator, count(*) AS cells, count(*) FILTER (WHERE is_failing) AS failing,
+       count(*) FILTER (WHERE is_changed) AS changed, count(*) FILTER (WHERE check_status = 'ok') AS right,
+       count(*) FILTER (WHERE check_status = 'wrong') AS wrong, array_agg(DISTINCT device_key) AS device_keys
+FROM keys GROUP BY operator ORDER BY operator
+"""
+# No number holds the order of cells, so a page begins after the place of the cell `before`.
+_CELLS = f"""{_KEYS}, ordered AS (
+    SELECT keys.*, row_number() OVER (
+        ORDER BY NOT is_failing, NOT is_changed, operator, case_id, variant_id, device_key) AS place
+    FROM keys
+    WHERE (CAST(:operator AS text) IS NULL OR operator = :operator)
+      AND (:show <> '{CellFilter.PROBLEMS}' OR is_failing) AND (:show <> '{CellFilter.CHANGED}' OR is_changed)
+), page AS (
+    SELECT * FROM ordered
+    WHERE CAST(:before AS bigint) IS NULL OR place > (SELECT place FROM ordered WHERE id = :before)
+    ORDER BY place LIMIT :limit
+)
+SELECT page.id, operator, cases.key AS case, variants.name AS variant, device_key, device_kind, is_failing, is_changed,
+       result_ids, cell.*
+FROM page JOIN cases ON cases.id = page.case_id JOIN variants ON variants.id = page.variant_id
+CROSS JOIN LATERAL (
+    SELECT max(id) FILTER (WHERE kind = 'check') AS check_result_id,
+           max(id) FILTER (WHERE kind = 'bench') AS bench_result_id,
+           max(status) FILTER (WHERE kind = 'check') AS check_status,
+           max(status) FILTER (WHERE kind = 'bench') AS bench_status,
+           max(status) FILTER (WHERE kind = 'profile') AS profile_status,
+           coalesce(max(message) FILTER (WHERE kind = 'check'), '') AS check_message,
+           coalesce(max(message) FILTER (WHERE kind = 'bench'), '') AS bench_message,
+           coalesce(max(run_id) FILTER (WHERE kind = 'check'), max(run_id) FILTER (WHERE kind = 'bench')) AS run_id
+    FROM results WHERE id = ANY(page.result_ids)
+) AS cell
+ORDER BY place
+"""
+
+
+def count_cells(session: Session, commit_id: int) -> list[OperatorTally]:
+    """The operators that were tried at a commit, by name."""
+    return fetch(session, OperatorTally, _TALLIES, commit_id=commit_id)
+
+
+def list_cells(
+    session: Session,
+    commit: CommitRow,
+    show: CellFilter = CellFilter.ALL,
+    operator: str | None = None,
+    before: int | None = None,
+    limit: int = MAX_PAGE,
+) -> Page[CommitCell]:
+    """Every variant on every case tried at a commit: first what fails, then what changed, by operator.
+
+    before: id of the last cell of the page before.
+    """
+    size = max(1, min(limit, MAX_PAGE))
+    asked = {"commit_id": commit.id, "show": show, "operator": operator, "before": before, "limit": size + 1}
+    return page_of(_read_cells(session, commit, asked), size)
+
+
+def list_all_cells(session: Session, commit: CommitRow) -> list[CommitCell]:
+    """All of them, for a file."""
+    asked = {"commit_id": commit.id, "show": CellFilter.ALL, "operator": None, "before": None, "limit": None}
+    return _read_cells(session, commit, asked)
+
+
+def _read_cells(session: Session, commit: CommitRow, asked: Mapping[str, Any]) -> list[CommitCell]:
+    """The cells asked for, with their times, traces and commands."""
+    rows = session.execute(text(_CELLS), asked).mappings().all()
+    specs = _read_specs(session, {row["run_id"] for row in rows})
+    line = read_line_of(session, commit.id) or ALL_COMMITS
+    times = read_times(session, [row["bench_result_id"] for row in rows if row["bench_result_id"] is not None], line)
+    traces = read_traces(session, [result_id for row in rows for result_id in row["result_ids"]])
+    commands: dict[tuple[Any, ...], str] = {}
+
+    def cell(device_kind: str, run_id: int | None, result_ids: list[int], **fields: Any) -> CommitCell:
+        kind = "bench" if fields["check_status"] in (None, "ok") and fields["bench_status"] is not None else "check"
+        # The commands of a run differ in the cell alone, and a file has thousands of cells.
+        key = (run_id, kind, fields["operator"], device_kind)
+        if key not in commands:
+            one_cell = specs.get(run_id, JobSpec()).of_cell(_VARIANT, _CASE)
+            commands[key] = shlex.join(one_cell.to_command(kind, commit.sha, fields["operator"], device_kind))
+        replay = commands[key].replace(shlex.quote(_VARIANT), quote(fields["variant"]))
+        replay = replay.replace(shlex.quote(_CASE), quote(fields["case"]))
+        time = times.get(fields["bench_result_id"])
+        measured = time._asdict() if time is not None else _NO_TIME
+        return CommitCell(**fields, **measured, trace_id=newest_trace(traces, result_ids), replay=replay)
+
+    return [cell(**row) for row in rows]
+
+
+def _read_specs(session: Session, run_ids: set[int | None]) -> dict[int | None, JobSpec]:
+    """What the jobs of the runs asked for, by run."""
+    sql = "SELECT runs.id AS run_id, spec FROM runs JOIN jobs ON jobs.id = runs.job_id WHERE runs.id = ANY(:ids)"
+    ids = [run_id for run_id in run_ids if run_id is not None]
+    return dict(fetch(session, lambda run_id, spec: (run_id, spec), sql, ids=ids))
+
+
+class _Time(NamedTuple):
+    """What a bench measured. change: over the point before in its series."""
+
+    series_id: int
+    median_ns: float
+    low_ns: float
+    high_ns: float
+    change: float | None
+
+
+_NO_TIME: dict[str, Any] = dict.fromkeys(_Time._fields)
+
+
+def read_times(
+    session: Session, result_ids: list[int], line: HistoryLine = ALL_COMMITS, metric: str | None = None
+) -> dict[int, _Time]:
+    """Times by result, in one metric, or in the first of each device. Changes are over the point before on the line.
+
+    The ids are given as a list and not as a query: PostgreSQL then knows how many there are.
+    """
+    sql = f"""
+    SELECT timed.result_id, timed.series_id, timed.median_ns, low_ns, high_ns,
+           timed.median_ns / nullif(previous.median_ns, 0) AS change
+    FROM (
+        SELECT DISTINCT ON (points.result_id) points.*
+        FROM points JOIN series ON series.id = points.series_id JOIN devices AS device ON device.id = series.device_id
+        WHERE points.result_id = ANY(:ids) AND series.metric = coalesce(CAST(:metric AS text), {PRIMARY_METRIC})
+        ORDER BY points.result_id, points.id DESC
+    ) AS timed
+    LEFT JOIN LATERAL (
+        SELECT median_ns FROM points WHERE points.series_id = timed.series_id AND points.ordinal < timed.ordinal
+          AND {on_line("points.commit_id")}
+        ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
+    ) AS previous ON CAST(:metric AS text) IS NULL
+    """
+    rows = session.execute(text(sql), {"ids": result_ids, "metric": metric, **line.parameters})
+    return {result_id: _Time(*values) for result_id, *values in rows}
+
+
+def read_traces(session: Session, result_ids: list[int]) -> dict[int, int]:
+    """The newest trace of each result that has one."""
+    sql = "SELECT result_id, max(id) FROM traces WHERE result_id = ANY(:ids) GROUP BY result_id"
+    return {row[0]: row[1] for row in session.execute(text(sql), {"ids": result_ids})}
+
+
+def newest_trace(traces: dict[int, int], result_ids: list[int]) -> int | None:
+    return max((traces[result_id] for result_id in result_ids if result_id in traces), default=None)
