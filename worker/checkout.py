@@ -271,8 +271,7 @@ class Checkout:
         )
 
     def _build(self, operator: str, reporter: Reporter) -> BuildReply:
-        if not _NAME.fullmatch(operator):
-            # The names are the commit's own, and each becomes a folder.
+        if not is_name(operator):
             return BuildReply(Status.BUILD_FAILED, f"{operator!r} cannot be the name of an operator")
         key = (operator, self._sanitized)
         if key not in self._builds:
@@ -366,24 +365,32 @@ class Tools:
 
     def _lay_out(self, url: str, sha: str, reporter: Reporter) -> Checkout:
         reporter.log(f"checkout {sha[:12]}")
-        mirror = _mirror_with(url, sha, self.host.home)
-        self._expect_trust(mirror, sha)
+        mirror = trusted_mirror(self.host, url, sha)
         return Checkout(self.host, mirror, sha, read_project(mirror, sha))
-
-    def _expect_trust(self, mirror: Path, sha: str) -> None:
-        """UntrustedCommitError for a commit that anybody may have pushed, where this host cannot shut it in."""
-        isolation, wanted = self.host.confinement().isolation, self.host.settings.fork_isolation
-        if sandbox.is_weaker(isolation, wanted):
-            branches = git.git("for-each-ref", "--count=1", f"--contains={sha}", "refs/heads", cwd=mirror)
-            if not branches.strip():
-                raise UntrustedCommitError(
-                    f"no branch holds commit {sha[:12]}, and this worker has the isolation {isolation!r} instead of "
-                    f"{wanted!r}: measure it on another worker, or set WARPWATCH_FORK_ISOLATION"
-                )
 
     def _keep(self, keys: set[tuple[str, str, int]]) -> None:
         for key in set(self._warm) - keys:
             self._warm.pop(key).close()
+
+
+def trusted_mirror(host: Host, url: str, sha: str) -> Path:
+    """A mirror that holds `sha`; UntrustedCommitError for a commit that anybody may have pushed, where this host cannot
+    shut it in."""
+    mirror = _mirror_with(url, sha, host.home)
+    isolation, wanted = host.confinement().isolation, host.settings.fork_isolation
+    if sandbox.is_weaker(isolation, wanted):
+        branches = git.git("for-each-ref", "--count=1", f"--contains={sha}", "refs/heads", cwd=mirror)
+        if not branches.strip():
+            raise UntrustedCommitError(
+                f"no branch holds commit {sha[:12]}, and this worker has the isolation {isolation!r} instead of "
+                f"{wanted!r}: measure it on another worker, or set WARPWATCH_FORK_ISOLATION"
+            )
+    return mirror
+
+
+def is_name(operator: str) -> bool:
+    """Whether an operator's name can be that of a folder; names are the commit's own."""
+    return _NAME.fullmatch(operator) is not None
 
 
 def read_project(mirror: Path, sha: str) -> Project:
