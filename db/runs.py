@@ -91,6 +91,13 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | No
     return ClaimedJob(job_id, row.run_id, row.attempt, request)
 
 
+def list_waiting(s: Session, device_id: int, limit: int) -> list[JobRequest]:
+    """The jobs of a device that its workers take next, the first one first."""
+    waiting = select(JobRecord).where(JobRecord.device_id == device_id, JobRecord.state == JobState.QUEUED)
+    jobs = s.scalars(waiting.order_by(JobRecord.priority.desc(), JobRecord.id).limit(limit))
+    return [_request(s, job) for job in jobs.all()]
+
+
 def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
     """Renews the run's lease; answers like `read_ownership`."""
     return _ownership(s.execute(_HEARTBEAT, {"run_id": run_id}).one_or_none())

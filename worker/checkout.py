@@ -22,10 +22,11 @@ from warpwatch.contract.messages import BuildReply, CeilingsReply
 from warpwatch.contract.words import Status
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings
-from warpwatch.worker import sandbox
+from warpwatch.worker import bytecode, sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build
 from warpwatch.worker.caches import cache_of, remove_unused
-from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec
+from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec, find_interpreter
+from warpwatch.worker.inputs import reduce_to_inputs
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import ADDRESS, Sanitizer
 
@@ -72,6 +73,11 @@ class Host:
             group=self.group,
         )
 
+    def installed(self, interpreter: str | None) -> str:
+        """What identifies an interpreter with its packages; None for the worker's own."""
+        program = find_interpreter(interpreter)
+        return bytecode.read_interpreter(program, self.confinement()).key if program is not None else ""
+
     def start_child(self, spec: ChildSpec, reporter: Reporter) -> Child:
         """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when asked to stop."""
         return greeted(self.launch_child(spec, reporter))
@@ -79,6 +85,7 @@ class Host:
     def launch_child(self, spec: ChildSpec, reporter: Reporter) -> Child:
         """A child that is still starting; it must be `greeted` before it is asked anything."""
         confinement = self.confinement()
+        spec = replace(spec, bytecode=bytecode.prepare(self.home, spec.command()[0], confinement))
         if spec.sanitizer is not None:
             # Sanitizers reserve terabytes of addresses for their bookkeeping and touch almost none of them.
             confinement = replace(confinement, memory_bytes=None, traceable=True)
@@ -127,8 +134,8 @@ class Checkout:
         self._libraries = folder.with_name(f"{folder.name}-libraries")
         self._stack.callback(shutil.rmtree, self._libraries, ignore_errors=True)
         self.root = self._stack.enter_context(git.worktree(mirror, sha, folder))
-        tree = git.git("rev-parse", f"{sha}^{{tree}}", cwd=mirror).strip()
-        self._cache = cache_of(host.home, tree, str(project.interpreter), host.kind, __version__)
+        inputs = reduce_to_inputs(self.root, mirror, sha, project)
+        self._cache = cache_of(host.home, inputs, host.installed(project.interpreter), host.kind, __version__)
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh
@@ -264,8 +271,7 @@ class Checkout:
         )
 
     def _build(self, operator: str, reporter: Reporter) -> BuildReply:
-        if not _NAME.fullmatch(operator):
-            # The names are the commit's own, and each becomes a folder.
+        if not is_name(operator):
             return BuildReply(Status.BUILD_FAILED, f"{operator!r} cannot be the name of an operator")
         key = (operator, self._sanitized)
         if key not in self._builds:
@@ -359,24 +365,32 @@ class Tools:
 
     def _lay_out(self, url: str, sha: str, reporter: Reporter) -> Checkout:
         reporter.log(f"checkout {sha[:12]}")
-        mirror = _mirror_with(url, sha, self.host.home)
-        self._expect_trust(mirror, sha)
+        mirror = trusted_mirror(self.host, url, sha)
         return Checkout(self.host, mirror, sha, read_project(mirror, sha))
-
-    def _expect_trust(self, mirror: Path, sha: str) -> None:
-        """UntrustedCommitError for a commit that anybody may have pushed, where this host cannot shut it in."""
-        isolation, wanted = self.host.confinement().isolation, self.host.settings.fork_isolation
-        if sandbox.is_weaker(isolation, wanted):
-            branches = git.git("for-each-ref", "--count=1", f"--contains={sha}", "refs/heads", cwd=mirror)
-            if not branches.strip():
-                raise UntrustedCommitError(
-                    f"no branch holds commit {sha[:12]}, and this worker has the isolation {isolation!r} instead of "
-                    f"{wanted!r}: measure it on another worker, or set WARPWATCH_FORK_ISOLATION"
-                )
 
     def _keep(self, keys: set[tuple[str, str, int]]) -> None:
         for key in set(self._warm) - keys:
             self._warm.pop(key).close()
+
+
+def trusted_mirror(host: Host, url: str, sha: str) -> Path:
+    """A mirror that holds `sha`; UntrustedCommitError for a commit that anybody may have pushed, where this host cannot
+    shut it in."""
+    mirror = _mirror_with(url, sha, host.home)
+    isolation, wanted = host.confinement().isolation, host.settings.fork_isolation
+    if sandbox.is_weaker(isolation, wanted):
+        branches = git.git("for-each-ref", "--count=1", f"--contains={sha}", "refs/heads", cwd=mirror)
+        if not branches.strip():
+            raise UntrustedCommitError(
+                f"no branch holds commit {sha[:12]}, and this worker has the isolation {isolation!r} instead of "
+                f"{wanted!r}: measure it on another worker, or set WARPWATCH_FORK_ISOLATION"
+            )
+    return mirror
+
+
+def is_name(operator: str) -> bool:
+    """Whether an operator's name can be that of a folder; names are the commit's own."""
+    return _NAME.fullmatch(operator) is not None
 
 
 def read_project(mirror: Path, sha: str) -> Project:

@@ -71,7 +71,8 @@ class ChildSpec:
     root: the worktree. operators, native: folders in it. libraries: the folder of the libraries built for it. builds:
     "plain" or "address" for a child that builds libraries (for AddressSanitizer) and runs no code of the commit, None
     for one that measures. cache: what compilers of earlier children made of the same content. hold: the child imports
-    torch and does not open its device before it is released.
+    torch and does not open its device before it is released. bytecode: the folder with the byte code of its packages,
+    None where they have their own.
     """
 
     root: Path
@@ -86,9 +87,10 @@ class ChildSpec:
     builds: str | None = None
     cache: CodeCache | None = None
     hold: bool = False
+    bytecode: Path | None = None
 
     def command(self) -> list[str]:
-        interpreter = shutil.which(self.interpreter) if self.interpreter else sys.executable
+        interpreter = find_interpreter(self.interpreter)
         if interpreter is None:
             raise CannotRunError(
                 f"the interpreter {self.interpreter!r} that warpwatch.toml asks for is not on this machine"
@@ -107,6 +109,11 @@ class ChildSpec:
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         words += ["--build"] if self.builds else []
         return [interpreter, "-P", str(self.bootstrap), *words, *(["--hold"] if self.hold else [])]
+
+
+def find_interpreter(name: str | None) -> str | None:
+    """The path of the Python that warpwatch.toml names, by default the worker's own; None where it is not here."""
+    return shutil.which(name) if name else sys.executable
 
 
 class Child:
@@ -141,9 +148,11 @@ class Child:
         if spec.sanitizer is not None:
             environment |= spec.sanitizer.variables(inside)
             command = spec.sanitizer.wrap(command, inside)
+        if spec.bytecode is not None:
+            environment[sandbox.BYTECODE_VARIABLE] = str(spec.bytecode)
         # A child that builds starts elsewhere, so that no file of the commit is where a program looks for its own.
         folder = inside if spec.builds else spec.root
-        visible = [path for path in {spec.root, spec.libraries} if path.is_dir()]
+        visible = [path for path in {spec.root, spec.libraries, spec.bytecode} if path is not None and path.is_dir()]
         return subprocess.Popen(
             self._jail.command(command, folder, visible),
             stdin=subprocess.PIPE,

@@ -28,6 +28,7 @@ from warpwatch.db.results import OutcomeNames
 from warpwatch.db.runs import ClaimedJob
 from warpwatch.settings import Settings
 from warpwatch.worker import groups, sandbox
+from warpwatch.worker.ahead import JOBS, BuildAhead
 from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.device_lock import lock_device, physical_id
 from warpwatch.worker.execution import execute
@@ -120,10 +121,12 @@ class _Worker:
         self._id = worker_id
         self.guard = LeaseGuard(self.database, worker_id, settings.lease_seconds)
         self.guard.start()
+        self._ahead = BuildAhead(host, lambda: self._write(lambda s: runs.list_waiting(s, device_id, JOBS)))
         self._stop_requested = stop_requested
         self._failures = 0
 
     def close(self) -> None:
+        self._ahead.close()
         self._tools.close()
         self.guard.close()
         self.database.close()
@@ -150,7 +153,8 @@ class _Worker:
         try:
             traces = sandbox.make_temp()
             stack.callback(shutil.rmtree, traces, ignore_errors=True)
-            return execute(job.request, self._tools, reporter, traces)
+            with self._ahead.beside(job.request, reporter):
+                return execute(job.request, self._tools, reporter, traces)
         except Stopped as stopped:
             return stopped
         except CannotRunError as error:

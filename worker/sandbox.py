@@ -77,7 +77,7 @@ SECRETS = (
     ".pypirc",
 )
 """Folders and files below the home folder that hold keys, which no kernel needs."""
-OWN_FOLDERS = ("worktrees", "mirrors", "libraries", "jit", "builds", "peaks", "logs")
+OWN_FOLDERS = ("worktrees", "mirrors", "libraries", "jit", "bytecode", "builds", "peaks", "logs")
 """Folders of the worker; a child sees its own worktree and libraries in them."""
 DEVICES = {
     "cpu": ("null", "zero", "full", "random", "urandom"),
@@ -96,6 +96,8 @@ SOCKET_FOLDERS = (Path("/run/postgresql"), Path("/var/run/postgresql"))
 KILL_SECONDS = 10.0
 JIT = "jit"
 """Folder in a child's temporary folder that holds what compilers make at run time."""
+BYTECODE_VARIABLE = "PYTHONPYCACHEPREFIX"
+"""Names the folder in which Python looks for byte code, in place of the folders beside the sources."""
 _PREFIX = "warpwatch-temp-"
 _PASSED = (
     "PATH",

@@ -383,3 +383,15 @@ def test_changes_are_announced(world: World) -> None:
     with world.database.session() as s:
         job = s.query(JobRecord).one()
     assert heard[-1] == {"type": "state", "job": job.id, "submission": job.submission_id}
+
+
+def test_waiting_jobs_are_listed_in_the_order_of_the_queue(world: World) -> None:
+    running, first, urgent = world.job("bench"), world.job("check", commit=1), world.job("profile", priority=5)
+    with world.database.session() as s:
+        runs.begin_run(s, running, world.worker)
+    with world.database.session() as s:
+        waiting = runs.list_waiting(s, world.device, 5)
+        assert [(request.kind, request.sha[0]) for request in waiting] == [("profile", "a"), ("check", "b")]
+        assert runs.list_waiting(s, world.device, 1) == waiting[:1]
+        assert runs.list_waiting(s, world.device + 1, 5) == []
+    assert first < urgent

@@ -199,3 +199,38 @@ with open(os.environ["TMPDIR"] + "/jit", "wb", buffering=0) as file:
         assert ask(alone(tools, repository, good)) == "written"
     finally:
         tools.close()
+
+
+OPERATOR = {"kernels/op.py": "import attack\n", "kernels/other.py": "data = 'table'\n"}
+
+
+@pytest.mark.parametrize(
+    "path", ["README.md", "docs/notes.txt", "server/app.py", ".github/ci.yml", "warpwatch/operator.py"]
+)
+def test_what_operators_cannot_read_changes_no_cache(tools: Tools, repository: Repository, path: str) -> None:
+    """A commit that hides machine code in another file of the repository does not find the file."""
+    # Spelled out, it would be one of their inputs.
+    attack = f"print(pathlib.Path(bytes({list(path.encode())}).decode()).exists())\nNAME = {CACHES[0]!r}" + PLANT
+    first = repository.commit("first", OPERATOR | {"attack.py": TRY + attack, path: "before"})
+    second = repository.commit("second", {path: "planted"})
+    assert ask(alone(tools, repository, first)) == "False\n[]"
+    assert ask(alone(tools, repository, second)) == "False\n['planted']", "to the operators it is the same commit"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("kernels/other.py", "kernels/new.py", "kernels/data/new.bin", "csrc/new/new.cpp", "warpwatch.toml"),
+        *("table.json", "table/of/values", "attack.py", ".gitattributes", "library/far.py"),
+    ],
+)
+def test_what_operators_can_read_changes_the_cache(tools: Tools, repository: Repository, path: str) -> None:
+    """Each file may hold what the operators compile: beside them, named by them, or named by what they name."""
+    attack = TRY + f"NAME = {CACHES[0]!r}" + PLANT + "FAR = 'library/far.py'\n"
+    files = OPERATOR | {"attack.py": attack, "library/far.py": "", "warpwatch.toml": ""}
+    first = repository.commit("first", files)
+    text = attack + "# changed\n" if path == "attack.py" else "# changed\n"
+    second = repository.commit("second", {path: text})
+    assert ask(alone(tools, repository, first)) == "[]"
+    assert ask(alone(tools, repository, second)) == "[]"
+    assert ask(alone(tools, repository, first)) == "['planted']"

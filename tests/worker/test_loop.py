@@ -194,6 +194,25 @@ def test_kernel_code_finds_no_way_to_the_database(fleet: Fleet) -> None:
     assert found == {"spy: environ False", "spy: postmaster.pid False", "spy: .s.PGSQL.5432 False"}
 
 
+def test_the_library_of_a_waiting_job_is_built_before_the_job_begins(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.repository.commit("native", {"csrc/patient/patient.cpp": 'extern "C" int answer() { return 42; }'})
+    sha = fleet.repository.head()
+    with fleet.database.session() as s:
+        row = registry.NewCommit(sha, None, 2, "A", datetime.now(UTC), "native")
+        commit_id = registry.record_commits(s, fleet.repository_id, [row])[sha]
+    fleet.hold.touch()
+    running = fleet.submit("held")
+    monkeypatch.setattr(fleet, "commit_id", commit_id)
+    waiting = fleet.submit("prompt")
+    fleet.until_held(running)
+    fleet.until(lambda: list((fleet.home / "libraries").glob("*/record.json")))
+    assert fleet.job(waiting).state == "queued"
+    fleet.hold.unlink()
+    fleet.until(lambda: fleet.job(waiting).state == "done")
+
+
 def test_a_running_job_is_cancelled_within_two_seconds(fleet: Fleet) -> None:
     fleet.hold.touch()
     job = fleet.submit("held")

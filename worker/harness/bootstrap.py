@@ -7,6 +7,7 @@ commit may bring packages called kernels, worker, server or db, so the folder ab
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -19,6 +20,22 @@ PACKAGE = Path(__file__).absolute().parents[2]
 """The folder of the service's `warpwatch`. Its `worker` may be a link, which must not be resolved."""
 REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
 EXIT_CANNOT_START = 2
+LATE_IMPORTS = (
+    "numpy",
+    "sympy",
+    "torch.profiler",
+    "torch.testing",
+    "torch.utils.cpp_extension",
+    "torch.utils.flop_counter",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.cpp",
+    "torch._inductor.codegen.triton",
+    "triton",
+    "triton.compiler",
+    "triton.runtime.interpreter",
+)
+"""Modules that kernel code and torch's compilers import later than at a child's start."""
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
@@ -33,6 +50,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--sanitize", default="", help="sanitizer that libraries are built for")
     parser.add_argument("--build", action="store_true", help="build libraries, and run no code of the commit")
     parser.add_argument("--hold", action="store_true", help="wait for an empty line before the device is opened")
+    parser.add_argument("--import", dest="imports", action="store_true", help="import what children import, and exit")
     parser.add_argument(
         "--count", nargs=4, metavar=("OPERATOR", "VARIANT", "CASE", "SEED"), help="call once for ncu, and exit"
     )
@@ -106,8 +124,20 @@ def load_harness(arguments: argparse.Namespace) -> Any:
     return importlib.import_module("warpwatch.worker.harness.serve")
 
 
+def import_everything(arguments: argparse.Namespace) -> None:
+    """Imports what children import at their start and later, so that Python stores its byte code."""
+    load_builder()
+    load_harness(arguments)
+    for name in LATE_IMPORTS:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
 def main() -> int:
     arguments = parse_arguments(sys.argv[1:])
+    if arguments.imports:
+        import_everything(arguments)
+        return 0
     if arguments.count:
         load_harness(arguments).count_once(arguments)
         return 0

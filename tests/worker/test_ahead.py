@@ -1,0 +1,184 @@
+"""Native libraries of waiting jobs are built before the jobs are claimed, and never beside what is timed on the CPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Diary, Repository, processes_with
+from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.words import JobKind, Status
+from warpwatch.worker import ahead
+from warpwatch.worker.ahead import BuildAhead
+from warpwatch.worker.building import BuiltLibrary, build
+from warpwatch.worker.checkout import Host, Tools
+
+SOURCE = 'extern "C" int answer() { return 42; }'
+USER = 'operator = Operator("user", uses=("second", "../first", "missing"))'
+
+
+@pytest.fixture
+def sha(repository: Repository) -> str:
+    names = ("first", "second")
+    files = {f"csrc/{name}/{name}.cpp": f"{SOURCE} // {name}" for name in names} | {"kernels/user.py": USER}
+    return repository.commit("two", files | {f"kernels/{name}.py": "" for name in names})
+
+
+@pytest.fixture
+def request_of(repository: Repository, sha: str) -> Callable[[str, JobKind], JobRequest]:
+    return lambda operator, kind: JobRequest(kind, repository.url, sha, operator)
+
+
+@pytest.fixture
+def queue() -> list[JobRequest]:
+    return []
+
+
+@pytest.fixture
+def building(host: Host, queue: list[JobRequest]) -> Iterator[BuildAhead]:
+    building = BuildAhead(host, lambda: queue)
+    yield building
+    building.close()
+
+
+def stored(host: Host) -> int:
+    return len(list((host.home / "libraries").glob("[0-9a-f]*/record.json")))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_cached(host: Host, request: JobRequest, library: str) -> bool:
+    tools = Tools(host)
+    try:
+        (checkout,) = tools.checkouts(request.url, [request.sha], Diary())
+        reply = checkout.build([library], Diary())
+    finally:
+        tools.close()
+    assert reply.status is Status.OK
+    return reply.cached
+
+
+def test_the_library_of_a_waiting_job_is_there_before_its_turn(
+    host: Host, building: BuildAhead, queue: list[JobRequest], request_of: Callable[[str, JobKind], JobRequest]
+) -> None:
+    queue.append(request_of("second", JobKind.BENCH))
+    with building.beside(request_of("first", JobKind.CHECK), Diary()):
+        wait_for(lambda: stored(host) == 1)
+    assert is_cached(host, queue[0], "second")
+    assert not is_cached(host, queue[0], "first"), "a job that runs builds what it needs itself"
+
+
+def test_an_operator_gets_the_libraries_that_it_names(
+    host: Host, building: BuildAhead, queue: list[JobRequest], request_of: Callable[[str, JobKind], JobRequest]
+) -> None:
+    """A name is the commit's own and may be a path."""
+    queue.append(request_of("user", JobKind.BENCH))
+    with building.beside(request_of("first", JobKind.CHECK), Diary()):
+        wait_for(lambda: stored(host) == 1)
+    assert is_cached(host, queue[0], "second")
+
+
+@pytest.mark.parametrize("kind", [JobKind.BENCH, JobKind.COMPARE])
+def test_nothing_is_built_beside_what_is_timed_on_the_cpu(
+    host: Host,
+    building: BuildAhead,
+    queue: list[JobRequest],
+    request_of: Callable[[str, JobKind], JobRequest],
+    kind: JobKind,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue.append(request_of("second", JobKind.BENCH))
+    looked = threading.Event()
+    original = ahead._libraries
+
+    def noted(*words: Any) -> list[str]:
+        looked.set()
+        return original(*words)
+
+    monkeypatch.setattr(ahead, "_libraries", noted)
+    with building.beside(request_of("first", kind), Diary()):
+        assert not looked.wait(1.0)
+    wait_for(lambda: stored(host) == 1)
+
+
+def test_a_timed_job_waits_for_a_build_that_has_begun(
+    host: Host,
+    building: BuildAhead,
+    queue: list[JobRequest],
+    request_of: Callable[[str, JobKind], JobRequest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, may_end, events = threading.Event(), threading.Event(), list[str]()
+
+    def slow(*words: object) -> BuiltLibrary:
+        began.set()
+        may_end.wait(30)
+        events.append("built")
+        return build(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ahead, "build", slow)
+    queue.append(request_of("second", JobKind.CHECK))
+    with building.beside(request_of("first", JobKind.CHECK), Diary()):
+        assert began.wait(30)
+    threading.Timer(0.5, may_end.set).start()
+    with building.beside(request_of("first", JobKind.BENCH), Diary()):
+        events.append("timed")
+    assert events == ["built", "timed"]
+
+
+def test_a_cancelled_job_does_not_wait(
+    building: BuildAhead,
+    queue: list[JobRequest],
+    request_of: Callable[[str, JobKind], JobRequest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(*words: object) -> None:
+        began.set()
+        may_end.wait(30)
+
+    monkeypatch.setattr(ahead, "build", slow)
+    queue.append(request_of("second", JobKind.CHECK))
+    with building.beside(request_of("first", JobKind.CHECK), Diary()):
+        assert began.wait(30)
+    with building.beside(request_of("first", JobKind.BENCH), Diary(stop_after=0)):
+        may_end.set()
+
+
+def test_closing_ends_a_build(
+    host: Host, queue: list[JobRequest], repository: Repository, tmp_path: Path, no_leftovers: None
+) -> None:
+    """The compiler would read its own output for ever."""
+    endless = '#include "endless/endless.cpp"\n' * 2
+    sha = repository.commit("endless", {"csrc/endless/endless.cpp": endless, "kernels/endless.py": ""})
+    building = BuildAhead(host, lambda: queue)
+    queue.append(JobRequest(JobKind.CHECK, repository.url, sha, "endless"))
+    with building.beside(JobRequest(JobKind.CHECK, repository.url, sha, "other"), Diary()):
+        wait_for(lambda: bool(processes_with("--build")))
+    building.close()
+    assert stored(host) == 0
+    assert list((host.home / "worktrees").glob("*-ahead-*")) == []
+
+
+def test_what_cannot_be_read_is_left_to_its_job(
+    host: Host, building: BuildAhead, queue: list[JobRequest], request_of: Callable[[str, JobKind], JobRequest]
+) -> None:
+    good = request_of("second", JobKind.CHECK)
+    queue += [
+        JobRequest(JobKind.CHECK, good.url, "0" * 40, "first"),
+        JobRequest(JobKind.CHECK, "/none", good.sha, "first"),
+    ]
+    queue += [request_of("../../etc", JobKind.CHECK), request_of("unknown", JobKind.CHECK), good]
+    with building.beside(request_of("first", JobKind.CHECK), Diary()):
+        wait_for(lambda: stored(host) == 1)

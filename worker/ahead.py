@@ -1,0 +1,167 @@
+"""Builds the native libraries of the jobs that wait for this worker, on idle cores, while another job runs.
+
+A job that finds its libraries in the store loses no device time to compilers. Builds run at low priority. Beside a GPU
+they leave some cores to the threads that feed it. On the CPU device a build would disturb what is timed, so none runs
+beside a bench or a comparison.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from warpwatch import git
+from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.words import JobKind
+from warpwatch.git import GitError
+from warpwatch.project import Project, ProjectError
+from warpwatch.worker.building import BuildRequest, LibraryStore, build
+from warpwatch.worker.checkout import Host, is_name, read_project, trusted_mirror
+from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+
+JOBS = 16
+"""Jobs at the head of the queue that are looked at."""
+_MOST_BUILDS = 4
+_CORES_PER_BUILD = 4
+_NICENESS = 19
+_POLL_SECONDS = 0.1
+_REMEMBERED = 10_000
+_TIMED = (JobKind.BENCH, JobKind.COMPARE)
+_log = logging.getLogger(__name__)
+
+Target = tuple[str, str, str]
+"""URL, commit and operator."""
+
+
+class BuildAhead:
+    """Threads that build ahead, woken by every job that begins. Close it before the worker ends."""
+
+    def __init__(self, host: Host, read_queue: Callable[[], Sequence[JobRequest]]) -> None:
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._host = host
+        self._read_queue = read_queue
+        # The first cores are those that children use first.
+        self._cores = cores[len(cores) // 4 :] if host.kind == "cuda" else cores
+        builds = max(1, min(_MOST_BUILDS, len(self._cores) // _CORES_PER_BUILD)) if host.kind == "cuda" else 1
+        self._changed = threading.Condition()
+        self._seen: set[Target] = set()
+        self._building: set[Target] = set()
+        self._timing = self._closed = False
+        self._looking = ThreadPoolExecutor(1, thread_name_prefix="looking-ahead")
+        self._builders = ThreadPoolExecutor(builds, "building-ahead", initializer=self._step_back)
+
+    def close(self) -> None:
+        """Ends running builds."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._looking.shutdown(cancel_futures=True)
+        self._builders.shutdown(cancel_futures=True)
+
+    @contextmanager
+    def beside(self, request: JobRequest, reporter: Reporter) -> Iterator[None]:
+        """Builds for other jobs while the block executes this one, and before it what this one waits for."""
+        targets = set(_targets(request))
+        with self._changed:
+            self._seen |= targets
+            self._timing = self._host.kind == "cpu" and request.kind in _TIMED
+            while self._building & targets or (self._timing and self._building):
+                if reporter.should_stop() is not None:
+                    break
+                self._changed.wait(_POLL_SECONDS)
+        self._looking.submit(self._look)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._timing = False
+                self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Builds for the jobs that have come to the head of the queue."""
+        try:
+            waiting = self._read_queue()
+            targets = [target for request in waiting for target in _targets(request)]
+            with self._changed:
+                if len(self._seen) > _REMEMBERED:
+                    self._seen.clear()
+                new = [target for target in dict.fromkeys(targets) if target not in self._seen]
+                self._seen.update(new)
+            for url, sha in dict.fromkeys((url, sha) for url, sha, _ in new):
+                self._build_commit(url, sha, [target for target in new if target[:2] == (url, sha)])
+        except Exception:  # noqa: BLE001 - jobs build what is missing themselves, and report what is wrong
+            _log.warning("could not build ahead", exc_info=True)
+
+    def _build_commit(self, url: str, sha: str, targets: Sequence[Target]) -> None:
+        home = self._host.home
+        folder = home / "worktrees" / f"{socket.gethostname()}-{os.getpid()}-ahead-{sha[:12]}"
+        with suppress(GitError, ProjectError, CannotRunError):
+            mirror = trusted_mirror(self._host, url, sha)
+            project = read_project(mirror, sha)
+            with git.worktree(mirror, sha, folder) as root:
+                list(self._builders.map(lambda target: self._build(root, project, target), targets))
+
+    def _build(self, root: Path, project: Project, target: Target) -> None:
+        """Builds the libraries of one operator, once nothing is timed on this CPU and unless its job has begun."""
+        with self._changed:
+            while self._timing and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return
+            self._building.add(target)
+        store, settings = LibraryStore(self._host.home / "libraries"), self._host.settings
+        try:
+            for name in _libraries(root, project, target[2]):
+                request = BuildRequest(root, project.native, name, self._host.kind, project.interpreter)
+                build(request, store, self._host.confinement(), settings.build_timeout_seconds, _Silent(self))
+        except (Stopped, CannotRunError) as error:
+            _log.info("stopped building %s ahead: %s", target[2], error)
+        finally:
+            with self._changed:
+                self._building.discard(target)
+                self._changed.notify_all()
+
+    def should_stop(self) -> str | None:
+        return "the worker stops" if self._closed else None
+
+    def _step_back(self) -> None:
+        """Lowers the priority of this thread; the processes that it starts inherit it."""
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            if self._cores:
+                os.sched_setaffinity(0, self._cores)
+
+
+class _Silent:
+    """A reporter of builds that belong to no run."""
+
+    def __init__(self, ahead: BuildAhead) -> None:
+        self.should_stop = ahead.should_stop
+
+    def log(self, text: str) -> None:
+        _log.debug("%s", text)
+
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
+        """Nobody watches."""
+
+
+def _targets(request: JobRequest) -> list[Target]:
+    shas = [request.sha, request.base_sha] if request.base_sha else [request.sha]
+    return [(request.url, sha, request.operator) for sha in shas]
+
+
+def _libraries(root: Path, project: Project, operator: str) -> list[str]:
+    """The libraries that an operator most likely loads, read from its file without running it."""
+    names = [operator]
+    with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        for node in ast.walk(ast.parse((root / project.operators / f"{operator}.py").read_bytes())):
+            if isinstance(node, ast.keyword) and node.arg == "uses":
+                names = [str(name) for name in ast.literal_eval(node.value)]
+    return [name for name in names if is_name(name) and (root / project.native / name).is_dir()]

@@ -1,0 +1,140 @@
+"""Byte code of an interpreter's packages, for interpreters whose packages were installed without.
+
+Python compiles a module without byte code at every import, and a child cannot store the result, because it writes to no
+folder that outlives it: `import torch` takes 3 s longer in each child. So the parent once imports what children import,
+in a jail of its own that holds no code of any commit, and stores the byte code. Children read it through
+PYTHONPYCACHEPREFIX from a folder that they cannot write to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from warpwatch import __version__
+from warpwatch.worker.child import BOOTSTRAP
+from warpwatch.worker.files import copy_regular, read_regular, walk_regular
+from warpwatch.worker.sandbox import BYTECODE_VARIABLE, Confinement, Jail, environment
+
+FOLDER = "bytecode"
+"""Folder of the home folder with one folder per interpreter and set of installed packages."""
+KEPT = 8
+"""Folders that are kept, the least recently used are removed first."""
+_LOOK_SECONDS = 60.0
+_IMPORT_SECONDS = 300.0
+_LIMIT_BYTES = 64 * 2**20
+"""Size of one file."""
+_LIMIT_FILES = 50_000
+_DEPTH = 50
+_LOOK = """
+import importlib.metadata, importlib.util, json, os, sys
+packages = sorted(f"{d.metadata['Name']} {d.version}" for d in importlib.metadata.distributions())
+torch = importlib.util.find_spec("torch")
+origin = torch.origin if torch else None
+compiled = origin is None or os.path.exists(importlib.util.cache_from_source(origin))
+with open(os.path.join(os.environ["TMPDIR"], "look.json"), "w") as file:
+    json.dump({"packages": [sys.version, sys.prefix, *packages], "compiled": compiled}, file)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterState:
+    """An interpreter and what is installed in it.
+
+    key: changes when a package is installed, updated or removed. is_compiled: whether its torch has byte code.
+    """
+
+    key: str
+    is_compiled: bool
+
+
+@cache
+def read_interpreter(interpreter: str, confinement: Confinement) -> InterpreterState:
+    """The state of the interpreter at this path, read once per process. A program that is no Python that Warpwatch can
+    use counts as compiled."""
+    with _ended(confinement, [interpreter, "-P", "-c", _LOOK], {}, _LOOK_SECONDS) as folder:
+        try:
+            reply = json.loads(read_regular(folder, "look.json", _LIMIT_BYTES))
+            facts, is_compiled = [str(fact) for fact in reply["packages"]], bool(reply["compiled"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            facts, is_compiled = [], True
+    digest = hashlib.sha256(json.dumps([interpreter, __version__, *facts]).encode()).hexdigest()
+    return InterpreterState(digest, is_compiled)
+
+
+@cache
+def prepare(home: Path, interpreter: str, confinement: Confinement) -> Path | None:
+    """The folder with the byte code of this interpreter's packages, which is made unless it exists.
+
+    None where the packages have theirs, and where the sandbox would let a child write to the folder.
+    """
+    if not confinement.has_namespaces:
+        return None
+    state = read_interpreter(interpreter, confinement)
+    if state.is_compiled:
+        return None
+    target = home / FOLDER / state.key
+    with contextlib.suppress(OSError):
+        if not target.is_dir():
+            _compile(interpreter, confinement, target)
+        os.utime(target)
+        return target
+    return None
+
+
+def _compile(interpreter: str, confinement: Confinement, target: Path) -> None:
+    """Imports what children import, and stores the byte code that this leaves; the first of two workers wins."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}-{time.monotonic_ns()}")
+    words = [interpreter, "-P", str(BOOTSTRAP), "--import", "--root", "/", "--libraries", "/"]
+    with _ended(confinement, words, {BYTECODE_VARIABLE: FOLDER}, _IMPORT_SECONDS) as folder:
+        try:
+            for path, status in walk_regular(folder / FOLDER, _DEPTH, _LIMIT_FILES):
+                name = path.relative_to(folder)
+                copy = partial / name.relative_to(FOLDER)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy_regular(folder, str(name), copy, min(status.st_size, _LIMIT_BYTES))
+            if not target.exists():
+                partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    for unused in sorted(target.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(unused, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _ended(confinement: Confinement, words: list[str], inside: Mapping[str, str], seconds: float) -> Iterator[Path]:
+    """Runs a command to its end in a jail; the temporary folder that it had.
+
+    inside: variables that name folders in it.
+    """
+    jail = Jail(confinement)
+    try:
+        variables = environment(jail.inside) | {name: str(jail.inside / folder) for name, folder in inside.items()}
+        process = subprocess.Popen(
+            jail.command(words, jail.inside),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=jail.passed,
+            env=variables,
+            start_new_session=True,
+        )
+        try:
+            jail.launched()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+        finally:
+            jail.kill(process.pid)
+            process.wait()
+        yield jail.folder()
+    finally:
+        jail.close()

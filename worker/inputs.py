@@ -1,0 +1,99 @@
+"""Reduces a worktree to what can influence its operators, so that caches outlive commits that change something else.
+
+Operators, native sources and warpwatch.toml stay. Anything else at the root of the repository stays if a file that
+stays names it: as an import, an #include, a link, or a string that is a path. The rest is removed from the worktree
+before any code of the commit runs. So what is not part of the digest cannot be read, whatever the code does.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from warpwatch import git
+from warpwatch.project import FILE_NAME, Project
+
+_ENTRIES = 1000
+"""Entries at the root; a repository with more is one input."""
+_FILES = 10_000
+"""Files that are searched for names; a repository with more is one input, and so is one with more text."""
+_BYTES = 2**24
+_FILE_BYTES = 2**20
+"""A longer file is data and not searched."""
+_NATIVE = {".cpp", ".cu", ".cuh", ".h", ".hpp"}
+_INCLUDE = re.compile(r'#\s*include\s*["<]([^">\n]+)')
+_SERVICE = "warpwatch"
+"""The package of this name comes from the service, whatever a commit holds under it."""
+
+
+def reduce_to_inputs(root: Path, mirror: Path, sha: str, project: Project) -> str:
+    """Removes from the worktree at `root` what its operators do not name; a digest of what is left."""
+    listing = git.git("ls-tree", "-z", sha, cwd=mirror).split("\0")[:-1]
+    entries = {line.partition("\t")[2]: line for line in listing}
+    kept = _inputs(root, set(entries), project)
+    for name in entries.keys() - kept:
+        path = root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    return hashlib.sha256("\0".join(entries[name] for name in sorted(kept)).encode(errors="replace")).hexdigest()
+
+
+def _inputs(root: Path, names: set[str], project: Project) -> set[str]:
+    """The entries at the root that stay; all of them where the operators cannot be told from the rest."""
+    operators, native = (PurePosixPath(folder).parts[:1] for folder in (project.operators, project.native))
+    if len(names) > _ENTRIES or not operators or operators[0] not in names:
+        return names
+    # Attributes change the contents of the files that git checks out.
+    kept = names & {*operators, *native, FILE_NAME, ".gitattributes"}
+    pending = list(kept)
+    files = size = 0
+    while pending:
+        for path in _files(root / pending.pop()):
+            files, size = files + 1, size + path.lstat().st_size
+            if files > _FILES or size > _BYTES:
+                return names
+            named = _named(path)
+            new = {name for name in names - kept - {_SERVICE} if named & {name, name.partition(".")[0] or name}}
+            kept |= new
+            pending += new
+    return kept
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The links, Python files and native sources at or below `path`."""
+    if path.is_symlink() or (path.suffix in {".py", *_NATIVE} and path.is_file()):
+        yield path
+    elif path.is_dir():
+        for entry in path.iterdir():
+            yield from _files(entry)
+
+
+def _named(path: Path) -> set[str]:
+    """The words of a file that may be names of other files or modules."""
+    if path.is_symlink():
+        return set(PurePosixPath(path.readlink()).parts)
+    if path.stat().st_size > _FILE_BYTES:
+        return set()
+    text = path.read_text(encoding="utf-8", errors="replace")
+    named = {part for included in _INCLUDE.findall(text) for part in PurePosixPath(included).parts}
+    if path.suffix != ".py":
+        return named
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # It does not load as it is; whatever it names is no input of the others.
+        return named
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            named.update(part for module in modules for part in module.split("."))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) == 1:
+            # A dotted string may be a module that is imported by name.
+            named.update(PurePosixPath(node.value).parts, node.value.split("."))
+    return named
