@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from time import perf_counter
 from typing import Any, Literal
 
 from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
+from warpwatch.contract.activities import Activity, RunTimes
+from warpwatch.contract.codec import to_json
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunState
@@ -140,14 +143,25 @@ def prepare_finish(s: Session, job_id: int, outcome: Outcome) -> OutcomeNames:
     return record_names(s, s.get_one(JobRecord, job_id), outcome)
 
 
-def finish_run(s: Session, run_id: int, outcome: Outcome, names: OutcomeNames | None = None) -> None:
+def finish_run(
+    s: Session, run_id: int, outcome: Outcome, names: OutcomeNames | None = None, times: RunTimes | None = None
+) -> None:
     """Records the outcome and ends the job, in one transaction; StaleRunError when the run does not own its job.
 
-    names: from `prepare_finish`; without them, everybody who records the same names waits for this transaction.
+    names: from `prepare_finish`; without them, everybody who records the same names waits for this transaction. times:
+    what the run spent its time on before.
     """
+    begin = perf_counter()
     run, job = lock_owned_run(s, run_id)
     run.environment_id = record_outcome(s, job, run, outcome, names)
     _end(s, run, job, RunState.DONE, JobState.DONE, "")
+    if times is not None:
+        store_times(s, run_id, times.with_more(Activity.RECORD, perf_counter() - begin))
+
+
+def store_times(s: Session, run_id: int, times: RunTimes) -> None:
+    """Writes what a run spent its time on, in the transaction that ends it."""
+    s.execute(update(RunRecord).where(RunRecord.id == run_id).values(times=to_json(times)))
 
 
 def fail_run(s: Session, run_id: int, message: str, *, retry: bool, reason: Reason | None = None) -> None:
@@ -254,7 +268,9 @@ def _end(
     message: str,
     reason: Reason | None = None,
 ) -> None:
-    run.state, run.message, run.reason, run.finished_at = run_state, storable(message), reason, func.now()
+    # Writing the results takes a part of the transaction, which `now()` would leave out.
+    ended_at = func.clock_timestamp()
+    run.state, run.message, run.reason, run.finished_at = run_state, storable(message), reason, ended_at
     job.state, job.message, job.reason, job.progress = job_state, storable(message), reason, None
     if job_state == JobState.QUEUED:
         job.started_at = None
@@ -262,5 +278,5 @@ def _end(
         # A new ticket: workers are notified of new ones only.
         enqueue(s, [job.id])
     else:
-        job.finished_at = func.now()
+        job.finished_at = ended_at
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)

@@ -11,11 +11,12 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from warpwatch import CONTRACT, __version__, git
+from warpwatch.contract.activities import Activity, Stopwatch
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import BuildReply, CeilingsReply
@@ -44,13 +45,14 @@ THREADS = 0
 @dataclass(frozen=True, slots=True)
 class Host:
     """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, folders that children must
-    not see, and the control group in which children get theirs."""
+    not see, the control group in which children get theirs, and what the current job spends its time on."""
 
     settings: Settings
     device: str
     hidden: tuple[Path, ...] = ()
     bootstrap: Path = BOOTSTRAP
     group: Path | None = None
+    stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
 
     @property
     def kind(self) -> str:
@@ -149,11 +151,14 @@ class Checkout:
         except (ChildFailure, Stopped):
             self.drop_child()
             raise
+        finally:
+            self.host.stopwatch.add(child.times)
 
     def build(self, libraries: Sequence[str], reporter: Reporter) -> BuildReply:
         """Builds these operators' libraries and lays them out for the child: the first failure, else the first
         reply."""
-        replies = [self._build(name, reporter) for name in libraries[:LIBRARIES]]
+        with self.host.stopwatch.measure(Activity.COMPILE):
+            replies = [self._build(name, reporter) for name in libraries[:LIBRARIES]]
         return next((reply for reply in replies if reply.status is Status.BUILD_FAILED), replies[0])
 
     def collect(self, name: str, target: Path, limit: int) -> None:
@@ -200,7 +205,8 @@ class Checkout:
         """The fingerprint of what this commit is measured with: its own interpreter, if its project names one."""
         if self._environment is None:
             try:
-                self._environment = self.ask(Environment, "environment", QUICK_SECONDS, reporter)
+                with self.host.stopwatch.measure(Activity.START):
+                    self._environment = self.ask(Environment, "environment", QUICK_SECONDS, reporter)
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environment
@@ -212,14 +218,16 @@ class Checkout:
         ahead: how many more children import torch meanwhile, for the next calls. None of them opens the device.
         """
         self.drop_child()
-        while len(self._spares) <= ahead:
-            self._spares.append(self.host.launch_child(replace(self._spec(), hold=True), reporter))
-        self._starting = self._spares.popleft()
-        self._starting.release()
+        with self.host.stopwatch.measure(Activity.START):
+            while len(self._spares) <= ahead:
+                self._spares.append(self.host.launch_child(replace(self._spec(), hold=True), reporter))
+            self._starting = self._spares.popleft()
+            self._starting.release()
 
     def lane(self) -> Checkout:
-        """The same worktree with a child of its own, for another thread, which must close it."""
+        """The same worktree with a child and a stopwatch of its own, for another thread, which must close it."""
         lane = copy.copy(self)
+        lane.host = replace(self.host, stopwatch=Stopwatch())
         lane._child = lane._starting = None
         lane._spares, lane._ran, lane._stack = deque(), set(), ExitStack()
         return lane
@@ -246,7 +254,8 @@ class Checkout:
             self.drop_child()
         if self._child is None:
             starting, self._starting = self._starting, None
-            self._child = greeted(starting) if starting else self.host.start_child(self._spec(), reporter)
+            with self.host.stopwatch.measure(Activity.START):
+                self._child = greeted(starting) if starting else self.host.start_child(self._spec(), reporter)
         return self._child
 
     @property
@@ -288,9 +297,10 @@ class Checkout:
     def _catalogue(self, operator: str | None, reporter: Reporter) -> Catalogue:
         catalogue = self._catalogues.get(operator)
         if catalogue is None:
-            catalogue = self.ask(
-                Catalogue, "catalogue", self.host.settings.case_timeout_seconds, reporter, operator=operator
-            )
+            with self.host.stopwatch.measure(Activity.START):
+                catalogue = self.ask(
+                    Catalogue, "catalogue", self.host.settings.case_timeout_seconds, reporter, operator=operator
+                )
             self._catalogues[operator] = catalogue
         return catalogue
 
@@ -331,10 +341,11 @@ class Tools:
         """
         # A commit may be compared with itself, so each mention of it is a checkout of its own.
         keys = [(url, sha, shas[:index].count(sha)) for index, sha in enumerate(shas)]
-        self._keep(set(keys))
-        for key in keys:
-            if key not in self._warm:
-                self._warm[key] = self._lay_out(url, key[1], reporter)
+        with self.host.stopwatch.measure(Activity.CHECKOUT):
+            self._keep(set(keys))
+            for key in keys:
+                if key not in self._warm:
+                    self._warm[key] = self._lay_out(url, key[1], reporter)
         return [self._warm[key] for key in keys]
 
     def peaks(self, checkout: Checkout, reporter: Reporter) -> dict[str, float] | None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpwatch import CONTRACT
+from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import PING, Request
 from warpwatch.contract.words import Fault, Reason, Status
@@ -122,6 +123,8 @@ class Child:
     def __init__(self, spec: ChildSpec, confinement: sandbox.Confinement, reporter: Reporter) -> None:
         self._reporter = reporter
         self._sanitizer = spec.sanitizer
+        self.times = RunTimes()
+        """What the last request spent its time on, as the child says, and within what it took."""
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._requests = 0
         self._doing = ""
@@ -205,6 +208,7 @@ class Child:
         self._read_output()
         self._tail.clear()
         self._doing = ""
+        self.times, begin = RunTimes(), time.monotonic()
         self._send(Request(self._requests, verb, **fields))
         deadline = time.monotonic() + seconds
         while True:
@@ -219,6 +223,8 @@ class Child:
             reply = message.get("reply")
             if not isinstance(reply, dict):
                 raise ChildFailure(Status.CRASHED, "the harness sent a reply that is not one")
+            with contextlib.suppress(ValueError):
+                self.times = from_json(RunTimes, message.get("times")).within(time.monotonic() - begin)
             self._read_output()
             if reply.get("status") == Status.CRASHED and self._shim_lacked_memory():
                 reply["status"] = Status.OUT_OF_MEMORY

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from queue import Empty, SimpleQueue
 
+from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.worker.checkout import Checkout, Host
@@ -42,6 +45,8 @@ def check_in_lanes(
         waiting.put(variant)
     shared = _SharedReporter(reporter)
     findings: dict[str, list[Finding]] = {}
+    times: list[RunTimes] = []
+    begin = time.perf_counter()
 
     def run() -> None:
         lane = checkout.lane()
@@ -57,9 +62,12 @@ def check_in_lanes(
         finally:
             # The kernel ends a child together with the thread that started it.
             lane.close()
+            times.append(lane.host.stopwatch.take())
 
     with ThreadPoolExecutor(min(lanes, len(variants))) as pool:
         ended = [pool.submit(run) for _ in range(min(lanes, len(variants)))]
+    # What the lanes did beside each other counts once.
+    checkout.host.stopwatch.add(reduce(RunTimes.plus, times, RunTimes()).within(time.perf_counter() - begin))
     # An error of a lane counts more than the stop of the others that it caused.
     errors = [error for future in ended if (error := future.exception()) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from warpwatch import __version__
+from warpwatch.contract.activities import Activity, RunTimes
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.words import HOST_REASONS, Reason
 from warpwatch.db import embedded, queue, registry, runs
@@ -123,6 +124,7 @@ class _Worker:
         self.guard.start()
         self._ahead = BuildAhead(host, lambda: self._write(lambda s: runs.list_waiting(s, device_id, JOBS)))
         self._stop_requested = stop_requested
+        self._stopwatch = host.stopwatch
         self._failures = 0
 
     def close(self) -> None:
@@ -144,6 +146,7 @@ class _Worker:
             "job %d: %s %s at %s, attempt %d", job_id, request.kind, request.operator, request.sha[:12], job.attempt
         )
         with self.guard.watching(job.run_id), ExitStack() as stack:
+            self._stopwatch.take()
             reason = self._end(job, self._run(job, stack))
         self._pause_after(reason)
 
@@ -173,14 +176,14 @@ class _Worker:
             if isinstance(ended, Outcome):
                 self._record(job, ended)
             elif isinstance(ended, CannotRunError):
-                failure = ended
-                self._write(lambda s: self._fail(s, job.run_id, failure))
+                failure, times = ended, self._stopwatch.take()
+                self._write(lambda s: self._fail(s, job.run_id, failure, times))
                 return failure.reason
             elif ended.reason == LOST:
                 _log.warning("job %d belongs to another worker now; this run writes nothing", job.job_id)
             else:
-                end = runs.cancelled_run if ended.reason == CANCELLED else runs.release_run
-                self._write(lambda s: end(s, job.run_id))
+                stopped, times = ended, self._stopwatch.take()
+                self._write(lambda s: _stop(s, job.run_id, stopped, times))
         except StaleRunError:
             _log.warning("job %d was cancelled or given to another worker; this run wrote nothing", job.job_id)
             self._write(lambda s: runs.cancelled_run(s, job.run_id))
@@ -191,24 +194,27 @@ class _Worker:
     def _record(self, job: ClaimedJob, outcome: Outcome) -> None:
         """Records the outcome; one that cannot be stored ends the job at once, because a retry would end the same."""
         try:
-            names = self._write(lambda s: runs.prepare_finish(s, job.job_id, outcome))
-            self._write(lambda s: self._finish(s, job, outcome, names))
+            with self._stopwatch.measure(Activity.RECORD):
+                names = self._write(lambda s: runs.prepare_finish(s, job.job_id, outcome))
+            times = self._stopwatch.take()
+            self._write(lambda s: self._finish(s, job, outcome, names, times))
         except Exception as error:
             if isinstance(error, EngineError) and not isinstance(error, OutcomeError):
                 raise
             message = f"the results cannot be stored: {type(error).__name__}: {error}"
             self._write(lambda s: runs.fail_run(s, job.run_id, message, retry=False, reason=Reason.UNSTORABLE))
 
-    def _finish(self, s: Session, job: ClaimedJob, outcome: Outcome, names: OutcomeNames) -> None:
+    def _finish(self, s: Session, job: ClaimedJob, outcome: Outcome, names: OutcomeNames, times: RunTimes) -> None:
         if job.request.kind in ("bench", "compare"):
             registry.set_trouble(s, self._id, "")
-        runs.finish_run(s, job.run_id, outcome, names)
+        runs.finish_run(s, job.run_id, outcome, names, times)
 
-    def _fail(self, s: Session, run_id: int, failure: CannotRunError) -> None:
+    def _fail(self, s: Session, run_id: int, failure: CannotRunError, times: RunTimes) -> None:
         """Ends the run; an unfit device is marked until a measurement on it succeeds."""
         if isinstance(failure, UnhealthyError):
             registry.set_trouble(s, self._id, str(failure))
         runs.fail_run(s, run_id, str(failure), retry=failure.retry, reason=failure.reason)
+        runs.store_times(s, run_id, times)
 
     def _pause_after(self, reason: Reason | None) -> None:
         """Takes no job for a while when several in a row failed for a reason that speaks against this machine.
@@ -238,6 +244,15 @@ class _Worker:
                     raise
                 _log.warning("%s; trying again", error)
                 time.sleep(_RETRY_SECONDS)
+
+
+def _stop(s: Session, run_id: int, stopped: Stopped, times: RunTimes) -> None:
+    """Ends a run that was asked to stop."""
+    if stopped.reason == CANCELLED:
+        runs.cancelled_run(s, run_id)
+    else:
+        runs.release_run(s, run_id)
+    runs.store_times(s, run_id, times)
 
 
 class _RunReporter:

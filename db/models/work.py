@@ -176,6 +176,8 @@ class RunRecord(Base):
     struck_out_reason: Mapped[str | None]
     statuses: Mapped[dict[str, Any] | None]
     """Number of its results by status, once the server counted them; see db.tallies."""
+    times: Mapped[dict[str, Any] | None]
+    """What it spent its time on, as JSON; see contract.activities.RunTimes."""
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()
     finished_at: Mapped[datetime | None]

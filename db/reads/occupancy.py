@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from warpwatch.contract.activities import RunTimes
+from warpwatch.contract.codec import from_json
 from warpwatch.db.reads.query import Session, fetch
 
 
@@ -33,6 +36,18 @@ class QueuedJob:
     operator: str
     commit_sha: str
     suite: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """What a run that ended spent its time on. seconds: from start to end. results: of variants on cases."""
+
+    device_id: int
+    kind: str
+    finished_at: datetime
+    seconds: float
+    results: int
+    times: RunTimes
 
 
 def list_device_runs(session: Session, since: datetime, limit: int = 600) -> list[DeviceRun]:
@@ -67,3 +82,20 @@ def list_queued(session: Session, limit: int = 300) -> list[QueuedJob]:
     ORDER BY devices.id, line.priority DESC, line.job_id
     """
     return fetch(session, QueuedJob, sql, limit=limit)
+
+
+def list_timed_runs(session: Session, since: datetime, limit: int = 1000) -> list[TimedRun]:
+    """Runs that ended after `since` and were timed, the newest first."""
+    sql = """
+    SELECT jobs.device_id, jobs.kind, recent.finished_at, times,
+           CAST(extract(epoch FROM recent.finished_at - recent.started_at) AS float) AS seconds,
+           (SELECT count(*) FROM all_results WHERE run_id = recent.id) AS results
+    FROM (SELECT * FROM runs WHERE finished_at >= :since ORDER BY finished_at DESC LIMIT :limit) AS recent
+    JOIN jobs ON jobs.id = recent.job_id
+    WHERE times IS NOT NULL ORDER BY recent.finished_at DESC
+    """
+
+    def row(times: dict[str, Any], **fields: Any) -> TimedRun:
+        return TimedRun(times=from_json(RunTimes, times), **fields)
+
+    return fetch(session, row, sql, since=since, limit=limit)

@@ -9,6 +9,8 @@ from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.contract.activities import RunTimes
+from warpwatch.contract.codec import from_json
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.code import find_operator_ids
 from warpwatch.db.reads.decisions import JobDecision, read_decision
@@ -107,6 +109,10 @@ class RunRow:
     struck_out_reason: str | None
     started_at: datetime
     finished_at: datetime | None
+    times: RunTimes | None
+    """What it spent its time on; None while it runs, and where nobody measured it."""
+    rest_seconds: float | None
+    """What it took besides `times`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +296,7 @@ def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, li
 
 _RUNS = """
 SELECT runs.id, attempt, workers.name AS worker, state, message, reason, struck_out_reason, runs.started_at,
-       finished_at
+       finished_at, times, CAST(extract(epoch FROM finished_at - runs.started_at) AS float) AS seconds
 FROM runs LEFT JOIN workers ON workers.id = runs.worker_id WHERE job_id = :job_id ORDER BY attempt
 """
 
@@ -338,7 +344,7 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
             replay = shlex.join(one_cell.to_command(job.kind, job.commit_sha, job.operator, device_kind))
         return ResultView(measured=[MeasuredSeries(**metric) for metric in measured], replay=replay, **fields)
 
-    runs = fetch(session, RunRow, _RUNS, job_id=job_id)
+    runs = fetch(session, _run_row, _RUNS, job_id=job_id)
     command = spec.to_submit_command(repository, job.kind, job.commit_sha, job.operator, job.device_key, job.base_sha)
     return JobDetail(
         job=job,
@@ -351,6 +357,12 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
         device_kind=kind,
         decision=read_decision(session, job_id),
     )
+
+
+def _run_row(times: dict[str, Any] | None, seconds: float | None, **fields: Any) -> RunRow:
+    measured = None if times is None else from_json(RunTimes, times)
+    rest = None if measured is None or seconds is None else max(0.0, seconds - measured.total)
+    return RunRow(**fields, times=measured, rest_seconds=rest)
 
 
 def read_log(session: Session, run_id: int, after_id: int = 0, limit: int = 1000) -> list[LogLine]:

@@ -25,6 +25,7 @@ from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
 from warpwatch.server.figures.formats import kind_name
 from warpwatch.server.figures.gantt import PAST, gantt_svg, plan_rows
+from warpwatch.server.figures.run_times import shares_of, times_svg
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, refuse_example
 from warpwatch.server.intake.budget import CostEstimates
@@ -94,6 +95,8 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         job=detail.job,
         unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
         shown=shown,
+        times=shares_of(shown.times, shown.rest_seconds or 0.0) if shown and shown.times else [],
+        times_svg=times_svg,
         log=log,
         last_log_id=log[-1].id if log else 0,
         is_live=is_newest and detail.job.state in ("queued", "running"),

@@ -13,11 +13,13 @@ from sqlalchemy import text
 
 from tests.db.conftest import ENVIRONMENT, World, outcome
 from tests.rewording import stored
+from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, JobState, RunState
 from warpwatch.db import live, runs, submissions
 from warpwatch.db.errors import OutcomeError, StaleRunError, StateError
 from warpwatch.db.models import JobRecord, PointRecord, RunRecord
+from warpwatch.db.reads.work import read_job
 from warpwatch.db.reaper import Reaper
 
 RESULT_TABLES = ["results", "points", "samples", "series", "builds", "environments", "traces", "comparisons"]
@@ -59,6 +61,23 @@ def test_a_run_knows_everything_the_worker_needs(world: World) -> None:
     order = begin(world, world.job("compare", commit=1, base=0))
     expected = JobRequest(JobKind.COMPARE, "/srv/example", "b" * 40, "kron", JobSpec(), "a" * 40)
     assert (order.request, order.attempt) == (expected, 1)
+
+
+def test_a_run_keeps_what_it_spent_its_time_on(world: World) -> None:
+    job_id = world.job()
+    run_id = begin(world, job_id).run_id
+    with world.database.session() as s:
+        runs.finish_run(s, run_id, outcome(), times=RunTimes(samples=0.25, record=0.5))
+    with world.database.session() as s:
+        detail = read_job(s, job_id)
+    assert detail is not None
+    (run,) = detail.runs
+    assert run.times is not None
+    assert run.times.samples == 0.25
+    assert run.times.record > 0.5, "writing the results counts too"
+    assert run.finished_at is not None
+    wall = (run.finished_at - run.started_at).total_seconds()
+    assert run.rest_seconds == max(0.0, wall - run.times.total)
 
 
 def test_a_job_is_given_to_one_run_only(world: World) -> None:

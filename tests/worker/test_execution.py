@@ -184,6 +184,26 @@ def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str,
         check_in_lanes(checkout, ["waits", "bad"], check, Diary(), lanes=2)
 
 
+def test_the_time_of_a_job_is_accounted_for(
+    repository: Repository, good: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools.checkouts(repository.url, [good], Diary())[0].drop_child()
+    tools.host.stopwatch.take()
+    begin = time.perf_counter()
+    run(order(repository, good, "bench", variants=["ok"], cases=CASES[:1], budget_ns=50_000_000), tools, tmp_path)
+    times, seconds = tools.host.stopwatch.take(), time.perf_counter() - begin
+    assert min(times.start, times.inputs, times.oracle, times.warm_up, times.samples, times.verify) > 0
+    # Closing children and asking after the health of the device are the rest.
+    assert seconds / 2 < times.total <= seconds
+    monkeypatch.setattr(execution, "lanes_of", lambda host: 2)
+    begin = time.perf_counter()
+    run(order(repository, good, variants=["ok", "last"], cases=CASES[:1]), tools, tmp_path)
+    times, seconds = tools.host.stopwatch.take(), time.perf_counter() - begin
+    assert min(times.start, times.inputs, times.oracle, times.verify) > 0
+    assert times.samples == 0
+    assert times.total <= seconds
+
+
 def test_bench_and_profile(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
     wanted = {"variants": ["ok", "wrong"], "cases": CASES[:1], "budget_ns": 50_000_000}
     bench = run(order(repository, good, "bench", **wanted), tools, tmp_path)

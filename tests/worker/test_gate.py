@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from tests.builders import Lab, make_repository
 from tests.worker.conftest import Diary
+from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.messages import CanaryReply
 from warpwatch.contract.words import Reason, Status
 from warpwatch.db import runs
@@ -124,7 +125,7 @@ def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database
     for _ in range(3):
         run = lab.begin(job)
         with database.session() as s:
-            _Worker._fail(worker, s, run, UnhealthyError("it is on fire"))
+            _Worker._fail(worker, s, run, UnhealthyError("it is on fire"), RunTimes())
         with database.session() as s:
             states.append(s.scalars(select(JobRecord.state).where(JobRecord.id == job)).one())
             (row,) = list_workers(s)
@@ -135,6 +136,7 @@ def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database
         assert set(s.scalars(select(RunRecord.reason))) == {Reason.UNFIT_DEVICE}
         done = lab.submit("bench", 0)
         order: Any = SimpleNamespace(request=SimpleNamespace(kind="bench"), run_id=lab.begin(done))
-        _Worker._finish(worker, s, order, lab.outcome([]), runs.prepare_finish(s, done, lab.outcome([])))
+        names = runs.prepare_finish(s, done, lab.outcome([]))
+        _Worker._finish(worker, s, order, lab.outcome([]), names, RunTimes())
         (row,) = list_workers(s)
         assert row.trouble == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import METRICS, Measurement
 from warpwatch.contract.messages import BenchReply, SampleReply
 from warpwatch.contract.words import Status
@@ -15,6 +16,7 @@ from .health import DeviceHealth
 from .integrity import TamperGuard, watch
 from .problem import CaseProblem, Progress
 from .rotation import no_collection
+from .spent import STOPWATCH
 from .summary import FEWEST, is_narrow, summarize
 from .timer_cuda import CaptureError, GraphTimer, NoMetricError
 
@@ -135,6 +137,7 @@ def _measure(
     return summarize(metric, samples, dropped, reasons), ""
 
 
+@STOPWATCH.measure(Activity.SAMPLES)
 def _sample(timer: Timer, budget_ns: int, health: DeviceHealth, guard: TamperGuard) -> tuple[list[float], int, str]:
     """(kept samples, how many were dropped because the device was throttled, the reasons)."""
     samples: list[float] = []

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import METRICS, SETUP, Counter, Measurement
 from warpwatch.operator import Cost, Operator, Variant, case
 
@@ -19,6 +20,7 @@ from . import timer_cpu, timer_cuda, timer_kernel
 from .instructions import NotCountedError, count_calls
 from .problem import CaseProblem
 from .rotation import Rotation
+from .spent import STOPWATCH
 from .summary import summarize
 
 _EMPTY_BUDGET_NS = 5_000_000
@@ -27,6 +29,7 @@ _FEWEST_SETUPS = 3
 _SETUP_SEEDS = 104_729
 
 
+@STOPWATCH.measure(Activity.SAMPLES)
 def empty_ns(device: torch.device) -> dict[str, float]:
     """Nanoseconds of a call without work (on a GPU: of an empty kernel) by each metric of the device.
 
@@ -51,6 +54,7 @@ def _empty_call(device: torch.device) -> tuple[CaseProblem, Any, dict[str, float
         return problem, timers[METRICS[device.type][0]], nanoseconds
 
 
+@STOPWATCH.measure(Activity.SAMPLES)
 def measure_setup(problem: CaseProblem, seed: int, budget_ns: int) -> Measurement | None:
     """The time of the variant's `prepare` on new inputs each time, device work included; None without `prepare`."""
     if problem.variant.prepare is None:
@@ -95,6 +99,7 @@ class CallCounters:
             self.notes.append(f"No cycle counts: {type(error).__name__}: {error}")
 
 
+@STOPWATCH.measure(Activity.WARM_UP)
 def open_timer(
     problem: CaseProblem, seed: int, metric: str, budget_ns: int, placements: int
 ) -> timer_cpu.CpuHotTimer | timer_cuda.GraphTimer | timer_cuda.CudaColdTimer | timer_kernel.KernelTimer:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import TensorError
 from warpwatch.contract.words import Fault
 
 from .compare import Expected, compare, expect, expect_alike, explain, is_right
 from .failures import WrongResultError
 from .problem import CaseData, CaseProblem
+from .spent import STOPWATCH
 
 
 class Oracle:
     """The float64 oracle for `data`, computed once; it can judge any number of results."""
 
+    @STOPWATCH.measure(Activity.ORACLE)
     def __init__(self, problem: CaseProblem, data: CaseData) -> None:
         oracle, by_torch = problem.oracle(data), problem.own_precision(data)
         depth, precision = problem.operator.depth(problem.case), problem.case.precision

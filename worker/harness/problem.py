@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, DeviceKind, Operator, Variant
 
 from .failures import Refusal, WrongResultError
 from .inputs import DTYPES, SeededMaker, map_tensors, named_tensors, precision_switches
 from .integrity import expect_plain
+from .spent import STOPWATCH
 
 _INCOMING_SEED = 0x5EED
 """Combined with the seed of the inputs, so that an incoming gradient never equals an input."""
@@ -98,6 +100,7 @@ class CaseProblem:
         with precision_switches(self.case.precision), torch.set_grad_enabled(self.backward), stream:
             yield
 
+    @STOPWATCH.measure(Activity.INPUTS)
     def data(self, seed: int) -> CaseData:
         """New inputs from `seed`, and in backward cases new incoming gradients."""
         inputs = self._inputs(seed)

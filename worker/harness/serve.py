@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import sys
+from contextlib import nullcontext
 from typing import IO, Any
 
 import torch
@@ -27,6 +28,7 @@ from warpwatch.contract.messages import (
 from warpwatch.operator import CONTRACT
 
 from .failures import Failure, describe
+from .spent import ACTIVITIES, STOPWATCH
 from .verbs import ChildSettings, Verbs
 
 EXIT_POISONED = 3
@@ -95,7 +97,9 @@ class HarnessServer:
             self._write({"id": request.id, "reply": {}})
             return None
         try:
-            reply = getattr(self._verbs, request.verb)(request, progress)
+            activity = ACTIVITIES.get(request.verb)
+            with STOPWATCH.measure(activity) if activity is not None else nullcontext():
+                reply = getattr(self._verbs, request.verb)(request, progress)
             failure = None
         except (Exception, SystemExit) as error:
             if request.verb not in FAILURE_REPLIES:
@@ -108,7 +112,7 @@ class HarnessServer:
             if request.verb == "check":
                 details["seed"] = request.seed
             reply = FAILURE_REPLIES[request.verb](failure.status, failure.message, **details)
-        self._write({"id": request.id, "reply": to_json(reply)})
+        self._write({"id": request.id, "reply": to_json(reply), "times": to_json(STOPWATCH.take())})
         return failure
 
     def _write(self, message: dict[str, Any]) -> None:

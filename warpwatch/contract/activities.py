@@ -1,0 +1,112 @@
+"""Where the time of a run goes: seconds per activity, and the stopwatch that adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from math import inf
+from time import perf_counter
+
+
+class Activity(StrEnum):
+    """What a run spends its time on.
+
+    checkout: fetching the commit and laying out its files. compile: native libraries, before a child needs them. start:
+    of children, up to the catalogue of operators. inputs: drawing them. oracle: the float64 reference. warm_up: first
+    calls, whatever compilers do in them, and the calibration of the timer. samples: timing, and recording traces.
+    verify: everything else of a check, and of a bench what proves its timed results. record: writing the results.
+    """
+
+    CHECKOUT = "checkout"
+    COMPILE = "compile"
+    START = "start"
+    INPUTS = "inputs"
+    ORACLE = "oracle"
+    WARM_UP = "warm_up"
+    SAMPLES = "samples"
+    VERIFY = "verify"
+    RECORD = "record"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Seconds of each Activity. No second counts twice, so that their sum is at most what the run took."""
+
+    checkout: float = 0.0
+    compile: float = 0.0
+    start: float = 0.0
+    inputs: float = 0.0
+    oracle: float = 0.0
+    warm_up: float = 0.0
+    samples: float = 0.0
+    verify: float = 0.0
+    record: float = 0.0
+
+    def __post_init__(self) -> None:
+        """ValueError, naming the field, for what is no duration: the times come from untrusted processes."""
+        for name, seconds in self.by_activity().items():
+            if not 0 <= seconds < inf:
+                raise ValueError(f"{name}: expected a number of seconds of at least 0, got {seconds!r}")
+
+    def by_activity(self) -> dict[Activity, float]:
+        return {Activity(field.name): getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def total(self) -> float:
+        return sum(self.by_activity().values())
+
+    @property
+    def measuring(self) -> float:
+        """Seconds in which calls were timed or warmed up for it."""
+        return self.warm_up + self.samples
+
+    def plus(self, other: RunTimes) -> RunTimes:
+        return RunTimes(**{name: seconds + getattr(other, name) for name, seconds in self.by_activity().items()})
+
+    def with_more(self, activity: Activity, seconds: float) -> RunTimes:
+        return replace(self, **{activity: getattr(self, activity) + seconds})
+
+    def within(self, seconds: float) -> RunTimes:
+        """The same shares of at most so many seconds."""
+        if self.total <= seconds:
+            return self
+        share = seconds / self.total
+        return RunTimes(**{name: value * share for name, value in self.by_activity().items()})
+
+
+class Stopwatch:
+    """Adds up seconds per activity, for one thread. An activity inside another one interrupts it."""
+
+    def __init__(self) -> None:
+        self._times = RunTimes()
+        self._open: list[Activity] = []
+        self._since = perf_counter()
+
+    @contextmanager
+    def measure(self, activity: Activity) -> Iterator[None]:
+        """Adds the time of the block, or of every call where it decorates a function."""
+        self._settle()
+        self._open.append(activity)
+        try:
+            yield
+        finally:
+            self._settle()
+            self._open.pop()
+
+    def add(self, times: RunTimes) -> None:
+        """Adds what another process or thread measured."""
+        self._times = self._times.plus(times)
+
+    def take(self) -> RunTimes:
+        """The times since the last call."""
+        self._settle()
+        times, self._times = self._times, RunTimes()
+        return times
+
+    def _settle(self) -> None:
+        now = perf_counter()
+        if self._open:
+            self._times = self._times.with_more(self._open[-1], now - self._since)
+        self._since = now
