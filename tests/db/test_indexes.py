@@ -99,6 +99,18 @@ def use_everything(world: World) -> None:
         assert number is not None
         one = regressions.SeriesDecision(series, Verdict.CONFIRMED, 1.3, 1.2, 1.4)
         regressions.decide(s, number, Verdict.CONFIRMED, series=[one])
+        trial = trials.NewTrial(
+            number,
+            world.repository,
+            world.operator,
+            world.device,
+            "compare",
+            Purpose.CONFIRM,
+            spec=JobSpec(),
+            priority=0,
+            **commits,
+        )
+        assert trials.find_imported(s, trial, done) is None
         list(traces._chunks(s, 1))
         callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "pending"})
         callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "success"})
