@@ -25,7 +25,11 @@ from warpwatch.db.reads.regressions import (
 from warpwatch.db.triage import triage
 from warpwatch.server.explanation.causes import find_cause
 from warpwatch.server.explanation.events import with_common
+from warpwatch.server.explanation.timeline import read_timeline
+from warpwatch.server.explanation.trace_files import load_trace
 from warpwatch.server.figures.charts import history_figure, rounds_figure
+from warpwatch.server.figures.dot_plot import cases_svg
+from warpwatch.server.figures.timelines import pair_svg
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, settings_of
 from warpwatch.server.intake.filters import ALL_BRANCHES, DIRECTIONS, STATE_FILTERS, Filters, resolve
@@ -103,10 +107,13 @@ def triage_form(
     due_on: TriageText = "",
     note: Annotated[str, Form(max_length=MAX_NOTE)] = "",
     also: Annotated[list[int] | None, Form()] = None,
+    take: Annotated[bool, Form()] = False,
 ) -> Response:
     """Stores the triage of this regression and of the ticked ones; shows the form again with messages for invalid
-    fields."""
+    fields. take: the author becomes the assignee."""
     detail = _find(page, regression_id)
+    if take:
+        state, assignee = detail.regression.state, author
     texts = {"state": state, "author": author, "assignee": assignee, "link": link, "due_on": due_on, "note": note}
     entered = {name: text.strip() for name, text in texts.items()}
     fields, errors = read_form(entered)
@@ -131,6 +138,15 @@ def _history(page: Page, row: RegressionRow, shown: Sequence[RegressionSeriesRow
     line = read_line(page.session, page.repository.id, row.branch) if row.branch else page.line
     history = read_history(page.session, most.series_id, line or page.line, limit=HISTORY_POINTS) if most else None
     return None if history is None or not history.points else history_figure([history])
+
+
+def _timelines(page: Page, detail: RegressionDetail) -> str | None:
+    """One call at base and one at head on one time axis; None without two traces that can be drawn."""
+    if detail.base_trace_id is None or detail.head_trace_id is None:
+        return None
+    files = [load_trace(page.session, trace_id) for trace_id in (detail.base_trace_id, detail.head_trace_id)]
+    base, head = (read_timeline(file) if file is not None else None for file in files)
+    return pair_svg(base, head) if base and head else None
 
 
 def _show(
@@ -160,6 +176,8 @@ def _show(
         # By default triage applies to all regressions of the event that are in the same state.
         also=also if errors else [other.id for other in others if other.state == row.state],
         history=_history(page, row, shown),
+        cases=cases_svg(shown),
+        timelines=_timelines(page, detail),
         figures=[(series, rounds_figure(series)) for series in measured[:6]],
         states=list(Triage),
         today=date.today(),

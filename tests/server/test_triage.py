@@ -157,3 +157,25 @@ def test_the_form_comes_back_with_what_was_entered(client: TestClient, lab: Lab)
     assert 'href="javascript' not in answer.text
     assert re.findall(r'name="also" value="(\d+)"( checked)?', page) == [(str(second), "")]
     assert row(client, first)["state"] == "new"
+
+
+def test_the_bar_changes_the_state_and_keeps_the_rest(client: TestClient, lab: Lab) -> None:
+    number = plant(lab, 0, 1)
+    fields = {"author": "ann", "assignee": "bea", "link": LINK, "due_on": "2026-03-31"}
+    client.patch(f"/api/v1/regressions/{number}", json=fields)
+    page = client.get(f"/regressions/{number}").text
+    bar = page[page.index('class="triage-bar"') :]
+    hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', bar))
+    assert hidden == {"assignee": "bea", "link": LINK, "due_on": "2026-03-31"}
+    client.post(f"/regressions/{number}/triage", data=hidden | {"author": "cyd", "state": "acknowledged"})
+    told = row(client, number)
+    assert {name: told[name] for name in ("state", *hidden)} == {"state": "acknowledged", **hidden}
+
+
+def test_somebody_takes_a_regression(client: TestClient, lab: Lab) -> None:
+    number = plant(lab, 0, 1)
+    client.post(f"/regressions/{number}/triage", data={"author": "ann", "take": "true"})
+    assert (row(client, number)["assignee"], row(client, number)["state"]) == ("ann", "new")
+    answer = client.post(f"/regressions/{number}/triage", data={"author": "", "take": "true"})
+    assert answer.status_code == 422
+    assert "author-error" in answer.text
