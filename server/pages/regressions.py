@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from math import log
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
@@ -14,6 +15,7 @@ from warpwatch.contract.words import Triage
 from warpwatch.db.reads.events import EventRow, list_choices, list_events, read_event, read_quality
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import read_line
+from warpwatch.db.reads.previews import ChangePreview, list_previews
 from warpwatch.db.reads.query import Page as Listed
 from warpwatch.db.reads.regressions import (
     NOBODY,
@@ -29,15 +31,18 @@ from warpwatch.server.explanation.timeline import read_timeline
 from warpwatch.server.explanation.trace_files import load_trace
 from warpwatch.server.figures.charts import history_figure, rounds_figure
 from warpwatch.server.figures.dot_plot import cases_svg
+from warpwatch.server.figures.formats import change_headline, change_tone
+from warpwatch.server.figures.sparklines import sparkline_svg
 from warpwatch.server.figures.timelines import pair_svg
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, settings_of
-from warpwatch.server.intake.filters import ALL_BRANCHES, DIRECTIONS, STATE_FILTERS, Filters, resolve
+from warpwatch.server.intake.filters import ALL_BRANCHES, BLANK, DIRECTIONS, STATE_FILTERS, Filters, resolve
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
 from warpwatch.server.pages.forms import field_message
 from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
+BulkError = Literal["author", "regressions"]
 EVENTS_PER_PAGE = 20
 HISTORY_POINTS = 100
 """Points of the history on a regression's page."""
@@ -45,10 +50,18 @@ TriageText = Annotated[str, Form(max_length=MAX_NAME)]
 
 
 @router.get("/regressions")
-def regressions(page: Page, settings: Config, filters: Filters, before: Before = None, whole: bool = False) -> Response:
+def regressions(
+    page: Page,
+    settings: Config,
+    filters: Filters,
+    before: Before = None,
+    whole: bool = False,
+    problem: BulkError | None = None,
+) -> Response:
     """Events with a verdict, worst first; by default the open ones.
 
-    Patterns and detection quality take longer to compute, so the page loads them after it is shown.
+    Patterns and detection quality take longer to compute, so the page loads them after it is shown. problem: the field
+    without which a bulk triage was refused.
     """
     if page.repository is None:
         return page.page("welcome.html")
@@ -67,6 +80,8 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         else query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE, common="true"),
         csv=query("/api/v1/regressions.csv", repository=name, **asked),
         found=events,
+        previews=_previews(page, events.items),
+        problem=problem,
         whole=whole,
         verdict=filters.verdict,
         asked=asked,
@@ -78,6 +93,45 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         all_branches=filters.branch == ALL_BRANCHES,
         options=_options(list_choices(page.session, page.repository.id), asked),
     )
+
+
+def _previews(page: Page, events: Sequence[EventRow]) -> dict[int, tuple[ChangePreview, str | None]]:
+    """What is shown of the worst regression of each event, with its series as a small picture."""
+    previews = list_previews(page.session, [event.id for event in events], page.line)
+    rows = {event.id: event.regressions[0] for event in events}
+    return {
+        number: (
+            preview,
+            sparkline_svg(
+                preview.medians,
+                preview.changed_at,
+                change_tone(rows[number]),
+                f"{rows[number].operator} {preview.variant} {preview.case}: {change_headline(rows[number])}",
+            ),
+        )
+        for number, preview in previews.items()
+    }
+
+
+@router.post("/regressions/triage")
+def triage_many(
+    page: Page,
+    chosen: Annotated[list[str] | None, Form()] = None,
+    author: TriageText = "",
+    state: Annotated[Triage | None, BLANK, Form()] = None,
+    take: Annotated[bool, Form()] = False,
+    filters: Annotated[str, Form(max_length=2000)] = "",
+) -> Response:
+    """Triages all regressions of the ticked events. chosen: ids of one event each, joined by commas. take: the author
+    becomes the assignee. filters: the query of the list, to return to."""
+    ids = [int(number) for group in chosen or [] for number in group.split(",") if re.fullmatch(r"\d{1,18}", number)]
+    problem: BulkError | None = None if author.strip() and ids else "regressions" if author.strip() else "author"
+    if problem is None:
+        fields: dict[str, str | date | None] = {"assignee": author.strip()} if take else {}
+        fields |= {"state": state} if state is not None else {}
+        triage(page.session, ids, author=author.strip(), note="", fields=fields)
+    address = f"/regressions?{filters}" + (f"&problem={problem}" if problem else "")
+    return RedirectResponse(address, 303)
 
 
 def _options(choices: dict[str, list[str]], asked: dict[str, str | None]) -> dict[str, Sequence[str]]:

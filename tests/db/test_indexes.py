@@ -42,6 +42,7 @@ from warpwatch.db.reads.decisions import read_decision
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import (
+    HistoryLine,
     find_branch,
     list_branch_names,
     list_branches,
@@ -54,6 +55,7 @@ from warpwatch.db.reads.lines import (
 from warpwatch.db.reads.missing import list_missing
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
 from warpwatch.db.reads.overview import read_overview
+from warpwatch.db.reads.previews import list_previews
 from warpwatch.db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
@@ -143,6 +145,7 @@ def read_everything(world: World) -> None:
         list_events(s, world.repository, Question(state="open", operator="kron", device_key="test-cpu", overdue=False))
         assert read_event(s, world.repository, listed) is not None
         assert read_regression(s, listed.id) is not None
+        assert list_previews(s, [listed.id], HistoryLine(line_id=1))
         assert list_cells_around(s, [listed.id])
         read_evidence(s, listed.id)
         read_quality(s, world.repository, datetime.now(UTC))
