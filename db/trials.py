@@ -95,7 +95,7 @@ def find_imported(s: Session, new: NewTrial, judged_job_id: int) -> int | None:
             JobRecord.state == JobState.DONE,
             JobRecord.judged_at.is_(None),
             JobRecord.id != judged_job_id,
-            text("(jobs.kind <> 'check' OR jobs.spec ? 'cases')"),
+            text("(jobs.kind <> 'check' OR jsonb_typeof(jobs.spec -> 'cases') = 'array')"),
             SubmissionRecord.origin.in_(IMPORTED),
             ~exists().where(TrialRecord.job_id == JobRecord.id),
         )
