@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import exists, func, select, text, update
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.measurement import PROTOCOL
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, Purpose
+from warpwatch.contract.words import Answer, JobState, Purpose
 from warpwatch.db.database import storable
 from warpwatch.db.live import announce
-from warpwatch.db.models import JobRecord, SeriesRecord, TrialRecord
+from warpwatch.db.models import JobRecord, SeriesRecord, SubmissionRecord, TrialRecord
 from warpwatch.db.queue import hurry
 from warpwatch.db.registry import ensure_rows
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
@@ -72,17 +72,58 @@ def ask(s: Session, new: NewTrial) -> int:
     return job_id
 
 
-def record(s: Session, regression_id: int, job_id: int, base_commit_id: int, head_commit_id: int) -> int:
-    """Makes a job that ended elsewhere the trial that confirms a regression; returns the id of the trial."""
+IMPORTED = ("bundle", "example")
+"""Origins of submissions that were measured elsewhere: nothing can be measured again for them here."""
+
+
+def find_imported(s: Session, new: NewTrial, judged_job_id: int) -> int | None:
+    """The id of an imported job that measured what a trial is to measure and that nothing was concluded from yet; None
+    where no file brought one. judged_job_id: the job that gives rise to the trial, which cannot answer it.
+
+    A check counts where its specification names the cases: that of a whole suite was no trial.
+    """
+    base_commit_id = new.base_commit_id if new.kind == "compare" else None
+    statement = (
+        select(JobRecord.id)
+        .join(SubmissionRecord, SubmissionRecord.id == JobRecord.submission_id)
+        .where(
+            JobRecord.commit_id == new.head_commit_id,
+            JobRecord.operator_id == new.operator_id,
+            JobRecord.device_id == new.device_id,
+            JobRecord.kind == new.kind,
+            JobRecord.base_commit_id.is_not_distinct_from(base_commit_id),
+            JobRecord.state == JobState.DONE,
+            JobRecord.judged_at.is_(None),
+            JobRecord.id != judged_job_id,
+            text("(jobs.kind <> 'check' OR jsonb_typeof(jobs.spec -> 'cases') = 'array')"),
+            SubmissionRecord.origin.in_(IMPORTED),
+            ~exists().where(TrialRecord.job_id == JobRecord.id),
+        )
+        .order_by(JobRecord.id)
+        .limit(1)
+    )
+    return s.scalar(statement)
+
+
+def record(
+    s: Session,
+    regression_id: int,
+    job_id: int,
+    base_commit_id: int,
+    head_commit_id: int,
+    purpose: Purpose = Purpose.CONFIRM,
+) -> int:
+    """Makes a job that ended elsewhere a trial of a regression; returns the id of the trial."""
     trial = TrialRecord(
         regression_id=regression_id,
         job_id=job_id,
-        purpose=Purpose.CONFIRM,
+        purpose=purpose,
         base_commit_id=base_commit_id,
         head_commit_id=head_commit_id,
     )
     s.add(trial)
     s.flush()
+    announce(s, "regression")
     return trial.id
 
 

@@ -185,9 +185,9 @@ class Lab:
         self.finish(job, self.outcome([self._timed(*cell, value, spread) for cell, value in medians.items()]))
         return job
 
-    def check(self, index: int, statuses: Cells, *, operator: str = "square") -> int:
+    def check(self, index: int, statuses: Cells, *, operator: str = "square", origin: str = "api", **spec: Any) -> int:
         """Check (variant, case) → Status at the commit number `index`; the job's id."""
-        job = self.submit("check", index, operator=operator)
+        job = self.submit("check", index, operator=operator, origin=origin, **spec)
         rows = [
             Finding(*cell, status, "" if status == Status.OK else f"it was {status}")
             for cell, status in statuses.items()

@@ -416,6 +416,12 @@ def commits_touching(mirror: Path, base: str, head: str, paths: Sequence[str] = 
     return git("rev-list", f"--max-count={limit}", f"{base}..{head}", "--", *_literal(paths), cwd=mirror).split()
 
 
+def diff(mirror: Path, base: str, head: str, paths: Sequence[str] = ()) -> str:
+    """The patch between two commits (full ids), with three lines around each change."""
+    options = ("--no-color", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-prefix", "--unified=3")
+    return git("diff", *options, base, head, "--", *_literal(paths), cwd=mirror)
+
+
 def _literal(paths: Sequence[str]) -> list[str]:
     """Paths that git does not read as patterns."""
     return [f":(literal){path}" for path in paths]

@@ -18,12 +18,12 @@ from warpwatch.worker.bundle import BundleError, BundleReader
 
 
 def import_bundle(
-    database: Database, path: Path, repository: str | None = None, origin: str = "bundle"
+    database: Database, path: Path, repository: str | None = None, origin: str = "bundle", url: str | None = None
 ) -> ImportedBundle:
     """Imports the results file at `path`; BundleError when it cannot be used, and then nothing was written.
 
     repository: name to record it under, instead of the one it was measured under. origin: "bundle", or "example" for
-    shipped data.
+    shipped data. url: where the repository is here.
     """
     with BundleReader(path) as bundle:
         manifest = bundle.manifest
@@ -41,7 +41,7 @@ def import_bundle(
                     bundle.sha256,
                     path.name,
                     name,
-                    registered.url if registered else manifest.url,
+                    url or (registered.url if registered else manifest.url),
                     commits,
                     _jobs(bundle, folder),
                     {"file": path.name, "version": manifest.version, "created_at": manifest.created_at},

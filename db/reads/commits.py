@@ -85,7 +85,10 @@ class CommitDetail:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """Left and right may be two commits of one variant or two variants of one commit; ratio is right over left."""
+    """Left and right may be two commits of one variant or two variants of one commit; ratio is right over left.
+
+    low, high: the ratios that both 95 % intervals allow.
+    """
 
     operator: str
     case: str
@@ -102,6 +105,8 @@ class ComparedRow:
     right_series_id: int | None
     left_trace_id: int | None = None
     right_trace_id: int | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 MAX_CHANGES = 50
@@ -250,6 +255,7 @@ def _side(session: Session, commit_id: int, device_id: int, metric: str, operato
 
 def _compared(left: _Side | None, right: _Side | None, left_variant: str = "", right_variant: str = "") -> ComparedRow:
     known: Any = left or right
+    low, high = _ratio_interval(left, right)
     return ComparedRow(
         operator=known.operator,
         case=known.case,
@@ -265,7 +271,16 @@ def _compared(left: _Side | None, right: _Side | None, left_variant: str = "", r
         right_series_id=right.series_id if right else None,
         left_trace_id=left.trace_id if left else None,
         right_trace_id=right.trace_id if right else None,
+        low=low,
+        high=high,
     )
+
+
+def _ratio_interval(left: _Side | None, right: _Side | None) -> tuple[float | None, float | None]:
+    """The least and the largest ratio of right over left that both intervals allow."""
+    if left and right and left.low_ns and left.high_ns and right.low_ns and right.high_ns:
+        return right.low_ns / left.high_ns, right.high_ns / left.low_ns
+    return None, None
 
 
 def _separated(left: _Side | None, right: _Side | None) -> bool:

@@ -94,7 +94,7 @@ class NoteRow:
 class TrialRow:
     """A job that was to tell something about a change, and what it said.
 
-    base_sha is the commit that head_sha was measured beside.
+    base_sha is the commit that head_sha was measured beside. rounds: of its longest comparison; 0 of a check.
     """
 
     job_id: int
@@ -110,6 +110,7 @@ class TrialRow:
     message: str
     created_at: datetime
     answered_at: datetime | None
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +298,9 @@ _NOTES = "SELECT author, state, note, created_at, changes FROM regression_notes 
 _TRIALS = """
 SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, answer, base.sha AS base_sha,
      head.sha AS head_sha,
-       ratio, low, high, trials.message, trials.created_at, answered_at
+       ratio, low, high, trials.message, trials.created_at, answered_at,
+       coalesce((SELECT max(jsonb_array_length(base_ns)) FROM comparisons JOIN runs ON runs.id = comparisons.run_id
+                 WHERE runs.job_id = trials.job_id), 0) AS rounds
 FROM trials
 JOIN jobs ON jobs.id = trials.job_id
 JOIN commits AS base ON base.id = trials.base_commit_id

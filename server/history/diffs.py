@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,10 +14,34 @@ from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
 
-SHOWN_FILES = 40
+MOST_LINES, MOST_COLUMNS = 400, 400
+"""Lines of a diff that are shown, and characters of each."""
+READABLE_LINES = 20_000
+"""Changed lines up to which a diff is read at all."""
 _URL = re.compile(r"(?:https?|ssh|git)://(?:[^@/]*@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?/(?P<path>.+)")
 _SHORT = re.compile(r"(?:[\w.-]+@)?(?P<host>[\w.-]+\.[\w.-]+):(?P<path>[^/].*)")
 """`git@host:owner/name.git`, as ssh has it."""
+
+
+class DiffLineKind(StrEnum):
+    """What a line of a diff is: the name of a file, where a hunk begins, an added, a removed or an unchanged line."""
+
+    FILE = "file"
+    HUNK = "hunk"
+    ADDED = "added"
+    REMOVED = "removed"
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    """One line of a diff, without the mark at its beginning."""
+
+    kind: DiffLineKind
+    text: str
+
+
+_MARKS = {"+": DiffLineKind.ADDED, "-": DiffLineKind.REMOVED, " ": DiffLineKind.SAME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +49,8 @@ class SourceDiff:
     """url: the diff on the host of the repository, None where it has none. command: shows it in a checkout.
 
     paths: what makes the operator; empty where it is the whole commit. files: what changed of it. commits: ids of the
-    commits that changed it, newest first. message: why neither is known.
+    commits that changed it, newest first. lines: the diff itself, at most MOST_LINES; is_cut: whether there are more.
+    message: why none of it is known.
     """
 
     url: str | None
@@ -33,6 +59,8 @@ class SourceDiff:
     files: list[git.FileChange] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
     message: str = ""
+    lines: list[DiffLine] = field(default_factory=list)
+    is_cut: bool = False
 
 
 def read_source_diff(settings: Settings, repository: RepositoryRow, operator: str, base: str, head: str) -> SourceDiff:
@@ -42,19 +70,48 @@ def read_source_diff(settings: Settings, repository: RepositoryRow, operator: st
     if not mirror.exists():
         return SourceDiff(url, _command(base, head, []), message="the repository was not fetched here yet")
     try:
-        paths, files, commits = _diff(mirror, operator, base, head)
+        paths, files, commits, lines = _diff(mirror, operator, base, head)
     except git.GitError as error:
         return SourceDiff(url, _command(base, head, []), message=str(error))
-    return SourceDiff(url, _command(base, head, paths), paths, files, commits)
+    command, is_cut = _command(base, head, paths), len(lines) > MOST_LINES
+    return SourceDiff(url, command, paths, files, commits, lines=lines[:MOST_LINES], is_cut=is_cut)
 
 
 @lru_cache(maxsize=256)
-def _diff(mirror: Path, operator: str, base: str, head: str) -> tuple[list[str], list[git.FileChange], list[str]]:
+def _diff(
+    mirror: Path, operator: str, base: str, head: str
+) -> tuple[list[str], list[git.FileChange], list[str], list[DiffLine]]:
     """Cached, because commits do not change."""
     sources = Sources(mirror)
     sides = [sources.paths(base, operator), sources.paths(head, operator)]
     paths = list(dict.fromkeys(path for side in sides for path in side)) if all(sides) else []
-    return paths, git.changed_files(mirror, base, head, paths), git.commits_touching(mirror, base, head, paths)
+    files = git.changed_files(mirror, base, head, paths)
+    changed_lines = sum((file.added or 0) + (file.deleted or 0) for file in files)
+    # A generated file of a million lines is not read for the sake of its first ones.
+    lines = read_lines(git.diff(mirror, base, head, paths)) if changed_lines <= READABLE_LINES else []
+    return paths, files, git.commits_touching(mirror, base, head, paths), lines
+
+
+def read_lines(patch: str) -> list[DiffLine]:
+    """The lines of a patch as git prints it, at most one more than MOST_LINES."""
+    lines: list[DiffLine] = []
+    in_hunk = False
+    for line in patch.split("\n"):
+        if line.startswith("diff --git "):
+            in_hunk = False
+        elif line.startswith("@@"):
+            in_hunk = True
+            lines.append(DiffLine(DiffLineKind.HUNK, line[:MOST_COLUMNS]))
+        elif not in_hunk and line.startswith(("+++ ", "--- ")):
+            # A file that is new or gone has one name only.
+            name = line[4:].rstrip("\t")
+            if name != "/dev/null" and (not lines or lines[-1] != DiffLine(DiffLineKind.FILE, name)):
+                lines.append(DiffLine(DiffLineKind.FILE, name[:MOST_COLUMNS]))
+        elif in_hunk and line[:1] in _MARKS:
+            lines.append(DiffLine(_MARKS[line[:1]], line[1 : MOST_COLUMNS + 1]))
+        if len(lines) > MOST_LINES:
+            break
+    return lines
 
 
 def _command(base: str, head: str, paths: list[str]) -> str:

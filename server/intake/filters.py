@@ -25,7 +25,7 @@ STATE_FILTERS: tuple[str, ...] = get_args(StateFilter)
 DIRECTIONS: tuple[str, ...] = tuple(ChangeDirection)
 
 # Without JavaScript a form also sends its empty fields.
-_OrBlank = BeforeValidator(lambda value: value or None)
+BLANK = BeforeValidator(lambda value: value or None)
 _Bound = Annotated[
     str | None,
     Query(max_length=200, description="A SHA, branch, tag, or a day such as 2026-03-31."),
@@ -43,8 +43,8 @@ class _Filters:
     def __init__(
         self,
         verdict: Verdict = Verdict.CONFIRMED,
-        state: Annotated[StateFilter | None, _OrBlank, Query(description="`open` is new or acknowledged.")] = None,
-        direction: Annotated[ChangeDirection | None, _OrBlank, Query()] = None,
+        state: Annotated[StateFilter | None, BLANK, Query(description="`open` is new or acknowledged.")] = None,
+        direction: Annotated[ChangeDirection | None, BLANK, Query()] = None,
         operator: _Name = None,
         device: _Name = None,
         assignee: Annotated[str | None, Query(max_length=200, description=f"`{NOBODY}` for unassigned.")] = None,

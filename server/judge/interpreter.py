@@ -26,7 +26,7 @@ from warpwatch.db.reads.observed import (
 )
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged
-from warpwatch.db.trials import ensure_series, keep_share
+from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
 from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.judge.evidence import compare_code, read_path
@@ -39,9 +39,6 @@ from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.steps import AskTrial, Narrow, NewSuspicion, OpenOpposite, OpenResidual, Step
 from warpwatch.server.verdicts.suspicion import find_candidates, find_suspicions, windows_of
 from warpwatch.server.verdicts.table import plan_steps
-
-_MEASURED_ELSEWHERE = ("bundle", "example")
-"""Origins of what was imported: it cannot be measured again here."""
 
 Write = Callable[[Session], None]
 """What judging a job writes; ContextChangedError when it was decided from what is not true any more."""
@@ -90,9 +87,8 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
         return JobFacts(origin, trial.id, judging.read_facts(session, trial.regression_id))
     if job.state != JobState.DONE:
         return JobFacts(origin)
-    if origin.origin in _MEASURED_ELSEWHERE:
-        is_compare = job.kind == JobKind.COMPARE
-        return JobFacts(origin, imported=list_job_rounds(session, job.id) if is_compare else [])
+    if origin.origin in IMPORTED and job.kind == JobKind.COMPARE:
+        return JobFacts(origin, imported=list_job_rounds(session, job.id))
     if job.kind == JobKind.BENCH:
         readings = list_readings(session, job.id)
         oldest = min((row.ordinal for row in readings), default=0)
@@ -107,20 +103,24 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
 
 def plan_job(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
     """Decides what to write. No transaction is open meanwhile, so git may take its time."""
+    imported_job_id = job.id if facts.origin.origin in IMPORTED else None
     if facts.regression is not None:
-        return _plan_trial(mirrors, facts.regression, facts.trial_id)
+        return _plan_trial(mirrors, facts.regression, facts.trial_id, imported_job_id)
     if facts.imported:
         return lambda session: confirm_imported(session, job, facts.origin.device_kind, facts.imported)
+    if imported_job_id is not None and not mirrors.of(facts.origin.repository_url).path.is_dir():
+        # Without the history nobody knows which commits are neighbours.
+        return lambda session: None
     if facts.readings:
         return _plan_readings(database, mirrors, job, facts)
     if any(row.status in BAD for row in facts.checks):
         return _plan_checks(mirrors, job, facts)
-    if job.kind == JobKind.COMPARE and facts.origin.origin not in _MEASURED_ELSEWHERE:
+    if job.kind == JobKind.COMPARE and imported_job_id is None:
         return lambda session: repeat_unsure(session, job.submission_id)
     return lambda session: None
 
 
-def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None) -> Write:
+def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None, imported_job_id: int | None) -> Write:
     """The answer of a trial, and the steps that follow from it."""
     regression = facts.regression
     mirror = mirrors.of(regression.repository_url)
@@ -136,7 +136,7 @@ def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None) 
 
     def write(session: Session) -> None:
         all_ids = ids | write_down(session, regression.repository_id, infos)
-        write_steps(session, facts, steps, all_ids)
+        write_steps(session, facts, steps, all_ids, imported_job_id)
 
     return write
 
@@ -155,6 +155,7 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     if new_point is None:
         return lambda session: None
     origin, mirror = facts.origin, mirrors.of(facts.origin.repository_url)
+    imported_job_id = job.id if origin.origin in IMPORTED else None
     measured = {(row.ordinal, row.sha) for row in facts.readings} | _ends_of(facts.known)
     line = mirror.line(new_point.sha, measured, new_point.ordinal, origin.trunk_sha)
     oldest = min(row.ordinal for row in facts.readings if row.sha in line)
@@ -173,7 +174,7 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
         if suspicions and _list_known(session, job, oldest) != recent:
             raise ContextChangedError
         for suspicion in suspicions:
-            write_suspicion(session, job.operator_id, job.device_id, suspicion, ids)
+            write_suspicion(session, job.operator_id, job.device_id, suspicion, ids, imported_job_id)
 
     return write
 
@@ -203,8 +204,9 @@ def _write_breakages(
     series = ensure_series(session, job.operator_id, job.device_id, cells, METRICS[facts.origin.device_kind][0])
     known = KnownRegressions(_on_line(facts.known, line))
     ids = {row.sha: row.commit_id for item in breakages for row in (item.base, item.head)}
+    imported_job_id = job.id if facts.origin.origin in IMPORTED else None
     for suspicion in suspect_breakages(breakages, series, known):
-        write_suspicion(session, job.operator_id, job.device_id, suspicion, ids)
+        write_suspicion(session, job.operator_id, job.device_id, suspicion, ids, imported_job_id)
 
 
 def _ends_of(changes: Iterable[KnownChange]) -> set[tuple[int, str]]:

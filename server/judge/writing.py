@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from warpwatch.contract.words import JobKind, Purpose, Verdict
+from warpwatch.contract.spec import JobSpec
+from warpwatch.contract.words import ChangeDirection, JobKind, Purpose, Verdict
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import RegressionFacts, RegressionState
 from warpwatch.db.reads.query import Session
@@ -24,7 +25,7 @@ from warpwatch.db.regressions import (
     unsettle,
 )
 from warpwatch.db.triage import SERVICE, set_triage, triage
-from warpwatch.db.trials import NewTrial, answer, ask
+from warpwatch.db.trials import NewTrial, answer, ask, find_imported, record
 from warpwatch.server.verdicts.context import RegressionContext
 from warpwatch.server.verdicts.steps import (
     AskTrial,
@@ -51,22 +52,41 @@ class ContextChangedError(Exception):
     """Another process changed what the steps were decided from: read again and decide anew."""
 
 
-def write_steps(session: Session, facts: RegressionFacts, steps: Iterable[Step], ids: CommitIds) -> None:
+def write_steps(
+    session: Session,
+    facts: RegressionFacts,
+    steps: Iterable[Step],
+    ids: CommitIds,
+    imported_job_id: int | None = None,
+) -> None:
     """Locks the regression, makes sure that it is as it was read, and writes the steps in their order.
 
-    ContextChangedError when any of the facts has changed.
+    ContextChangedError when any of the facts has changed. imported_job_id: see write_suspicion.
     """
     lock(session, facts.regression.id)
     if judging.read_facts(session, facts.regression.id) != facts:
         raise ContextChangedError
     for step in steps:
-        _write(session, facts.regression, step, ids)
+        _write(session, facts.regression, step, ids, imported_job_id)
 
 
 def write_suspicion(
-    session: Session, operator_id: int, device_id: int, suspicion: NewSuspicion, ids: CommitIds
+    session: Session,
+    operator_id: int,
+    device_id: int,
+    suspicion: NewSuspicion,
+    ids: CommitIds,
+    imported_job_id: int | None = None,
 ) -> None:
-    """Opens a suspicion and asks for its trial, unless all of it is known already or a trial has not answered yet."""
+    """Opens a suspicion and asks for its trial, unless all of it is known already or a trial has not answered yet.
+
+    imported_job_id: the job that gave rise to it, where it was imported. Nothing can be measured for it here, so only
+    imported jobs become trials, and without one there is no suspicion.
+    """
+    if imported_job_id is not None and not _is_answerable(
+        session, operator_id, device_id, suspicion, ids, imported_job_id
+    ):
+        return
     regression_id = open_suspicion(
         session,
         operator_id=operator_id,
@@ -81,10 +101,31 @@ def write_suspicion(
     if regression_id is not None:
         # The new series are untried: the step is to wait or to ask for a trial of the whole range, without git.
         facts = judging.read_facts(session, regression_id)
-        _write(session, facts.regression, next_step(RegressionContext(facts)), ids)
+        _write(session, facts.regression, next_step(RegressionContext(facts)), ids, imported_job_id)
 
 
-def _write(session: Session, regression: RegressionState, step: Step, ids: CommitIds) -> None:
+def _is_answerable(
+    session: Session, operator_id: int, device_id: int, suspicion: NewSuspicion, ids: CommitIds, imported_job_id: int
+) -> bool:
+    """Whether a file brought the job that tests a suspicion."""
+    trial = NewTrial(
+        regression_id=0,
+        repository_id=0,
+        operator_id=operator_id,
+        device_id=device_id,
+        kind=JobKind.CHECK if suspicion.direction == ChangeDirection.BROKEN else JobKind.COMPARE,
+        purpose=Purpose.CONFIRM,
+        base_commit_id=ids[suspicion.base_sha],
+        head_commit_id=ids[suspicion.head_sha],
+        spec=JobSpec(),
+        priority=0,
+    )
+    return find_imported(session, trial, imported_job_id) is not None
+
+
+def _write(
+    session: Session, regression: RegressionState, step: Step, ids: CommitIds, imported_job_id: int | None
+) -> None:
     match step:
         case TurnDirection():
             if not turn(session, regression.id):
@@ -96,9 +137,10 @@ def _write(session: Session, regression: RegressionState, step: Step, ids: Commi
             answer(session, step.trial_id, step.answer, step.message, *numbers)
             decide_series(session, regression.id, step.decisions)
         case OpenOpposite() | OpenResidual():
-            write_suspicion(session, regression.operator_id, regression.device_id, step.suspicion, ids)
+            place = (regression.operator_id, regression.device_id)
+            write_suspicion(session, *place, step.suspicion, ids, imported_job_id)
         case AskTrial():
-            _ask(session, regression, step, ids)
+            _ask(session, regression, step, ids, imported_job_id)
         case DecideVerdict():
             _decide(session, regression.id, Verdict.CONFIRMED, step.evidence)
             _note(session, regression.id, step.note)
@@ -121,7 +163,9 @@ def _write(session: Session, regression: RegressionState, step: Step, ids: Commi
             pass
 
 
-def _ask(session: Session, regression: RegressionState, step: AskTrial, ids: CommitIds) -> None:
+def _ask(
+    session: Session, regression: RegressionState, step: AskTrial, ids: CommitIds, imported_job_id: int | None
+) -> None:
     trial = NewTrial(
         regression_id=regression.id,
         repository_id=regression.repository_id,
@@ -134,7 +178,16 @@ def _ask(session: Session, regression: RegressionState, step: AskTrial, ids: Com
         spec=step.spec,
         priority=step.priority,
     )
-    job_id = ask(session, trial)
+    if imported_job_id is None:
+        job_id = ask(session, trial)
+    else:
+        found_id = find_imported(session, trial, imported_job_id)
+        if found_id is None:
+            _note(session, regression.id, f"no file holds a {step.kind} of {step.base_sha[:9]} and {step.head_sha[:9]}")
+            settle(session, regression.id)
+            return
+        job_id = found_id
+        record(session, regression.id, job_id, trial.base_commit_id, trial.head_commit_id, step.purpose)
     unsettle(session, regression.id)
     if step.purpose == Purpose.CONFIRM and step.kind == JobKind.COMPARE:
         attach_compare_job(session, regression.id, job_id)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from math import log
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, Response
 from fastapi.responses import RedirectResponse
@@ -14,6 +15,7 @@ from warpwatch.contract.words import Triage
 from warpwatch.db.reads.events import EventRow, list_choices, list_events, read_event, read_quality
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import read_line
+from warpwatch.db.reads.previews import ChangePreview, list_previews
 from warpwatch.db.reads.query import Page as Listed
 from warpwatch.db.reads.regressions import (
     NOBODY,
@@ -25,15 +27,22 @@ from warpwatch.db.reads.regressions import (
 from warpwatch.db.triage import triage
 from warpwatch.server.explanation.causes import find_cause
 from warpwatch.server.explanation.events import with_common
+from warpwatch.server.explanation.timeline import read_timeline
+from warpwatch.server.explanation.trace_files import load_trace
 from warpwatch.server.figures.charts import history_figure, rounds_figure
+from warpwatch.server.figures.dot_plot import cases_svg
+from warpwatch.server.figures.formats import change_headline, change_tone
+from warpwatch.server.figures.sparklines import sparkline_svg
+from warpwatch.server.figures.timelines import pair_svg
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, settings_of
-from warpwatch.server.intake.filters import ALL_BRANCHES, DIRECTIONS, STATE_FILTERS, Filters, resolve
+from warpwatch.server.intake.filters import ALL_BRANCHES, BLANK, DIRECTIONS, STATE_FILTERS, Filters, resolve
 from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, read_form
 from warpwatch.server.pages.forms import field_message
 from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
+BulkError = Literal["author", "regressions"]
 EVENTS_PER_PAGE = 20
 HISTORY_POINTS = 100
 """Points of the history on a regression's page."""
@@ -41,10 +50,18 @@ TriageText = Annotated[str, Form(max_length=MAX_NAME)]
 
 
 @router.get("/regressions")
-def regressions(page: Page, settings: Config, filters: Filters, before: Before = None, whole: bool = False) -> Response:
+def regressions(
+    page: Page,
+    settings: Config,
+    filters: Filters,
+    before: Before = None,
+    whole: bool = False,
+    problem: BulkError | None = None,
+) -> Response:
     """Events with a verdict, worst first; by default the open ones.
 
-    Patterns and detection quality take longer to compute, so the page loads them after it is shown.
+    Patterns and detection quality take longer to compute, so the page loads them after it is shown. problem: the field
+    without which a bulk triage was refused.
     """
     if page.repository is None:
         return page.page("welcome.html")
@@ -63,6 +80,8 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         else query("/events", repository=name, **asked, before=before, limit=EVENTS_PER_PAGE, common="true"),
         csv=query("/api/v1/regressions.csv", repository=name, **asked),
         found=events,
+        previews=_previews(page, events.items),
+        problem=problem,
         whole=whole,
         verdict=filters.verdict,
         asked=asked,
@@ -74,6 +93,45 @@ def regressions(page: Page, settings: Config, filters: Filters, before: Before =
         all_branches=filters.branch == ALL_BRANCHES,
         options=_options(list_choices(page.session, page.repository.id), asked),
     )
+
+
+def _previews(page: Page, events: Sequence[EventRow]) -> dict[int, tuple[ChangePreview, str | None]]:
+    """What is shown of the worst regression of each event, with its series as a small picture."""
+    previews = list_previews(page.session, [event.id for event in events], page.line)
+    rows = {event.id: event.regressions[0] for event in events}
+    return {
+        number: (
+            preview,
+            sparkline_svg(
+                preview.medians,
+                preview.changed_at,
+                change_tone(rows[number]),
+                f"{rows[number].operator} {preview.variant} {preview.case}: {change_headline(rows[number])}",
+            ),
+        )
+        for number, preview in previews.items()
+    }
+
+
+@router.post("/regressions/triage")
+def triage_many(
+    page: Page,
+    chosen: Annotated[list[str] | None, Form()] = None,
+    author: TriageText = "",
+    state: Annotated[Triage | None, BLANK, Form()] = None,
+    take: Annotated[bool, Form()] = False,
+    filters: Annotated[str, Form(max_length=2000)] = "",
+) -> Response:
+    """Triages all regressions of the ticked events. chosen: ids of one event each, joined by commas. take: the author
+    becomes the assignee. filters: the query of the list, to return to."""
+    ids = [int(number) for group in chosen or [] for number in group.split(",") if re.fullmatch(r"\d{1,18}", number)]
+    problem: BulkError | None = None if author.strip() and ids else "regressions" if author.strip() else "author"
+    if problem is None:
+        fields: dict[str, str | date | None] = {"assignee": author.strip()} if take else {}
+        fields |= {"state": state} if state is not None else {}
+        triage(page.session, ids, author=author.strip(), note="", fields=fields)
+    address = f"/regressions?{filters}" + (f"&problem={problem}" if problem else "")
+    return RedirectResponse(address, 303)
 
 
 def _options(choices: dict[str, list[str]], asked: dict[str, str | None]) -> dict[str, Sequence[str]]:
@@ -103,10 +161,13 @@ def triage_form(
     due_on: TriageText = "",
     note: Annotated[str, Form(max_length=MAX_NOTE)] = "",
     also: Annotated[list[int] | None, Form()] = None,
+    take: Annotated[bool, Form()] = False,
 ) -> Response:
     """Stores the triage of this regression and of the ticked ones; shows the form again with messages for invalid
-    fields."""
+    fields. take: the author becomes the assignee."""
     detail = _find(page, regression_id)
+    if take:
+        state, assignee = detail.regression.state, author
     texts = {"state": state, "author": author, "assignee": assignee, "link": link, "due_on": due_on, "note": note}
     entered = {name: text.strip() for name, text in texts.items()}
     fields, errors = read_form(entered)
@@ -131,6 +192,15 @@ def _history(page: Page, row: RegressionRow, shown: Sequence[RegressionSeriesRow
     line = read_line(page.session, page.repository.id, row.branch) if row.branch else page.line
     history = read_history(page.session, most.series_id, line or page.line, limit=HISTORY_POINTS) if most else None
     return None if history is None or not history.points else history_figure([history])
+
+
+def _timelines(page: Page, detail: RegressionDetail) -> str | None:
+    """One call at base and one at head on one time axis; None without two traces that can be drawn."""
+    if detail.base_trace_id is None or detail.head_trace_id is None:
+        return None
+    files = [load_trace(page.session, trace_id) for trace_id in (detail.base_trace_id, detail.head_trace_id)]
+    base, head = (read_timeline(file) if file is not None else None for file in files)
+    return pair_svg(base, head) if base and head else None
 
 
 def _show(
@@ -160,6 +230,8 @@ def _show(
         # By default triage applies to all regressions of the event that are in the same state.
         also=also if errors else [other.id for other in others if other.state == row.state],
         history=_history(page, row, shown),
+        cases=cases_svg(shown),
+        timelines=_timelines(page, detail),
         figures=[(series, rounds_figure(series)) for series in measured[:6]],
         states=list(Triage),
         today=date.today(),

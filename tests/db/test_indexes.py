@@ -43,6 +43,7 @@ from warpwatch.db.reads.decisions import read_decision
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import (
+    HistoryLine,
     find_branch,
     list_branch_names,
     list_branches,
@@ -55,6 +56,7 @@ from warpwatch.db.reads.lines import (
 from warpwatch.db.reads.missing import list_missing
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
 from warpwatch.db.reads.overview import read_overview
+from warpwatch.db.reads.previews import list_previews
 from warpwatch.db.reads.regressions import Question, list_regressions, read_regression, read_verdicts
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
@@ -100,6 +102,18 @@ def use_everything(world: World) -> None:
         assert number is not None
         one = regressions.SeriesDecision(series, Verdict.CONFIRMED, 1.3, 1.2, 1.4)
         regressions.decide(s, number, Verdict.CONFIRMED, series=[one])
+        trial = trials.NewTrial(
+            number,
+            world.repository,
+            world.operator,
+            world.device,
+            "compare",
+            Purpose.CONFIRM,
+            spec=JobSpec(),
+            priority=0,
+            **commits,
+        )
+        assert trials.find_imported(s, trial, done) is None
         list(traces._chunks(s, 1))
         callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "pending"})
         callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "success"})
@@ -132,6 +146,7 @@ def read_everything(world: World) -> None:
         list_events(s, world.repository, Question(state="open", operator="kron", device_key="test-cpu", overdue=False))
         assert read_event(s, world.repository, listed) is not None
         assert read_regression(s, listed.id) is not None
+        assert list_previews(s, [listed.id], HistoryLine(line_id=1))
         assert list_cells_around(s, [listed.id])
         read_evidence(s, listed.id)
         read_quality(s, world.repository, datetime.now(UTC))

@@ -21,7 +21,7 @@ from warpwatch.contract.messages import BuildReply, CheckReply, KernelResources,
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
-from warpwatch.server.history.diffs import compare_url
+from warpwatch.server.history.diffs import MOST_COLUMNS, MOST_LINES, compare_url
 from warpwatch.settings import Settings
 
 CELL = ("v3", CASES[0])
@@ -76,10 +76,45 @@ def test_sources_that_differ(client: TestClient, database: Database, settings: S
     assert words[:3] == ["git", "diff", shas[0][:12]]
     assert "kernels/square.py" in run_git(path, *words[1:])
     assert "cube" not in run_git(path, *words[1:])
+    lines = [(line["kind"], line["text"]) for line in diff["lines"]]
+    assert lines == [
+        ("file", "csrc/square/[x].cu"),
+        ("hunk", "@@ -0,0 +1,2 @@"),
+        ("added", "a"),
+        ("added", "b"),
+        ("file", "kernels/square.py"),
+        ("hunk", "@@ -1 +1 @@"),
+        ("removed", "# Change 1"),
+        ("added", "# Touch it"),
+    ]
     page = client.get(f"/regressions/{number}").text
-    assert "changed, by 2" in page.replace("\u2009", " ")
+    assert '<div class="removed"><span class="quiet">removed: </span># Change 1</div>' in page
     other = plant(lab, 2, 3, 1.3, operator="cube")
     assert "No source file of cube changed" in client.get(f"/regressions/{other}").text
+
+
+def test_a_diff_is_shown_up_to_a_limit_and_escaped(
+    client: TestClient, database: Database, settings: Settings, tmp_path: Path
+) -> None:
+    path = tmp_path / "kernels"
+    shas = make_repository(path, commits=1)
+    (path / "csrc" / "square").mkdir(parents=True)
+    text = ["--- <script>alert(1)</script>", "+++ not a file", "x" * 5000, *map(str, range(2 * MOST_LINES))]
+    (path / "csrc" / "square" / "square.cpp").write_text("\n".join(text))
+    shas.append(commit(path, "Add much"))
+    lab = Lab(database, path, shas, tmp_path)
+    lab.bench(1, {CELL: 1000.0})
+    number = plant(lab, 0, 1, 1.3)
+    git.update_mirror(str(path), settings.home)
+    diff = cause(client, number)["sources"]
+    assert diff["is_cut"]
+    assert len(diff["lines"]) == MOST_LINES
+    assert [line["text"] for line in diff["lines"] if line["kind"] == "file"] == ["csrc/square/square.cpp"]
+    assert ("added", "--- <script>alert(1)</script>") in [(line["kind"], line["text"]) for line in diff["lines"]]
+    assert max(len(line["text"]) for line in diff["lines"]) == MOST_COLUMNS
+    page = client.get(f"/regressions/{number}").text
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)" in page
 
 
 @pytest.mark.parametrize(

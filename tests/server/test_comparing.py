@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
+import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
 from warpwatch.db.reads.commits import ComparedRow
-from warpwatch.server.figures.dot_plot import MOST_ROWS, dot_plot_svg
+from warpwatch.db.reads.regressions import RegressionSeriesRow
+from warpwatch.server.figures.dot_plot import MOST_ROWS, cases_svg, dot_plot_svg
 from warpwatch.server.pages.compare import worst_first
 
 
 def row(ratio: float | None, *, separated: bool = True, case: str = "n=1") -> ComparedRow:
-    return ComparedRow("square", case, "v1", "v1", "ok", "ok", 100.0, 100.0 * (ratio or 1), ratio, separated, 1, 1)
+    times = (100.0, 100.0 * (ratio or 1), ratio)
+    low, high = (ratio * 0.9, ratio * 1.2) if ratio else (None, None)
+    return ComparedRow("square", case, "v1", "v1", "ok", "ok", *times, separated, 1, 1, low=low, high=high)
 
 
 def test_the_largest_change_of_either_direction_comes_first() -> None:
@@ -29,10 +34,36 @@ def test_a_dot_per_row_on_the_side_of_its_change() -> None:
         group.get("class"): float(circle.get("cx", "0")) for group in root.iter("g") for circle in group.iter("circle")
     }
     assert places["better"] < places["same"] < places["worse"]
+    for group in root.iter("g"):
+        whisker, circle = group.find("path"), group.find("circle")
+        assert whisker is not None
+        assert circle is not None
+        ends = re.match(r"M([\d.]+) .*H([\d.]+)", whisker.get("d") or "")
+        assert ends is not None
+        assert float(ends[1]) < float(circle.get("cx", "0")) < float(ends[2]), "an interval around the dot"
     assert dot_plot_svg([row(None)]) is None
     many = dot_plot_svg([row(1.5)] * 500)
     assert many is not None
     assert many.count("<circle") == MOST_ROWS
+
+
+def test_a_regression_shows_the_interval_of_each_case() -> None:
+    cases = [RegressionSeriesRow(n, f"n={n}", "v1", "hot", "confirmed", None, 1.2, 1.1, 1.3) for n in (1, 2)]
+    unmeasured = RegressionSeriesRow(3, "n=3", "v1", "hot", "suspected", 1.2, None, None, None)
+    picture = cases_svg([*cases, unmeasured])
+    assert picture is not None
+    root = ElementTree.fromstring(picture)
+    assert [group.get("class") for group in root.iter("g")] == ["worse", "worse"]
+    assert cases_svg([unmeasured]) is None
+
+
+def test_a_comparison_holds_the_ratios_that_both_intervals_allow(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {("v1", CASES[0]): 1000.0}, spread=0.1)
+    lab.bench(1, {("v1", CASES[0]): 1500.0}, spread=0.1)
+    parameters = {"repository": "kernels", "device": "test-cpu", "left": lab.shas[0], "right": lab.shas[1]}
+    (compared,) = client.get("/api/v1/compare", params=parameters).json()["items"]
+    assert compared["low"] == pytest.approx(1350 / 1100)
+    assert compared["high"] == pytest.approx(1650 / 900)
 
 
 def test_the_last_two_benchmarked_commits_are_compared(client: TestClient, lab: Lab) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, Lab
+from warpwatch import git
+from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
@@ -55,3 +58,65 @@ def test_an_imported_comparison_without_a_change_confirms_nothing(
     for verdict in ("confirmed", "suspected", "dismissed", "unsure"):
         asked = {"repository": "kernels", "state": "any", "verdict": verdict}
         assert client.get("/api/v1/regressions", params=asked).json()["items"] == []
+
+
+@pytest.fixture
+def judge(settings: Settings, database: Database, lab: Lab) -> Judge:
+    git.update_mirror(str(lab.source), settings.home)
+    return Judge(settings, database)
+
+
+def test_imported_comparisons_replay_an_investigation(client: TestClient, lab: Lab, judge: Judge) -> None:
+    """A range is suspected from imported history, confirmed, bisected and narrowed to its culprit."""
+    rounds = rounds_of(random.Random(5))
+    for index, median in ((0, 20_000.0), (1, 20_000.0), (5, 26_000.0)):
+        lab.bench(index, {V1: median}, origin="example")
+    ratios = {(1, 5): 1.3, (1, 3): 1.3, (1, 2): 1.0, (2, 3): 1.3}
+    jobs = {}
+    for (base, head), ratio in ratios.items():
+        jobs[base, head] = lab.submit("compare", head, base=base, origin="example", pairs=[list(V1)])
+        lab.compare(jobs[base, head], {V1: rounds(ratio)})
+    judge.sweep()
+    (row,) = client.get("/api/v1/regressions", params={"repository": "kernels"}).json()["items"]
+    assert (row["direction"], row["phase"], row["culprit_sha"]) == ("slower", "culprit", lab.shas[3])
+    detail = client.get(f"/api/v1/regressions/{row['id']}").json()
+    steps = [(trial["purpose"], trial["job_id"], trial["answer"]) for trial in detail["trials"]]
+    assert steps == [
+        ("confirm", jobs[1, 5], "changed"),
+        ("bisect", jobs[1, 3], "changed"),
+        ("bisect", jobs[1, 2], "same"),
+        ("prove", jobs[2, 3], "changed"),
+    ]
+    assert detail["base_trace_id"]
+    assert detail["head_trace_id"]
+    assert client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"] == []
+
+
+def test_an_imported_range_stays_as_it_is_where_no_file_bisects_it(client: TestClient, lab: Lab, judge: Judge) -> None:
+    rounds = rounds_of(random.Random(6))
+    for index, median in ((0, 20_000.0), (1, 20_000.0), (5, 26_000.0)):
+        lab.bench(index, {V1: median}, origin="bundle")
+    lab.compare(lab.submit("compare", 5, base=1, origin="bundle", pairs=[list(V1)]), {V1: rounds(1.3)})
+    judge.sweep()
+    (row,) = client.get("/api/v1/regressions", params={"repository": "kernels"}).json()["items"]
+    assert (row["base_sha"], row["head_sha"], row["phase"]) == (lab.shas[1], lab.shas[5], "confirmed")
+    assert client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"] == []
+
+
+def test_imported_history_alone_suspects_nothing(client: TestClient, lab: Lab, judge: Judge) -> None:
+    for index, median in ((0, 20_000.0), (1, 20_000.0), (5, 26_000.0)):
+        lab.bench(index, {V1: median}, origin="bundle")
+    judge.sweep()
+    asked = {"repository": "kernels", "state": "any", "verdict": "suspected"}
+    assert client.get("/api/v1/regressions", params=asked).json()["items"] == []
+
+
+def test_imported_checks_confirm_what_broke_and_what_fixed_it(client: TestClient, lab: Lab, judge: Judge) -> None:
+    for index, status in ((0, Status.OK), (1, Status.WRONG), (2, Status.OK)):
+        lab.check(index, {V2: status}, origin="example")
+    lab.check(1, {V2: Status.WRONG}, origin="example", variants=["v2"], cases=[V2[1]])
+    judge.sweep()
+    asked = {"repository": "kernels", "state": "any"}
+    (row,) = client.get("/api/v1/regressions", params=asked).json()["items"]
+    assert (row["direction"], row["culprit_sha"], row["fixed_by_sha"]) == ("broken", lab.shas[1], lab.shas[2])
+    assert client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"] == []

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.builders import GPU, Lab
+from tests.builders import CASES, GPU, Lab
 from tests.planted import plant
 from tests.server.test_code import problem
+from warpwatch.db import regressions
 
 LINK = "https://example.com/issues/7"
 
@@ -157,3 +158,89 @@ def test_the_form_comes_back_with_what_was_entered(client: TestClient, lab: Lab)
     assert 'href="javascript' not in answer.text
     assert re.findall(r'name="also" value="(\d+)"( checked)?', page) == [(str(second), "")]
     assert row(client, first)["state"] == "new"
+
+
+def test_the_bar_changes_the_state_and_keeps_the_rest(client: TestClient, lab: Lab) -> None:
+    number = plant(lab, 0, 1)
+    fields = {"author": "ann", "assignee": "bea", "link": LINK, "due_on": "2026-03-31"}
+    client.patch(f"/api/v1/regressions/{number}", json=fields)
+    page = client.get(f"/regressions/{number}").text
+    bar = page[page.index('class="triage-bar"') :]
+    hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', bar))
+    assert hidden == {"assignee": "bea", "link": LINK, "due_on": "2026-03-31"}
+    client.post(f"/regressions/{number}/triage", data=hidden | {"author": "cyd", "state": "acknowledged"})
+    told = row(client, number)
+    assert {name: told[name] for name in ("state", *hidden)} == {"state": "acknowledged", **hidden}
+
+
+def test_somebody_takes_a_regression(client: TestClient, lab: Lab) -> None:
+    number = plant(lab, 0, 1)
+    client.post(f"/regressions/{number}/triage", data={"author": "ann", "take": "true"})
+    assert (row(client, number)["assignee"], row(client, number)["state"]) == ("ann", "new")
+    answer = client.post(f"/regressions/{number}/triage", data={"author": "", "take": "true"})
+    assert answer.status_code == 422
+    assert "author-error" in answer.text
+
+
+def test_ticked_events_are_triaged_together(client: TestClient, lab: Lab) -> None:
+    first, second = plant(lab, 0, 1), plant(lab, 2, 3, operator="cube")
+    left = plant(lab, 4, 5)
+    client.patch(f"/api/v1/regressions/{second}", json={"author": "bea", "assignee": "bea", "link": LINK})
+    page = client.get("/regressions?direction=slower").text
+    assert page.count('name="chosen"') == 3
+    (filters,) = re.findall(r'name="filters" value="([^"]*)"', page)
+    body = {
+        "chosen": [str(first), f"{second}"],
+        "author": "ann",
+        "state": "acknowledged",
+        "filters": html.unescape(filters),
+    }
+    answer = client.post("/regressions/triage", data=body, follow_redirects=False)
+    assert answer.status_code == 303
+    assert "direction=slower" in answer.headers["location"]
+    assert [row(client, number)["state"] for number in (first, second, left)] == ["acknowledged", "acknowledged", "new"]
+    assert (row(client, second)["assignee"], row(client, second)["link"]) == ("bea", LINK), "other fields stay"
+    client.post("/regressions/triage", data={"chosen": f"{first},{second}", "author": "ann", "take": "true"})
+    assert [row(client, number)["assignee"] for number in (first, second, left)] == ["ann", "ann", None]
+    assert row(client, first)["state"] == "acknowledged"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"author": "ann", "state": "accepted"}, "chosen"),
+        ({"author": " ", "chosen": "1", "state": "accepted"}, "author"),
+        ({"author": "ann", "chosen": "1x", "state": "accepted"}, "chosen"),
+    ],
+)
+def test_a_bulk_triage_names_what_is_missing(client: TestClient, lab: Lab, body: dict[str, str], field: str) -> None:
+    number = plant(lab, 0, 1)
+    answer = client.post("/regressions/triage", data=body)
+    assert f'id="{field}-error"' in answer.text
+    assert row(client, number)["state"] == "new"
+    assert client.post("/regressions/triage", data={"chosen": "999", "author": "ann"}).status_code == 404
+    assert client.post("/regressions/triage", data={"chosen": "1", "author": "a", "state": "no"}).status_code == 422
+
+
+def test_a_list_never_leads_elsewhere(client: TestClient, lab: Lab) -> None:
+    number = plant(lab, 0, 1)
+    body = {"chosen": str(number), "author": "ann", "state": "accepted", "filters": "\r\nX-Other: 1//example.com"}
+    answer = client.post("/regressions/triage", data=body, follow_redirects=False)
+    assert answer.headers["location"].startswith("/regressions?")
+    assert "x-other" not in answer.headers
+
+
+def test_the_list_shows_trend_times_and_share_of_cases(client: TestClient, lab: Lab) -> None:
+    for index, median in enumerate((20_000.0, 20_000.0, 26_000.0, 26_000.0)):
+        lab.bench(index, {("v1", CASES[0]): median, ("v1", CASES[1]): 20_000.0, ("v2", CASES[0]): 20_000.0})
+    number = plant(lab, 1, 2, 1.3, [("v1", CASES[0])])
+    page = client.get("/regressions").text
+    assert "1 of 2 cases" in page.replace("\u2009", " ")
+    (picture,) = re.findall(r'<svg class="sparkline bad".*?</svg>', page)
+    assert picture.count("L") == 3, "four points"
+    assert "<circle" in picture
+    job = lab.submit("compare", 2, base=1)
+    lab.compare(job, {("v1", CASES[0]): ([20_000.0] * 12, [26_000.0] * 12)})
+    with lab.database.session() as s:
+        regressions.attach_compare_job(s, number, job)
+    assert "20.0\u2009µs → 26.0\u2009µs" in client.get("/regressions").text

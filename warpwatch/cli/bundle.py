@@ -38,8 +38,10 @@ def import_files(
         raise typer.Exit(2)
 
 
-def import_file(database_url: str, path: Path, repository: str | None = None, origin: str = "bundle") -> bool:
-    """Imports one results file; False when it had been imported before.
+def import_file(
+    database_url: str, path: Path, repository: str | None = None, origin: str = "bundle", url: str | None = None
+) -> bool:
+    """Imports one results file; False when it had been imported before. url: where its repository is here.
 
     BundleError, EngineError: nothing was written.
     """
@@ -48,7 +50,7 @@ def import_file(database_url: str, path: Path, repository: str | None = None, or
 
     database = Database(database_url, pool_size=1)
     try:
-        return import_bundle(database, path, repository, origin).new
+        return import_bundle(database, path, repository, origin, url).new
     finally:
         database.close()
 

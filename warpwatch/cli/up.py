@@ -85,7 +85,7 @@ def up(
     ),
     commits: int = typer.Option(5, min=1, max=100, help="How many of the newest commits to measure."),
     suite: str = typer.Option("quick", help="Which cases."),
-    example: bool = typer.Option(True, help="Import the GPU history shipped with Warpwatch, labelled as an example."),
+    example: bool = typer.Option(True, help="Import the history shipped with Warpwatch, labelled as example data."),
 ) -> None:
     """Start database, server and one worker per device; measure this checkout's newest commits."""
     from warpwatch.db.errors import EngineError
@@ -121,7 +121,7 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool
         # The checkout comes before the example, because pages show the repository that was registered first.
         checkout, name = _register_checkout(client)
         if example:
-            _import_examples(database_url)
+            import_examples(settings, database_url)
         _wait_for_workers(client, supervisor, len(devices))
         submitted = _submit(client, checkout, name, commits, suite)
         counts = _follow(client, submitted, supervisor)
@@ -134,18 +134,27 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool
         return verdict
 
 
-def _import_examples(database_url: str) -> None:
-    """Real GPU history for people without a GPU; a second import of the same file changes nothing."""
+def import_examples(settings: Settings, database_url: str) -> None:
+    """Real history of other machines; a second import of the same file changes nothing.
+
+    Where a git bundle lies beside the results, pages show the source of each change.
+    """
     from warpwatch.cli.bundle import import_file
 
     folder = next((folder for folder in EXAMPLE_FOLDERS if folder.is_dir()), None)
     if folder is None:
         console.print("no example data is installed; install it with: pip install 'warpwatch[embedded]'")
         return
-    for file in sorted(folder.glob("*.wwb")):
-        name = f"example-{file.stem}"
-        if import_file(database_url, file, name, "example"):
-            console.print(f"imported example data measured on an {file.stem.upper()} as repository [bold]{name}[/bold]")
+    for file in sorted(folder.glob("*.wwb"), key=lambda file: file.stat().st_size):
+        name, history = f"example-{file.stem}", file.with_suffix(".bundle")
+        has_history = history.is_file()
+        if has_history:
+            git.update_mirror(str(history), settings.home)
+        if import_file(database_url, file, name, "example", str(history) if has_history else None):
+            console.print(f"imported example data as repository [bold]{name}[/bold]")
+        if has_history:
+            address = f"{settings.server_url}/regressions?repository={name}"
+            console.print(f"its confirmed changes: [link]{address}[/link]", highlight=False)
 
 
 def _wait_for_workers(client: Client, supervisor: Supervisor, expected: int) -> None:

@@ -41,4 +41,12 @@ async function draw(place) {
   place.dataset.drawn = "yes";
 }
 
-addEventListener("DOMContentLoaded", () => document.querySelectorAll("[data-figure]").forEach(draw));
+// A chart that is folded away has no size, so it is drawn when it is unfolded.
+addEventListener("DOMContentLoaded", () => {
+  for (const place of document.querySelectorAll("[data-figure]")) {
+    const folded = place.closest("details:not([open])");
+    if (!folded) { draw(place); continue; }
+    place.dataset.drawn = "later";
+    folded.addEventListener("toggle", () => draw(place), { once: true });
+  }
+});

@@ -1,0 +1,91 @@
+"""Reads what a list of regressions shows of each: the series that shows it most, with its times around the change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from warpwatch.db.reads.lines import HistoryLine, on_line
+from warpwatch.db.reads.query import Session, fetch
+
+BEFORE, AFTER = 24, 12
+"""Points of the series before the change and from it on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePreview:
+    """affected: series that show the regression, of the `cases` that their variants have.
+
+    before_ns, after_ns: medians of the A/B rounds; None where none were measured. medians: of the series, oldest first.
+    changed_at: index of the first of them at the head or later.
+    """
+
+    regression_id: int
+    series_id: int
+    variant: str
+    case: str
+    affected: int
+    cases: int
+    before_ns: float | None
+    after_ns: float | None
+    medians: list[float]
+    changed_at: int
+
+
+def _near(ordinal: str, order: str, limit: int) -> str:
+    return f"""
+    (SELECT points.ordinal, points.id, points.median_ns FROM points
+     WHERE points.series_id = worst.series_id AND points.ordinal {ordinal} head.ordinal
+       AND {on_line("points.commit_id")}
+     ORDER BY points.ordinal {order}, points.id {order} LIMIT {limit})
+    """
+
+
+_PREVIEWS = f"""
+SELECT regressions.id AS regression_id, worst.series_id, variants.name AS variant, cases.key AS case,
+       (SELECT count(*) FROM regression_series AS shown WHERE shown.regression_id = regressions.id
+          AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')) AS affected,
+       (SELECT count(*) FROM series AS every
+        WHERE every.operator_id = regressions.operator_id AND every.device_id = regressions.device_id
+          AND every.metric = worst.metric AND every.protocol = worst.protocol
+          AND (regressions.direction = 'broken' OR EXISTS (SELECT FROM points WHERE points.series_id = every.id))
+          AND every.variant_id IN (SELECT own.variant_id FROM regression_series JOIN series AS own ON own.id = series_id
+                                   WHERE regression_id = regressions.id)) AS cases,
+       coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
+       coalesce(around.medians, '[]') AS medians, around.changed_at
+FROM regressions
+JOIN commits AS head ON head.id = regressions.head_commit_id
+CROSS JOIN LATERAL (
+    SELECT series.id AS series_id, series.metric, series.protocol, series.variant_id, series.case_id
+    FROM regression_series AS member JOIN series ON series.id = member.series_id
+    WHERE member.regression_id = regressions.id
+    ORDER BY member.verdict = 'confirmed' DESC, abs(ln(greatest(coalesce(member.ratio, 1), 1e-9))) DESC, series.id
+    LIMIT 1
+) AS worst
+JOIN variants ON variants.id = worst.variant_id
+JOIN cases ON cases.id = worst.case_id
+LEFT JOIN LATERAL (
+    SELECT base_ns, head_ns FROM comparisons JOIN runs ON runs.id = comparisons.run_id
+    WHERE comparisons.series_id = worst.series_id AND runs.job_id = regressions.compare_job_id
+    ORDER BY comparisons.id DESC LIMIT 1
+) AS compared ON true
+CROSS JOIN LATERAL (
+    SELECT jsonb_agg(near.median_ns ORDER BY near.ordinal, near.id) AS medians,
+           count(*) FILTER (WHERE near.ordinal < head.ordinal) AS changed_at
+    FROM ({_near("<", "DESC", BEFORE)} UNION ALL {_near(">=", "ASC", AFTER)}) AS near
+) AS around
+WHERE regressions.id = ANY(:ids)
+"""
+
+
+def list_previews(session: Session, ids: Iterable[int], line: HistoryLine) -> dict[int, ChangePreview]:
+    """The previews of regressions by their id, with the points of one line of history."""
+
+    def preview(base_ns: list[float], head_ns: list[float], **columns: Any) -> ChangePreview:
+        medians = [median(side) if side else None for side in (base_ns, head_ns)]
+        return ChangePreview(before_ns=medians[0], after_ns=medians[1], **columns)
+
+    rows = fetch(session, preview, _PREVIEWS, ids=list(ids), **line.parameters)
+    return {row.regression_id: row for row in rows}
