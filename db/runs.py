@@ -37,22 +37,27 @@ LONGEST_PAUSE_SECONDS = 600.0
 MAX_OUTAGES = 150
 """How many outages a job waits out: about a day."""
 
+_REQUEST = "job.kind, job.spec, repositories.url, commits.sha, base.sha AS base_sha, operators.name AS operator"
+_OF_REQUEST = """
+JOIN submissions ON submissions.id = job.submission_id
+JOIN repositories ON repositories.id = submissions.repository_id
+JOIN commits ON commits.id = job.commit_id
+LEFT JOIN commits AS base ON base.id = job.base_commit_id
+JOIN operators ON operators.id = job.operator_id
+"""
 # Each of a hundred workers asks these several times a second, so they are not built anew each time.
-_BEGIN = text("""
+_BEGIN = text(f"""
 WITH job AS (
     UPDATE jobs SET state = 'running', attempt = attempt + 1, progress = NULL, not_before = NULL, started_at = now()
     WHERE id = :job_id AND state = 'queued' RETURNING *
 ), run AS (
     INSERT INTO runs (job_id, attempt, worker_id) SELECT id, attempt, :worker_id FROM job RETURNING id
 )
-SELECT run.id AS run_id, job.attempt, job.submission_id, job.kind, job.spec, repositories.url, commits.sha,
-       base.sha AS base_sha, operators.name AS operator
-FROM job CROSS JOIN run
-JOIN submissions ON submissions.id = job.submission_id
-JOIN repositories ON repositories.id = submissions.repository_id
-JOIN commits ON commits.id = job.commit_id
-LEFT JOIN commits AS base ON base.id = job.base_commit_id
-JOIN operators ON operators.id = job.operator_id
+SELECT run.id AS run_id, job.attempt, job.submission_id, {_REQUEST} FROM job CROSS JOIN run {_OF_REQUEST}
+""").columns(spec=StoredSpec())
+_WAITING = text(f"""
+SELECT {_REQUEST} FROM jobs AS job {_OF_REQUEST}
+WHERE job.device_id = :device_id AND job.state = 'queued' ORDER BY job.priority DESC, job.id LIMIT :limit
 """).columns(spec=StoredSpec())
 _OWNER = text("""
 SELECT runs.attempt, jobs.state, jobs.attempt AS current FROM runs JOIN jobs ON jobs.id = runs.job_id
@@ -90,15 +95,16 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | No
     if row is None:
         return None
     announce(s, "state", job_id=job_id, submission_id=row.submission_id)
-    request = JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha)
-    return ClaimedJob(job_id, row.run_id, row.attempt, request)
+    return ClaimedJob(job_id, row.run_id, row.attempt, _request(row))
 
 
 def list_waiting(s: Session, device_id: int, limit: int) -> list[JobRequest]:
     """The jobs of a device that its workers take next, the first one first."""
-    waiting = select(JobRecord).where(JobRecord.device_id == device_id, JobRecord.state == JobState.QUEUED)
-    jobs = s.scalars(waiting.order_by(JobRecord.priority.desc(), JobRecord.id).limit(limit))
-    return [_request(s, job) for job in jobs.all()]
+    return [_request(row) for row in s.execute(_WAITING, {"device_id": device_id, "limit": limit})]
+
+
+def _request(row: Any) -> JobRequest:
+    return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha)
 
 
 def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:

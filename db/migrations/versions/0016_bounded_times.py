@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0060"
+revision = "0016"
 down_revision = "0015"
 branch_labels = None
 depends_on = None
