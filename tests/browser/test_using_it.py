@@ -126,19 +126,38 @@ def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
 
 def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
     page = visit.open("/?suite=quick")
-    expect(page.locator("table.grid").first.locator("tbody tr")).to_have_count(3)
-    cell = page.locator("table.grid").first.locator("td.worse").first
+    kron = page.locator("[data-operator=kron]")
+    expect(page.locator("table.grid")).to_have_count(0)
+    kron.locator("summary").click()
+    expect(page.locator("table.grid tbody tr")).to_have_count(3)
+    cell = page.locator("table.grid td.worse").first
     cell.locator("[data-regression]").click()
     page.wait_for_url(re.compile("/regressions/"))
-    page.go_back()
-    cell.get_by_role("link").first.click()
+    visit.open("/?suite=quick")
+    kron.locator("[data-worst]").click()
+    page.wait_for_url(re.compile("/regressions/"))
+    visit.open("/?suite=quick")
+    page.locator(".heat-map td a").last.click()
     page.wait_for_url(re.compile("/history/"))
-    page.go_back()
+    visit.open("/?suite=quick")
     page.locator("select[name=device]").select_option(CPU.device_key)
     page.wait_for_url(re.compile(f"device={CPU.device_key}"))
     assert "suite=quick" in page.url
-    page.get_by_role("heading", name="kron").get_by_role("link").click()
+    kron.get_by_role("link", name="kron").click()
     expect(page.locator("table.heat")).to_contain_text("2.")
+
+
+def test_the_overview_follows_what_is_measured(visit: Visit, world: World) -> None:
+    """The seeded job runs on; when another job ends, the results are fetched again."""
+    page = visit.open("/")
+    expect(page.locator("#progress")).to_contain_text("bench square")
+    page.evaluate("document.getElementById('results').dataset.old = 'yes'")
+    job = submit(world, "check", COMMITS - 1, "kron", CPU.device_key)[0]
+    with world.database.session() as s:
+        order = runs.begin_run(s, job, world.workers[CPU.device_key])
+        assert order is not None
+        runs.finish_run(s, order.run_id, Outcome(CPU))
+    expect(page.locator("#results:not([data-old])")).to_be_visible()
 
 
 def test_the_keyboard_reaches_the_content(visit: Visit) -> None:
