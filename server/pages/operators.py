@@ -19,7 +19,7 @@ from warpwatch.db.reads.code import (
 )
 from warpwatch.db.reads.devices import list_environments
 from warpwatch.db.reads.overview import OverviewCell, read_overview
-from warpwatch.server.figures.charts import RooflinePoint, roofline_figure
+from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, variant_speedups

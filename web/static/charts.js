@@ -29,6 +29,23 @@ const CONFIG = {
   toImageButtonOptions: { format: "png", scale: 2, filename: "warpwatch" },
 };
 
+// The shown range of commits stands in the address, so that a link shows what its sender saw, and in the form, so that
+// the other switches keep it.
+function keepRange(place, change) {
+  if (!Object.keys(change).some((key) => key.startsWith("xaxis."))) return;
+  const { commits } = place.layout.meta;
+  const [low, high] = place.layout.xaxis.range.map((end) => typeof end === "string" ? Date.parse(`${end.replace(" ", "T")}Z`) : end);
+  const inside = commits.filter(([at]) => at >= low && at <= high);
+  const shown = inside.length < commits.length ? inside : [];
+  const address = new URL(location.href);
+  for (const [name, commit] of [["from", shown[0]], ["to", shown.at(-1)]]) {
+    address.searchParams.delete(name);
+    if (commit) address.searchParams.set(name, commit[1]);
+    for (const field of document.querySelectorAll(`[data-range][name=${name}]`)) field.value = commit?.[1] ?? "";
+  }
+  history.replaceState(null, "", address);
+}
+
 async function draw(place) {
   const figure = JSON.parse(document.getElementById(place.dataset.figure).textContent);
   await Plotly.newPlot(place, figure.data, withTheme(figure.layout), CONFIG);
@@ -37,6 +54,7 @@ async function draw(place) {
     const target = event.points.map((point) => point.customdata?.[0]).find((value) => typeof value === "string" && value.startsWith("/"));
     if (target) location.assign(target);
   });
+  if (figure.layout.meta?.commits) place.on("plotly_relayout", (change) => keepRange(place, change));
   document.addEventListener("warpwatch:theme", () => Plotly.relayout(place, withTheme(place.layout)));
   place.dataset.drawn = "yes";
 }
