@@ -46,7 +46,13 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
     ceilings = {name: peak for name, peak in peaks.items() if name != "copy"} if copy else {}
     traces = [_ceiling(name, peak, copy, low, high) for name, peak in ceilings.items() if copy]
     variants = sorted({point.variant for point in usable}, key=variant_order)
-    traces += [_marks(variant, [point for point in usable if point.variant == variant]) for variant in variants]
+    traces += [
+        _marks(
+            variant,
+            sorted((point for point in usable if point.variant == variant), key=lambda point: point.direction != "fwd"),
+        )
+        for variant in variants
+    ]
     layout = plain_layout()
     layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}, "minor": {"ticks": "outside"}}
     layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI extended", "dtick": 1}
@@ -98,19 +104,21 @@ def _labels(ceilings: dict[str, float], copy: float, low: float, high: float) ->
 
     A ceiling that no shown intensity reaches ends on the slope; its label says its rate all the same.
     """
-    labels = []
     reached = sorted((peak, name) for name, peak in ceilings.items() if peak <= copy * high)
-    shifts = 0
+    labels = []
+    place = 0
     for index, (peak, name) in enumerate(reached):
-        # Labels of ceilings that lie close together stand beside each other.
-        shifts = shifts + 1 if index and peak / reached[index - 1][0] < CLOSE_CEILINGS else 0
+        # Of ceilings that lie close together the lowest has its label below it; the others stand beside each other.
+        is_close = index > 0 and peak < reached[index - 1][0] * CLOSE_CEILINGS
+        has_close = index + 1 < len(reached) and reached[index + 1][0] < peak * CLOSE_CEILINGS
+        place = place + 1 if is_close else 0
         labels.append(
             {
-                "x": log10(high) - shifts * LABEL_SHARE * (log10(high) - log10(low)),
+                "x": log10(high) - max(place - 1, 0) * LABEL_SHARE * (log10(high) - log10(low)),
                 "y": log10(peak),
                 "text": f"{escape(name)} {quantity(peak, 'FLOP/s')}",
                 "xanchor": "right",
-                "yanchor": "bottom",
+                "yanchor": "top" if has_close and not is_close else "bottom",
             }
         )
     slope_end = min(high, max(ceilings.values()) / copy)
@@ -125,7 +133,7 @@ def _labels(ceilings: dict[str, float], copy: float, low: float, high: float) ->
                 "yanchor": "bottom",
             }
         )
-    return [{**label, "showarrow": False, "font": {"size": 11}} for label in labels]
+    return [{**label, "name": "ceiling", "showarrow": False, "font": {"size": 11}} for label in labels]
 
 
 def _arrows(points: Sequence[RooflinePoint]) -> list[Figure]:

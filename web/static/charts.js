@@ -48,6 +48,8 @@ function keepRange(place, change) {
 
 async function draw(place) {
   const figure = JSON.parse(document.getElementById(place.dataset.figure).textContent);
+  // On a phone the names of ceilings would cover one another; the text beside the chart has them.
+  if (place.clientWidth < 560) figure.layout.annotations = figure.layout.annotations?.filter(({ name }) => name !== "ceiling");
   await Plotly.newPlot(place, figure.data, withTheme(figure.layout), CONFIG);
   // The first custom value of a point is where a click on it leads.
   place.on("plotly_click", (event) => {
