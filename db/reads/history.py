@@ -346,5 +346,11 @@ def read_samples(session: Session, point_id: int) -> PointSamples | None:
     return fetch_one(session, _point_samples, sql, id=point_id)
 
 
+def list_samples(session: Session, point_ids: list[int]) -> dict[int, list[float]]:
+    """The kept samples of several points, by point id; a point without samples is left out."""
+    found = session.execute(text("SELECT point_id, data FROM samples WHERE point_id = ANY(:ids)"), {"ids": point_ids})
+    return {row.point_id: unpack_samples(row.data) for row in found}
+
+
 def _point_samples(data: bytes | None, **fields: Any) -> PointSamples:
     return PointSamples(samples_ns=[] if data is None else unpack_samples(data), **fields)

@@ -24,6 +24,7 @@ from warpwatch.db.reads.history import (
 from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.query import Page, Session
+from warpwatch.db.reads.trends import TrendGrid, read_trends
 from warpwatch.server.api.code import DeviceKey, RepositoryName
 from warpwatch.server.figures.noise_summary import NoiseSummary, read_learned
 from warpwatch.server.figures.speedups import VariantSpeedup, variant_speedups
@@ -86,6 +87,22 @@ def get_overview(
 ) -> Response:
     """The latest result of every operator, case and variant on the device, at the commits of one branch."""
     return large_json(Page[OverviewCell], _overview(session, repository, device, metric, suite, operator, branch))
+
+
+@router.get("/overview/trends", responses=documented(404, 422))
+def get_trends(
+    session: Db,
+    repository: RepositoryName,
+    device: DeviceKey,
+    metric: Metric = None,
+    suite: Text = None,
+    branch: Branch = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Commits.")] = 30,
+) -> TrendGrid:
+    """How every operator changed at the newest measured commits of one branch: the geometric mean over its series."""
+    found, on = repository_or_404(session, repository), device_or_404(session, device)
+    line = line_or_404(session, found, branch)
+    return read_trends(session, found.id, on.id, metric_of(on, metric), line, suite, limit)
 
 
 def _overview(

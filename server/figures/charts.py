@@ -5,13 +5,10 @@ The first custom value of every point is the address that a click opens.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
-from zlib import crc32
 
 from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark
 from warpwatch.db.reads.regressions import RegressionSeriesRow
@@ -26,15 +23,15 @@ from warpwatch.server.figures.formats import (
     share,
     short,
     unit_of,
-    variant_order,
 )
+from warpwatch.server.figures.history_layers import noise_bands, sample_strips
 from warpwatch.server.figures.history_marks import FASTER, SLOWER, change_bands, side_points
-from warpwatch.server.figures.noise_summary import LevelShift
+from warpwatch.server.figures.history_view import CommitAxis, HeightScale, HistoryView, axis_of, scale_of
+from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
+from warpwatch.server.figures.palette import PALETTE, faint, variant_colour
 
 Figure = dict[str, Any]
-
-# Readable on light and dark, and told apart by most kinds of colour blindness.
-PALETTE = ("#4878d0", "#d98324", "#2f9e82", "#b05cc6", "#c8505a", "#7d8c2f", "#8c6d5a", "#2f9dc0")
+DEFAULT_VIEW = HistoryView()
 
 # The same shapes as the status marks in tables (web/templates/macros/ui.html).
 SYMBOLS = {
@@ -52,40 +49,55 @@ _HOVER = (
     "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br>"
     "<b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>"
 )
-_ROOFLINE_HOVER = "<b>%{fullData.name}</b> %{customdata[1]}<br>%{y:.3s}FLOP/s, %{customdata[2]}<extra></extra>"
-_MAX_TICKS = 8
+MANY_POINTS = 600
+"""From here on lines have no markers: each marker is an element that moves when the reader pans, a line is one."""
 
 
 def history_figure(
     histories: Sequence[SeriesHistory],
     steps: Mapping[int, Sequence[LevelShift]] | None = None,
-    *,
-    log_scale: bool = False,
+    view: HistoryView = DEFAULT_VIEW,
+    noise: Mapping[int, Sequence[NoiseSummary]] | None = None,
+    samples: Mapping[int, Sequence[float]] | None = None,
 ) -> Figure:
     """Medians with their 95 % intervals over the commits that were measured, one line per series and environment.
 
-    Commits are equidistant, in the order of history. Statuses other than ok are drawn in a strip below the lines.
-    steps: level shifts per series id.
+    Statuses other than ok are drawn in a strip below the lines. steps: level shifts per series id. noise: what may be
+    indistinguishable, per series id. samples: of the points whose distribution is drawn, per point id.
     """
-    commits = _positions(histories)
-    size, unit = unit_of(max((point.median_ns for history in histories for point in history.points), default=1e3))
+    axis, scale = axis_of(histories, view), scale_of(histories, view)
     traces: list[Figure] = []
+    if noise:
+        traces += noise_bands(histories, noise, axis, scale)
+    has_markers = sum(len(history.points) for history in histories) < MANY_POINTS
     for history in histories:
-        traces += _lines(history, commits, size, variant_colour(history.series.variant), several=len(histories) > 1)
-    traces += _steps(histories, steps or {}, commits, size)
-    ordinals = _ordinals(histories)
-    traces += side_points(histories, commits, ordinals, size)
-    strip, rows = _status_strip(histories, commits)
+        traces += _lines(history, axis, scale, several=len(histories) > 1, has_markers=has_markers)
+    if samples:
+        traces += sample_strips(histories, samples, axis, scale)
+    traces += _steps(histories, steps or {}, axis, scale)
+    traces += side_points(histories, axis, scale)
+    strip, rows = _status_strip(histories, axis)
+    return {"data": traces + strip, "layout": _history_layout(histories, axis, scale, view, rows)}
+
+
+def _history_layout(
+    histories: Sequence[SeriesHistory], axis: CommitAxis, scale: HeightScale, view: HistoryView, rows: Sequence[str]
+) -> Figure:
+    """rows: names of the rows of the strip below the lines."""
     floor = 0.07 * len(rows) + 0.04 if rows else 0.0
     layout = plain_layout()
     layout["yaxis"] |= {
-        "title": {"text": f"median, {unit}"},
+        "title": {"text": scale.title},
         "domain": [floor, 1],
-        "type": "log" if log_scale else "linear",
+        "type": "log" if view.log_scale else "linear",
     }
-    layout["xaxis"] |= commit_axis(commits)
-    borders, bands = _environment_borders(histories, commits), change_bands(histories, commits, ordinals)
+    if view.log_scale:
+        layout["yaxis"]["dtick"] = "D2"
+    layout["xaxis"] |= axis.layout()
+    borders, bands = _environment_borders(histories, axis), change_bands(histories, axis)
     layout["shapes"], layout["annotations"] = (one + other for one, other in zip(borders, bands, strict=True))
+    # The script of the page writes the shown range into the address, as commits.
+    layout["meta"] = {"commits": [[place, short(sha)] for sha, place in axis.places.items()]}
     if rows:
         layout["yaxis2"] = {
             "domain": [0, floor - 0.04],
@@ -97,7 +109,7 @@ def history_figure(
             "automargin": True,
         }
         layout["xaxis"]["anchor"] = "y2"
-    return {"data": traces + strip, "layout": layout}
+    return layout
 
 
 def rounds_figure(series: RegressionSeriesRow) -> Figure:
@@ -125,86 +137,37 @@ def rounds_figure(series: RegressionSeriesRow) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-@dataclass(frozen=True, slots=True)
-class RooflinePoint:
-    """One variant on one case: FLOP, bytes, median time, and the address that a click opens."""
-
-    variant: str
-    case: str
-    flops: int
-    bytes: int
-    median_ns: float
-    href: str
-
-
-def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) -> Figure:
-    """FLOP/s over FLOP per byte, below the ceilings measured on the device."""
-    usable = [point for point in points if point.flops and point.bytes]
-    intensities = [point.flops / point.bytes for point in usable]
-    low, high = (min(intensities) / 4, max(intensities) * 4) if intensities else (0.1, 10.0)
-    traces = [
-        _ceiling(name, peak, peaks["copy"], low, high)
-        for name, peak in peaks.items()
-        if name != "copy" and "copy" in peaks
-    ]
-    for variant in sorted({point.variant for point in usable}, key=variant_order):
-        marks = [point for point in usable if point.variant == variant]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": escape(variant),
-                "marker": {"size": 8, "color": variant_colour(variant)},
-                "x": [point.flops / point.bytes for point in marks],
-                "y": [point.flops / point.median_ns * 1e9 for point in marks],
-                "customdata": [[point.href, escape(point.case), duration(point.median_ns)] for point in marks],
-                "hovertemplate": _ROOFLINE_HOVER,
-            }
-        )
-    layout = plain_layout()
-    layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}, "dtick": 1}
-    layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI extended", "dtick": 1}
-    return {"data": traces, "layout": layout}
-
-
 # --- histories ------------------------------------------------------------------------------------------------
 
 
-def _ordinals(histories: Sequence[SeriesHistory]) -> dict[str, int]:
-    """The ordinal of every commit with a point or a mark."""
-    ordinals = {point.commit_sha: point.ordinal for history in histories for point in history.points}
-    return ordinals | {mark.commit_sha: mark.ordinal for history in histories for mark in history.marks}
-
-
-def _positions(histories: Sequence[SeriesHistory]) -> dict[str, int]:
-    """Every commit with a point or a mark → its place on the axis."""
-    ordinals = _ordinals(histories)
-    return {sha: place for place, sha in enumerate(sorted(ordinals, key=lambda sha: (ordinals[sha], sha)))}
-
-
-def _lines(history: SeriesHistory, commits: dict[str, int], size: float, colour: str, *, several: bool) -> list[Figure]:
+def _lines(
+    history: SeriesHistory, axis: CommitAxis, scale: HeightScale, *, several: bool, has_markers: bool
+) -> list[Figure]:
+    colour = variant_colour(history.series.variant)
     traces: list[Figure] = []
     for number, environment in enumerate(dict.fromkeys(point.environment_id for point in history.points)):
         points = [point for point in history.points if point.environment_id == environment]
-        places = [commits[point.commit_sha] for point in points]
+        # Commits of one ordinal stand in the order of their ids.
+        points.sort(key=lambda point: axis.places[point.commit_sha])
         shared = {
             "type": "scatter",
-            "x": places,
+            "x": [axis.places[point.commit_sha] for point in points],
             "legendgroup": str(history.series.id),
             "line": {"color": colour, "width": 0},
         }
         low = {
             **shared,
             "mode": "lines",
-            "y": [point.low_ns / size for point in points],
+            "y": [scale.of(history, point, point.low_ns) for point in points],
             "hoverinfo": "skip",
             "showlegend": False,
         }
-        high = {**low, "y": [point.high_ns / size for point in points], "fill": "tonexty", "fillcolor": _faint(colour)}
+        heights = [scale.of(history, point, point.high_ns) for point in points]
+        high = {**low, "y": heights, "fill": "tonexty", "fillcolor": faint(colour)}
         median = {
             **shared,
-            "mode": "lines+markers",
-            "y": [point.median_ns / size for point in points],
+            "mode": "lines+markers" if has_markers else "lines",
+            "y": [scale.of(history, point) for point in points],
             "name": escape(history.series.variant),
             "showlegend": several and number == 0,
             "line": {"color": colour, "width": 2},
@@ -239,7 +202,10 @@ def _ceiling_name(bound: str | None) -> str:
 
 
 def _steps(
-    histories: Sequence[SeriesHistory], steps: Mapping[int, Sequence[LevelShift]], commits: dict[str, int], size: float
+    histories: Sequence[SeriesHistory],
+    steps: Mapping[int, Sequence[LevelShift]],
+    axis: CommitAxis,
+    scale: HeightScale,
 ) -> list[Figure]:
     """A labelled triangle on the first point after every level shift that is shown; one trace per direction."""
     traces: list[Figure] = []
@@ -262,8 +228,8 @@ def _steps(
                     "name": f"level shift, {name}",
                     "cliponaxis": False,
                     "hovertemplate": _HOVER,
-                    "x": [commits[point.commit_sha] for _, point, _ in shifts],
-                    "y": [point.median_ns / size for _, point, _ in shifts],
+                    "x": [axis.places[point.commit_sha] for _, point, _ in shifts],
+                    "y": [scale.of(history, point) for history, point, _ in shifts],
                     "text": [change(step.ratio) for _, _, step in shifts],
                     "textposition": place,
                     "textfont": {"color": colour, "size": 12},
@@ -285,7 +251,7 @@ def _step_hover(history: SeriesHistory, point: PointRow, step: LevelShift) -> li
     ]
 
 
-def _status_strip(histories: Sequence[SeriesHistory], commits: dict[str, int]) -> tuple[list[Figure], list[str]]:
+def _status_strip(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[list[Figure], list[str]]:
     """One trace per status, so that the legend explains the symbols; and the row names of the strip."""
     marks = [(history, mark) for history in histories for mark in history.marks]
     name = _row_of if len(histories) > 1 else lambda history, mark: mark.kind
@@ -303,7 +269,7 @@ def _status_strip(histories: Sequence[SeriesHistory], commits: dict[str, int]) -
                     "yaxis": "y2",
                     "legendgroup": status,
                     "hovertemplate": _HOVER,
-                    "x": [commits[mark.commit_sha] for _, mark in shown],
+                    "x": [axis.places[mark.commit_sha] for _, mark in shown],
                     "y": [rows.index(name(history, mark)) for history, mark in shown],
                     "marker": {"symbol": symbol, "color": colour, "size": 9, "line": {"color": colour, "width": 1.5}},
                     "customdata": [_mark_hover(history, mark) for history, mark in shown],
@@ -327,17 +293,14 @@ def _mark_hover(history: SeriesHistory, mark: StatusMark) -> list[str]:
     ]
 
 
-def _environment_borders(
-    histories: Sequence[SeriesHistory], commits: dict[str, int]
-) -> tuple[list[Figure], list[Figure]]:
+def _environment_borders(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[list[Figure], list[Figure]]:
     """A dotted line between adjacent points of one series that come from different environments."""
     borders: dict[float, str] = {}
     for history in histories:
         for before, after in zip(history.points, history.points[1:], strict=False):
             if before.environment_id != after.environment_id:
-                borders[(commits[before.commit_sha] + commits[after.commit_sha]) / 2] = _what_changed(
-                    history, before, after
-                )
+                x = (axis.places[before.commit_sha] + axis.places[after.commit_sha]) / 2
+                borders[x] = _what_changed(history, before, after)
     shapes = [
         {
             "type": "line",
@@ -361,7 +324,7 @@ def _environment_borders(
             "text": escape(text),
             "showarrow": False,
             "font": {"size": 11},
-            "xanchor": "left" if x < len(commits) / 2 else "right",
+            "xanchor": "left" if x < axis.middle else "right",
         }
         for x, text in borders.items()
     ]
@@ -375,33 +338,11 @@ def _what_changed(history: SeriesHistory, before: PointRow, after: PointRow) -> 
     return _shortened(", ".join(changed[:2]), 48) or f"environment {after.environment_id}"
 
 
-def commit_axis(commits: dict[str, int]) -> Figure:
-    """An axis with one place per commit; at most eight commits are labelled."""
-    places = {place: sha for sha, place in commits.items()}
-    step = max(1, -(-len(places) // _MAX_TICKS))
-    ticks = [place for place in places if (len(places) - 1 - place) % step == 0]
-    texts = [f'<span style="font-family:monospace">{short(places[place])}</span>' for place in ticks]
-    return {
-        "tickvals": ticks,
-        "ticktext": texts,
-        "range": [-0.6, len(places) - 0.4],
-        "showgrid": False,
-        "zeroline": False,
-    }
-
-
 def _commit_address(history: SeriesHistory, sha: str) -> str:
     return f"/commits/{sha}?{urlencode({'repository': history.series.repository})}"
 
 
 # --- parts ----------------------------------------------------------------------------------------------------
-
-
-def variant_colour(name: str) -> str:
-    """The colour of a variant, the same in every chart and for every selection: v1, v2, … in the palette's order, any
-    other name by its checksum."""
-    number = re.fullmatch(r"v(\d+)", name)
-    return PALETTE[(int(number[1]) - 1 if number else crc32(name.encode())) % len(PALETTE)]
 
 
 def plain_layout() -> Figure:
@@ -427,26 +368,6 @@ def _side(name: str, rounds: list[int], values: list[float], unit: str, colour: 
         "marker": {"size": 8, "color": colour, "symbol": symbol},
         "hovertemplate": f"{name}, round %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
     }
-
-
-def _ceiling(name: str, peak: float, copy: float, low: float, high: float) -> Figure:
-    ridge = peak / copy
-    places = sorted({low, min(max(ridge, low), high), high})
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": f"{escape(name)} ceiling",
-        "x": places,
-        "y": [min(peak, copy * x) for x in places],
-        "line": {"width": 1.5, "dash": "dash", "color": "#8a9097"},
-        "hovertemplate": f"{escape(name)} ceiling: %{{y:.3s}}FLOP/s<extra></extra>",
-        "showlegend": False,
-    }
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.18)"
 
 
 def _shortened(text: str, longest: int = 70) -> str:

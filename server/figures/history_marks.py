@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from warpwatch.contract.words import ChangeDirection, ChangePhase
 from warpwatch.db.reads.history import SeriesChange, SeriesHistory, SidePoint
 from warpwatch.server.figures.formats import absolute, change, duration, short
+from warpwatch.server.figures.history_view import CommitAxis, HeightScale
 
 Figure = dict[str, Any]
 SLOWER, FASTER = "#d2453a", "#2f9e6a"
@@ -17,13 +18,9 @@ _STEP, _REACH = 0.22, 0.88
 """Distance of two points of one branch on the axis, and how far from its fork a branch may reach."""
 
 
-def change_bands(
-    histories: Sequence[SeriesHistory], commits: Mapping[str, int], ordinals: Mapping[str, int]
-) -> tuple[list[Figure], list[Figure]]:
-    """A band from base to head of every confirmed change, and its label, which leads to the regression.
-
-    commits: places on the axis; ordinals: of the same commits.
-    """
+def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[list[Figure], list[Figure]]:
+    """A band from base to head of every confirmed change, and its label, which leads to the regression."""
+    before, behind = axis.ends
     worst: dict[int, SeriesChange] = {}
     for history in histories:
         for item in history.changes:
@@ -33,8 +30,8 @@ def change_bands(
     shapes: list[Figure] = []
     labels: list[Figure] = []
     for level, item in enumerate(sorted(worst.values(), key=lambda item: (item.head_ordinal, item.regression_id))):
-        start = max((commits[sha] for sha, at in ordinals.items() if at <= item.base_ordinal), default=-0.5)
-        end = min((commits[sha] for sha, at in ordinals.items() if at >= item.head_ordinal), default=len(commits) - 0.5)
+        start = max((axis.places[sha] for sha, at in axis.ordinals.items() if at <= item.base_ordinal), default=before)
+        end = min((axis.places[sha] for sha, at in axis.ordinals.items() if at >= item.head_ordinal), default=behind)
         colour = FASTER if item.direction == ChangeDirection.FASTER else SLOWER
         is_ended = item.phase in ENDED
         address = f"/regressions/{item.regression_id}"
@@ -64,7 +61,7 @@ def change_bands(
                 "text": f'<a href="{address}" style="color:{colour}">{escape(label_of(item))}</a>',
                 "showarrow": False,
                 "font": {"size": 12, "color": colour},
-                "xanchor": "left" if start < len(commits) / 2 else "right",
+                "xanchor": "left" if start < axis.middle else "right",
             }
         )
     return shapes, labels
@@ -79,10 +76,9 @@ def _severity(item: SeriesChange) -> float:
     return max(item.ratio, 1 / item.ratio) if item.ratio else float("inf")
 
 
-def side_points(
-    histories: Sequence[SeriesHistory], commits: Mapping[str, int], ordinals: Mapping[str, int], size: float
-) -> list[Figure]:
-    """Hollow points of other branches, right of the commit at which each left the line, which a dotted line joins."""
+def side_points(histories: Sequence[SeriesHistory], axis: CommitAxis, scale: HeightScale) -> list[Figure]:
+    """Hollow points of other branches, which a dotted line joins with the commit at which each left the line. On an
+    axis of commits they stand right of that commit. They have no share of the roofline."""
     traces: list[Figure] = []
     for history in histories:
         by_branch: dict[str, list[SidePoint]] = {}
@@ -91,12 +87,15 @@ def side_points(
         medians = {point.commit_sha: point.median_ns for point in history.points}
         for branch, points in by_branch.items():
             fork_at = points[0].fork_ordinal or points[0].ordinal - 1
-            fork = max((sha for sha, at in ordinals.items() if at <= fork_at), key=ordinals.__getitem__, default=None)
-            start = commits[fork] if fork is not None else -0.5
+            known = [sha for sha, at in axis.ordinals.items() if at <= fork_at]
+            fork = max(known, key=axis.ordinals.__getitem__, default=None)
+            start = axis.places[fork] if fork is not None else axis.ends[0]
             step = min(_STEP, _REACH / len(points))
             places = [start + step * (index + 1) for index in range(len(points))]
-            heights = [point.median_ns / size for point in points]
-            joined = [medians[fork] / size] if fork in medians else []
+            if axis.is_date:
+                places = [point.authored_at.timestamp() * 1000 for point in points]
+            heights = [scale.height(history.series.id, point.median_ns) for point in points]
+            joined = [scale.height(history.series.id, medians[fork])] if fork in medians else []
             traces.append(
                 {
                     "type": "scatter",

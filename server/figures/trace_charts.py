@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from warpwatch.server.figures.charts import PALETTE, Figure, plain_layout
+from warpwatch.server.figures.charts import Figure, plain_layout
 from warpwatch.server.figures.formats import unit_of
+from warpwatch.server.figures.palette import PALETTE
 
 _BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from warpwatch.db.reads.code import find_operator, list_operators
-from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark, find_series, read_history, read_series
+from warpwatch.db.reads.history import (
+    PointRow,
+    SeriesHistory,
+    StatusMark,
+    find_series,
+    list_samples,
+    read_history,
+    read_series,
+)
 from warpwatch.server.figures.charts import history_figure
-from warpwatch.server.figures.formats import fact, natural, variant_order
+from warpwatch.server.figures.formats import change, duration, fact, natural, plural, variant_order
+from warpwatch.server.figures.history_view import (
+    HistoryView,
+    HorizontalAxis,
+    VerticalAxis,
+    find_commit,
+    ordinals_of,
+)
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
 from warpwatch.server.http.problems import Problem, not_found
 from warpwatch.server.pages.choices import Text, Texts, choose_bench
@@ -20,7 +36,11 @@ from warpwatch.server.pages.render import Page, query
 router = APIRouter()
 MAX_ROWS = 100
 """Rows of the table; the chart, CSV and JSON hold all commits."""
+MOST_SAMPLED = 60
+"""Points whose samples are drawn, the newest of the shown range: some hundred kilobytes, and as many as are told apart.
+"""
 Environment = Annotated[int | None, Query()]
+Sha = Annotated[str | None, Query(max_length=40)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +54,65 @@ class TableRow:
     marks: list[StatusMark]
 
 
+@dataclass(slots=True)
+class CommitLine:
+    """One commit of all shown series, by variant."""
+
+    commit_sha: str
+    subject: str = ""
+    author: str = ""
+    authored_at: datetime | None = None
+    cells: dict[str, TableRow] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChoice:
+    """How the reader wants histories drawn, as the address says it."""
+
+    view: HistoryView
+    environment: int | None
+    branches: bool
+    samples: bool
+
+
+def view_of(
+    environment: Environment = None,
+    scale: Text = None,
+    y: VerticalAxis = VerticalAxis.TIME,
+    x: HorizontalAxis = HorizontalAxis.COMMIT,
+    first: Annotated[Sha, Query(alias="from")] = None,
+    last: Annotated[Sha, Query(alias="to")] = None,
+    branches: bool = False,
+    samples: bool = False,
+) -> ViewChoice:
+    """`from` and `to`: the commits between which the chart is shown."""
+    return ViewChoice(HistoryView(y, x, scale == "log", first, last), environment, branches, samples)
+
+
+View = Annotated[ViewChoice, Depends(view_of)]
+
+
 @router.get("/history/{series_id}")
-def history(
-    page: Page, series_id: int, environment: Environment = None, scale: Text = None, branches: bool = False
-) -> Response:
+def history(page: Page, series_id: int, choice: View) -> Response:
     """One series."""
     series = read_series(page.session, series_id)
     if series is None:
         raise not_found("series", series_id, "open a series from the page of its operator")
     page.moved(series.repository)
-    history = read_history(page.session, series_id, page.line, branches=branches)
+    history = read_history(page.session, series_id, page.line, branches=choice.branches)
     assert history is not None
-    return _show(page, [history], environment, scale, branches=branches)
+    return _show(page, [history], choice)
 
 
 @router.get("/history")
 def overlay(
     page: Page,
+    choice: View,
     operator: Text = None,
     case: Text = None,
     variant: Texts = [],  # noqa: B006 - FastAPI copies it.
     device: Text = None,
     metric: Text = None,
-    environment: Environment = None,
-    scale: Text = None,
-    branches: bool = False,
 ) -> Response:
     """Several variants of one case on one device; all variants by default."""
     row = find_operator(page.session, page.repository.id, operator) if page.repository and operator else None
@@ -74,29 +128,32 @@ def overlay(
             page.session, page.repository.id, row.name, chosen_case, name, bench.device.key, bench.metric
         )
         if series is not None:
-            histories.append(read_history(page.session, series.id, page.line, branches=branches))
+            histories.append(read_history(page.session, series.id, page.line, branches=choice.branches))
     if not histories:
         raise Problem(
             404, f"none of these variants has a measurement on {bench.device.name} with metric {bench.metric}"
         )
-    return _show(page, [history for history in histories if history], environment, scale, branches=branches)
+    return _show(page, [history for history in histories if history], choice)
 
 
-def _show(
-    page: Page, histories: list[SeriesHistory], environment: int | None, scale: str | None, *, branches: bool
-) -> Response:
+def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Response:
     series = histories[0].series
     assert page.repository is not None
+    environment, view = choice.environment, choice.view
     shown = [only_environment(history, environment) for history in histories]
     operators = list_operators(page.session, page.repository.id)
     address = f"/history/{series.id}" if len(histories) == 1 else "/series"
     filters = {"operator": series.operator, "case": series.case, "device": series.device_key, "metric": series.metric}
     operator = next(row for row in operators if row.name == series.operator)
-    rows = table_rows(shown)
+    rows = pivot(in_range(table_rows(shown), shown, view))
     summaries = {history.series.id: read_learned(page.session, history.series.id, page.line) for history in histories}
+    noise = {
+        id_: [row for row in rows_ if environment in (None, row.environment_id)] for id_, rows_ in summaries.items()
+    }
+    samples = list_samples(page.session, sampled_points(shown, view)) if choice.samples else None
     return page.page(
         "history.html",
-        json=query(address, branch=page.line.branch, branches="true" if branches else None)
+        json=query(address, branch=page.line.branch, branches="true" if choice.branches else None)
         if len(histories) == 1
         else query(address, repository=page.repository.name, **filters),
         histories=shown,
@@ -109,13 +166,68 @@ def _show(
         operators=[row.name for row in operators],
         environments=environment_facts(histories),
         environment=environment,
-        scale=scale,
-        branches=branches,
-        figure=history_figure(shown, steps_of(summaries, environment), log_scale=scale == "log"),
-        learned={id_: only_shown(rows_, environment) for id_, rows_ in summaries.items()},
+        choice=choice,
+        figure=history_figure(shown, steps_of(noise), view, noise, samples),
+        label=chart_label(shown),
+        sampled=None if samples is None else len(samples),
+        learned={id_: next(iter(rows_), None) for id_, rows_ in noise.items()},
         rows=rows[:MAX_ROWS],
         row_count=len(rows),
     )
+
+
+def chart_label(histories: Sequence[SeriesHistory]) -> str:
+    """The key numbers of the chart in words."""
+    parts = []
+    for history in histories:
+        if not history.points:
+            continue
+        medians = [point.median_ns for point in history.points]
+        moved = change(medians[-1] / medians[0])
+        parts.append(
+            f"{history.series.variant} {duration(medians[-1])} at the newest of "
+            f"{plural(len(medians), 'commit')}, {moved} since the oldest, "
+            f"between {duration(min(medians))} and {duration(max(medians))}, "
+            f"{plural(len(history.changes), 'confirmed change')}"
+        )
+    return "Median time over commits with its 95 % interval: " + "; ".join(parts)
+
+
+def sampled_points(histories: Sequence[SeriesHistory], view: HistoryView) -> list[int]:
+    """The points whose samples are drawn: the newest of the shown range, as many of each series."""
+    each = MOST_SAMPLED // max(len(histories), 1)
+    first, last = bounds(histories, view)
+    return [
+        point.id
+        for history in histories
+        for point in [point for point in history.points if first <= point.ordinal <= last][-each:]
+    ]
+
+
+def bounds(histories: Iterable[SeriesHistory], view: HistoryView) -> tuple[int, int]:
+    """The ordinals between which the view shows commits."""
+    ordinals = ordinals_of(histories)
+    first, last = find_commit(view.first, ordinals), find_commit(view.last, ordinals)
+    return (ordinals[first] if first else 0), (ordinals[last] if last else 2**62)
+
+
+def in_range(rows: Iterable[TableRow], histories: Sequence[SeriesHistory], view: HistoryView) -> list[TableRow]:
+    """The rows of commits that the chart shows."""
+    first, last = bounds(histories, view)
+    ordinals = ordinals_of(histories)
+    return [row for row in rows if first <= ordinals[row.commit_sha] <= last]
+
+
+def pivot(rows: Iterable[TableRow]) -> list[CommitLine]:
+    """One row per commit, in the order in which commits come first."""
+    lines: dict[str, CommitLine] = {}
+    for row in rows:
+        line = lines.setdefault(row.commit_sha, CommitLine(row.commit_sha))
+        line.cells[row.variant] = row
+        source = row.point or next((mark for mark in row.marks if mark.authored_at), None)
+        if source is not None and line.authored_at is None:
+            line.subject, line.author, line.authored_at = source.subject, source.author, source.authored_at
+    return list(lines.values())
 
 
 def only_environment(history: SeriesHistory, environment: int | None) -> SeriesHistory:
@@ -125,17 +237,9 @@ def only_environment(history: SeriesHistory, environment: int | None) -> SeriesH
     return replace(history, points=[point for point in history.points if point.environment_id == environment])
 
 
-def only_shown(summaries: list[NoiseSummary], environment: int | None) -> NoiseSummary | None:
-    """The noise of the chosen environment, by default the newest; None where nothing was measured."""
-    return next((summary for summary in summaries if environment in (None, summary.environment_id)), None)
-
-
-def steps_of(summaries: dict[int, list[NoiseSummary]], environment: int | None) -> dict[int, list[LevelShift]]:
-    """The level shifts of each series in the environments that are shown."""
-    return {
-        id_: [step for row in rows if environment in (None, row.environment_id) for step in row.steps]
-        for id_, rows in summaries.items()
-    }
+def steps_of(summaries: dict[int, list[NoiseSummary]]) -> dict[int, list[LevelShift]]:
+    """The level shifts of each series."""
+    return {id_: [step for row in rows for step in row.steps] for id_, rows in summaries.items()}
 
 
 def table_rows(histories: Iterable[SeriesHistory]) -> list[TableRow]:

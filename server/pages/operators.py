@@ -19,9 +19,13 @@ from warpwatch.db.reads.code import (
 )
 from warpwatch.db.reads.devices import list_environments
 from warpwatch.db.reads.overview import OverviewCell, read_overview
-from warpwatch.server.figures.charts import RooflinePoint, roofline_figure
+from warpwatch.db.reads.trends import list_recent_points, list_release_times
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
-from warpwatch.server.figures.formats import variant_order
+from warpwatch.server.figures.formats import share, variant_order
+from warpwatch.server.figures.palette import variant_colour
+from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
+from warpwatch.server.figures.size_axis import Crossover, SizeGroup, SizeQuantity, crossovers, size_figure, size_groups
+from warpwatch.server.figures.small_multiples import small_multiples
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, variant_speedups
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.pages.choices import Bench, Text, choose_bench
@@ -53,6 +57,28 @@ class CodeView:
     json: str
 
 
+@dataclass(frozen=True, slots=True)
+class SizeView:
+    """The chart over one size. names: sizes to choose from; groups: cases that differ in the chosen one only."""
+
+    figure: dict[str, Any]
+    size: str
+    names: list[str]
+    group: SizeGroup
+    groups: list[SizeGroup]
+    quantity: SizeQuantity
+    crossovers: list[Crossover]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowStart:
+    """Where the arrows of the roofline start: a release, or for each point its previously measured commit."""
+
+    sha: str | None
+    tags: list[str]
+    times: dict[int, float]
+
+
 @router.get("/operators/{name}")
 def operator(
     page: Page,
@@ -62,8 +88,12 @@ def operator(
     suite: Text = None,
     arch: Text = None,
     code: Text = None,
+    size: Text = None,
+    group: Text = None,
+    against: SizeQuantity = SizeQuantity.TIME,
 ) -> Response:
-    """Speed-up of every variant over the baseline, case by case; `code` is the quantity that the code chart draws."""
+    """Speed-up of every variant over the baseline, case by case; `code` is the quantity that the code chart draws,
+    `size` the size of the cases over which `against` is drawn, for the cases of `group`."""
     row = find_operator(page.session, page.repository.id, name) if page.repository else None
     if page.repository is None or row is None:
         raise not_found("operator", name)
@@ -71,7 +101,6 @@ def operator(
     bench = choose_bench(page.session, repository, device, metric, name)
     cells = _cells(page, repository, bench, suite, name) if bench else []
     cases = {case.key: case for case in list_cases(page.session, row.id)}
-    peaks = _peaks(page, bench.device.id) if bench else {}
     entry = read_operator_entry(page.session, repository.id, name, page.line) or {"variants": []}
     filters = {"repository": repository.name, "device": bench and bench.device.key, "metric": bench and bench.metric}
     filters["branch"] = page.line.branch
@@ -90,8 +119,9 @@ def operator(
         speedups={speedup.variant: speedup for speedup in variant_speedups(cells)},
         speedups_json=bench and query(f"/api/v1/operators/{name}/speedups", **filters, suite=suite),
         entries={variant["name"]: variant for variant in entry["variants"]},
-        peaks=peaks,
-        roofline=_roofline(cells, cases, peaks),
+        sizes=_size_view(list(cases.values()), cells, size, group, against),
+        colours=[(name, variant_colour(name)) for name in (grid[0].variants if grid else [])],
+        **_pictures(page, bench, repository, cells, cases),
         code=_code(page, row, bench, arch, code) if bench else None,
     )
 
@@ -148,7 +178,59 @@ def _peaks(page: Page, device_id: int) -> dict[str, float]:
     return next((row.peaks for row in list_environments(page.session, device_id) if row.peaks), {})
 
 
-def _roofline(cells: list[OverviewCell], cases: dict[str, CaseRow], peaks: dict[str, float]) -> dict[str, Any] | None:
+def _pictures(
+    page: Page, bench: Bench | None, repository: RepositoryRow, cells: list[OverviewCell], cases: dict[str, CaseRow]
+) -> dict[str, Any]:
+    """The roofline with its arrows, and the histories side by side."""
+    peaks = _peaks(page, bench.device.id) if bench else {}
+    start = _arrow_start(page, repository, cells)
+    series = [cell.series_id for cell in cells if cell.series_id]
+    return {
+        "roofline": _roofline(cells, cases, peaks, start),
+        "peaks": peaks,
+        "roofline_label": _roofline_label(cells),
+        "start": start,
+        "multiples": small_multiples(cells, list_recent_points(page.session, series, page.line)),
+    }
+
+
+def _arrow_start(page: Page, repository: RepositoryRow, cells: list[OverviewCell]) -> ArrowStart:
+    """The newest release on the line; without one, the previously measured commit of each cell."""
+    series = [cell.series_id for cell in cells if cell.series_id]
+    release = list_release_times(page.session, repository.id, series, page.line)
+    if release:
+        return ArrowStart(release[0].sha, release[0].tags, {row.series_id: row.median_ns for row in release})
+    return ArrowStart(
+        None, [], {cell.series_id: cell.previous_ns for cell in cells if cell.series_id and cell.previous_ns}
+    )
+
+
+def _size_view(
+    cases: list[CaseRow], cells: list[OverviewCell], size: str | None, group: str | None, quantity: SizeQuantity
+) -> SizeView | None:
+    """The chosen size and group, else those with most cases; None where no two cases differ in one size only."""
+    groups = size_groups(cases, cells)
+    if not groups:
+        return None
+    chosen = size if size in groups else max(groups, key=lambda name: len(groups[name][0].points))
+    shown = next((item for item in groups[chosen] if item.name == group), groups[chosen][0])
+    figure = size_figure(shown, chosen, quantity)
+    return SizeView(figure, chosen, list(groups), shown, groups[chosen], quantity, crossovers(shown))
+
+
+def _roofline_label(cells: list[OverviewCell]) -> str:
+    """The key numbers of the roofline in words."""
+    shares = [cell for cell in cells if cell.roofline_share is not None and cell.check_status in (None, "ok")]
+    label = "FLOP per second over FLOP per byte, one marker per variant and case, under the measured ceilings"
+    if not shares:
+        return label
+    best = max(shares, key=lambda cell: cell.roofline_share or 0.0)
+    return f"{label}; the highest share is {share(best.roofline_share)}, by {best.variant} at {best.case}"
+
+
+def _roofline(
+    cells: list[OverviewCell], cases: dict[str, CaseRow], peaks: dict[str, float], start: ArrowStart
+) -> dict[str, Any] | None:
     points = [
         RooflinePoint(
             cell.variant,
@@ -157,6 +239,8 @@ def _roofline(cells: list[OverviewCell], cases: dict[str, CaseRow], peaks: dict[
             cases[cell.case].bytes,
             cell.median_ns,
             f"/history/{cell.series_id}",
+            cases[cell.case].direction,
+            start.times.get(cell.series_id or 0),
         )
         for cell in cells
         if cell.median_ns is not None and cases[cell.case].flops

@@ -1,25 +1,29 @@
-"""The overview: operator × case × variant on one device, with open regressions and failures."""
+"""The overview: a row per operator on one device, how it moved over the newest commits, and what is measured now."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.regressions import Question, list_regressions
-from warpwatch.db.reads.work import list_submissions
+from warpwatch.db.reads.trends import list_running, read_queue, read_trends
 from warpwatch.server.figures.formats import natural, variant_order
-from warpwatch.server.pages.choices import Text, choose_bench
-from warpwatch.server.pages.render import Page, query
+from warpwatch.server.figures.overview_rows import operator_summaries
+from warpwatch.server.http.problems import not_found
+from warpwatch.server.pages.choices import Bench, Text, choose_bench
+from warpwatch.server.pages.render import Page, Scope, query
 
 router = APIRouter()
 MOST_OPEN = 6
 """Open regressions that are listed, worst first; the page of regressions has all."""
 SETTLED = ("ok", "unsupported", "skipped", None)
+Seen = Annotated[int, Query(ge=0, le=2**62)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +50,18 @@ def grids(cells: list[OverviewCell]) -> list[Grid]:
 
 @router.get("/")
 def overview(page: Page, device: Text = None, metric: Text = None, suite: Text = None) -> Response:
-    """The latest result of every variant; regressions and failures come first."""
+    """One row per operator, and the commits at which it changed; regressions and failures come first."""
     bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
     if page.repository is None or bench is None:
         return page.page("welcome.html", json="/health")
-    repository = page.repository
-    cells = read_overview(page.session, repository.id, bench.device.id, bench.metric, page.line, suite)
+    repository, session = page.repository, page.session
+    cells = _cells(page, bench, suite)
+    trends = read_trends(session, repository.id, bench.device.id, bench.metric, page.line, suite)
     question = Question(state="open", line=page.line)
-    regressions = list_regressions(page.session, repository.id, question, limit=MOST_OPEN).items
+    # Improvements are open too; they are no regressions, and come last.
+    regressions = [
+        row for row in list_regressions(session, repository.id, question, limit=200).items if row.direction != "faster"
+    ]
     filters = {
         "repository": repository.name,
         "device": bench.device.key,
@@ -65,12 +73,45 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         "overview.html",
         json=query("/overview", **filters),
         csv=query("/api/v1/overview.csv", **filters),
+        trends_json=query("/api/v1/overview/trends", **filters),
         bench=bench,
         suite=suite,
-        suites=list_suites(page.session, repository.id),
-        grids=grids(cells),
-        latest=None if cells else next(iter(list_submissions(page.session, repository.id, limit=1).items), None),
+        suites=list_suites(session, repository.id),
+        rows=operator_summaries(cells, trends),
+        trends=trends,
+        newest=max(trends.cells, key=lambda cell: cell.measured_at, default=None),
         checks=Counter(cell.check_status for cell in cells if cell.check_status),
         broken=[cell for cell in cells if cell.check_status not in SETTLED or cell.bench_status not in SETTLED],
-        regressions=[row for row in regressions if row.direction != "faster"],
+        regressions=regressions[:MOST_OPEN],
+        open_count=len(regressions),
+        queue=read_queue(session, repository.id),
+        running=list_running(session, repository.id),
     )
+
+
+@router.get("/overview/progress")
+def progress(page: Page, seen: Seen = 0) -> Response:
+    """What is being measured now, fetched again and again. seen: `newest_run` of the page; when another run has ended
+    since, the page is told to fetch its results again."""
+    if page.repository is None:
+        raise not_found("repository", "", "register one first")
+    queue = read_queue(page.session, page.repository.id)
+    answer = page.page("_progress.html", queue=queue, running=list_running(page.session, page.repository.id))
+    if queue.newest_run != seen:
+        answer.headers["HX-Trigger"] = "warpwatch:results"
+    return answer
+
+
+@router.get("/overview/cases/{operator}")
+def cases(page: Page, operator: str, device: Text = None, metric: Text = None, suite: Text = None) -> Response:
+    """The cases of one operator, case by variant: the part of the overview that opens below its row."""
+    bench = choose_bench(page.session, page.repository, device, metric, operator) if page.repository else None
+    rows = grids(_cells(page, bench, suite, operator)) if bench else []
+    if not rows:
+        raise not_found("operator", operator, "open one from the overview")
+    return page.page("_grid.html", grid=rows[0], bench=bench)
+
+
+def _cells(page: Scope, bench: Bench, suite: str | None, operator: str | None = None) -> list[OverviewCell]:
+    assert page.repository is not None
+    return read_overview(page.session, page.repository.id, bench.device.id, bench.metric, page.line, suite, operator)

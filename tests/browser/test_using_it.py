@@ -105,6 +105,46 @@ def test_switches_keep_each_other(visit: Visit) -> None:
     assert "variant=v1" in page.url
 
 
+def test_the_shown_range_is_in_the_address_and_outlives_switches(visit: Visit) -> None:
+    page = visit.open(HISTORY)
+    whole = page.locator("section[aria-labelledby=points] tbody tr").count()
+    box = page.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 62, steps=4)
+    page.mouse.up()
+    page.wait_for_url(re.compile("from=[0-9a-f]{8}&to=[0-9a-f]{8}"))
+    page.get_by_label("samples").check()
+    page.wait_for_url(re.compile("samples=true"))
+    visit.wait_for_charts()
+    assert re.search("from=[0-9a-f]{8}&to=[0-9a-f]{8}", page.url)
+    drawn = figure(page)
+    low, high = drawn["layout"]["xaxis"]["range"]
+    assert whole * 0.2 < high - low < whole * 0.4
+    shown = [commit for place, commit in drawn["layout"]["meta"]["commits"] if low <= place <= high]
+    rows = page.locator("section[aria-labelledby=points] tbody th").all_inner_texts()
+    assert rows == shown[::-1]
+    (strip,) = [trace for trace in drawn["data"] if trace.get("name") == "samples of v3"]
+    assert all(low <= x <= high for x in strip["x"])
+    page.locator(".nsewdrag").first.dblclick()
+    page.wait_for_url(re.compile("^[^?]*[?](?!.*from=)"))
+
+
+def test_heights_and_dates_are_chosen(visit: Visit) -> None:
+    page = visit.open(HISTORY)
+    page.get_by_label("Height").select_option("first")
+    page.wait_for_url(re.compile("y=first"))
+    visit.wait_for_charts()
+    first = next(trace for trace in figure(page)["data"] if trace["mode"] == "lines+markers")
+    assert first["y"][0] == 1.0
+    page.get_by_label("Axis").select_option("date")
+    page.wait_for_url(re.compile("x=date"))
+    visit.wait_for_charts()
+    assert "y=first" in page.url
+    assert figure(page)["layout"]["xaxis"]["type"] == "date"
+
+
 def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
     page = visit.open(HISTORY)
     html, button = page.locator("html"), page.get_by_role("button", name="Theme")
@@ -127,19 +167,38 @@ def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
 
 def test_the_overview_leads_to_history_and_operator(visit: Visit) -> None:
     page = visit.open("/?suite=quick")
-    expect(page.locator("table.grid").first.locator("tbody tr")).to_have_count(3)
-    cell = page.locator("table.grid").first.locator("td.worse").first
+    kron = page.locator("[data-operator=kron]")
+    expect(page.locator("table.grid")).to_have_count(0)
+    kron.locator("summary").click()
+    expect(page.locator("table.grid tbody tr")).to_have_count(3)
+    cell = page.locator("table.grid td.worse").first
     cell.locator("[data-regression]").click()
     page.wait_for_url(re.compile("/regressions/"))
-    page.go_back()
-    cell.get_by_role("link").first.click()
+    visit.open("/?suite=quick")
+    kron.locator("[data-worst]").click()
+    page.wait_for_url(re.compile("/regressions/"))
+    visit.open("/?suite=quick")
+    page.locator(".heat-map td a").last.click()
     page.wait_for_url(re.compile("/history/"))
-    page.go_back()
+    visit.open("/?suite=quick")
     page.locator("select[name=device]").select_option(CPU.device_key)
     page.wait_for_url(re.compile(f"device={CPU.device_key}"))
     assert "suite=quick" in page.url
-    page.get_by_role("heading", name="kron").get_by_role("link").click()
+    kron.get_by_role("link", name="kron").click()
     expect(page.locator("table.heat")).to_contain_text("2.")
+
+
+def test_the_overview_follows_what_is_measured(visit: Visit, world: World) -> None:
+    """The seeded job runs on; when another job ends, the results are fetched again."""
+    page = visit.open("/")
+    expect(page.locator("#progress")).to_contain_text("bench square")
+    page.evaluate("document.getElementById('results').dataset.old = 'yes'")
+    job = submit(world, "check", COMMITS - 1, "kron", CPU.device_key)[0]
+    with world.database.session() as s:
+        order = runs.begin_run(s, job, world.workers[CPU.device_key])
+        assert order is not None
+        runs.finish_run(s, order.run_id, Outcome(CPU))
+    expect(page.locator("#results:not([data-old])")).to_be_visible()
 
 
 def test_the_keyboard_reaches_the_content(visit: Visit) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import plotly.graph_objects as plotly
@@ -12,19 +13,23 @@ from warpwatch.contract.words import Status
 from warpwatch.db.reads.builds import CodeCommit, CodeHistory, CodeSeries, KernelCode
 from warpwatch.db.reads.history import PointRow, SeriesHistory, SeriesRow, StatusMark
 from warpwatch.db.reads.regressions import RegressionSeriesRow
-from warpwatch.server.figures.charts import (
-    PALETTE,
-    SYMBOLS,
-    RooflinePoint,
-    history_figure,
-    roofline_figure,
-    rounds_figure,
-    variant_colour,
-)
+from warpwatch.server.figures.charts import SYMBOLS, history_figure, rounds_figure
 from warpwatch.server.figures.code_charts import code_figure
 from warpwatch.server.figures.formats import STATUS_NAMES
-from warpwatch.server.figures.noise_summary import LevelShift
-from warpwatch.server.pages.history import environment_facts, only_environment, table_rows
+from warpwatch.server.figures.history_layers import MOST_MARKS, quantiles
+from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis
+from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
+from warpwatch.server.figures.palette import PALETTE, variant_colour
+from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
+from warpwatch.server.pages.history import (
+    chart_label,
+    environment_facts,
+    in_range,
+    only_environment,
+    pivot,
+    sampled_points,
+    table_rows,
+)
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -103,7 +108,7 @@ def test_commits_without_a_time_are_marked_in_a_strip() -> None:
 
 def test_several_variants_are_named_and_share_the_commits() -> None:
     both = [history([point(1, 1e4), point(2, 1e4)]), history([point(2, 2e4)], variant="v2")]
-    figure = history_figure(both, log_scale=True)
+    figure = history_figure(both, view=HistoryView(log_scale=True))
     assert [(trace["name"], trace["showlegend"]) for trace in lines(figure)] == [("v1", True), ("v2", True)]
     assert lines(figure)[1]["x"] == [1]
     assert figure["layout"]["yaxis"]["type"] == "log"
@@ -205,3 +210,89 @@ def test_machine_code_of_one_commit_is_drawn_as_bars() -> None:
         figure, _ = code_figure(history, "registers", "kernels")
         assert {trace["type"] for trace in figure["data"]} == {kind}
         accepted(figure)
+
+
+def test_heights_are_times_or_relative_or_shares() -> None:
+    series = history([point(1, 2e4), point(2, 1e4)])
+    heights = {axis: lines(history_figure([series], view=HistoryView(y=axis)))[0]["y"] for axis in VerticalAxis}
+    assert heights == {
+        VerticalAxis.TIME: [20.0, 10.0],
+        VerticalAxis.FIRST: [1.0, 0.5],
+        VerticalAxis.ROOFLINE: [50.0, 50.0],
+    }
+    bare = replace(series, points=[replace(series.points[0], roofline_share=None)])
+    figure = history_figure([bare], view=HistoryView(y=VerticalAxis.ROOFLINE))
+    assert lines(figure)[0]["y"] == [None]
+    accepted(figure)
+
+
+def test_commits_stand_at_their_dates_and_a_range_is_shown() -> None:
+    points = [replace(point(n, 1e4), authored_at=WHEN + timedelta(days=n)) for n in (1, 3, 4)]
+    figure = history_figure([history(points)], view=HistoryView(x=HorizontalAxis.DATE))
+    days = [(place - WHEN.timestamp() * 1000) / 86_400_000 for place in lines(figure)[0]["x"]]
+    assert days == [1, 3, 4]
+    assert figure["layout"]["xaxis"]["type"] == "date"
+    accepted(figure)
+    view = HistoryView(first=f"{3:040x}", last=f"{4:040x}")
+    assert history_figure([history(points)], view=view)["layout"]["xaxis"]["range"] == [0.4, 2.6]
+    whole = history_figure([history(points)])["layout"]
+    assert whole["xaxis"]["range"] == [-0.6, 2.6]
+    assert history_figure([history(points)], view=HistoryView(first="ffff"))["layout"] == whole
+    assert whole["meta"]["commits"] == [[place, f"{n:040x}"[:8]] for place, n in enumerate((1, 3, 4))]
+
+
+def test_what_is_indistinguishable_is_a_band_around_each_level() -> None:
+    points = [point(1, 100.0), point(2, 102.0), point(3, 200.0), point(4, 204.0), point(5, 1.0, environment=2)]
+    shift = LevelShift(f"{2:040x}", f"{3:040x}", 2, 3, 2.0)
+    noise = NoiseSummary(1, 4, 0, 202.0, 0.01, 0.01, 0.05, [shift])
+    figure = history_figure([history(points)], noise={1: [noise]})
+    bands = [trace for trace in figure["data"] if trace.get("fill") == "toself"]
+    assert [(band["x"], [round(y, 4) for y in band["y"]]) for band in bands] == [
+        ([0, 1, 1, 0], [95.95, 95.95, 106.05, 106.05]),
+        ([2, 3, 3, 2], [191.9, 191.9, 212.1, 212.1]),
+    ]
+    accepted(figure)
+    noisy = replace(noise, detectable=3.0)
+    assert history_figure([history(points)], noise={1: [noisy]}) == history_figure([history(points)])
+
+
+def test_samples_are_drawn_beside_their_point() -> None:
+    few, many = [9e3, 1e4, 1.1e4], [float(n) for n in range(1000)]
+    assert quantiles(few) == few
+    assert (len(quantiles(many)), quantiles(many)[0], quantiles(many)[-1]) == (MOST_MARKS, 0.0, 999.0)
+    figure = history_figure([history([point(1, 1e4), point(2, 1e4)])], samples={2: few})
+    (strip,) = [trace for trace in figure["data"] if trace["mode"] == "markers"]
+    assert strip["y"] == [9.0, 10.0, 11.0]
+    assert all(0.5 < x < 1.5 for x in strip["x"])
+    assert len(set(strip["x"])) == 3
+    accepted(figure)
+
+
+def test_long_histories_are_drawn_without_an_element_per_point() -> None:
+    figure = history_figure([history([point(n, 1e4) for n in range(700)])])
+    (line,) = [trace for trace in figure["data"] if "customdata" in trace]
+    assert line["mode"] == "lines"
+    assert len(line["x"]) == 700
+
+
+def test_the_table_has_a_row_per_commit_and_follows_the_range() -> None:
+    mark = StatusMark(f"{3:040x}", 3, "check", "wrong", "", "Bad", "A", WHEN)
+    both = [
+        history([point(1, 100.0), point(2, 110.0)], [mark]),
+        history([point(2, 50.0)], variant="v2"),
+    ]
+    rows = pivot(table_rows(both))
+    assert [(row.commit_sha[-1], sorted(row.cells), row.subject) for row in rows] == [
+        ("3", ["v1"], "Bad"),
+        ("2", ["v1", "v2"], "A change"),
+        ("1", ["v1"], "A change"),
+    ]
+    view = HistoryView(first=f"{2:040x}", last=f"{2:040x}")
+    assert {row.commit_sha[-1] for row in in_range(table_rows(both), both, view)} == {"2"}
+    assert sampled_points(both, view) == [2, 2]
+
+
+def test_the_label_of_a_chart_tells_its_key_numbers() -> None:
+    label = chart_label([history([point(1, 100.0), point(2, 150.0)])])
+    for number in ("150", "2 commits", "+50.0"):
+        assert number in label

@@ -103,7 +103,8 @@ def _check_newest(story: Story, expected: Expected, open_rows: dict[Any, dict[st
     # A variant that is wrong is not timed, so its last time is older, and muted on the page.
     assert {cell["commit_sha"] for cell in cells if cell["bench_status"] == "ok"} == {story.sha(expected.newest)}
     assert sum(cell["check_status"] == "wrong" for cell in cells) == expected.wrong
-    on_page = {item["cell"]: item for item in story.page("/") if "cell" in item}
+    parts = [story.page(f"/overview/cases/{name}") for name in {cell["operator"] for cell in cells}]
+    on_page = {item["cell"]: item for part in parts for item in part if "cell" in item}
     main = story.main()
     for cell in cells:
         statement = on_page[f"{cell['operator']} {cell['variant']} {cell['case']}"]

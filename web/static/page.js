@@ -100,6 +100,17 @@ addEventListener("DOMContentLoaded", () => {
   }
 });
 
+// The newest commits stand at the right end of a wide table.
+function showNewest() {
+  for (const box of document.querySelectorAll("[data-newest]")) box.scrollLeft = box.scrollWidth;
+}
+addEventListener("DOMContentLoaded", showNewest);
+
+// New results do not close what the reader has opened; they come with the next ones, or with the next visit.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.target.id === "results" && event.target.querySelector("details[open]")) event.detail.shouldSwap = false;
+});
+
 // A table that is fetched anew stays where the reader moved it.
 let places = [];
 document.addEventListener("htmx:beforeSwap", () => {

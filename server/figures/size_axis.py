@@ -1,0 +1,212 @@
+"""An operator over one size of its cases: time, share of the roofline and speed-up, and where variants cross."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from html import escape
+from itertools import pairwise
+from math import exp, log, prod
+from typing import Any
+
+from warpwatch.db.reads.code import CaseRow
+from warpwatch.db.reads.overview import OverviewCell
+from warpwatch.server.figures.charts import Figure, plain_layout
+from warpwatch.server.figures.formats import duration, natural, significant, unit_of, variant_order
+from warpwatch.server.figures.palette import variant_colour
+from warpwatch.server.figures.speedups import case_speedups
+
+LOG_SPREAD = 8
+"""From this ratio of the largest to the smallest size on the axis is logarithmic."""
+
+
+class SizeQuantity(StrEnum):
+    TIME = "time"
+    SHARE = "share"
+    SPEEDUP = "speedup"
+
+
+TITLES = {SizeQuantity.SHARE: "share of the roofline, %", SizeQuantity.SPEEDUP: "speed-up over the baseline"}
+
+
+@dataclass(frozen=True, slots=True)
+class SizePoint:
+    """One case. value: its size as a number, the product of a size with several parts; cells: by variant, timed."""
+
+    value: float
+    text: str
+    case: str
+    cells: dict[str, OverviewCell]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeGroup:
+    """Cases that differ in one size only, the smallest first. name: what they have in common."""
+
+    name: str
+    points: list[SizePoint]
+
+    @property
+    def is_log(self) -> bool:
+        low, high = self.points[0].value, self.points[-1].value
+        return low > 0 and high / low >= LOG_SPREAD
+
+    @property
+    def variants(self) -> list[str]:
+        return sorted({name for point in self.points for name in point.cells}, key=variant_order)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """From `value` on `winner` takes less time than `loser`, which was the fastest below."""
+
+    value: float
+    winner: str
+    loser: str
+
+
+def size_groups(cases: Sequence[CaseRow], cells: Sequence[OverviewCell]) -> dict[str, list[SizeGroup]]:
+    """Groups of at least two timed cases, by the name of the size that varies; the group with most cases first."""
+    timed: dict[str, dict[str, OverviewCell]] = defaultdict(dict)
+    for cell in cells:
+        # The time of a wrong result says nothing about a correct kernel.
+        if cell.median_ns and cell.check_status in (None, "ok"):
+            timed[cell.case][cell.variant] = cell
+    found: dict[str, dict[str, list[SizePoint]]] = defaultdict(lambda: defaultdict(list))
+    for case in cases:
+        if case.key not in timed:
+            continue
+        for name, size in case.sizes.items():
+            if (value := _number(size)) is not None:
+                found[name][_rest(case, name)].append(SizePoint(value, _text(size), case.key, timed[case.key]))
+    result: dict[str, list[SizeGroup]] = {}
+    for name, by_rest in found.items():
+        groups = [
+            SizeGroup(rest, sorted(points, key=lambda point: point.value))
+            for rest, points in by_rest.items()
+            if len({point.value for point in points}) > 1
+        ]
+        if groups:
+            result[name] = sorted(groups, key=lambda group: (-len(group.points), natural(group.name)))
+    return result
+
+
+def _number(size: Any) -> float | None:
+    parts = size if isinstance(size, list) else [size]
+    if not parts or not all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts):
+        return None
+    return float(prod(parts))
+
+
+def _text(size: Any) -> str:
+    return "x".join(map(str, size)) if isinstance(size, list) else str(size)
+
+
+def _rest(case: CaseRow, name: str) -> str:
+    sizes = [f"{other}={_text(size)}" for other, size in case.sizes.items() if other != name]
+    layout = [] if case.layout == "contiguous" else [case.layout]
+    return ",".join([*sizes, case.precision, case.direction, *layout])
+
+
+def crossovers(group: SizeGroup) -> list[Crossover]:
+    """Where the fastest variant changes, interpolated between the two cases around it."""
+    found = []
+    for left, right in pairwise(group.points):
+        shared = [name for name in group.variants if name in left.cells and name in right.cells]
+        if not shared:
+            continue
+        loser, winner = (min(shared, key=lambda name: _ns(point, name)) for point in (left, right))
+        before = log(_ns(left, winner) / _ns(left, loser))
+        behind = log(_ns(right, winner) / _ns(right, loser))
+        if winner == loser or before == behind:
+            continue
+        share = before / (before - behind)
+        if group.is_log:
+            value = exp(log(left.value) + share * (log(right.value) - log(left.value)))
+        else:
+            value = left.value + share * (right.value - left.value)
+        found.append(Crossover(value, winner, loser))
+    return found
+
+
+def _ns(point: SizePoint, variant: str) -> float:
+    return point.cells[variant].median_ns or 1.0
+
+
+def size_figure(group: SizeGroup, size: str, quantity: SizeQuantity) -> Figure:
+    """One line per variant over the size; dotted lines where the fastest variant changes."""
+    scale, unit = unit_of(max(cell.median_ns or 0 for point in group.points for cell in point.cells.values()))
+    traces = []
+    for variant in group.variants:
+        points = [point for point in group.points if variant in point.cells]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": escape(variant),
+                "x": [point.value for point in points],
+                "y": [_height(point, variant, quantity, scale) for point in points],
+                "line": {"color": variant_colour(variant), "width": 2},
+                "marker": {"size": 7},
+                "customdata": [
+                    [f"/history/{point.cells[variant].series_id}", escape(point.case), _facts(point, variant)]
+                    for point in points
+                ],
+                "hovertemplate": "<b>%{fullData.name}</b> %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+            }
+        )
+    layout = plain_layout()
+    kind = "log" if group.is_log else "linear"
+    ticks = {point.value: point.text for point in group.points}
+    layout["xaxis"] |= {
+        "type": kind,
+        "title": {"text": escape(size)},
+        "tickvals": list(ticks),
+        "ticktext": [escape(text) for text in ticks.values()],
+    }
+    layout["yaxis"] |= {
+        "title": {"text": TITLES.get(quantity, f"median, {unit}")},
+        "type": "log" if quantity != SizeQuantity.SHARE else "linear",
+    }
+    if quantity != SizeQuantity.SHARE:
+        layout["yaxis"]["dtick"] = "D2"
+    marks = [_mark(item, group.is_log) for item in crossovers(group)]
+    layout["shapes"], layout["annotations"] = [shape for shape, _ in marks], [note for _, note in marks]
+    return {"data": traces, "layout": layout}
+
+
+def _height(point: SizePoint, variant: str, quantity: SizeQuantity, scale: float) -> float | None:
+    cell = point.cells[variant]
+    if quantity == SizeQuantity.SHARE:
+        return None if cell.roofline_share is None else cell.roofline_share * 100
+    if quantity == SizeQuantity.SPEEDUP:
+        return case_speedups(point.cells.values()).get(variant)
+    return (cell.median_ns or 0.0) / scale
+
+
+def _facts(point: SizePoint, variant: str) -> str:
+    cell = point.cells[variant]
+    parts = [duration(cell.median_ns)]
+    if cell.roofline_share is not None:
+        parts.append(f"{significant(cell.roofline_share * 100)} % of the roofline")
+    return ", ".join(parts)
+
+
+def _mark(item: Crossover, is_log: bool) -> tuple[Figure, Figure]:
+    line: Mapping[str, Any] = {"width": 1, "dash": "dot", "color": "#8a9097"}
+    ends = {"xref": "x", "yref": "paper", "x0": item.value, "x1": item.value, "y0": 0, "y1": 1}
+    note = {
+        # Plotly places annotations on a logarithmic axis by their logarithm, and shapes by their value.
+        "x": log(item.value, 10) if is_log else item.value,
+        "xref": "x",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "top",
+        "xanchor": "left",
+        "text": escape(f"{item.winner} from {significant(item.value)}"),
+        "showarrow": False,
+        "font": {"size": 11},
+    }
+    return {"type": "line", **ends, "line": line}, note

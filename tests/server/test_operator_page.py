@@ -1,0 +1,65 @@
+"""The operator's page: where the arrows of its roofline start, and what it draws over sizes and history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from tests.builders import CASES, Lab
+from warpwatch.db.reads.lines import ALL_COMMITS
+from warpwatch.db.reads.trends import list_recent_points, list_release_times
+
+V1 = ("v1", CASES[0])
+LARGE = ("v1", CASES[2])
+
+
+def series_of(lab: Lab) -> list[int]:
+    with lab.database.session() as s:
+        return list(s.execute(text("SELECT id FROM series WHERE metric = 'hot' ORDER BY id")).scalars())
+
+
+def figure(page: str, name: str) -> Any:
+    return json.loads(page.split(f'id="{name}">')[1].split("</script>")[0])
+
+
+def test_arrows_start_at_the_newest_release(lab: Lab, client: TestClient) -> None:
+    for index, median in enumerate((100_000.0, 80_000.0, 60_000.0, 40_000.0)):
+        lab.bench(index, {V1: median})
+    series = series_of(lab)
+    with lab.database.session() as s:
+        assert list_release_times(s, lab.repository, series, ALL_COMMITS) == []
+        for index, tag in ((0, "v1.0"), (1, "v1.1")):
+            s.execute(
+                text("UPDATE commits SET tags = CAST(:tags AS jsonb) WHERE sha = :sha"),
+                {"tags": json.dumps([tag]), "sha": lab.shas[index]},
+            )
+    with lab.database.session() as s:
+        (release,) = list_release_times(s, lab.repository, series, ALL_COMMITS)
+        assert (release.sha, release.tags, release.median_ns) == (lab.shas[1], ["v1.1"], 80_000.0)
+        recent = list_recent_points(s, series, ALL_COMMITS, limit=3)
+        assert [point.median_ns for point in recent] == [80_000.0, 60_000.0, 40_000.0]
+    page = client.get("/operators/square").text
+    assert "arrows from v1.1" in page
+    arrows = [note for note in figure(page, "roofline-figure")["layout"]["annotations"] if note["showarrow"]]
+    assert [round(10 ** (note["y"] - note["ay"]), 6) for note in arrows] == [2.0]
+    assert page.count('class="multiple"') == 1
+
+
+def test_without_a_release_arrows_start_at_the_commit_before(lab: Lab, client: TestClient) -> None:
+    lab.bench(0, {V1: 90_000.0})
+    lab.bench(1, {V1: 30_000.0})
+    arrows = figure(client.get("/operators/square").text, "roofline-figure")["layout"]["annotations"]
+    assert [round(10 ** (note["y"] - note["ay"]), 6) for note in arrows if note["showarrow"]] == [3.0]
+
+
+def test_variants_are_drawn_over_a_size(lab: Lab, client: TestClient) -> None:
+    lab.bench(0, {V1: 10_000.0, LARGE: 40_000.0, ("v2", CASES[0]): 20_000.0, ("v2", CASES[2]): 20_000.0})
+    page = client.get("/operators/square?against=speedup").text
+    lines = {trace["name"]: trace for trace in figure(page, "sizes-figure")["data"]}
+    assert lines["v1"]["x"] == [1024.0, 4096.0]
+    assert lines["v2"]["y"] == [0.5, 2.0]
+    assert "<strong>v2</strong> beats v1 from n 2560" in page
+    assert client.get("/operators/square?against=nothing").status_code == 422

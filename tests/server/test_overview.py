@@ -1,0 +1,111 @@
+"""The overview: trends over the newest commits, the parts that are fetched later, and its size with many operators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi.testclient import TestClient
+
+from tests.builders import CASES, CPU, Lab
+from warpwatch.contract.words import Status
+from warpwatch.db import runs
+from warpwatch.db.reads.lines import ALL_COMMITS
+from warpwatch.db.reads.trends import TrendGrid, list_running, read_queue, read_trends
+
+V1, V2 = ("v1", CASES[0]), ("v2", CASES[0])
+
+
+def trends(lab: Lab, limit: int = 30) -> TrendGrid:
+    with lab.database.session() as s:
+        return read_trends(s, lab.repository, lab.device, "hot", ALL_COMMITS, limit=limit)
+
+
+def changes(grid: TrendGrid, operator: str = "square") -> list[float | None]:
+    keyed = {cell.commit_id: cell for cell in grid.cells if cell.operator == operator}
+    return [
+        keyed[commit.id].change and round(keyed[commit.id].change or 0, 6) if commit.id in keyed else -1.0
+        for commit in grid.commits
+    ]
+
+
+def test_a_change_is_the_geometric_mean_over_the_series_of_an_operator(lab: Lab) -> None:
+    lab.operators = ("square", "cube")
+    lab.bench(0, {V1: 100.0, V2: 100.0})
+    lab.bench(2, {V1: 400.0, V2: 100.0})
+    lab.bench(3, {V1: 400.0})
+    lab.bench(3, {("v1", CASES[0]): 50.0}, operator="cube")
+    grid = trends(lab)
+    assert [commit.sha for commit in grid.commits] == [lab.shas[0], lab.shas[2], lab.shas[3]]
+    assert changes(grid) == [None, 2.0, 1.0]
+    assert changes(grid, "cube") == [-1.0, -1.0, None]
+    last = [cell for cell in grid.cells if cell.operator == "square" and cell.commit_id == grid.commits[1].id]
+    assert last[0].compared == 2
+
+
+def test_a_change_is_never_said_of_two_environments(lab: Lab) -> None:
+    lab.bench(0, {V1: 100.0})
+    lab.environment = replace(CPU, key="d" * 64)
+    lab.bench(1, {V1: 200.0})
+    lab.bench(2, {V1: 220.0})
+    assert changes(trends(lab)) == [None, None, 1.1]
+
+
+def test_the_oldest_commit_shown_is_compared_with_the_one_before(lab: Lab) -> None:
+    for index, median in enumerate((100.0, 150.0, 300.0)):
+        lab.bench(index, {V1: median})
+    grid = trends(lab, limit=2)
+    assert [commit.sha for commit in grid.commits] == lab.shas[1:3]
+    assert changes(grid) == [1.5, 2.0]
+
+
+def test_the_newest_repetition_of_a_commit_counts(lab: Lab) -> None:
+    lab.bench(0, {V1: 100.0})
+    lab.bench(1, {V1: 500.0})
+    lab.bench(1, {V1: 110.0})
+    assert changes(trends(lab)) == [None, 1.1]
+
+
+def test_the_cases_of_an_operator_are_a_part_of_their_own(lab: Lab, client: TestClient) -> None:
+    lab.bench(0, {V1: 100.0, V2: 50.0})
+    lab.check(0, {V1: Status.OK, V2: Status.WRONG})
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "data-cell" not in page.text
+    part = client.get("/overview/cases/square")
+    assert part.text.count("data-cell=") == 2
+    assert "<html" not in part.text
+    assert client.get("/overview/cases/nothing").status_code == 404
+
+
+def test_progress_is_told_before_the_first_result_and_says_when_one_came(lab: Lab, client: TestClient) -> None:
+    first, _ = lab.submit("bench", 0), lab.submit("bench", 1)
+    page = client.get("/").text
+    assert 'hx-get="/overview/progress' in page
+    run = lab.begin(first)
+    with lab.database.session() as s:
+        queue = read_queue(s, lab.repository)
+        assert (queue.queued, queue.running, queue.ended) == (1, 1, 0)
+        assert [job.id for job in list_running(s, lab.repository)] == [first]
+    seen = queue.newest_run
+    assert "hx-trigger" not in client.get(f"/overview/progress?seen={seen}").headers
+    with lab.database.session() as s:
+        runs.finish_run(s, run, lab.outcome([]))
+    answer = client.get(f"/overview/progress?seen={seen}")
+    assert answer.headers["hx-trigger"] == "warpwatch:results"
+    with lab.database.session() as s:
+        assert read_queue(s, lab.repository).newest_run == run
+
+
+def test_the_overview_of_many_operators_is_light(lab: Lab, client: TestClient) -> None:
+    operators = 22
+    names = lab.operators = tuple(f"operator_{number}" for number in range(operators))
+    for index in range(6):
+        for name in names:
+            lab.bench(index, {V1: 1000.0 * (1 + index % 2)}, operator=name)
+    text = client.get("/").text
+    assert text.count("data-operator=") == operators
+    tiles = text.count('href="/history/')
+    assert tiles == 6 * operators
+    # Six commits are measured; thirty have five times as many tiles.
+    tile_bytes = sum(len(line) for line in text.split("<td") if 'href="/history/' in line)
+    assert len(text) + 4 * tile_bytes < 150_000
