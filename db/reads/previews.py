@@ -50,7 +50,8 @@ SELECT regressions.id AS regression_id, worst.series_id, variants.name AS varian
        (SELECT count(*) FROM series AS every
         WHERE every.operator_id = regressions.operator_id AND every.device_id = regressions.device_id
           AND every.metric = worst.metric AND every.protocol = worst.protocol
-          AND (regressions.direction = 'broken' OR EXISTS (SELECT FROM points WHERE points.series_id = every.id))
+          AND (regressions.direction = 'broken'
+               OR (SELECT points.id FROM points WHERE points.series_id = every.id LIMIT 1) IS NOT NULL)
           AND every.variant_id IN (SELECT own.variant_id FROM regression_series JOIN series AS own ON own.id = series_id
                                    WHERE regression_id = regressions.id)) AS cases,
        coalesce(compared.base_ns, '[]') AS base_ns, coalesce(compared.head_ns, '[]') AS head_ns,
