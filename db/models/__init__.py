@@ -30,6 +30,7 @@ from warpwatch.db.models.results import (
 )
 from warpwatch.db.models.verdicts import (
     ComparisonRecord,
+    MutedSeriesRecord,
     RegressionNoteRecord,
     RegressionRecord,
     RegressionSeriesRecord,
@@ -57,6 +58,7 @@ __all__ = [
     "DeviceRecord",
     "EnvironmentRecord",
     "JobRecord",
+    "MutedSeriesRecord",
     "OperatorRecord",
     "PointRecord",
     "ProofRecord",

@@ -149,3 +149,16 @@ class RegressionNoteRecord(Base):
     changes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
     """What was changed with it, the state included, as {"assignee": [before, after], …}."""
     created_at: Mapped[datetime] = created()
+
+
+class MutedSeriesRecord(Base):
+    """A noisy series that raises neither suspicion nor alarm until a day has passed."""
+
+    __tablename__ = "muted_series"
+    __table_args__ = (Index(None, "until"),)
+    series_id: Mapped[int] = mapped_column(ForeignKey("series.id", ondelete="CASCADE"), primary_key=True)
+    until: Mapped[date]
+    """The last day on which it is muted, in UTC."""
+    author: Mapped[str]
+    reason: Mapped[str] = mapped_column(server_default="")
+    created_at: Mapped[datetime] = created()

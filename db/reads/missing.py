@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.lines import on_line
+from warpwatch.db.reads.muted import IS_MUTED
 from warpwatch.db.reads.query import Session, fetch
 
 BEFORE = 3
@@ -121,6 +122,10 @@ CROSS JOIN LATERAL (
     FROM results JOIN variants ON variants.id = variant_id JOIN cases ON cases.id = case_id
     WHERE results.operator_id = steps.operator_id AND device_id = steps.device_id AND kind = 'bench'
          AND ordinal = steps.ordinal AND {_WATCHED.format("steps")}
+         AND NOT EXISTS (SELECT FROM series AS quiet
+                         WHERE quiet.operator_id = results.operator_id AND quiet.device_id = results.device_id
+                           AND quiet.case_id = results.case_id AND quiet.variant_id = results.variant_id
+                           AND {IS_MUTED.format("quiet.id")})
     GROUP BY run_id, commit_id
 ) AS found
 JOIN runs ON runs.id = found.run_id

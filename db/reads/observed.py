@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from warpwatch.contract.words import Reason
+from warpwatch.db.reads.muted import IS_MUTED
 from warpwatch.db.reads.query import PRIMARY_METRIC, Session, fetch
 
 BEFORE, AFTER = 128, 32
@@ -87,6 +88,7 @@ CROSS JOIN LATERAL ({_side("=", "<=", "DESC", BEFORE)} UNION ALL {_side("=", ">"
                     UNION ALL {_side("<>", "<", "DESC", ELSEWHERE)}) AS near
 JOIN commits ON commits.id = near.commit_id
 WHERE results.run_id = {NEWEST_RUN} AND results.status = 'ok' AND series.metric = {PRIMARY_METRIC}
+  AND NOT {IS_MUTED.format("series.id")}
 ORDER BY new.series_id, near.ordinal, near.id
 """
 
@@ -95,7 +97,7 @@ def list_readings(session: Session, job_id: int) -> list[ObservedReading]:
     """The readings around every right point that a bench job's newest run added in the primary metric, by series,
     oldest commit first.
 
-    Those of its own environment, and the nearest earlier ones of others.
+    Those of its own environment, and the nearest earlier ones of others. Muted series are left out.
     """
     return fetch(session, ObservedReading, _READINGS, job_id=job_id)
 

@@ -9,7 +9,9 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from warpwatch.contract.words import Triage
+from warpwatch.db.muting import mute, unmute
 from warpwatch.db.reads.events import EventRow, QualityRow, list_events, read_quality
+from warpwatch.db.reads.muted import MutedSeriesRow, find_muted, list_muted
 from warpwatch.db.reads.query import Page
 from warpwatch.db.reads.regressions import (
     RegressionDetail,
@@ -26,7 +28,7 @@ from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.http.problems import FieldError, Problem, documented, not_found
 from warpwatch.server.http.service import Before, Config, Db, Limit, repository_or_404
 from warpwatch.server.intake.filters import Filters, resolve_or_422
-from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error
+from warpwatch.server.intake.triage import MAX_LINK, MAX_NAME, MAX_NOTE, link_error, until_error
 
 router = APIRouter(tags=["regressions"])
 RegressionId = Annotated[int, Path(ge=1, le=2**62)]
@@ -159,3 +161,41 @@ def triage_event(session: Db, body: TriageMany) -> Page[RegressionDetail]:
         get_regression(session, number)
     triage(session, body.regressions, author=body.author, note=body.note, fields=body.fields())
     return Page([get_regression(session, number) for number in dict.fromkeys(body.regressions)], None)
+
+
+class MuteRequest(BaseModel):
+    """Until when a series is muted, by whom and why."""
+
+    model_config = ConfigDict(extra="forbid")
+    until: date = Field(description="The last day, such as 2026-03-31; at most a year from now.")
+    author: str = Field(min_length=1, max_length=MAX_NAME, examples=["ann"])
+    reason: str = Field(default="", max_length=MAX_NOTE)
+
+    @field_validator("until")
+    @classmethod
+    def _is_near(cls, value: date) -> date:
+        error = until_error(value)
+        if error:
+            raise ValueError(error)
+        return value
+
+
+@router.get("/muted", responses=documented(404, 422))
+def get_muted(
+    session: Db, repository: RepositoryName, before: Before = None, limit: Limit = 50
+) -> Page[MutedSeriesRow]:
+    """Series that raise neither suspicion nor alarm for now."""
+    return list_muted(session, repository_or_404(session, repository).id, before, limit)
+
+
+@router.put("/series/{series_id}/mute", responses=documented(404, 422))
+def put_mute(session: Db, series_id: RegressionId, body: MuteRequest) -> MutedSeriesRow:
+    """Mute a noisy series until a day has passed: its points are stored and drawn, and raise no suspicion."""
+    mute(session, [series_id], until=body.until, author=body.author, reason=body.reason)
+    return find_muted(session, [series_id])[series_id]
+
+
+@router.delete("/series/{series_id}/mute", status_code=204, responses=documented(422))
+def delete_mute(session: Db, series_id: RegressionId) -> None:
+    """Let the series raise suspicions and alarms again."""
+    unmute(session, [series_id])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from urllib.parse import urlsplit
 
 from warpwatch.contract.words import Triage
 
 MAX_NOTE, MAX_NAME, MAX_LINK = 5000, 200, 1000
+LONGEST_MUTE = timedelta(days=366)
 
 
 def link_error(text: str | None) -> str:
@@ -24,6 +25,12 @@ def link_error(text: str | None) -> str:
     except ValueError:
         pass
     return "is not an address that begins with https:// or http://"
+
+
+def until_error(value: date) -> str:
+    """Why nothing can be muted until this day; empty for a day of the next year."""
+    today = datetime.now(UTC).date()
+    return "" if today <= value <= today + LONGEST_MUTE else "is not a day between today and a year from now"
 
 
 def read_form(form: dict[str, str]) -> tuple[dict[str, str | date | None], dict[str, str]]:

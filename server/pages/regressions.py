@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from math import log
 from typing import Annotated, Any, Literal
@@ -15,6 +15,7 @@ from warpwatch.contract.words import Triage
 from warpwatch.db.reads.events import EventRow, list_choices, list_events, read_event, read_quality
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import read_line
+from warpwatch.db.reads.muted import find_muted
 from warpwatch.db.reads.previews import ChangePreview, list_previews
 from warpwatch.db.reads.query import Page as Listed
 from warpwatch.db.reads.regressions import (
@@ -43,6 +44,8 @@ from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 BulkError = Literal["author", "regressions"]
+MuteField = Literal["author", "until"]
+_MUTE_ERRORS: dict[MuteField, str] = {"author": "Enter your name.", "until": "Choose a day within the next year."}
 EVENTS_PER_PAGE = 20
 HISTORY_POINTS = 100
 """Points of the history on a regression's page."""
@@ -145,9 +148,10 @@ def _options(choices: dict[str, list[str]], asked: dict[str, str | None]) -> dic
 
 
 @router.get("/regressions/{regression_id}")
-def regression(page: Page, regression_id: int) -> Response:
-    """One regression with its evidence, its likely cause and the other regressions of its event."""
-    return _show(page, _find(page, regression_id))
+def regression(page: Page, regression_id: int, unmuted: MuteField | None = None) -> Response:
+    """One regression with its evidence, its likely cause and the other regressions of its event. unmuted: the field
+    with which muting its series was refused."""
+    return _show(page, _find(page, regression_id), mute_error={unmuted: _MUTE_ERRORS[unmuted]} if unmuted else {})
 
 
 @router.post("/regressions/{regression_id}/triage")
@@ -209,6 +213,7 @@ def _show(
     entered: dict[str, str] | None = None,
     errors: dict[str, str] | None = None,
     also: list[int] | None = None,
+    mute_error: Mapping[MuteField, str] | None = None,
 ) -> Response:
     assert page.repository is not None
     also = also or []
@@ -231,6 +236,8 @@ def _show(
         also=also if errors else [other.id for other in others if other.state == row.state],
         history=_history(page, row, shown),
         cases=cases_svg(shown),
+        muted=find_muted(page.session, [series.series_id for series in detail.series]),
+        mute_error=mute_error or {},
         timelines=_timelines(page, detail),
         figures=[(series, rounds_figure(series)) for series in measured[:6]],
         states=list(Triage),

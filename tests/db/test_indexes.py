@@ -17,6 +17,7 @@ from warpwatch.db import callbacks, registry, regressions, runs, submissions, tr
 from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
+from warpwatch.db.muting import mute, unmute
 from warpwatch.db.reads import history, judging, observed
 from warpwatch.db.reads.alarms import (
     list_paused_workers,
@@ -54,6 +55,7 @@ from warpwatch.db.reads.lines import (
     read_line_of,
 )
 from warpwatch.db.reads.missing import list_missing
+from warpwatch.db.reads.muted import find_muted, list_muted
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
 from warpwatch.db.reads.overview import read_overview
 from warpwatch.db.reads.previews import list_previews
@@ -149,6 +151,10 @@ def read_everything(world: World) -> None:
         assert read_regression(s, listed.id) is not None
         assert list_previews(s, [listed.id], HistoryLine(line_id=1))
         assert list_cells_around(s, [listed.id])
+        mute(s, [1], until=now.date(), author="ann", reason="")
+        assert list_muted(s, world.repository).items
+        assert find_muted(s, [1])
+        unmute(s, [1])
         read_evidence(s, listed.id)
         read_quality(s, world.repository, datetime.now(UTC))
         read_verdicts(s, 1)
