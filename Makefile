@@ -6,12 +6,12 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --quiet --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that assert times and deadlines get the cores for themselves; the others share them, the longest first.
-UNTIMED := $(addprefix tests/harness/test_,check.py distribution.py probes.py)
-ALONE  := $(filter-out $(UNTIMED),$(wildcard tests/harness/test_*.py)) tests/browser \
-          $(addprefix tests/worker/test_,child.py execution.py gate.py loop.py run.py)
-LONG   := tests/worker/test_proving.py tests/kernels $(UNTIMED)
-SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),tests/db tests/pages tests/security tests/server $(wildcard tests/worker/test_*.py tests/test_*.py))
+# Tests that assert times and deadlines get the cores for themselves; the others share them, the longest first. Browsers
+# come last, because the event loop of the first one stays in its process.
+ALONE  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py) $(addprefix tests/worker/test_,child.py loop.py)
+LONG   := $(addprefix tests/worker/test_,proving.py execution.py run.py) tests/kernels
+OTHERS := tests/db tests/harness/test_*.py tests/pages tests/security tests/server tests/worker/test_*.py tests/test_*.py
+SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),$(wildcard $(OTHERS))) $(ALSO) tests/browser
 PYTEST := $(BIN)/pytest
 
 .PHONY: help up test e2e package coverage lint types migrations build check references lock format hooks browser clean containers
@@ -22,7 +22,7 @@ help:           ## List what can be made.
 up: $(VENV)/.serve  ## Start database, server and workers, measure the last five commits; ONCE=1 exits when they are done.
 	@$(BIN)/warpwatch up $(if $(ONCE),--once)
 
-test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARGS="tests/db -k queue" runs some.
+test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARGS="tests/db -k queue" runs some, ALSO=… more.
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else

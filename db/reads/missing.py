@@ -155,7 +155,7 @@ class _Asked:
 _ASKED = """
 SELECT jobs.commit_id, jobs.device_id, operators.name AS operator, jobs.id AS job_id, state, message,
        schedule_id IS NULL AND coalesce(request -> 'operators' = '[]' AND coalesce(request -> 'variants', '[]') = '[]'
-           AND coalesce(request -> 'cases', '[]') = '[]', false) AS whole
+           AND coalesce(request -> 'cases', '[]') = '[]' AND request ->> 'case_limit' IS NULL, false) AS whole
 FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN operators ON operators.id = jobs.operator_id
 WHERE jobs.commit_id = ANY(:commits) AND jobs.kind = 'bench' ORDER BY jobs.id
 """

@@ -57,7 +57,7 @@ def select_operators(
                 remedy="set the operator folder in warpwatch.toml, or choose other commits",
             )
         ]
-    requested = [name for name in present if not request.operators or name in request.operators]
+    requested = [name for name in dict.fromkeys(request.operators) if name in present] or present
     entries = {name: read_operator_entry(session, repository_id, name) for name in requested}
     if requested and all(entries.values()):
         errors += _check_filters(request, [entry for entry in entries.values() if entry])

@@ -49,11 +49,14 @@ class SubmissionRequest(BaseModel):
         default=None, max_length=200, description="For base `merge-base`; default: the watched branch."
     )
     kinds: list[JobKind] = Field(default=[JobKind.CHECK, JobKind.BENCH], min_length=1, max_length=4)
-    operators: list[str] = Field(default=[], max_length=200)
+    operators: list[str] = Field(default=[], max_length=200, description="They are measured in this order.")
     variants: list[str] = Field(default=[], max_length=200)
     cases: list[str] = Field(default=[], max_length=1000)
     suite: str = Field(
         default="quick", min_length=1, max_length=50, description="The suite of cases, unless `cases` names them."
+    )
+    case_limit: int | None = Field(
+        default=None, ge=1, le=10_000, description="Only the first so many cases of the suite, of each operator."
     )
     device: str = Field(
         default="all", min_length=1, max_length=200, description="Key of a device, or cpu, cuda or all."

@@ -268,6 +268,7 @@ def job_spec(
         suite=request.suite,
         variants=request.variants or None,
         cases=request.cases or None,
+        case_limit=request.case_limit,
         seed=request.seed,
         budget_ns=None if request.budget_ms is None else request.budget_ms * 1_000_000,
         sanitize=request.sanitize,

@@ -67,17 +67,38 @@ def build(folder: Path, name: str, host: str, device: str | None = None) -> nati
     return built
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> native.Built:
+    """The library of HOST, which most tests compare another one with."""
+    return build_for_all(tmp_path_factory.mktemp("plain"), HOST)
+
+
+@pytest.fixture(scope="module")
+def with_kernels(tmp_path_factory: pytest.TempPathFactory) -> native.Built:
+    """The library of HOST and DEVICE."""
+    return build_for_all(tmp_path_factory.mktemp("kernels"), HOST, DEVICE)
+
+
+def build_for_all(folder: Path, host: str, device: str | None = None) -> native.Built:
+    """A library for the tests of this file, which each restore the state that they begin with."""
+    before = native._state
+    try:
+        return build(folder, "one", host, device)
+    finally:
+        native._state = before
+
+
 @pytest.mark.parametrize(("old", "new"), NOTHING_CHANGED.values(), ids=NOTHING_CHANGED.keys())
-def test_what_runs_the_same_has_the_same_fingerprint(folder: Path, old: str, new: str) -> None:
-    first, second = build(folder, "one", HOST), build(folder, "another checkout", HOST.replace(old, new))
-    assert first.key != second.key
-    assert first.code_hash
-    assert first.code_hash == second.code_hash
+def test_what_runs_the_same_has_the_same_fingerprint(plain: native.Built, folder: Path, old: str, new: str) -> None:
+    second = build(folder, "another checkout", HOST.replace(old, new))
+    assert plain.key != second.key
+    assert plain.code_hash
+    assert plain.code_hash == second.code_hash
 
 
 @pytest.mark.parametrize(("old", "new"), SOMETHING_CHANGED.values(), ids=SOMETHING_CHANGED.keys())
-def test_what_runs_differently_has_another(folder: Path, old: str, new: str) -> None:
-    assert build(folder, "one", HOST).code_hash != build(folder, "two", HOST.replace(old, new)).code_hash
+def test_what_runs_differently_has_another(plain: native.Built, folder: Path, old: str, new: str) -> None:
+    assert plain.code_hash != build(folder, "two", HOST.replace(old, new)).code_hash
 
 
 def test_it_is_kept_with_the_library(folder: Path) -> None:
@@ -102,8 +123,8 @@ def test_a_source_that_names_things_by_line_is_fingerprinted_with_its_lines(fold
 
 
 @needs_nvcc
-def test_kernels_are_fingerprinted_one_by_one(folder: Path) -> None:
-    first = build(folder, "one", HOST, DEVICE)
+def test_kernels_are_fingerprinted_one_by_one(with_kernels: native.Built, folder: Path) -> None:
+    first = with_kernels
     commented = build(
         folder, "another checkout", HOST, DEVICE.replace("template", "// staged in shared memory\ntemplate")
     )
@@ -118,15 +139,11 @@ def test_kernels_are_fingerprinted_one_by_one(folder: Path) -> None:
 
 
 @needs_nvcc
-def test_another_launch_is_another_code_for_the_cpu(folder: Path) -> None:
-    first, wider = (
-        build(folder, "one", HOST, DEVICE),
-        build(folder, "two", HOST, DEVICE.replace("<<<1, 64>>>", "<<<2, 64>>>")),
-    )
-    different = {
-        (a.name, a.arch) for a, b in zip(first.resources, wider.resources, strict=True) if a.code_hash != b.code_hash
-    }
-    assert different == {("good.cu", next(r.arch for r in first.resources if r.name == "good.cu"))}
+def test_another_launch_is_another_code_for_the_cpu(with_kernels: native.Built, folder: Path) -> None:
+    wider = build(folder, "two", HOST, DEVICE.replace("<<<1, 64>>>", "<<<2, 64>>>"))
+    pairs = zip(with_kernels.resources, wider.resources, strict=True)
+    different = {(a.name, a.arch) for a, b in pairs if a.code_hash != b.code_hash}
+    assert different == {("good.cu", next(r.arch for r in with_kernels.resources if r.name == "good.cu"))}
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF\x02\x01 cut off", b"no object file at all" * 9])

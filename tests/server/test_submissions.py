@@ -57,6 +57,18 @@ def test_one_job_per_commit_operator_kind_and_device(client: TestClient, lab: La
     assert spec == {"suite": "quick", "variants": None, "cases": None, "seed": 7, "budget_ns": 50_000_000}
 
 
+def test_operators_are_measured_in_the_order_of_the_request(client: TestClient, lab: Lab) -> None:
+    named = ["square", "cube", "square"]
+    made = jobs(client, ask(client, kinds=["check", "bench"], operators=named, case_limit=2).json()["id"])
+    assert [(job["operator"], job["kind"]) for job in made] == [
+        (operator, kind) for operator in ("square", "cube") for kind in ("check", "bench")
+    ]
+    detail = client.get(f"/api/v1/jobs/{made[0]['id']}").json()
+    assert detail["spec"]["case_limit"] == 2
+    assert "--case-limit 2" in detail["replay"]
+    assert "case_limit" in errors(ask(client, case_limit=0))
+
+
 def test_a_sanitizer_goes_with_checks_alone(client: TestClient, lab: Lab) -> None:
     assert errors(ask(client, sanitize="address"))["sanitize"].endswith("choose kind check only, or no sanitizer")
     assert "sanitize" in errors(ask(client, sanitize="valgrind", kinds=["check"]))

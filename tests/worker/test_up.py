@@ -29,7 +29,7 @@ operator = Operator(
     inputs=lambda case, make: {"a": make.normal(case["n"])},
     reference=lambda a: 2 * a,
     cost=lambda case: Cost(flops=case["n"], bytes=8 * case["n"]),
-    cases={"quick": (case(n=64),)},
+    cases={"quick": tuple(case(n=n) for n in (64, 63, 62)), "edge": (case(n=1),)},
 )
 
 
@@ -55,8 +55,9 @@ def test_up_measures_the_newest_commits_and_names_what_is_wrong(repository: Repo
     assert code == 1, said
     assert "Warpwatch serves http://127.0.0.1:" in said
     (named,) = [line for line in said.splitlines() if "/submissions/" in line]
-    assert named.startswith(f"{bad[:9]} bad: done {{'wrong': 2}}")
-    assert said.splitlines()[-1] == "results: 4 ok, 2 wrong"
+    # Two cases of three: check and bench find the fault in both, and a profile does not look for it.
+    assert named.startswith(f"{bad[:9]} bad: done {{'wrong': 4}}")
+    assert said.splitlines()[-1] == "results: 8 ok, 4 wrong"
     # What was measured stays measured, and the commit that is right is all that is asked for now.
     repository.checkout(good)
     said, code = up(repository, home, 1)

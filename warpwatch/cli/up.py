@@ -37,6 +37,10 @@ GOOD = {"ok", "unsupported", "skipped"}
 BUDGET_MS = 400
 """Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon.
 """
+CASES = 2
+"""Cases of each operator, for the same reason: most of the time goes into what torch.compile makes for each case."""
+MOST_NAMES = 200
+"""Operators that one request may name."""
 SAY_SECONDS = 60
 OUTAGE_SECONDS = 120.0
 """How long a request waits for a server or database that is away."""
@@ -85,6 +89,7 @@ def up(
     ),
     commits: int = typer.Option(5, min=1, max=100, help="How many of the newest commits to measure."),
     suite: str = typer.Option("quick", help="Which cases."),
+    case_limit: int = typer.Option(CASES, min=0, help="How many cases of the suite, of each operator; 0 means all."),
     example: bool = typer.Option(True, help="Import the history shipped with Warpwatch, labelled as example data."),
 ) -> None:
     """Start database, server and one worker per device; measure this checkout's newest commits."""
@@ -94,7 +99,7 @@ def up(
         settings = load_settings()
         check_port(settings)
         with _interruptible():
-            raise typer.Exit(_run(settings, once, commits, suite, example))
+            raise typer.Exit(_run(settings, once, commits, suite, case_limit, example))
     except InterruptedByUser:
         console.print("stopped; the data is kept for the next start")
         if once:
@@ -105,7 +110,7 @@ def up(
         raise typer.Exit(2) from None
 
 
-def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool) -> int:
+def _run(settings: Settings, once: bool, commits: int, suite: str, case_limit: int, example: bool) -> int:
     from warpwatch.worker.devices import list_devices
 
     began = time.monotonic()
@@ -123,7 +128,13 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, example: bool
         if example:
             import_examples(settings, database_url)
         _wait_for_workers(client, supervisor, len(devices))
-        submitted = _submit(client, checkout, name, commits, suite)
+        submitted = _submit(client, checkout, name, commits, suite, case_limit)
+        if case_limit:
+            console.print(
+                f"measuring the first {case_limit} cases of each operator; all of the suite, and edge sizes in checks: "
+                f"[bold]warpwatch submit --kinds check,bench,profile --suite {suite}[/bold]",
+                highlight=False,
+            )
         counts = _follow(client, submitted, supervisor)
         verdict = _summarise(client, submitted, counts)
         if not once:
@@ -172,26 +183,36 @@ def _register_checkout(client: Client) -> tuple[Path, str]:
     return root, root.name
 
 
-def _submit(client: Client, root: Path, name: str, count: int, suite: str) -> list[Submitted]:
+def _submit(client: Client, root: Path, name: str, count: int, suite: str, case_limit: int) -> list[Submitted]:
     """check + bench + profile for the newest commits that have operators; asking again for one is harmless."""
     submitted = []
     for sha in git.last_commits(root, "HEAD", count):
-        if not git.operator_names(root, sha, parse_project(git.read_file(root, sha, FILE_NAME)).operators):
+        operators = _quickest_first(root, sha)
+        if not operators:
             continue
-        kinds = ["check", "bench", "profile"]
         request = {
             "repository": name,
             "commits": sha,
-            "kinds": kinds,
+            "kinds": ["check", "bench", "profile"],
+            "operators": operators if len(operators) <= MOST_NAMES else [],
             "suite": suite,
+            "case_limit": case_limit or None,
             "device": "all",
             "budget_ms": BUDGET_MS,
+            # The oldest is measured whole, and each later one where it differs from those before.
+            "skip_unchanged": True,
         }
-        # The oldest is measured whole, and each later one where it differs from those before.
-        request["skip_unchanged"] = True
-        answer = client.post("/submissions", request, idempotency_key=f"up:{name}:{sha}:{suite}")
+        key = f"up:{name}:{sha}:{suite}:{case_limit}"
+        answer = client.post("/submissions", request, idempotency_key=key)
         submitted.append(Submitted(answer["id"], f"{sha[:9]} {git.describe(root, sha).subject[:50]}"))
     return submitted
+
+
+def _quickest_first(root: Path, sha: str) -> list[str]:
+    """The operators of a commit. The shortest file comes first: it most likely gives the first chart."""
+    folder = parse_project(git.read_file(root, sha, FILE_NAME)).operators
+    names = git.operator_names(root, sha, folder)
+    return sorted(names, key=lambda name: len(git.read_file(root, sha, f"{folder.strip('/')}/{name}.py") or ""))
 
 
 def _follow(client: Client, submitted: list[Submitted], supervisor: Supervisor) -> dict[int, dict[str, Any]]:

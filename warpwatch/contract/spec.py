@@ -91,7 +91,7 @@ class JobSpec:
 
     def is_whole_suite(self) -> bool:
         """Whether all variants run on all cases of the suite."""
-        return not (self.variants or self.cases)
+        return not (self.variants or self.cases or self.case_limit)
 
     def of_cell(self, variant: str, case: str) -> JobSpec:
         """The same for one variant on one case."""
@@ -128,6 +128,7 @@ class JobSpec:
         """
         words = ["warpwatch", "submit", "--repository", repository, "--commit", sha, "--kinds", kind]
         words += ["--operators", operator, *(["--base", base_sha] if base_sha is not None else [])]
+        words += ["--case-limit", str(self.case_limit)] if self.case_limit is not None else []
         return [*words, *self._options(kind), "--device", device_key, "--wait"]
 
     def _options(self, kind: str) -> list[str]:
