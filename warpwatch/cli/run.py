@@ -18,6 +18,7 @@ from rich.console import Console
 from warpwatch import __version__, git
 from warpwatch.cli import app, plans
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
+from warpwatch.cli.result_table import FINE, ResultTable
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import JobKind
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 KINDS = ("check", "bench", "profile")
 """What is done where --kinds is not given; compare needs --base."""
-FINE = ("ok", "unsupported", "skipped")
-"""Statuses that are no failure of the code measured."""
 console = Console()
 
 
@@ -167,9 +166,10 @@ def _address(url: str) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of statuses, and the jobs that could not run at all."""
+    """Counts of statuses, the results by commit and operator, and the jobs that could not run at all."""
 
     statuses: Counter[str] = field(default_factory=Counter)
+    tables: dict[tuple[str, str], ResultTable] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -201,6 +201,8 @@ def _measure(
                 tally.interrupted, outcome = True, stopped.outcome
             if outcome is not None:
                 bundle.add(job, _few_traces(outcome, request.traces - bundle.traces), started, datetime.now(UTC))
+                table = tally.tables.setdefault((job.sha, job.operator), ResultTable(tools.host.kind))
+                table.add(job.kind, outcome)
                 results: list[Finding | Comparison] = [*outcome.findings, *outcome.comparisons]
                 tally.statuses.update(str(result.status) for result in results)
                 known[job.operator] = KnownNames(
@@ -246,7 +248,12 @@ def _few_traces(outcome: Outcome, limit: int) -> Outcome:
 
 
 def _summarise(tally: Tally, output: Path) -> int:
-    """Prints the counts; returns 0 when all is well, 1 when something is wrong, 2 when something could not run."""
+    """Prints the results; returns 0 when all is well, 1 when something is wrong or slower, 2 when something could not
+    run."""
+    for (sha, operator), table in tally.tables.items():
+        console.print(f"{sha[:9]} {operator}", style="bold", markup=False, highlight=False)
+        for line, style in table.lines():
+            console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
     for problem in tally.problems:
         console.print(f"could not run: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(tally.statuses.items()))
@@ -257,4 +264,5 @@ def _summarise(tally: Tally, output: Path) -> int:
         console.print("interrupted; the file holds what was measured until then", style="yellow")
     if tally.problems or tally.interrupted or not tally.statuses:
         return 2
-    return int(any(status not in FINE for status in tally.statuses))
+    slower = any(table.slower for table in tally.tables.values())
+    return int(slower or any(status not in FINE for status in tally.statuses))

@@ -6,9 +6,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -17,7 +16,6 @@ from rich.console import Console
 from warpwatch import git
 from warpwatch.cli import app, plans
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
-from warpwatch.cli.run import FINE
 from warpwatch.contract.case import derive_case, parse_case
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Status
@@ -25,22 +23,16 @@ from warpwatch.project import ProjectError
 from warpwatch.settings import SettingError, load_settings
 
 if TYPE_CHECKING:
+    from warpwatch.cli.result_table import ResultTable
     from warpwatch.contract.catalogue import OperatorEntry
     from warpwatch.contract.messages import KernelResources
-    from warpwatch.contract.outcome import Comparison, Finding, Outcome
-    from warpwatch.server.verdicts.held import PairOutcome, PairVerdict
+    from warpwatch.contract.outcome import Outcome
     from warpwatch.worker.checkout import Checkout, Tools
 
 BUDGET_MS = 300.0
 """For one variant on one case and side: a person waits, and the rounds end as soon as they decide."""
 CASES = 4
 POLL_SECONDS = 0.5
-_WORDS: dict[PairOutcome, tuple[str, str]] = {
-    "slower": ("slower", "red"),
-    "faster": ("faster", "green"),
-    "same": ("no change", "dim"),
-    "unsure": ("inconclusive", "yellow"),
-}
 console = Console()
 
 
@@ -159,7 +151,7 @@ def _try_tree(request: WorkingTreeRequest, tools: Tools, tree: WorkingTree, base
             progress.job(number, len(operators), operator)
             results.append(_Attempt(request, tools, progress, str(tree.root), base_sha, head_sha, operator).run())
         results[-1].show(operator)
-    wrong, slower = sum(result.wrong for result in results), sum(result.slower for result in results)
+    wrong, slower = (sum(getattr(result.table, name) for result in results) for name in ("wrong", "slower"))
     subject = git.describe(mirror, base_sha).subject
     seconds = time.monotonic() - started
     summary = f"{wrong} wrong, {slower} slower than {base_sha[:9]} ({subject}); {seconds:.1f} s"
@@ -197,27 +189,21 @@ class _Attempt:
 
     def run(self) -> _Result:
         """Checks the working tree, then compares what is right."""
-        from warpwatch.server.verdicts.held import classify_pairs
+        from warpwatch.cli.result_table import ResultTable
         from warpwatch.server.verdicts.thresholds import stop_rule
 
+        kind = self._tools.host.kind
+        table = ResultTable(kind)
         (head,) = self._tools.checkouts(self._url, [self._sha], self._progress)
         cases = self._cases(head)
         checked = self._execute(JobKind.CHECK, replace(self._request.spec, cases=cases, case_limit=None))
+        table.add(JobKind.CHECK, checked)
         pairs = [(finding.variant, finding.case) for finding in checked.findings if finding.status is Status.OK]
         if not pairs:
-            return _Result(checked.findings)
-        kind = self._tools.host.kind
+            return _Result(table, [])
         spec = replace(self._request.spec, case_limit=None, pairs=pairs, stop=stop_rule(kind, is_suspected=False))
-        comparisons = self._execute(JobKind.COMPARE, spec).comparisons
-        return _Result(
-            checked.findings,
-            {(row.variant, row.case): row for row in comparisons},
-            {
-                (row.variant, row.case): classify_pairs(row.base_ns, row.head_ns, kind, len(comparisons))
-                for row in comparisons
-            },
-            self._changed_code() if checked.build is not None else [],
-        )
+        table.add(JobKind.COMPARE, self._execute(JobKind.COMPARE, spec))
+        return _Result(table, self._changed_code() if checked.build is not None else [])
 
     def _cases(self, head: Checkout) -> list[str]:
         """Keys of the cases asked for, else the first of the suite."""
@@ -261,45 +247,15 @@ class _Attempt:
 class _Result:
     """What was measured of one operator. code: lines on machine code, none without native code."""
 
-    findings: list[Finding]
-    comparisons: dict[tuple[str, str], Comparison] = field(default_factory=dict)
-    verdicts: dict[tuple[str, str], PairVerdict] = field(default_factory=dict)
-    code: list[str] = field(default_factory=list)
-
-    @property
-    def wrong(self) -> int:
-        return sum(finding.status not in FINE for finding in self.findings)
-
-    @property
-    def slower(self) -> int:
-        return sum(verdict.outcome == "slower" for verdict in self.verdicts.values())
+    table: ResultTable
+    code: list[str]
 
     def show(self, operator: str) -> None:
-        """Prints a row per variant and case, then what changed in machine code."""
-        rows = [self._row(finding) for finding in self.findings if finding.status is not Status.UNSUPPORTED]
-        widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in rows), strict=True)]
         _print(operator, "bold")
-        for cells, style in rows:
-            _print("  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip(), style)
-        missing = dict.fromkeys(finding.variant for finding in self.findings if finding.status is Status.UNSUPPORTED)
-        for line in ([f"unsupported here: {', '.join(missing)}"] if missing else []) + self.code:
+        for line, style in self.table.lines():
+            _print(line, style)
+        for line in self.code:
             _print(line, "dim")
-
-    def _row(self, finding: Finding) -> tuple[list[str], str]:
-        """The cells of a row, and the style that it is printed in."""
-        from warpwatch.server.figures.formats import change, duration, interval
-
-        check = "pass" if finding.status is Status.OK else finding.status.replace("_", " ")
-        pair = finding.variant, finding.case
-        row, verdict = self.comparisons.get(pair), self.verdicts.get(pair)
-        if row is None or verdict is None or not row.head_ns:
-            message = row.message if row is not None else finding.message
-            style = "red" if finding.status not in FINE else ""
-            return [finding.case, finding.variant, check, "", "", " ".join(message.split())], style
-        word, style = _WORDS[verdict.outcome]
-        times = f"{duration(median(row.base_ns))} → {duration(median(row.head_ns))}"
-        words = f"{word} ({interval(verdict.low, verdict.high)})"
-        return [finding.case, finding.variant, check, times, change(verdict.ratio), words], style
 
 
 def _print(text: str, style: str = "") -> None:

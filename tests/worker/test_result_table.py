@@ -1,0 +1,66 @@
+"""What `warpwatch run` and `try` print of results."""
+
+from __future__ import annotations
+
+from warpwatch.cli.result_table import ResultTable
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.measurement import PROTOCOL, Measurement
+from warpwatch.contract.messages import BenchReply
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.words import JobKind, Status
+
+CASE = "n=8,f32,fwd"
+ENVIRONMENT = Environment("0" * 64, "cpu", "cpu", "CPU", {})
+
+
+def findings(*rows: Finding) -> Outcome:
+    return Outcome(ENVIRONMENT, findings=list(rows))
+
+
+def compared(variant: str, base_ns: float, head_ns: float) -> Comparison:
+    wobble = [1 + n / 10_000 for n in range(12)]
+    base, head = [base_ns * w for w in wobble], [head_ns * w for w in wobble]
+    return Comparison(variant, CASE, "hot", PROTOCOL, Status.OK, "", base, head)
+
+
+def test_a_row_holds_check_time_and_comparison() -> None:
+    table = ResultTable("cpu")
+    table.add(JobKind.CHECK, findings(Finding("v1", CASE, Status.OK), Finding("v2", CASE, Status.WRONG, "off\nby one")))
+    measurement = Measurement("hot", [1500.0], 1500.0, 1400.0, 1600.0, 0.01)
+    table.add(
+        JobKind.BENCH, findings(Finding("v1", CASE, Status.OK, bench=BenchReply(Status.OK, measurements=[measurement])))
+    )
+    table.add(JobKind.COMPARE, Outcome(ENVIRONMENT, comparisons=[compared("v1", 1000.0, 1500.0)]))
+    (first, first_style), (second, second_style) = table.lines()
+    assert first.split("  ")[:3] == [CASE, "v1", "pass"]
+    assert "1.50\u2009µs" in first
+    assert "slower (" in first
+    assert second.endswith("off by one")
+    assert (first_style, second_style) == ("red", "red")
+    assert (table.wrong, table.slower) == (1, 1)
+
+
+def test_columns_without_content_and_unsupported_variants_are_left_out() -> None:
+    table = ResultTable("cuda")
+    rows = Finding("v1", CASE, Status.OK), Finding("triton", CASE, Status.UNSUPPORTED, "only on a GPU")
+    table.add(JobKind.CHECK, findings(*rows))
+    lines = [line for line, _ in table.lines()]
+    assert lines[0] == f"{CASE}  v1  pass"
+    assert lines[1].endswith("triton")
+    assert (table.wrong, table.slower) == (0, 0)
+
+
+def test_what_did_not_change_is_no_failure() -> None:
+    table = ResultTable("cpu")
+    table.add(JobKind.COMPARE, Outcome(ENVIRONMENT, comparisons=[compared("v1", 1000.0, 1000.0)]))
+    table.add(
+        JobKind.COMPARE,
+        Outcome(
+            ENVIRONMENT, comparisons=[Comparison("v2", CASE, "hot", PROTOCOL, Status.SKIPPED, "the base has no v2")]
+        ),
+    )
+    (same, style), (missing, _) = table.lines()
+    assert "no change" in same
+    assert style == ""
+    assert missing.endswith("the base has no v2")
+    assert (table.wrong, table.slower) == (0, 0)

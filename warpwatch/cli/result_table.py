@@ -1,0 +1,97 @@
+"""The results of one operator as lines for a terminal: a row per case and variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+from warpwatch.contract.measurement import METRICS
+from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.words import JobKind, Status
+from warpwatch.server.figures.formats import change, duration, interval
+from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_pairs
+
+FINE = (Status.OK, Status.UNSUPPORTED, Status.SKIPPED)
+"""Statuses that are no failure of the code measured."""
+_WORDS: dict[PairOutcome, tuple[str, str]] = {
+    "slower": ("slower", "red"),
+    "faster": ("faster", "green"),
+    "same": ("no change", ""),
+    "unsure": ("inconclusive", "yellow"),
+}
+
+
+@dataclass(slots=True)
+class _Row:
+    check: str = ""
+    time: str = ""
+    times: str = ""
+    ratio: str = ""
+    words: str = ""
+    style: str = ""
+
+
+@dataclass(slots=True)
+class ResultTable:
+    """Checks, times and comparisons of one operator on one kind of device, cpu or cuda. wrong, slower: counts."""
+
+    device_kind: str
+    wrong: int = 0
+    slower: int = 0
+    _rows: dict[tuple[str, str], _Row] = field(default_factory=dict)
+    _unsupported: dict[str, None] = field(default_factory=dict)
+
+    def add(self, kind: JobKind, outcome: Outcome) -> None:
+        """Adds the results of one job."""
+        for finding in outcome.findings:
+            if kind is not JobKind.COMPARE:
+                self._add_finding(kind, finding)
+        for comparison in outcome.comparisons:
+            verdict = classify_pairs(
+                comparison.base_ns, comparison.head_ns, self.device_kind, among=len(outcome.comparisons)
+            )
+            self.slower += verdict.outcome == "slower"
+            _add_comparison(self._row(comparison.case, comparison.variant), comparison, verdict)
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Every line with its style; columns that nothing stands in are left out."""
+        rows = [
+            ([case, variant, row.check, row.time, row.times, row.ratio, row.words], row.style)
+            for (case, variant), row in self._rows.items()
+        ]
+        widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in rows), strict=True)]
+        for cells, style in rows:
+            shown = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True) if width)
+            yield "  ".join(shown).rstrip(), style
+        if self._unsupported:
+            yield f"unsupported here: {', '.join(self._unsupported)}", "dim"
+
+    def _row(self, case: str, variant: str) -> _Row:
+        return self._rows.setdefault((case, variant), _Row())
+
+    def _add_finding(self, kind: JobKind, finding: Finding) -> None:
+        if finding.status is Status.UNSUPPORTED:
+            self._unsupported[finding.variant] = None
+            return
+        row = self._row(finding.case, finding.variant)
+        status = finding.status.replace("_", " ")
+        if finding.status not in FINE:
+            self.wrong += 1
+            row.style, row.words = "red", " ".join(finding.message.split())
+        if kind is JobKind.CHECK:
+            row.check = "pass" if finding.status is Status.OK else status
+        elif kind is JobKind.BENCH:
+            times = {m.metric: m.median_ns for m in finding.bench.measurements} if finding.bench else {}
+            row.time = duration(times.get(METRICS[self.device_kind][0])) if finding.status is Status.OK else status
+
+
+def _add_comparison(row: _Row, comparison: Comparison, verdict: PairVerdict) -> None:
+    if not comparison.head_ns:
+        row.words = " ".join(comparison.message.split())
+        return
+    word, style = _WORDS[verdict.outcome]
+    row.times = f"{duration(median(comparison.base_ns))} → {duration(median(comparison.head_ns))}"
+    row.ratio = change(verdict.ratio)
+    row.words = f"{word} ({interval(verdict.low, verdict.high)})" if verdict.low is not None else word
+    row.style = row.style or style
