@@ -6,14 +6,24 @@ from datetime import UTC, datetime, timedelta
 
 from fastapi import APIRouter, Response
 
+from warpwatch.contract.measurement import METRICS
+from warpwatch.db.reads.code import find_operator, list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices, list_environments, list_workers
 from warpwatch.db.reads.occupancy import list_device_runs, list_timed_runs
+from warpwatch.db.reads.overview import read_overview
+from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure
+from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.figures.gantt import DAY, busy_seconds, strip_svg
 from warpwatch.server.figures.run_times import device_times
+from warpwatch.server.figures.size_axis import SizeQuantity
+from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Config
-from warpwatch.server.pages.render import Page
+from warpwatch.server.pages.choices import Text
+from warpwatch.server.pages.render import Page, Scope, query
 
 router = APIRouter()
+MOST_DEVICES = 8
+"""Devices of one chart: as many as there are marks that can be told apart."""
 
 
 @router.get("/devices")
@@ -35,6 +45,7 @@ def devices(page: Page, settings: Config) -> Response:
         "devices.html",
         json="/devices",
         devices=rows,
+        operators=[row.name for row in list_operators(page.session, page.repository.id)] if page.repository else [],
         workers=workers,
         environments=environments,
         strips={device.id: strip_svg(runs, device.id, now) for device in rows},
@@ -44,3 +55,46 @@ def devices(page: Page, settings: Config) -> Response:
             name: max(peak.get(name, 0.0) for peak in peaks) for name in {name for peak in peaks for name in peak}
         },
     )
+
+
+@router.get("/devices/compare")
+def compare(
+    page: Page,
+    operator: Text = None,
+    variant: Text = None,
+    suite: Text = None,
+    against: SizeQuantity = SizeQuantity.TIME,
+) -> Response:
+    """One operator over all devices that it was measured on, case by case; by default the fastest variant of each."""
+    row = find_operator(page.session, page.repository.id, operator) if page.repository and operator else None
+    if page.repository is None or row is None:
+        raise not_found("operator", operator or "", "open one from the overview")
+    columns = _columns(page, row.name, suite)
+    chosen = variant if variant in row.variants else None
+    rows = compare_devices(columns, chosen)
+    return page.page(
+        "devices_compare.html",
+        json=query("/series", repository=page.repository.name, operator=row.name, variant=chosen),
+        operator=row.name,
+        operators=[other.name for other in list_operators(page.session, page.repository.id)],
+        variants=sorted(row.variants, key=variant_order),
+        variant=chosen,
+        suite=suite,
+        suites=list_suites(page.session, page.repository.id),
+        quantity=against,
+        columns=columns,
+        rows=rows,
+        figure=device_figure(columns, rows, against),
+    )
+
+
+def _columns(page: Scope, operator: str, suite: str | None) -> list[DeviceCells]:
+    """The devices with a time of the operator, each in its first metric."""
+    assert page.repository is not None
+    columns = []
+    for device in list_devices(page.session):
+        metric = METRICS[device.kind][0]
+        cells = read_overview(page.session, page.repository.id, device.id, metric, page.line, suite, operator)
+        if any(cell.median_ns for cell in cells):
+            columns.append(DeviceCells(device, metric, cells))
+    return columns[:MOST_DEVICES]
