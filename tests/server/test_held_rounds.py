@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from warpwatch.server.verdicts.held import classify_pairs
+from warpwatch.server.verdicts.held import classify_pairs, classify_trial
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 PAIRS, SUBMISSIONS = 100, 150
@@ -56,3 +56,15 @@ def test_what_few_or_noisy_rounds_leave_open_is_unsure() -> None:
 def test_a_few_nanoseconds_are_no_change() -> None:
     assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns - 1] * 12, "cuda").outcome == "same"
     assert classify_pairs([500.0] * 12, [500.0 + THRESHOLDS["cuda"].least_ns + 1] * 12, "cuda").outcome == "slower"
+
+
+@pytest.mark.parametrize(("ratio", "outcome"), [(1.4, "slower"), (0.7, "faster"), (1.0, "same")])
+def test_a_trial_decides_with_the_rounds_after_which_it_may_end(ratio: float, outcome: str) -> None:
+    base = [10_000.0, 10_050.0, 9_980.0]
+    head = [value * ratio * jitter for value, jitter in zip(base, (1.0, 1.002, 0.999), strict=True)]
+    verdict = classify_trial(base, head, "cpu")
+    assert verdict.outcome == outcome
+    assert verdict.low is not None
+    assert verdict.high is not None
+    assert verdict.low <= ratio <= verdict.high
+    assert classify_pairs(base, head, "cpu").outcome == "unsure", "three rounds decide nothing that was not suspected"
