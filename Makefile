@@ -14,7 +14,7 @@ OTHERS := tests/db tests/harness/test_*.py tests/pages tests/security tests/serv
 SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),$(wildcard $(OTHERS))) $(ALSO) tests/browser
 PYTEST := $(BIN)/pytest
 
-.PHONY: help up test e2e package coverage lint types migrations build check references lock format hooks browser clean containers
+.PHONY: help up test e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -69,6 +69,9 @@ containers: .env  ## Start database, server and a GPU worker with docker compose
 
 references: $(VENV)/.develop  ## Write docs/reference from the code.
 	$(BIN)/python -m tests.references
+
+shots: $(VENV)/.develop browser  ## Take the pictures of the documents from the example data.
+	$(BIN)/python -m tests.shots
 
 lock: $(BIN)/uv constraints.in  ## Choose the newest versions that fit, and pin them in constraints.txt.
 	env -u PIP_FIND_LINKS $(BIN)/$(LOCK) --upgrade --output-file constraints.txt

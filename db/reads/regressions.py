@@ -203,6 +203,9 @@ AND (CAST(:state AS text) IS NULL OR state = :state OR (:state = 'open' AND stat
 AND (CAST(:direction AS text) IS NULL OR direction = :direction)
 AND (CAST(:operator AS text) IS NULL OR operators.name = :operator)
 AND (CAST(:device_key AS text) IS NULL OR devices.key = :device_key)
+AND (CAST(:case_key AS text) IS NULL OR EXISTS (
+    SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
+    JOIN cases ON cases.id = series.case_id WHERE member.regression_id = regressions.id AND cases.key = :case_key))
 AND (CAST(:assignee AS text) IS NULL OR coalesce(assignee, '{NOBODY}') = :assignee)
 AND (NOT :overdue OR (due_on < current_date AND state IN ('new', 'acknowledged')))
 AND (CAST(:since AS bigint) IS NULL OR head.ordinal > :since)
@@ -225,6 +228,7 @@ class Question:
     direction: str | None = None
     operator: str | None = None
     device_key: str | None = None
+    case_key: str | None = None
     assignee: str | None = None
     overdue: bool = False
     since: int | None = None

@@ -47,6 +47,7 @@ class _Filters:
         direction: Annotated[ChangeDirection | None, BLANK, Query()] = None,
         operator: _Name = None,
         device: _Name = None,
+        case: Annotated[str | None, Query(max_length=500, description="Key of a case that shows the change.")] = None,
         assignee: Annotated[str | None, Query(max_length=200, description=f"`{NOBODY}` for unassigned.")] = None,
         overdue: Annotated[
             bool, BeforeValidator(lambda value: value or False), Query(description="Open, and due before today.")
@@ -59,7 +60,8 @@ class _Filters:
         ] = None,
     ) -> None:
         self.verdict, self.state, self.direction = verdict, state, direction
-        self.operator, self.device, self.assignee, self.overdue = operator, device, assignee, overdue
+        self.operator, self.device, self.case, self.assignee = operator, device, case, assignee
+        self.overdue = overdue
         self.since, self.until, self.branch = since, until, branch or None
 
     def query_parameters(self, **changes: Any) -> dict[str, Any]:
@@ -70,6 +72,7 @@ class _Filters:
             "direction": self.direction,
             "operator": self.operator,
             "device": self.device,
+            "case": self.case,
             "assignee": self.assignee,
             "overdue": "true" if self.overdue else None,
             "from": self.since,
@@ -115,6 +118,7 @@ def resolve(session: Session, settings: Settings, repository: RepositoryRow, fil
         direction=filters.direction,
         operator=filters.operator or None,
         device_key=filters.device or None,
+        case_key=filters.case or None,
         assignee=filters.assignee or None,
         overdue=filters.overdue,
         since=ordinal("from", filters.since, end=False),

@@ -31,7 +31,7 @@ from warpwatch.server.http.service import Before, Config, refuse_example
 from warpwatch.server.intake.budget import CostEstimates
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, query
-from warpwatch.server.verdicts.held import PairVerdict, classify_pairs
+from warpwatch.server.verdicts.held import PairVerdict, classify_pairs, classify_trial
 
 router = APIRouter()
 LOG_PIECES = 5000
@@ -129,7 +129,9 @@ def compared_rows(detail: JobDetail) -> list[ComparedLine]:
     lines = [
         ComparedLine(
             row,
-            classify_pairs(row.base_ns, row.head_ns, detail.device_kind, among),
+            classify_trial(row.base_ns, row.head_ns, detail.device_kind)
+            if detail.decision.regression
+            else classify_pairs(row.base_ns, row.head_ns, detail.device_kind, among),
             median(row.base_ns) if row.base_ns else None,
             median(row.head_ns) if row.head_ns else None,
         )

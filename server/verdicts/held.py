@@ -10,6 +10,7 @@ from typing import Literal
 
 from warpwatch.contract.rounds import ROUNDS, early_ratio, median_interval
 from warpwatch.server.verdicts.noise import NORMAL_MAD
+from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 PairOutcome = Literal["slower", "faster", "same", "unsure"]
@@ -56,6 +57,22 @@ def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_ki
     elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
         outcome = "unsure"
     return PairVerdict(outcome, median(ratios), *usual)
+
+
+def classify_trial(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str) -> PairVerdict:
+    """The verdict on paired rounds that test a suspicion, by the rule of its trial: fewer rounds decide than where
+    nothing was suspected."""
+    expected = thresholds_of(device_kind).expected_ratio
+    slower = decide(base_ns, head_ns, "slower", expected, device_kind)
+    faster = decide(base_ns, head_ns, "faster", 1 / expected, device_kind)
+    outcome: PairOutcome = "unsure"
+    if slower.decision == "confirmed":
+        outcome = "slower"
+    elif faster.decision == "confirmed":
+        outcome = "faster"
+    elif slower.decision == faster.decision == "dismissed":
+        outcome = "same"
+    return PairVerdict(outcome, slower.ratio, slower.low, slower.high)
 
 
 def _strict_interval(ratios: Sequence[float], outside: float) -> tuple[float, float]:

@@ -38,6 +38,7 @@ PAGES = {
     "asked between two commits": "/regressions?from={before}&to={after}&operator=kron&assignee=nobody",
     "asked of no commit": "/regressions?from=nowhere",
     "what broke": "/regressions/{broken}",
+    "muted series": "/muted",
     "none unsure": "/regressions?verdict=unsure",
     "regression": "/regressions/{slower}",
     "submissions": "/submissions",

@@ -146,7 +146,11 @@ def read_everything(world: World) -> None:
         list_readings(s, world.repository)
         read_costs(s)
         (listed,) = list_regressions(s, world.repository, Question(state="open", since=0, assignee="nobody")).items
-        list_events(s, world.repository, Question(state="open", operator="kron", device_key="test-cpu", overdue=False))
+        list_events(
+            s,
+            world.repository,
+            Question(state="open", operator="kron", device_key="test-cpu", case_key="n=16", overdue=False),
+        )
         assert read_event(s, world.repository, listed) is not None
         assert read_regression(s, listed.id) is not None
         assert list_previews(s, [listed.id], HistoryLine(line_id=1))

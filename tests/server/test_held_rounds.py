@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from warpwatch.contract.measurement import LONGEST_NS, SHORTEST_NS
-from warpwatch.server.verdicts.held import classify_pairs
+from warpwatch.server.verdicts.held import classify_pairs, classify_trial
 from warpwatch.server.verdicts.noise import Reading, detectable, learn
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
@@ -66,3 +66,15 @@ def test_times_that_differ_as_far_as_times_can_are_numbers_still(kind: str) -> N
     assert classify_pairs(extremes, extremes[::-1], kind, among=100_000).outcome == "unsure"
     readings = [Reading(n, n, 1, value, SHORTEST_NS, LONGEST_NS) for n, value in enumerate(extremes)]
     assert 1 < detectable(learn(readings, kind), kind) < 1e100
+
+
+@pytest.mark.parametrize(("ratio", "outcome"), [(1.4, "slower"), (0.7, "faster"), (1.0, "same")])
+def test_a_trial_decides_with_the_rounds_after_which_it_may_end(ratio: float, outcome: str) -> None:
+    base = [10_000.0, 10_050.0, 9_980.0]
+    head = [value * ratio * jitter for value, jitter in zip(base, (1.0, 1.002, 0.999), strict=True)]
+    verdict = classify_trial(base, head, "cpu")
+    assert verdict.outcome == outcome
+    assert verdict.low is not None
+    assert verdict.high is not None
+    assert verdict.low <= ratio <= verdict.high
+    assert classify_pairs(base, head, "cpu").outcome == "unsure", "three rounds decide nothing that was not suspected"

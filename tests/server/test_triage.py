@@ -244,3 +244,23 @@ def test_the_list_shows_trend_times_and_share_of_cases(client: TestClient, lab: 
     with lab.database.session() as s:
         regressions.attach_compare_job(s, number, job)
     assert "20.0\u2009µs → 26.0\u2009µs" in client.get("/regressions").text
+
+
+def test_the_list_is_narrowed_down_to_a_case(client: TestClient, lab: Lab) -> None:
+    lab.bench(0, {("v1", CASES[0]): 20_000.0, ("v1", CASES[1]): 20_000.0})
+    first = plant(lab, 0, 1, 1.3, [("v1", CASES[0]), ("v1", CASES[1])])
+    second = plant(lab, 2, 3, 1.3, [("v1", CASES[1])])
+
+    def listed(**filters: str) -> set[int]:
+        rows = client.get("/api/v1/regressions", params={"repository": "kernels", **filters}).json()["items"]
+        assert len(client.get("/api/v1/events", params={"repository": "kernels", **filters}).json()["items"]) == len(
+            rows
+        )
+        return {entry["id"] for entry in rows}
+
+    assert listed() == {first, second}
+    assert listed(case=CASES[0]) == {first}
+    assert listed(case=CASES[1]) == {first, second}
+    assert listed(case="n=1") == set()
+    page = client.get("/regressions", params={"case": CASES[0]}).text
+    assert f'name="case" value="{CASES[0]}"' in page
