@@ -8,7 +8,9 @@ samples. Everything else is the product: queue, guard, log writer, and the fence
 PostgreSQL on the same machine. Prints jobs per second, the time that a claim and the
 recording of a job take (p50, p99), and how many connections PostgreSQL had.
 
-Workers are threads of a few processes, so the Python of a hundred workers shares the cores with PostgreSQL.
+Workers are threads of a few processes, so the Python of a hundred workers shares the cores with PostgreSQL. The last
+lines say how busy the cores were, and how many jobs PostgreSQL's own CPU time would allow on them, which is the limit
+where workers have machines of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import os
 import statistics
 import tempfile
 import threading
@@ -41,7 +44,8 @@ from warpwatch.db.database import Database
 from warpwatch.worker.guard import LeaseGuard
 from warpwatch.worker.log_writer import LogWriter
 
-PROCESSES = 4
+PROCESSES = 8
+"""More threads in one process wait for one another; more processes take seconds to start."""
 OPERATORS = 10
 LEASE_SECONDS = 15.0
 OPTIONS = ("-c", "max_connections=500")
@@ -152,10 +156,18 @@ class FleetWorker:
         self._times.append(JobTimes(claimed - began, ended - measured, time.time()))
 
 
-def run_process(plan: FleetPlan, first: int, count: int, results: Queue[list[JobTimes]], stop: threading.Event) -> None:
-    """Runs some of the workers until `stop` is set."""
+def run_process(
+    plan: FleetPlan,
+    first: int,
+    count: int,
+    results: Queue[list[JobTimes]],
+    ready: threading.Barrier,
+    stop: threading.Event,
+) -> None:
+    """Runs some of the workers, once all of them are there, until `stop` is set."""
     times: list[JobTimes] = []
     workers = [FleetWorker(plan, number, times) for number in range(first, first + count)]
+    ready.wait()
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -203,18 +215,25 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def measure(plan: FleetPlan, jobs: int, home: Path) -> None:
-    database_seconds = postgres_seconds(home)
     context = multiprocessing.get_context("spawn")
     results: Queue[list[JobTimes]] = context.Queue()
     stop = context.Event()
     share = -(-plan.workers // PROCESSES)
     parts = [(first, min(share, plan.workers - first)) for first in range(0, plan.workers, share)]
-    processes = [context.Process(target=run_process, args=(plan, *part, results, stop)) for part in parts]
+    ready = context.Barrier(len(parts) + 1)
+    processes = [context.Process(target=run_process, args=(plan, *part, results, ready, stop)) for part in parts]
     for process in processes:
         process.start()
+    ready.wait()
+
+    def seconds() -> tuple[float, float, float]:
+        """Now, and the CPU time of PostgreSQL and of all workers."""
+        own = sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes)
+        return time.monotonic(), postgres_seconds(home), own
+
+    began = seconds()
     connections = watch(plan.url, jobs)
-    database_seconds = postgres_seconds(home) - database_seconds
-    worker_seconds = sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes)
+    elapsed, database, own = (after - before for after, before in zip(seconds(), began, strict=True))
     stop.set()
     times = [row for _ in processes for row in results.get()]
     for process in processes:
@@ -226,8 +245,10 @@ def measure(plan: FleetPlan, jobs: int, home: Path) -> None:
     for name, values in (("claim", [row.claim for row in times]), ("finish", [row.finish for row in times])):
         p50, p99 = (1e3 * percentile(values, share) for share in (0.5, 0.99))
         print(f"{name:6} p50 {p50:6.0f} ms, p99 {p99:6.0f} ms, longest {1e3 * max(values):6.0f} ms")
-    per_job = f"workers {1e3 * worker_seconds / jobs:.0f} ms, PostgreSQL {1e3 * database_seconds / jobs:.0f} ms"
-    print(f"CPU time per job: {per_job}")
+    cores = os.cpu_count() or 1
+    print(f"CPU time per job: workers {1e3 * own / jobs:.0f} ms, PostgreSQL {1e3 * database / jobs:.0f} ms")
+    print(f"cores busy with both: {(own + database) / elapsed:.2f} of {cores}")
+    print(f"PostgreSQL alone would fill the cores at {cores * jobs / database:.0f} jobs/s")
     print(f"connections: median {statistics.median(connections):.0f}, most {max(connections)}")
 
 

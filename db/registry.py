@@ -169,8 +169,6 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     if stored.catalogue_digest == digest:
         return
     repository_id = stored.repository_id
-    values = {"catalogue": to_json(catalogue), "catalogue_digest": digest}
-    s.execute(update(CommitRecord).where(CommitRecord.id == commit_id).values(values))
     # An operator whose file does not load has an empty summary; the one from another commit stays.
     rows = [
         {"repository_id": repository_id, "name": entry.name, "summary": entry.summary}
@@ -180,6 +178,10 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     upsert(s, OperatorRecord, rows, key=["repository_id", "name"], refresh=["summary"])
     ids = ensure_operators(s, repository_id, [entry.name for entry in catalogue.operators])
     _record_variants_and_cases(s, [(ids[entry.name], entry) for entry in catalogue.operators])
+    # Last, because the first jobs of a commit do this at once, and each waits here for the transaction of another.
+    changed = (CommitRecord.id == commit_id, CommitRecord.catalogue_digest.is_distinct_from(digest))
+    values = {"catalogue": to_json(catalogue), "catalogue_digest": digest}
+    s.execute(update(CommitRecord).where(*changed).values(values))
 
 
 def record_derived_cases(s: Session, operator_id: int, cases: Sequence[CaseEntry]) -> None:

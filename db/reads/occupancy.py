@@ -56,11 +56,11 @@ def list_device_runs(session: Session, since: datetime, limit: int = 600) -> lis
     SELECT job_id, jobs.device_id, jobs.kind, operators.name AS operator, commits.sha AS commit_sha, runs.state,
            jobs.spec ->> 'suite' AS suite, runs.started_at, runs.finished_at
     FROM (
-        SELECT id FROM runs WHERE state = 'running'
+        SELECT job_id, state, started_at, finished_at FROM runs WHERE state = 'running'
         UNION ALL
-        (SELECT id FROM runs WHERE finished_at >= :since ORDER BY finished_at DESC LIMIT :limit)
-    ) AS chosen
-    JOIN runs ON runs.id = chosen.id
+        (SELECT job_id, state, started_at, finished_at FROM runs WHERE finished_at >= :since
+         ORDER BY finished_at DESC LIMIT :limit)
+    ) AS runs
     JOIN jobs ON jobs.id = runs.job_id
     JOIN operators ON operators.id = jobs.operator_id
     JOIN commits ON commits.id = jobs.commit_id

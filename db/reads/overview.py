@@ -8,6 +8,9 @@ from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import Session, fetch
 from warpwatch.db.reads.regressions import COMMITS_BETWEEN, IS_OPEN, ON_LINE, PHASE, RANK, SEVERITY
 
+NEWEST_COMMITS = 20
+"""Among which the last two measured ones are looked for; a device that measured none of them is read cell by cell."""
+
 
 @dataclass(frozen=True, slots=True)
 class OverviewCell:
@@ -44,9 +47,31 @@ class OverviewCell:
     regression_commits: int | None = None
 
 
-# Every LATERAL below is one probe of an index, so the cost grows with the number of cells and not with the history.
+# Nearly all cells were measured at the last two measured commits, whose rows lie together: `near_…` reads them at once.
+# A LATERAL is one probe of an index, for a cell that is not there: on a large history each reads pages of its own, and
+# a thousand cells took 0.6 s from a disk. So the cost grows with the number of cells and not with the history.
 _OVERVIEW = f"""
-WITH cells AS (
+WITH candidates AS MATERIALIZED (
+    SELECT id, ordinal FROM commits WHERE repository_id = :repository_id AND {on_line("commits.id")}
+    ORDER BY ordinal DESC, id DESC LIMIT {NEWEST_COMMITS}
+), places AS MATERIALIZED (
+    SELECT DISTINCT ordinal FROM candidates
+    WHERE EXISTS (SELECT FROM results WHERE results.commit_id = candidates.id AND results.device_id = :device_id)
+    ORDER BY ordinal DESC LIMIT 2
+), near AS MATERIALIZED (
+    SELECT id, sha, ordinal, ordinal = (SELECT max(ordinal) FROM places) AS is_last FROM commits
+    WHERE repository_id = :repository_id AND ordinal IN (SELECT ordinal FROM places) AND {on_line("commits.id")}
+), near_points AS MATERIALIZED (
+    SELECT DISTINCT ON (series_id, is_last) series_id, is_last, points.ordinal, median_ns, noise, roofline_share, sha
+    FROM near JOIN points ON points.commit_id = near.id JOIN series ON series.id = points.series_id
+    WHERE series.device_id = :device_id AND series.metric = :metric
+    ORDER BY series_id, is_last, points.id DESC
+), near_results AS MATERIALIZED (
+    SELECT DISTINCT ON (variant_id, case_id, kind) variant_id, case_id, kind, status, message
+    FROM near JOIN results ON results.commit_id = near.id
+    WHERE is_last AND device_id = :device_id AND kind IN ('check', 'bench')
+    ORDER BY variant_id, case_id, kind, results.id DESC
+), cells AS (
     SELECT operators.name AS operator, cases.key AS case_key, variants.name AS variant,
            operators.id AS operator_id, cases.id AS case_id, variants.id AS variant_id, cases.flops, cases.bytes,
            cases.suites = '["edge"]' AS edge
@@ -83,26 +108,48 @@ LEFT JOIN LATERAL (
       AND series.case_id = cells.case_id AND series.variant_id = cells.variant_id AND series.metric = :metric
     ORDER BY id DESC LIMIT 1
 ) AS series ON true
+LEFT JOIN near_points AS last ON last.series_id = series.id AND last.is_last
+LEFT JOIN near_points AS before ON before.series_id = series.id AND NOT before.is_last AND last.series_id IS NOT NULL
+LEFT JOIN near_results AS last_check ON last_check.variant_id = cells.variant_id AND last_check.case_id = cells.case_id
+     AND last_check.kind = 'check'
+LEFT JOIN near_results AS last_bench ON last_bench.variant_id = cells.variant_id AND last_bench.case_id = cells.case_id
+     AND last_bench.kind = 'bench'
 LEFT JOIN LATERAL (
-    SELECT points.commit_id, points.ordinal, points.median_ns, points.noise, points.roofline_share, commits.sha
+    SELECT points.ordinal, points.median_ns, points.noise, points.roofline_share, commits.sha
     FROM points JOIN commits ON commits.id = points.commit_id
-    WHERE points.series_id = series.id AND {on_line("points.commit_id")}
+    WHERE last.series_id IS NULL AND points.series_id = series.id AND {on_line("points.commit_id")}
     ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
-) AS newest ON true
+) AS earlier ON true
+CROSS JOIN LATERAL (
+    SELECT coalesce(last.ordinal, earlier.ordinal) AS ordinal, coalesce(last.median_ns, earlier.median_ns) AS median_ns,
+           coalesce(last.noise, earlier.noise) AS noise, coalesce(last.sha, earlier.sha) AS sha,
+           CASE WHEN last.series_id IS NULL THEN earlier.roofline_share ELSE last.roofline_share END AS roofline_share
+) AS newest
 LEFT JOIN LATERAL (
     SELECT points.median_ns, commits.sha FROM points JOIN commits ON commits.id = points.commit_id
-    WHERE points.series_id = series.id AND points.ordinal < newest.ordinal AND {on_line("points.commit_id")}
+    WHERE before.series_id IS NULL AND points.series_id = series.id AND points.ordinal < newest.ordinal
+      AND {on_line("points.commit_id")}
     ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
-) AS previous ON true
+) AS still_earlier ON true
+CROSS JOIN LATERAL (
+    SELECT coalesce(before.median_ns, still_earlier.median_ns) AS median_ns,
+           coalesce(before.sha, still_earlier.sha) AS sha
+) AS previous
 LEFT JOIN LATERAL (
-    SELECT status, message FROM results WHERE results.variant_id = cells.variant_id AND results.case_id = cells.case_id
-      AND results.device_id = :device_id AND results.kind = 'check' AND {on_line("results.commit_id")}
-    ORDER BY ordinal DESC, id DESC LIMIT 1
+    SELECT last_check.status, last_check.message WHERE last_check.status IS NOT NULL
+    UNION ALL (
+        SELECT status, message FROM results
+        WHERE last_check.status IS NULL AND results.variant_id = cells.variant_id AND results.case_id = cells.case_id
+          AND results.device_id = :device_id AND results.kind = 'check' AND {on_line("results.commit_id")}
+        ORDER BY ordinal DESC, id DESC LIMIT 1)
 ) AS checked ON true
 LEFT JOIN LATERAL (
-    SELECT status, message FROM results WHERE results.variant_id = cells.variant_id AND results.case_id = cells.case_id
-      AND results.device_id = :device_id AND results.kind = 'bench' AND {on_line("results.commit_id")}
-    ORDER BY ordinal DESC, id DESC LIMIT 1
+    SELECT last_bench.status, last_bench.message WHERE last_bench.status IS NOT NULL
+    UNION ALL (
+        SELECT status, message FROM results
+        WHERE last_bench.status IS NULL AND results.variant_id = cells.variant_id AND results.case_id = cells.case_id
+          AND results.device_id = :device_id AND results.kind = 'bench' AND {on_line("results.commit_id")}
+        ORDER BY ordinal DESC, id DESC LIMIT 1)
 ) AS benched ON true
 LEFT JOIN open_regressions ON open_regressions.series_id = series.id
 WHERE (series.id IS NOT NULL OR checked.status IS NOT NULL OR benched.status IS NOT NULL)

@@ -101,11 +101,10 @@ def read_costs(session: Session) -> list[JobCost]:
     sql = f"""
     SELECT recent.kind, recent.device_id, operators.name AS operator, recent.spec ->> 'suite' AS suite,
            (percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch
-                FROM runs.finished_at - runs.started_at)))::float AS seconds
+                FROM recent.finished_at - recent.started_at)))::float AS seconds
     FROM (SELECT * FROM jobs WHERE state = 'done' AND attempt > 0 ORDER BY id DESC LIMIT {COST_JOBS}) AS recent
-    JOIN runs ON runs.job_id = recent.id AND runs.attempt = recent.attempt
     JOIN operators ON operators.id = recent.operator_id
-    WHERE runs.finished_at IS NOT NULL
+    WHERE recent.started_at IS NOT NULL AND recent.finished_at IS NOT NULL
     GROUP BY GROUPING SETS ((recent.kind, recent.device_id), (recent.kind, recent.device_id, operators.name,
          recent.spec ->> 'suite'))
     """

@@ -200,8 +200,8 @@ LEFT JOIN LATERAL (
     JOIN operators ON operators.id = jobs.operator_id
     JOIN commits AS base ON base.id = trials.base_commit_id
     JOIN commits AS head ON head.id = trials.head_commit_id
-    WHERE jobs.submission_id = submissions.id LIMIT 1
-) AS trial ON submissions.origin = '{TRIAL_ORIGIN}'
+    WHERE submissions.origin = '{TRIAL_ORIGIN}' AND jobs.submission_id = submissions.id LIMIT 1
+) AS trial ON true
 """
 
 

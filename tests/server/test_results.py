@@ -43,6 +43,29 @@ def test_a_cell_shows_the_newest_commit_however_late_others_were_measured(client
     assert cell["gbs"] == pytest.approx(8000 / 1500)
 
 
+def test_cells_show_their_newest_times_however_far_back_these_are(client: TestClient, lab: Lab) -> None:
+    """Those of the last two measured commits are read at once, all others one by one."""
+    measured = {"v1": (0, 1, 4, 5), "v2": (0, 5), "v3": (4,), "v4": (1, 4), "v5": (0, 1), "v6": (2,)}
+    for index in range(6):
+        times = {(name, CASES[0]): 1000.0 + index for name, at in measured.items() if index in at}
+        if times:
+            lab.bench(index, times)
+    lab.check(1, {("v1", CASES[0]): Status.WRONG, ("v2", CASES[0]): Status.WRONG})
+    lab.check(5, {("v1", CASES[0]): Status.OK})
+    cells = overview(client)
+    for name, at in measured.items():
+        cell = cells[name, CASES[0]]
+        assert (cell["commit_sha"], cell["median_ns"]) == (lab.shas[at[-1]], 1000.0 + at[-1]), name
+        before = at[-2] if len(at) > 1 else None
+        assert cell["previous_sha"] == (None if before is None else lab.shas[before]), name
+        assert cell["previous_ns"] == (None if before is None else 1000.0 + before), name
+    assert {name: cells[name, CASES[0]]["check_status"] for name in ("v1", "v2", "v3")} == {
+        "v1": "ok",
+        "v2": "wrong",
+        "v3": None,
+    }
+
+
 def test_only_the_newest_result_of_a_commit_counts(client: TestClient, lab: Lab) -> None:
     lab.bench(0, {CELL: 1000.0})
     lab.bench(1, {CELL: 5000.0})
