@@ -25,6 +25,7 @@ _STEPS = (
     ("operators", _OF_REPOSITORY, 50),
     ("submissions", _OF_REPOSITORY, 200),
     ("schedules", _OF_REPOSITORY, 50),
+    ("saved_views", _OF_REPOSITORY, 50),
     ("commits", _OF_REPOSITORY, 200),
 )
 """Tables in the order they are emptied, which rows of them, and how many at once."""

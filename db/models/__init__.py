@@ -28,6 +28,7 @@ from warpwatch.db.models.results import (
     TraceKernelRecord,
     TraceRecord,
 )
+from warpwatch.db.models.saved_views import SavedViewRecord
 from warpwatch.db.models.verdicts import (
     ComparisonRecord,
     MutedSeriesRecord,
@@ -70,6 +71,7 @@ __all__ = [
     "RunLogRecord",
     "RunRecord",
     "SamplesRecord",
+    "SavedViewRecord",
     "ScheduleRecord",
     "SeriesRecord",
     "SubmissionRecord",

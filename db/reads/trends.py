@@ -83,7 +83,8 @@ WHERE repository_id = :repository_id AND {on_line("commits.id")}
 ORDER BY ordinal DESC, id DESC LIMIT :limit
 """
 
-# A series is one range of its index, so the cost grows with the number of series and not with the history.
+# A series is one range of its index, so the cost grows with the number of series and not with the history. Each series
+# is compared by itself, and the largest change is found as an array, so that nothing sorts the points of all series.
 _CELLS = """
 WITH chosen AS (
     SELECT DISTINCT ON (series.operator_id, case_id, variant_id) series.id, operators.name AS operator
@@ -92,19 +93,20 @@ WITH chosen AS (
     WHERE operators.repository_id = :repository_id AND series.device_id = :device_id AND series.metric = :metric
       AND (CAST(:suite AS text) IS NULL OR cases.suites ? CAST(:suite AS text))
     ORDER BY series.operator_id, case_id, variant_id, series.id DESC
-), measured AS (
-    SELECT chosen.id, chosen.operator, newest.* FROM chosen CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (ordinal, commit_id) ordinal, commit_id, environment_id, median_ns, measured_at
-        FROM points WHERE points.series_id = chosen.id AND commit_id = ANY(:commits)
-          AND ordinal >= (SELECT min(ordinal) FROM commits WHERE commits.id = ANY(:commits))
-        ORDER BY ordinal, commit_id, points.id DESC
-    ) AS newest
 ), moved AS (
-    SELECT *, ln(median_ns / lag(median_ns) OVER (PARTITION BY id, environment_id ORDER BY ordinal, commit_id)) AS moved
-    FROM measured
+    SELECT chosen.id, chosen.operator, compared.* FROM chosen CROSS JOIN LATERAL (
+        SELECT commit_id, measured_at,
+               ln(median_ns / lag(median_ns) OVER (PARTITION BY environment_id ORDER BY ordinal, commit_id)) AS moved
+        FROM (
+            SELECT DISTINCT ON (ordinal, commit_id) ordinal, commit_id, environment_id, median_ns, measured_at
+            FROM points WHERE points.series_id = chosen.id AND commit_id = ANY(:commits)
+              AND ordinal >= (SELECT min(ordinal) FROM commits WHERE commits.id = ANY(:commits))
+            ORDER BY ordinal, commit_id, points.id DESC
+        ) AS newest
+    ) AS compared
 )
 SELECT operator, commit_id, exp(avg(moved)) AS change, count(moved) AS compared,
-       (array_agg(id ORDER BY abs(moved) DESC NULLS LAST, id))[1] AS series_id, max(measured_at) AS measured_at
+       CAST((max(ARRAY[coalesce(abs(moved), -1), id]))[2] AS bigint) AS series_id, max(measured_at) AS measured_at
 FROM moved GROUP BY operator, commit_id ORDER BY operator, commit_id
 """
 

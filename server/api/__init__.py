@@ -16,6 +16,7 @@ from warpwatch.server.api.regressions import router as regressions
 from warpwatch.server.api.reports import router as reports
 from warpwatch.server.api.repositories import router as repositories
 from warpwatch.server.api.results import router as results
+from warpwatch.server.api.saved_views import router as saved_views
 from warpwatch.server.api.schedules import router as schedules
 from warpwatch.server.api.search import router as search
 from warpwatch.server.api.submissions import router as submissions
@@ -36,6 +37,7 @@ for part in (
     traces,
     proofs,
     schedules,
+    saved_views,
     alarms,
     reports,
     hooks,

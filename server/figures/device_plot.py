@@ -9,7 +9,7 @@ from html import escape
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.server.figures.charts import Figure, plain_layout
-from warpwatch.server.figures.formats import change, duration, natural, share, unit_of
+from warpwatch.server.figures.formats import change, duration, natural, plural, share, unit_of
 from warpwatch.server.figures.palette import PALETTE
 from warpwatch.server.figures.size_axis import TITLES, SizeQuantity
 from warpwatch.server.figures.speedups import case_speedups
@@ -73,6 +73,16 @@ def _times(column: DeviceCells, variant: str | None) -> dict[str, DeviceTime]:
 def _ratios(times: list[DeviceTime | None]) -> list[DeviceTime | None]:
     least = min(time.cell.median_ns or 0.0 for time in times if time)
     return [time and DeviceTime(time.cell, time.speedup, (time.cell.median_ns or 0.0) / least) for time in times]
+
+
+def device_label(columns: Sequence[DeviceCells], rows: Sequence[DeviceCaseRow]) -> str:
+    """The key numbers of the chart in words."""
+    parts = []
+    for index, column in enumerate(columns):
+        times = [time for row in rows if (time := row.times[index])]
+        fastest = sum(time.ratio == 1 for time in times)
+        parts.append(f"{column.device.name} is the fastest in {fastest} of {plural(len(times), 'case')}")
+    return "One row per case, one mark per device: " + "; ".join(parts)
 
 
 def device_figure(columns: Sequence[DeviceCells], rows: Sequence[DeviceCaseRow], quantity: SizeQuantity) -> Figure:

@@ -135,6 +135,16 @@ def _ns(point: SizePoint, variant: str) -> float:
     return point.cells[variant].median_ns or 1.0
 
 
+def fastest_summary(group: SizeGroup, size: str) -> str:
+    """Which variant is the fastest from which size on, in words."""
+    items = crossovers(group)
+    if items:
+        return ", ".join(f"{item.winner} beats {item.loser} from {size} {significant(item.value)}" for item in items)
+    cells = group.points[-1].cells
+    fastest = min(cells, key=lambda name: _ns(group.points[-1], name))
+    return f"{fastest} is the fastest at every size"
+
+
 def size_figure(group: SizeGroup, size: str, quantity: SizeQuantity) -> Figure:
     """One line per variant over the size; dotted lines where the fastest variant changes."""
     scale, unit = unit_of(max(cell.median_ns or 0 for point in group.points for cell in point.cells.values()))

@@ -11,7 +11,7 @@ from warpwatch.db.reads.code import find_operator, list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices, list_environments, list_workers
 from warpwatch.db.reads.occupancy import list_device_runs, list_timed_runs
 from warpwatch.db.reads.overview import read_overview
-from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure
+from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.figures.gantt import DAY, busy_seconds, strip_svg
 from warpwatch.server.figures.run_times import device_times
@@ -85,6 +85,7 @@ def compare(
         columns=columns,
         rows=rows,
         figure=device_figure(columns, rows, against),
+        label=device_label(columns, rows),
     )
 
 

@@ -24,7 +24,7 @@ from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.formats import share, variant_order
 from warpwatch.server.figures.palette import variant_colour
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
-from warpwatch.server.figures.size_axis import Crossover, SizeGroup, SizeQuantity, crossovers, size_figure, size_groups
+from warpwatch.server.figures.size_axis import SizeGroup, SizeQuantity, fastest_summary, size_figure, size_groups
 from warpwatch.server.figures.small_multiples import small_multiples
 from warpwatch.server.figures.speedups import baseline_of, case_speedups, variant_speedups
 from warpwatch.server.http.problems import not_found
@@ -59,7 +59,10 @@ class CodeView:
 
 @dataclass(frozen=True, slots=True)
 class SizeView:
-    """The chart over one size. names: sizes to choose from; groups: cases that differ in the chosen one only."""
+    """The chart over one size. names: sizes to choose from; groups: cases that differ in the chosen one only.
+
+    summary: which variant is the fastest from which size on.
+    """
 
     figure: dict[str, Any]
     size: str
@@ -67,7 +70,7 @@ class SizeView:
     group: SizeGroup
     groups: list[SizeGroup]
     quantity: SizeQuantity
-    crossovers: list[Crossover]
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,7 @@ def _size_view(
     chosen = size if size in groups else max(groups, key=lambda name: len(groups[name][0].points))
     shown = next((item for item in groups[chosen] if item.name == group), groups[chosen][0])
     figure = size_figure(shown, chosen, quantity)
-    return SizeView(figure, chosen, list(groups), shown, groups[chosen], quantity, crossovers(shown))
+    return SizeView(figure, chosen, list(groups), shown, groups[chosen], quantity, fastest_summary(shown, chosen))
 
 
 def _roofline_label(cells: list[OverviewCell]) -> str:

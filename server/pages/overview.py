@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Response
 from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.regressions import Question, list_regressions
+from warpwatch.db.reads.saved_views import list_saved_views
 from warpwatch.db.reads.trends import list_running, read_queue, read_trends
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.overview_rows import operator_summaries
@@ -22,6 +23,8 @@ from warpwatch.server.pages.render import Page, Scope, query
 router = APIRouter()
 MOST_OPEN = 6
 """Open regressions that are listed, worst first; the page of regressions has all."""
+MOST_VIEWS = 12
+"""Saved views that are listed; their page has all."""
 SETTLED = ("ok", "unsupported", "skipped", None)
 Seen = Annotated[int, Query(ge=0, le=2**62)]
 
@@ -84,6 +87,7 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         broken=[cell for cell in cells if cell.check_status not in SETTLED or cell.bench_status not in SETTLED],
         regressions=regressions[:MOST_OPEN],
         open_count=len(regressions),
+        views=list_saved_views(session, repository.id, limit=MOST_VIEWS),
         queue=read_queue(session, repository.id),
         running=list_running(session, repository.id),
     )

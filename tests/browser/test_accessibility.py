@@ -23,3 +23,20 @@ def test_a_page_has_no_violation(glance: Visit, world: World, name: str) -> None
         violations = Axe().run(page, options=options).response["violations"]
         places = [(rule["id"], [node["html"][:200] for node in rule["nodes"]][:3]) for rule in violations]
         assert places == [], f"{name} in {theme}"
+
+
+@pytest.mark.parametrize(
+    ("path", "opened", "shown"),
+    [
+        ("/", "[data-operator=kron] details", "table.grid"),
+        ("/history?operator=kron&variant=v3", ".save-view", ".save-view form"),
+    ],
+)
+def test_what_opens_has_no_violation(glance: Visit, path: str, opened: str, shown: str) -> None:
+    page = glance.open(path)
+    page.locator(f"{opened} > summary").click()
+    page.locator(shown).wait_for()
+    for theme in ("light", "dark"):
+        page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+        violations = Axe().run(page, options=EVERY_RULE).response["violations"]
+        assert [(rule["id"], [node["html"][:200] for node in rule["nodes"]][:3]) for rule in violations] == []

@@ -53,6 +53,7 @@ PAGES = {
     "traces": "/traces?operator=kron",
     "traces beside each other": "/traces/compare?a=1&b=2",
     "a trace to be compared": "/traces/compare?a=1",
+    "saved views": "/views",
     "machine code": "/operators/kron?code=code_bytes&arch=sm_80",
     "schedules": "/schedules",
     "alarms": "/alarms",

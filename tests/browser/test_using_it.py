@@ -131,6 +131,29 @@ def test_the_shown_range_is_in_the_address_and_outlives_switches(visit: Visit) -
     page.wait_for_url(re.compile("^[^?]*[?](?!.*from=)"))
 
 
+def test_a_view_is_saved_with_the_range_that_is_shown(visit: Visit) -> None:
+    page = visit.open(HISTORY)
+    box = page.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 62, steps=4)
+    page.mouse.up()
+    page.wait_for_url(re.compile("from="))
+    shown = re.search("from=[0-9a-f]{8}&to=[0-9a-f]{8}", page.url)
+    assert shown is not None
+    page.get_by_text("Save view", exact=True).click()
+    page.get_by_label("Name").fill("the step of v3")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.wait_for_url(re.compile(shown[0]))
+    visit.open("/")
+    page.get_by_role("link", name="the step of v3").click()
+    page.wait_for_url(re.compile(shown[0]))
+    visit.open("/views")
+    page.get_by_role("button", name="Delete view the step of v3").click()
+    expect(page.locator("main")).not_to_contain_text("the step of v3")
+
+
 def test_heights_and_dates_are_chosen(visit: Visit) -> None:
     page = visit.open(HISTORY)
     page.get_by_label("Height").select_option("first")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pages.test_operator_figures import cell
 from warpwatch.db.reads.devices import DeviceRow
-from warpwatch.server.figures.device_plot import MOST_CASES, DeviceCells, compare_devices, device_figure
+from warpwatch.server.figures.device_plot import MOST_CASES, DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.size_axis import SizeQuantity
 
 H100 = DeviceRow(1, "h100", "cuda", "H100", 1, 0, 0, 1)
@@ -52,6 +52,12 @@ def test_every_device_has_its_mark(quantity: SizeQuantity, places: list[float]) 
     assert first["marker"]["symbol"] != second["marker"]["symbol"], "devices are told apart without colour"
     assert first["customdata"][0][0] == "/history/2"
     plotly.Figure(json.loads(json.dumps(figure)))
+
+
+def test_the_label_tells_who_is_the_fastest() -> None:
+    label = device_label(COLUMNS, compare_devices(COLUMNS, None))
+    assert "H100 is the fastest in 1 of 2 cases" in label
+    assert "H200 is the fastest in 1 of 1 case" in label
 
 
 def test_a_chart_of_many_cases_is_bounded() -> None:

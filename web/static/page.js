@@ -100,6 +100,12 @@ addEventListener("DOMContentLoaded", () => {
   }
 });
 
+// A view is saved as the address shows it, which scripts change when the reader zooms.
+document.addEventListener("submit", (event) => {
+  const field = event.target.querySelector("[data-address]");
+  if (field) field.value = location.pathname + location.search;
+});
+
 // The newest commits stand at the right end of a wide table.
 function showNewest() {
   for (const box of document.querySelectorAll("[data-newest]")) box.scrollLeft = box.scrollWidth;
