@@ -62,5 +62,9 @@ def test_the_example_shows_what_its_commits_did(
     page = client.get(f"/regressions/{rows['slower']['id']}").text
     assert "static_cast&lt;double&gt;" in page, "the diff"
     assert 'class="timeline"' in page
+    assert "warpwatch submit" not in page, "example data cannot be measured here"
+    commit = client.get(f"/commits/{shas[SLOWER]}?repository=example-rows").text
+    assert f"/regressions/{rows['slower']['id']}" in commit
+    assert "Measure again" not in commit
     for address in ("/?repository=example-rows", "/regressions?repository=example-rows"):
         assert f"/regressions/{rows['slower']['id']}" in client.get(address).text
