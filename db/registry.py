@@ -33,6 +33,8 @@ from warpwatch.db.models import (
 )
 
 _CASE_FACTS = ("sizes", "precision", "direction", "layout", "suites", "flops", "bytes")
+_CATALOGUES = 0x77617270
+"""The first half of the key of a lock of PostgreSQL; the second is the id of a repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +163,20 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     # Every job of a commit brings the same catalogue; the first one inserts what it names. To compare digests takes a
     # tenth of the time that comparing the catalogues would.
     digest = sha256(repr(catalogue).encode("utf-8", "backslashreplace")).hexdigest()
-    stored = s.execute(
-        select(CommitRecord.repository_id, CommitRecord.catalogue_digest).where(CommitRecord.id == commit_id)
-    ).one_or_none()
+    find = select(CommitRecord.repository_id, CommitRecord.catalogue_digest).where(CommitRecord.id == commit_id)
+    stored = s.execute(find).one_or_none()
     if stored is None:
         raise NotFoundError(f"there is no commit with the id {commit_id}")
     if stored.catalogue_digest == digest:
         return
+    # One at a time: of a hundred workers with a repository's first results, each would wait for the rows of all before
+    # it, and then lock them although it changes nothing. Now each finds what the one before it has stored.
+    s.execute(select(func.pg_advisory_xact_lock(_CATALOGUES, stored.repository_id)))
+    if s.execute(find).one().catalogue_digest == digest:
+        return
     repository_id = stored.repository_id
+    values = {"catalogue": to_json(catalogue), "catalogue_digest": digest}
+    s.execute(update(CommitRecord).where(CommitRecord.id == commit_id).values(values))
     # An operator whose file does not load has an empty summary; the one from another commit stays.
     rows = [
         {"repository_id": repository_id, "name": entry.name, "summary": entry.summary}
@@ -178,10 +186,6 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     upsert(s, OperatorRecord, rows, key=["repository_id", "name"], refresh=["summary"])
     ids = ensure_operators(s, repository_id, [entry.name for entry in catalogue.operators])
     _record_variants_and_cases(s, [(ids[entry.name], entry) for entry in catalogue.operators])
-    # Last, because the first jobs of a commit do this at once, and each waits here for the transaction of another.
-    changed = (CommitRecord.id == commit_id, CommitRecord.catalogue_digest.is_distinct_from(digest))
-    values = {"catalogue": to_json(catalogue), "catalogue_digest": digest}
-    s.execute(update(CommitRecord).where(*changed).values(values))
 
 
 def record_derived_cases(s: Session, operator_id: int, cases: Sequence[CaseEntry]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -79,6 +82,40 @@ def test_the_results_of_two_jobs_are_recorded_at_once(impatient: Database) -> No
             runs.finish_run(s, claim.run_id, outcome(), names)
     with impatient.session() as s:
         assert {job.state for job in s.query(JobRecord)} == {"done"}
+
+
+def test_the_first_results_of_a_repository_do_not_queue_for_its_rows(world: World) -> None:
+    """While one worker stores what a catalogue names, others wait, and then find it."""
+    written: dict[str, list[str]] = defaultdict(list)
+    event.listen(
+        world.database.engine,
+        "before_cursor_execute",
+        lambda c, cursor, sql, *rest: written[threading.current_thread().name].append(" ".join(sql.split()[:3])),
+    )
+
+    def write(commit: int) -> None:
+        with world.database.session() as s:
+            registry.record_catalogue(s, world.commits[commit], CATALOGUE)
+
+    others = [threading.Thread(target=write, args=[commit], name=f"commit {commit}") for commit in (0, 1)]
+    with world.database.session() as s:
+        registry.record_catalogue(s, world.commits[0], CATALOGUE)
+        for thread in others:
+            thread.start()
+        wait_until(lambda: all(any("advisory" in sql for sql in written[thread.name]) for thread in others))
+    for thread in others:
+        thread.join()
+    changes = {
+        thread.name: [sql for sql in written[thread.name] if sql.startswith(("INSERT", "UPDATE"))] for thread in others
+    }
+    assert changes == {"commit 0": [], "commit 1": ["UPDATE commits SET"]}
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_changes_are_announced_after_their_transaction(world: World) -> None:
