@@ -1,8 +1,8 @@
 """Builds the native libraries of the jobs that wait for this worker, on idle cores, while another job runs.
 
-A job that finds its libraries in the store loses no device time to compilers. Builds run at low priority. Beside a GPU
-they leave some cores to the threads that feed it. On the CPU device a build would disturb what is timed, so none runs
-beside a bench or a comparison.
+A job that finds its libraries in the store loses no device time to compilers. Beside a GPU, builds run at low priority
+and leave some cores to the threads that feed it. On the CPU device a build would disturb what is timed, so none runs
+beside a bench or a comparison; these wait for one that has begun.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ class BuildAhead:
         return "the worker stops" if self._closed else None
 
     def _step_back(self) -> None:
-        """Lowers the priority of this thread; the processes that it starts inherit it."""
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-            if self._cores:
+        """Leaves the GPU's host threads their cores and their priority; the processes of this thread inherit that."""
+        if self._host.kind == "cuda":
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
                 os.sched_setaffinity(0, self._cores)
 
 

@@ -1,8 +1,9 @@
 """Reduces a worktree to what can influence its operators, so that caches outlive commits that change something else.
 
 Operators, native sources and warpwatch.toml stay. Anything else at the root of the repository stays if a file that
-stays names it: as an import, an #include, a link, or a string that is a path. The rest is removed from the worktree
-before any code of the commit runs. So what is not part of the digest cannot be read, whatever the code does.
+stays names it: as an import, an #include, a link, a string that is a path, or a word of a file of settings. The rest is
+removed from the worktree before any code of the commit runs. So what is not part of the digest cannot be read, whatever
+the code does.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _BYTES = 2**24
 _FILE_BYTES = 2**20
 """A longer file is data and not searched."""
 _NATIVE = {".cpp", ".cu", ".cuh", ".h", ".hpp"}
+_SETTINGS = {".cfg", ".ini", ".json", ".toml", ".yaml", ".yml"}
+_WORD = re.compile(r"[\w.-]+")
 _INCLUDE = re.compile(r'#\s*include\s*["<]([^">\n]+)')
 _SERVICE = "warpwatch"
 """The package of this name comes from the service, whatever a commit holds under it."""
@@ -66,8 +69,8 @@ def _inputs(root: Path, names: set[str], project: Project) -> set[str]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The links, Python files and native sources at or below `path`."""
-    if path.is_symlink() or (path.suffix in {".py", *_NATIVE} and path.is_file()):
+    """The links, Python files, native sources and settings at or below `path`."""
+    if path.is_symlink() or (path.suffix in {".py", *_NATIVE, *_SETTINGS} and path.is_file()):
         yield path
     elif path.is_dir():
         for entry in path.iterdir():
@@ -81,6 +84,8 @@ def _named(path: Path) -> set[str]:
     if path.stat().st_size > _FILE_BYTES:
         return set()
     text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix in _SETTINGS:
+        return set(_WORD.findall(text))
     named = {part for included in _INCLUDE.findall(text) for part in PurePosixPath(included).parts}
     if path.suffix != ".py":
         return named

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from warpwatch import __version__
 from warpwatch.contract.activities import Activity, RunTimes
 from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import HOST_REASONS, Reason
 from warpwatch.db import embedded, queue, registry, runs
 from warpwatch.db.database import Database
@@ -122,10 +123,14 @@ class _Worker:
         self._id = worker_id
         self.guard = LeaseGuard(self.database, worker_id, settings.lease_seconds)
         self.guard.start()
-        self._ahead = BuildAhead(host, lambda: self._write(lambda s: runs.list_waiting(s, device_id, JOBS)))
+        self._ahead = BuildAhead(host, lambda: self._waiting(device_id))
         self._stop_requested = stop_requested
         self._stopwatch = host.stopwatch
         self._failures = 0
+
+    def _waiting(self, device_id: int) -> list[JobRequest]:
+        with self.database.session() as s:
+            return runs.list_waiting(s, device_id, JOBS)
 
     def close(self) -> None:
         self._ahead.close()

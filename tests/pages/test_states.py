@@ -11,10 +11,10 @@ import pytest
 import typer.main
 from fastapi.testclient import TestClient
 
+from tests.apps import create_app
 from warpwatch.cli import app
 from warpwatch.db import registry
 from warpwatch.db.database import Database
-from warpwatch.server.app import create_app
 from warpwatch.server.pages.render import WEB
 from warpwatch.settings import Settings
 from warpwatch.worker.import_bundle import import_bundle

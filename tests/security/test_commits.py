@@ -221,13 +221,14 @@ def test_what_operators_cannot_read_changes_no_cache(tools: Tools, repository: R
     "path",
     [
         *("kernels/other.py", "kernels/new.py", "kernels/data/new.bin", "csrc/new/new.cpp", "warpwatch.toml"),
-        *("table.json", "table/of/values", "attack.py", ".gitattributes", "library/far.py"),
+        *("table.json", "table/of/values", "attack.py", ".gitattributes", "library/far.py", "weights/a.bin"),
     ],
 )
 def test_what_operators_can_read_changes_the_cache(tools: Tools, repository: Repository, path: str) -> None:
     """Each file may hold what the operators compile: beside them, named by them, or named by what they name."""
     attack = TRY + f"NAME = {CACHES[0]!r}" + PLANT + "FAR = 'library/far.py'\n"
-    files = OPERATOR | {"attack.py": attack, "library/far.py": "", "warpwatch.toml": ""}
+    files = OPERATOR | {"attack.py": attack, "library/far.py": "", "library/far.json": '{"at": "weights/a"}'}
+    files |= {"warpwatch.toml": ""}
     first = repository.commit("first", files)
     text = attack + "# changed\n" if path == "attack.py" else "# changed\n"
     second = repository.commit("second", {path: text})

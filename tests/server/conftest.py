@@ -14,9 +14,9 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from tests.apps import create_app
 from tests.builders import Lab, make_repository
 from warpwatch.db.database import Database
-from warpwatch.server.app import create_app
 from warpwatch.settings import Settings
 
 

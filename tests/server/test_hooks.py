@@ -12,12 +12,12 @@ from urllib.parse import urlencode
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.apps import create_app
 from tests.builders import Lab, catalogue, commit, make_repository, run_git
 from tests.server.listener import signature
 from tests.server.test_code import problem
 from warpwatch.db import registry
 from warpwatch.db.database import Database
-from warpwatch.server.app import create_app
 from warpwatch.server.http.security import MAX_BODY_BYTES
 from warpwatch.settings import Settings
 

@@ -9,12 +9,12 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from tests.apps import create_app
 from tests.server.test_code import problem
 from warpwatch.db import migrate
 from warpwatch.db.database import Database
 from warpwatch.db.errors import DatabaseFullError, SchemaTooNewError
 from warpwatch.db.models import RepositoryRecord
-from warpwatch.server.app import create_app
 from warpwatch.server.http.service import Db
 from warpwatch.settings import Settings
 

@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from tests.apps import create_app
 from tests.server.test_code import problem
 from warpwatch.db.database import Database
-from warpwatch.server.app import create_app
 from warpwatch.server.http.security import MAX_BODY_BYTES, check_exposure
 from warpwatch.settings import SettingError, Settings
 
