@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from warpwatch.contract.activities import Activity, RunTimes
 from warpwatch.contract.codec import to_json
-from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.outcome import Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunState
 from warpwatch.db.database import storable
@@ -34,6 +34,7 @@ from warpwatch.db.models import (
 )
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.results import OutcomeNames, record_crash, record_names, record_outcome
+from warpwatch.db.urgent import forget_partial, keep_partial, read_partial
 
 ATTEMPTS = 3
 """Runs a job may lose before it fails, counted anew when a person asks for a retry."""
@@ -46,12 +47,16 @@ MAX_OUTAGES = 150
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job that a run owns: what to execute, and as which attempt."""
+    """A job that a run owns: what to execute, and as which attempt.
+
+    partial: what interrupted runs of the job found.
+    """
 
     job_id: int
     run_id: int
     attempt: int
     request: JobRequest
+    partial: PartialOutcome | None = None
 
 
 def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | None:
@@ -67,7 +72,8 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | No
     s.add(run)
     s.flush()
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
-    return ClaimedJob(job.id, run.id, run.attempt, _request(s, job))
+    partial = read_partial(s, job.id) if run.attempt > 1 else None
+    return ClaimedJob(job.id, run.id, run.attempt, _request(s, job), partial)
 
 
 def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
@@ -181,11 +187,28 @@ def cancelled_run(s: Session, run_id: int) -> None:
         announce(s, "state", job_id=job_id)
 
 
-def release_run(s: Session, run_id: int) -> None:
-    """Puts the job of a run back into the queue because its worker was asked to stop; the attempt does not count."""
+def release_run(s: Session, run_id: int, partial: PartialOutcome | None = None) -> None:
+    """Puts the job of a run back into the queue because its worker was asked to stop; the attempt does not count.
+
+    partial: what it found, which the next run need not measure.
+    """
+    run, job = _lock_interrupted(s, run_id, partial)
+    _end(s, run, job, RunState.LOST, JobState.QUEUED, "handed back: its worker was stopped")
+
+
+def yield_run(s: Session, run_id: int, urgent_job_id: int, partial: PartialOutcome | None = None) -> None:
+    """The same because a more urgent job waits for the device."""
+    run, job = _lock_interrupted(s, run_id, partial)
+    run.yielded_to_job_id = urgent_job_id
+    _end(s, run, job, RunState.YIELDED, JobState.QUEUED, f"paused for job {urgent_job_id}")
+
+
+def _lock_interrupted(s: Session, run_id: int, partial: PartialOutcome | None) -> tuple[RunRecord, JobRecord]:
     run, job = lock_owned_run(s, run_id)
     job.max_attempts += 1
-    _end(s, run, job, RunState.LOST, JobState.QUEUED, "handed back: its worker was stopped")
+    if partial is not None:
+        keep_partial(s, job.id, partial)
+    return run, job
 
 
 def lose_run(s: Session, run_id: int, message: str) -> int | None:
@@ -260,6 +283,8 @@ def _end(
         enqueue(s, [job.id])
     else:
         job.finished_at = ended_at
+        if run.attempt > 1:
+            forget_partial(s, job.id)
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
 
 

@@ -38,6 +38,7 @@ from warpwatch.db.models.verdicts import (
 from warpwatch.db.models.work import (
     CallbackRecord,
     JobRecord,
+    PartialOutcomeRecord,
     RunLogRecord,
     RunRecord,
     ScheduleRecord,
@@ -58,6 +59,7 @@ __all__ = [
     "EnvironmentRecord",
     "JobRecord",
     "OperatorRecord",
+    "PartialOutcomeRecord",
     "PointRecord",
     "ProofRecord",
     "RegressionNoteRecord",

@@ -284,6 +284,9 @@ class _RunProgress:
     def should_stop(self) -> str | None:
         return INTERRUPTED if self.interrupted else None
 
+    def should_yield(self) -> int | None:
+        return None
+
 
 @contextmanager
 def _progress() -> Iterator[_RunProgress]:
