@@ -81,7 +81,8 @@ class CallbackRecord(Base):
     sent_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]
     concluded_at: Mapped[datetime | None]
-    """When the submission came to the end that this status, or a later one, tells; until then it says `pending`."""
+    """When the submission came to the end that this status, or a later one, tells; until then it says `pending`, or
+    that the submission fails so far."""
     claimed_until: Mapped[datetime | None]
     """Until when the server that is sending it may take; None while none is."""
 

@@ -25,6 +25,7 @@ from warpwatch.cli import app, plans
 from warpwatch.cli.asking import asking, console
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.repository import choose_repository
+from warpwatch.contract.priorities import AWAITED, ORDINARY
 
 ENDED = {"done", "failed", "cancelled"}
 POLL_SECONDS = 0.5
@@ -55,7 +56,9 @@ def submit(
     cases: list[str] = typer.Option([], help="Key of a case; repeat the option for several cases."),
     suite: str = typer.Option("quick", help="Suite of cases, unless --cases is given."),
     device: str = typer.Option("all", help="Key of a device, or cpu, cuda or all."),
-    priority: int = typer.Option(0, help="-10 to 10; higher runs first."),
+    priority: int | None = typer.Option(
+        None, help=f"-10 to 10; higher runs first. Default: {AWAITED} with --base, {ORDINARY} without."
+    ),
     seed: int = typer.Option(0, help="Seed of the inputs."),
     budget_ms: float | None = typer.Option(None, help=plans.BUDGET_HELP),
     profile: str | None = typer.Option(None, help=plans.HELP),
