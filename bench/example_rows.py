@@ -171,6 +171,9 @@ class PrintingReporter:
     def should_stop(self) -> str | None:
         return None
 
+    def should_yield(self) -> int | None:
+        return None
+
 
 @dataclass
 class Bench:

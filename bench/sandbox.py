@@ -44,6 +44,9 @@ class Silent:
     def should_stop(self) -> str | None:
         return None
 
+    def should_yield(self) -> int | None:
+        return None
+
 
 def seconds(action: Callable[[], object]) -> float:
     begin = time.perf_counter()

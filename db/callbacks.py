@@ -36,18 +36,20 @@ class DueCallback:
     attempts: int
 
 
-def tell(s: Session, submission_id: int, url: str, body: dict[str, Any]) -> None:
+def tell(s: Session, submission_id: int, url: str, body: dict[str, Any], *, is_final: bool) -> None:
     """Stores a status to send to `url`.
 
-    Any state but pending concludes the earlier statuses of the submission; a second pending in a row is not stored.
+    A final one concludes the earlier statuses of the submission; another one with the same state as one that is not
+    concluded is not stored.
     """
     sql = """
     INSERT INTO callbacks (submission_id, url, body, concluded_at)
-    SELECT :id, :url, CAST(:body AS jsonb), CASE WHEN :state = :pending THEN NULL ELSE now() END
-    WHERE NOT EXISTS (SELECT FROM callbacks WHERE submission_id = :id AND concluded_at IS NULL)
+    SELECT :id, :url, CAST(:body AS jsonb), CASE WHEN :is_final THEN now() END
+    WHERE NOT EXISTS (SELECT FROM callbacks WHERE submission_id = :id AND concluded_at IS NULL
+                      AND body ->> 'state' = :state)
     """
-    parameters = {"id": submission_id, "url": url, "body": dumps(body), "state": body["state"], "pending": PENDING}
-    if body["state"] != PENDING:
+    parameters = {"id": submission_id, "url": url, "body": dumps(body), "state": body["state"], "is_final": is_final}
+    if is_final:
         s.execute(
             text("UPDATE callbacks SET concluded_at = now() WHERE submission_id = :id AND concluded_at IS NULL"),
             parameters,
@@ -60,7 +62,7 @@ def reopen(s: Session, submission_id: int, description: str) -> None:
     sql = "SELECT url, body, concluded_at FROM callbacks WHERE submission_id = :id ORDER BY id DESC LIMIT 1 FOR UPDATE"
     last = s.execute(text(sql), {"id": submission_id}).one_or_none()
     if last is not None and last.concluded_at is not None:
-        tell(s, submission_id, last.url, {**last.body, "state": PENDING, "description": description})
+        tell(s, submission_id, last.url, {**last.body, "state": PENDING, "description": description}, is_final=False)
 
 
 def list_open(s: Session) -> list[tuple[int, str]]:

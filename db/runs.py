@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.contract.activities import Activity, RunTimes
 from warpwatch.contract.codec import to_json
-from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.outcome import Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunState
 from warpwatch.db.columns import StoredSpec
@@ -28,6 +28,7 @@ from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.results import OutcomeNames, record_crash, record_names, record_outcome
+from warpwatch.db.urgent import forget_partial, keep_partial, read_partial
 
 ATTEMPTS = 3
 """Runs a job may lose before it fails, counted anew when a person asks for a retry."""
@@ -81,12 +82,16 @@ RETURNING jobs.id, jobs.submission_id
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job that a run owns: what to execute, and as which attempt."""
+    """A job that a run owns: what to execute, and as which attempt.
+
+    partial: what interrupted runs of the job found.
+    """
 
     job_id: int
     run_id: int
     attempt: int
     request: JobRequest
+    partial: PartialOutcome | None = None
 
 
 def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | None:
@@ -95,7 +100,8 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | No
     if row is None:
         return None
     announce(s, "state", job_id=job_id, submission_id=row.submission_id)
-    return ClaimedJob(job_id, row.run_id, row.attempt, _request(row))
+    partial = read_partial(s, job_id) if row.attempt > 1 else None
+    return ClaimedJob(job_id, row.run_id, row.attempt, _request(row), partial)
 
 
 def list_waiting(s: Session, device_id: int, limit: int) -> list[JobRequest]:
@@ -209,11 +215,28 @@ def cancelled_run(s: Session, run_id: int) -> None:
         announce(s, "state", job_id=job_id)
 
 
-def release_run(s: Session, run_id: int) -> None:
-    """Puts the job of a run back into the queue because its worker was asked to stop; the attempt does not count."""
+def release_run(s: Session, run_id: int, partial: PartialOutcome | None = None) -> None:
+    """Puts the job of a run back into the queue because its worker was asked to stop; the attempt does not count.
+
+    partial: what it found, which the next run need not measure.
+    """
+    run, job = _lock_interrupted(s, run_id, partial)
+    _end(s, run, job, RunState.LOST, JobState.QUEUED, "handed back: its worker was stopped")
+
+
+def yield_run(s: Session, run_id: int, urgent_job_id: int, partial: PartialOutcome | None = None) -> None:
+    """The same because a more urgent job waits for the device."""
+    run, job = _lock_interrupted(s, run_id, partial)
+    run.yielded_to_job_id = urgent_job_id
+    _end(s, run, job, RunState.YIELDED, JobState.QUEUED, f"paused for job {urgent_job_id}")
+
+
+def _lock_interrupted(s: Session, run_id: int, partial: PartialOutcome | None) -> tuple[RunRecord, JobRecord]:
     run, job = lock_owned_run(s, run_id)
     job.max_attempts += 1
-    _end(s, run, job, RunState.LOST, JobState.QUEUED, "handed back: its worker was stopped")
+    if partial is not None:
+        keep_partial(s, job.id, partial)
+    return run, job
 
 
 def lose_run(s: Session, run_id: int, message: str) -> int | None:
@@ -285,4 +308,6 @@ def _end(
         enqueue(s, [job.id])
     else:
         job.finished_at = ended_at
+        if run.attempt > 1:
+            forget_partial(s, job.id)
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)

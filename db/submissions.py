@@ -18,6 +18,7 @@ from warpwatch.db.live import announce
 from warpwatch.db.models import CommitRecord, JobRecord, RunRecord, SubmissionRecord
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.runs import ATTEMPTS
+from warpwatch.db.urgent import forget_partial
 
 _OPEN = (JobState.QUEUED, JobState.RUNNING)
 
@@ -219,6 +220,8 @@ def _cancel(s: Session, job: JobRecord) -> None:
     job.state = JobState.CANCELLED
     job.message, job.reason = "cancelled", None
     job.finished_at = func.now()
+    if job.attempt > 0:
+        forget_partial(s, job.id)
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)
 
 

@@ -8,28 +8,28 @@ from sqlalchemy import exists, func, select, text, update
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.measurement import PROTOCOL
+from warpwatch.contract.priorities import HURRIED, ORDINARY, SCHEDULED
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, JobState, Purpose
 from warpwatch.db.database import storable
 from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, SeriesRecord, SubmissionRecord, TrialRecord
 from warpwatch.db.queue import hurry
+from warpwatch.db.reads.reports import FIRST_TRIAL
 from warpwatch.db.registry import ensure_rows
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 
-SHARE = 0.2
-"""Part of a device's time that trials get however much else is waiting."""
 RECENT = 50
 """Ended runs of a device that the share is taken from."""
-HURRIED = 1
-"""Priority of a trial whose turn it is: before ordinary work, which has 0, and behind what a person calls urgent."""
+IMPORTED = ("bundle", "example")
+"""Origins of submissions that were measured elsewhere: nothing can be measured again for them here."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTrial:
     """A trial of a regression, as a job to ask for.
 
-    kind: compare, or check of the head alone. priority: as a submission's.
+    kind: compare, or check of the head alone. priority: as a submission's, where no submission waits for the verdict.
     """
 
     regression_id: int
@@ -56,7 +56,8 @@ def ask(s: Session, new: NewTrial) -> int:
         spec=new.spec,
     )
     request = {"regression": new.regression_id, "kinds": [new.kind], "purpose": str(new.purpose)}
-    submission_id = create_submission(s, NewSubmission(new.repository_id, request, [job], "confirm", new.priority))
+    priority = max(new.priority, _awaited_priority(s, new.regression_id))
+    submission_id = create_submission(s, NewSubmission(new.repository_id, request, [job], "confirm", priority))
     job_id = s.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission_id)).one()
     s.add(
         TrialRecord(
@@ -72,8 +73,10 @@ def ask(s: Session, new: NewTrial) -> int:
     return job_id
 
 
-IMPORTED = ("bundle", "example")
-"""Origins of submissions that were measured elsewhere: nothing can be measured again for them here."""
+def _awaited_priority(s: Session, regression_id: int) -> int:
+    """The highest priority of the submissions that wait for the verdict on a suspicion; SCHEDULED where none is above
+    ordinary."""
+    return int(s.scalar(text(_AWAITED), {"id": regression_id, "ordinary": ORDINARY}) or SCHEDULED)
 
 
 def find_imported(s: Session, new: NewTrial, judged_job_id: int) -> int | None:
@@ -171,16 +174,17 @@ def _series(s: Session, operator_id: int, device_id: int, metric: str) -> dict[t
     return {(row.variant_id, row.case_id): row.id for row in rows}
 
 
-def keep_share(s: Session, device_id: int) -> int | None:
+def keep_share(s: Session, device_id: int, share: float) -> int | None:
     """The id of a waiting trial's job that was put in front of ordinary work, because trials had too little of the
     device lately.
 
     None where they had their share, where none waits, or where one is in front or at work already. Trials have a lower
     priority than ordinary work, so that they never keep new commits waiting; this keeps new commits from doing that to
-    them for ever.
+    them for ever. share: of the device's time, that trials may take while other work waits; without other work they
+    take all of it.
     """
     spent = s.execute(text(_SPENT), {"device_id": device_id, "recent": RECENT}).one()
-    if SHARE * float(spent.all_seconds) <= float(spent.trial_seconds):
+    if share * float(spent.all_seconds) <= float(spent.trial_seconds):
         return None
     waiting = s.execute(text(_WAITING), {"device_id": device_id}).one_or_none()
     if waiting is None or waiting.priority >= HURRIED:
@@ -190,6 +194,15 @@ def keep_share(s: Session, device_id: int) -> int | None:
     announce(s, "state", job_id=waiting.id)
     return int(waiting.id)
 
+
+# As a report counts what its submission waits for.
+_AWAITED = f"""
+SELECT max(submissions.priority) FROM regressions {FIRST_TRIAL}
+JOIN jobs ON jobs.commit_id IN (regressions.head_commit_id, first.head_commit_id) AND jobs.kind = 'bench'
+     AND jobs.operator_id = regressions.operator_id AND jobs.device_id = regressions.device_id
+JOIN submissions ON submissions.id = jobs.submission_id
+WHERE regressions.id = :id AND regressions.verdict = 'suspected' AND submissions.priority > :ordinary
+"""
 
 _SPENT = """
 SELECT coalesce(sum(seconds), 0) AS all_seconds, coalesce(sum(seconds) FILTER (WHERE is_trial), 0) AS trial_seconds

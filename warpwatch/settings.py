@@ -62,6 +62,12 @@ VARIABLES = (
         "weakest isolation in which a worker runs commits that no branch of their repository holds, such as those of "
         "forks: `full`, `user`, `network` or `none`",
     ),
+    Variable(
+        "WARPWATCH_TRIAL_SHARE",
+        "`0.2`",
+        "share of a device's time that trials of suspicions may take while other work waits, 0 to 1; what somebody "
+        "waits for, and an idle device, have no such limit",
+    ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
 )
@@ -79,6 +85,7 @@ class Settings:
     scratch_bytes: None means a quarter of the machine's memory.
     isolation: one of ISOLATIONS; see worker.sandbox.
     fork_isolation: the weakest isolation in which a worker runs commits that no branch holds.
+    trial_share: of a device's time, for trials while other work waits.
     private_hosts: see warpwatch.destinations.parse_private_hosts.
     """
 
@@ -95,6 +102,7 @@ class Settings:
     scratch_bytes: int | None = None
     isolation: str = "auto"
     fork_isolation: str = "user"
+    trial_share: float = 0.2
     private_hosts: str = ""
 
     @property
@@ -125,6 +133,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         scratch_bytes=int(scratch * 2**30) or None,
         isolation=_choice(environ, "WARPWATCH_ISOLATION", ISOLATIONS),
         fork_isolation=_choice(environ, "WARPWATCH_FORK_ISOLATION", FORK_ISOLATIONS),
+        trial_share=_number(environ, "WARPWATCH_TRIAL_SHARE", 0.2, low=0, high=1),
         private_hosts=_hosts(environ, "WARPWATCH_PRIVATE_HOSTS"),
     )
 

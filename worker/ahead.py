@@ -151,6 +151,9 @@ class _Silent:
     def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
         """Nobody watches."""
 
+    def should_yield(self) -> int | None:
+        return None
+
 
 def _targets(request: JobRequest) -> list[Target]:
     shas = [request.sha, request.base_sha] if request.base_sha else [request.sha]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.messages import BuildReply
-from warpwatch.contract.outcome import Finding, Outcome
+from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, KnownNames
-from warpwatch.contract.words import JobKind, Status
+from warpwatch.contract.words import RESUMABLE, JobKind, Status
 from warpwatch.git import GitError, UnknownRefError
 from warpwatch.project import ProjectError
 from warpwatch.worker.checkout import Checkout, Tools
@@ -38,10 +38,13 @@ from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
 _LOG_TAIL = 4000
 
 
-def execute(request: JobRequest, tools: Tools, reporter: Reporter, traces: Path) -> Outcome:
+def execute(
+    request: JobRequest, tools: Tools, reporter: Reporter, traces: Path, earlier: PartialOutcome | None = None
+) -> Outcome:
     """Executes the job; writes its traces into the folder `traces`, which belongs to the caller.
 
-    Raises Stopped when the reporter asks to stop, CannotRunError when nothing could be measured.
+    earlier: what an interrupted run found, which is not measured again. Raises Stopped when the reporter asks to stop
+    or to make room, CannotRunError when nothing could be measured.
     """
     bounded = BoundedReporter(reporter)
     bounded.check()
@@ -56,7 +59,7 @@ def execute(request: JobRequest, tools: Tools, reporter: Reporter, traces: Path)
     except GitError as error:
         reason = reason_of(error, tools.host.home)
         raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError), reason=reason) from error
-    return _Job(request, checkout, tools, bounded, traces).run()
+    return _Job(request, checkout, tools, bounded, traces, earlier).run()
 
 
 def known_findings(request: JobRequest, status: Status, message: str) -> list[Finding]:
@@ -86,13 +89,21 @@ class _Job:
     """A check, bench or profile job that is being executed."""
 
     def __init__(
-        self, request: JobRequest, checkout: Checkout, tools: Tools, reporter: BoundedReporter, traces: Path
+        self,
+        request: JobRequest,
+        checkout: Checkout,
+        tools: Tools,
+        reporter: BoundedReporter,
+        traces: Path,
+        earlier: PartialOutcome | None,
     ) -> None:
         self._request = request
         self._checkout = checkout
         self._tools = tools
         self._reporter = reporter
         self._traces = traces
+        self._earlier = earlier
+        self._kept: dict[tuple[str, str], Finding] = {}
 
     def run(self) -> Outcome:
         request, reporter = self._request, self._reporter
@@ -131,16 +142,30 @@ class _Job:
             build = build_native(self._checkout, entry, self._reporter)
         plan = _Plan(variants, cases, build, TimeLimits(outcome.peaks, self._checkout.host.kind))
         lanes = lanes_of(self._checkout.host)
-        partial: dict[tuple[str, str], Finding] = {}
+        self._kept = self._keep(outcome.environment.key, plan)
+        partial = dict(self._kept)
+        is_shared = kind == JobKind.CHECK and spec.sanitize is None and min(lanes, len(variants)) > 1
         try:
-            if kind == JobKind.CHECK and spec.sanitize is None and min(lanes, len(variants)) > 1:
+            if is_shared:
                 findings = self._measure_in_lanes(plan, partial, lanes)
             else:
                 findings = self._measure_in_turn(plan, partial)
         except Stopped as stopped:
+            if is_shared:
+                # A variant that ran out of memory beside others is checked again alone.
+                partial = {cell: found for cell, found in partial.items() if found.status is not Status.OUT_OF_MEMORY}
             stopped.outcome = replace(outcome, build=build, findings=[*partial.values()]) if partial else None
             raise
         return replace(outcome, build=build, findings=findings)
+
+    def _keep(self, environment_key: str, plan: _Plan) -> dict[tuple[str, str], Finding]:
+        """What an interrupted run found with the same environment."""
+        if self._earlier is None or self._earlier.environment_key != environment_key:
+            return {}
+        cells = {(variant.name, case.key) for variant in plan.variants for case in plan.cases}
+        kept = {(found.variant, found.case): found for found in self._earlier.findings}
+        self._reporter.log(f"{len(kept)} of {plan.total} results are kept from an interrupted run")
+        return {cell: found for cell, found in kept.items() if cell in cells}
 
     def _measure_in_turn(self, plan: _Plan, partial: dict[tuple[str, str], Finding]) -> list[Finding]:
         """The findings, case by case, which are also put into `partial` as they come."""
@@ -167,7 +192,7 @@ class _Job:
         return sorted(findings, key=lambda finding: order[finding.case])
 
     def _measurer(self, checkout: Checkout, reporter: Reporter, limits: TimeLimits) -> Measurer:
-        return Measurer(checkout, self._request, reporter, self._traces, limits)
+        return Measurer(checkout, self._request, reporter, self._traces, limits, self._kept.values())
 
     def _take(
         self,
@@ -178,8 +203,13 @@ class _Job:
         variant: VariantEntry,
         case: CaseEntry,
     ) -> Finding:
-        """Measures one variant on one case, reports it and puts it into `partial`."""
+        """Measures one variant on one case, reports it and puts it into `partial`; Stopped where it makes room."""
         cell = (variant.name, case.key)
+        if cell in self._kept:
+            return self._kept[cell]
+        urgent_job_id = reporter.should_yield() if self._request.kind in RESUMABLE else None
+        if urgent_job_id is not None:
+            raise Stopped(f"job {urgent_job_id} is more urgent", urgent_job_id)
         reporter.progress(len(partial), plan.total, " ".join(cell), cell)
         finding = partial[cell] = self._one(measurer, variant, case, plan.build)
         reporter.log(describe(self._request.kind, finding))

@@ -1,4 +1,5 @@
-"""Renews the leases of worker and run, notices cancels and lost leases, and queues dead workers' jobs again.
+"""Renews the leases of worker and run, notices cancels, lost leases and more urgent jobs, and queues dead workers' jobs
+again.
 
 It has its own thread, and takes a second connection while a large result is written on the first, so that neither a
 long build nor a long transaction delays it.
@@ -13,9 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from warpwatch.db import registry, runs
+from warpwatch.contract.words import RESUMABLE
+from warpwatch.db import registry, runs, urgent
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
+from warpwatch.db.reads.query import Session
 from warpwatch.db.reaper import Reaper
 
 CANCELLED = "cancelled"
@@ -23,6 +26,7 @@ LOST = "the job was given to another worker"
 STOPPING = "the worker is shutting down"
 CANCEL_SECONDS = 0.75
 """How often a running job asks whether it was cancelled, at most; a cancel takes effect within two seconds."""
+_RESUMABLE = sorted(RESUMABLE)
 _ANSWERS = {"cancel": CANCELLED, "lost": LOST}
 _log = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class LeaseGuard:
         self._reaper = Reaper(lease_seconds)
         self._run_id: int | None = None
         self._reason: str | None = None
+        self._yield_to: int | None = None
         self._stopping = False
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -67,7 +72,7 @@ class LeaseGuard:
     @contextmanager
     def watching(self, run_id: int) -> Iterator[None]:
         """Renews the lease of one run during the block."""
-        self._run_id, self._reason = run_id, None
+        self._run_id, self._reason, self._yield_to = run_id, None, None
         self._wake.set()
         try:
             yield
@@ -80,6 +85,11 @@ class LeaseGuard:
         A lost lease outweighs everything: nothing may be written then.
         """
         return self._reason or (STOPPING if self._stopping else None)
+
+    @property
+    def yield_to(self) -> int | None:
+        """The more urgent job that waits for the device of the watched run."""
+        return self._yield_to
 
     def _watch(self) -> None:
         period = self._lease / 5
@@ -95,6 +105,7 @@ class LeaseGuard:
                 elif run_id is not None:
                     with self._database.session(single=True) as s:
                         self._obey(run_id, runs.read_ownership(s, run_id))
+                        self._look_ahead(s, run_id)
             except EngineError as error:
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001
@@ -109,11 +120,17 @@ class LeaseGuard:
             registry.worker_heartbeat(s, self._worker_id)
             if run_id is not None:
                 self._obey(run_id, runs.heartbeat(s, run_id))
+                self._look_ahead(s, run_id)
             leads = registry.is_oldest_alive(s, self._worker_id, self._lease)
         if leads:
             with self._database.session() as s:
                 for job_id in self._reaper.sweep(s):
                     _log.warning("job %d was given back: its worker was silent for %g s", job_id, self._lease)
+
+    def _look_ahead(self, s: Session, run_id: int) -> None:
+        urgent_job_id = urgent.find_urgent(s, run_id, _RESUMABLE, self._lease)
+        if run_id == self._run_id:
+            self._yield_to = urgent_job_id
 
     def _obey(self, run_id: int, answer: Literal["continue", "cancel", "lost"]) -> None:
         if answer != "continue" and run_id == self._run_id:

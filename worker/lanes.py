@@ -56,8 +56,10 @@ def check_in_lanes(
                 findings[variant] = check(lane, shared, variant)
         except Empty:
             return
-        except BaseException:
-            shared.stop()
+        except BaseException as error:
+            # Lanes that make room each finish what they are at.
+            if not (isinstance(error, Stopped) and error.yielded_to is not None):
+                shared.stop()
             raise
         finally:
             # The kernel ends a child together with the thread that started it.
@@ -101,3 +103,6 @@ class _SharedReporter:
     def should_stop(self) -> str | None:
         with self._lock:
             return "another check of this job failed" if self._failed else self._inner.should_stop()
+
+    def should_yield(self) -> int | None:
+        return self._inner.should_yield()

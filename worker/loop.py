@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 from warpwatch import __version__
 from warpwatch.contract.activities import Activity, RunTimes
-from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.outcome import Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest
-from warpwatch.contract.words import HOST_REASONS, Reason
+from warpwatch.contract.words import HOST_REASONS, RESUMABLE, Reason
 from warpwatch.db import embedded, queue, registry, runs
 from warpwatch.db.database import Database
 from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, EngineError, OutcomeError, StaleRunError
@@ -162,7 +162,7 @@ class _Worker:
             traces = sandbox.make_temp()
             stack.callback(shutil.rmtree, traces, ignore_errors=True)
             with self._ahead.beside(job.request, reporter):
-                return execute(job.request, self._tools, reporter, traces)
+                return execute(job.request, self._tools, reporter, traces, job.partial)
         except Stopped as stopped:
             return stopped
         except CannotRunError as error:
@@ -187,8 +187,7 @@ class _Worker:
             elif ended.reason == LOST:
                 _log.warning("job %d belongs to another worker now; this run writes nothing", job.job_id)
             else:
-                stopped, times = ended, self._stopwatch.take()
-                self._write(lambda s: _stop(s, job.run_id, stopped, times))
+                self._hand_back(job, ended)
         except StaleRunError:
             _log.warning("job %d was cancelled or given to another worker; this run wrote nothing", job.job_id)
             self._write(lambda s: runs.cancelled_run(s, job.run_id))
@@ -208,6 +207,19 @@ class _Worker:
                 raise
             message = f"the results cannot be stored: {type(error).__name__}: {error}"
             self._write(lambda s: runs.fail_run(s, job.run_id, message, retry=False, reason=Reason.UNSTORABLE))
+
+    def _hand_back(self, job: ClaimedJob, stopped: Stopped) -> None:
+        """Ends a run that was asked to stop, and keeps what it found; what cannot be stored is measured again."""
+        times, partial = self._stopwatch.take(), None
+        if stopped.outcome is not None and job.request.kind in RESUMABLE:
+            partial = PartialOutcome(stopped.outcome.environment.key, stopped.outcome.findings)
+        try:
+            self._write(lambda s: _stop(s, job.run_id, stopped, times, partial))
+        except Exception as error:
+            if isinstance(error, EngineError):
+                raise
+            _log.warning("the results of job %d until now are not kept: %s", job.job_id, error)
+            self._write(lambda s: _stop(s, job.run_id, stopped, times, None))
 
     def _finish(self, s: Session, job: ClaimedJob, outcome: Outcome, names: OutcomeNames, times: RunTimes) -> None:
         if job.request.kind in ("bench", "compare"):
@@ -251,12 +263,13 @@ class _Worker:
                 time.sleep(_RETRY_SECONDS)
 
 
-def _stop(s: Session, run_id: int, stopped: Stopped, times: RunTimes) -> None:
-    """Ends a run that was asked to stop."""
-    if stopped.reason == CANCELLED:
+def _stop(s: Session, run_id: int, stopped: Stopped, times: RunTimes, partial: PartialOutcome | None) -> None:
+    if stopped.yielded_to is not None:
+        runs.yield_run(s, run_id, stopped.yielded_to, partial)
+    elif stopped.reason == CANCELLED:
         runs.cancelled_run(s, run_id)
     else:
-        runs.release_run(s, run_id)
+        runs.release_run(s, run_id, partial)
     runs.store_times(s, run_id, times)
 
 
@@ -273,6 +286,9 @@ class _RunReporter:
     def should_stop(self) -> str | None:
         return self._guard.reason()
 
+    def should_yield(self) -> int | None:
+        return self._guard.yield_to
+
 
 class _StartReporter:
     """Reports while the worker identifies its device, when there is no run to log for."""
@@ -288,3 +304,6 @@ class _StartReporter:
 
     def should_stop(self) -> str | None:
         return STOPPING if self._stop_requested.is_set() else None
+
+    def should_yield(self) -> int | None:
+        return None

@@ -82,10 +82,19 @@ def build_native(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -
 
 
 class Measurer:
-    """Measures variants and cases with one checkout's child, and skips a variant that has failed too often."""
+    """Measures variants and cases with one checkout's child, and skips a variant that has failed too often.
+
+    earlier: what an interrupted run of the same job found.
+    """
 
     def __init__(
-        self, checkout: Checkout, request: JobRequest, reporter: Reporter, traces: Path, limits: TimeLimits
+        self,
+        checkout: Checkout,
+        request: JobRequest,
+        reporter: Reporter,
+        traces: Path,
+        limits: TimeLimits,
+        earlier: Iterable[Finding] = (),
     ) -> None:
         self._checkout = checkout
         self._limits = limits
@@ -95,6 +104,8 @@ class Measurer:
         self._strikes: Counter[str] = Counter()
         self._last: dict[str, Finding] = {}
         self._guilty: set[str] = set()
+        for finding in earlier:
+            self._remember(finding)
 
     def measure(self, kind: str, variant: str, case: str) -> Finding:
         """The finding of one `kind` of job, whatever happens to the child."""
@@ -115,14 +126,18 @@ class Measurer:
             self._reporter.log(f"{variant} is wrong in a child that others had used; once more in a fresh one")
             self._checkout.drop_child()
             finding = _cleared(finding, self._ask(kind, variant, case))
-        if finding.status is Status.WRONG:
-            self._guilty.add(variant)
         if finding.status is Status.CRASHED and self._checkout.host.kind == "cuda":
             # An illegal access poisons the whole CUDA context, so that the next variant would fail for nothing.
             self._checkout.drop_child()
-        self._strikes[variant] += _STRIKES.get(finding.status, 0)
-        self._last[variant] = finding
+        self._remember(finding)
         return finding
+
+    def _remember(self, finding: Finding) -> None:
+        if finding.status is Status.WRONG:
+            self._guilty.add(finding.variant)
+        if finding.status is not Status.SKIPPED:
+            self._strikes[finding.variant] += _STRIKES.get(finding.status, 0)
+            self._last[finding.variant] = finding
 
     def _ask(self, kind: str, variant: str, case: str) -> Finding:
         spec, operator = self._request.spec, self._request.operator

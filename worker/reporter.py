@@ -12,14 +12,16 @@ LOG_LIMIT = 2**20
 
 
 class Stopped(Exception):  # noqa: N818 - it is a request from outside, not an error of the job
-    """The job was told to stop: it was cancelled, its lease was lost, or its worker is shutting down.
+    """The job was told to stop: it was cancelled, its lease was lost, or its worker is shutting down; or it makes room.
 
-    outcome: its results until then, None before the first finding.
+    outcome: its results until then, None before the first finding. yielded_to: the more urgent job that it makes room
+    for, None otherwise.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, yielded_to: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.yielded_to = yielded_to
         self.outcome: Outcome | None = None
 
 
@@ -45,12 +47,14 @@ class UnhealthyError(CannotRunError):
 class Reporter(Protocol):
     """Where a job's log and progress go. `should_stop` is asked at least five times a second, so it must be quick.
 
-    cell: the variant and case that are measured next.
+    cell: the variant and case that are measured next. should_yield: the more urgent job that waits for the device; it
+    is asked before each cell.
     """
 
     def log(self, text: str) -> None: ...
     def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None: ...
     def should_stop(self) -> str | None: ...
+    def should_yield(self) -> int | None: ...
 
 
 class BoundedReporter:
@@ -75,6 +79,9 @@ class BoundedReporter:
 
     def should_stop(self) -> str | None:
         return self._inner.should_stop()
+
+    def should_yield(self) -> int | None:
+        return self._inner.should_yield()
 
     def check(self) -> None:
         """Raises Stopped when the job must stop."""

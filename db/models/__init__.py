@@ -40,6 +40,7 @@ from warpwatch.db.models.verdicts import (
 from warpwatch.db.models.work import (
     CallbackRecord,
     JobRecord,
+    PartialOutcomeRecord,
     RunLogRecord,
     RunRecord,
     ScheduleRecord,
@@ -61,6 +62,7 @@ __all__ = [
     "JobRecord",
     "MutedSeriesRecord",
     "OperatorRecord",
+    "PartialOutcomeRecord",
     "PointRecord",
     "ProofRecord",
     "RegressionNoteRecord",

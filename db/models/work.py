@@ -81,7 +81,8 @@ class CallbackRecord(Base):
     sent_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]
     concluded_at: Mapped[datetime | None]
-    """When the submission came to the end that this status, or a later one, tells; until then it says `pending`."""
+    """When the submission came to the end that this status, or a later one, tells; until then it says `pending`, or
+    that the submission fails so far."""
     claimed_until: Mapped[datetime | None]
     """Until when the server that is sending it may take; None while none is."""
 
@@ -178,9 +179,20 @@ class RunRecord(Base):
     """Number of its results by status, once the server counted them; see db.tallies."""
     times: Mapped[dict[str, Any] | None]
     """What it spent its time on, as JSON; see contract.activities.RunTimes."""
+    yielded_to_job_id: Mapped[int | None]
+    """The more urgent job that it made room for, which may have been deleted since."""
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()
     finished_at: Mapped[datetime | None]
+
+
+class PartialOutcomeRecord(Base):
+    """What interrupted runs of a job found; gone once the job has ended. See contract.outcome.PartialOutcome."""
+
+    __tablename__ = "partial_outcomes"
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    environment_key: Mapped[str]
+    findings: Mapped[list[Any]]
 
 
 class RunLogRecord(Base):

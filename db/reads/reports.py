@@ -161,7 +161,7 @@ ORDER BY jobs.id LIMIT :limit
 """
 
 # Bisecting moves the ends of a change; its first trial keeps the commits between which it was suspected.
-_FIRST = """
+FIRST_TRIAL = """
 LEFT JOIN LATERAL (
     SELECT base_commit_id, head_commit_id FROM trials WHERE regression_id = regressions.id ORDER BY trials.id LIMIT 1
 ) AS first ON true
@@ -173,7 +173,7 @@ SELECT jobs.id AS job_id, comparisons.status, comparisons.message, comparisons.r
        operators.name AS operator,
        variants.name AS variant, cases.key AS case, devices.key AS device_key, devices.kind AS device_kind,
        head.sha AS head_sha, base.sha AS base_sha, jobs.spec,
-       EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id {_FIRST}
+       EXISTS (SELECT FROM regressions JOIN regression_series ON regression_id = regressions.id {FIRST_TRIAL}
                WHERE jobs.commit_id IN (regressions.head_commit_id, first.head_commit_id)
                  AND jobs.base_commit_id IN (regressions.base_commit_id, first.base_commit_id)
                  AND regression_series.series_id = comparisons.series_id AND regressions.state IN ('accepted',
@@ -226,7 +226,7 @@ JOIN regressions ON regressions.operator_id = asked.operator_id AND regressions.
      AND regressions.direction <> 'broken' AND regressions.verdict IN ('confirmed', 'unsure')
      -- What turned out to be the same change as another one is told by that one.
      AND NOT ({SUPERSEDED})
-{_FIRST}
+{FIRST_TRIAL}
 JOIN regression_series ON regression_series.regression_id = regressions.id
      AND regression_series.verdict = regressions.verdict
 JOIN series ON series.id = regression_series.series_id
@@ -246,7 +246,7 @@ WHERE submissions.id = :id AND {_OF_SUBMISSION} ORDER BY regressions.id, series.
 # What is broken needs no comparison: a check that was wrong is in the report already.
 _PENDING = f"""
 ((SELECT count(*) FROM jobs WHERE submission_id = submissions.id AND judged_at IS NULL)
-+ (SELECT count(*) FROM regressions JOIN operators ON operators.id = regressions.operator_id {_FIRST}
++ (SELECT count(*) FROM regressions JOIN operators ON operators.id = regressions.operator_id {FIRST_TRIAL}
    WHERE operators.repository_id = submissions.repository_id AND verdict = 'suspected' AND settled_at IS NULL
      AND direction <> 'broken' AND {_OF_SUBMISSION}))
 """

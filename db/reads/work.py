@@ -113,6 +113,8 @@ class RunRow:
     """What it spent its time on; None while it runs, and where nobody measured it."""
     rest_seconds: float | None
     """What it took besides `times`."""
+    yielded_to_job_id: int | None
+    """The more urgent job that it made room for, where its state is `yielded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +298,8 @@ def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, li
 
 _RUNS = """
 SELECT runs.id, attempt, workers.name AS worker, state, message, reason, struck_out_reason, runs.started_at,
-       finished_at, times, CAST(extract(epoch FROM finished_at - runs.started_at) AS float) AS seconds
+       finished_at, yielded_to_job_id, times,
+       CAST(extract(epoch FROM finished_at - runs.started_at) AS float) AS seconds
 FROM runs LEFT JOIN workers ON workers.id = runs.worker_id WHERE job_id = :job_id ORDER BY attempt
 """
 

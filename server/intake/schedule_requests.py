@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from warpwatch.contract.priorities import ORDINARY, SCHEDULED
 from warpwatch.contract.words import JobKind, ScheduleKind
 from warpwatch.db.reads.code import RepositoryRow, list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
@@ -59,7 +60,7 @@ class ScheduleRequest(BaseModel):
     kinds: Kinds = []
     suite: Suite = "quick"
     device: DeviceName = "all"
-    priority: Priority = Field(default=-5, description="Below the default of submissions, 0.")
+    priority: Priority = Field(default=SCHEDULED, description=f"Below the default of submissions, {ORDINARY} or more.")
     skip_unchanged: bool = Field(
         default=False, description="Kind suite only: skip operators whose sources did not change."
     )

@@ -299,7 +299,7 @@ def _carry_out(session: Session, plan: _TurnPlan) -> str:
         request=request.model_dump() | {"schedule": schedule.name},
         jobs=jobs,
         origin="schedule",
-        priority=request.priority,
+        priority=request.effective_priority,
         schedule_id=schedule.id,
     )
     return _summary(create_submission(session, new), plan)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from warpwatch.contract.priorities import AWAITED, ORDINARY
 from warpwatch.contract.spec import PLAN_LIMITS, USUAL_PLAN
 from warpwatch.contract.words import JobKind
 
@@ -61,7 +62,13 @@ class SubmissionRequest(BaseModel):
     device: str = Field(
         default="all", min_length=1, max_length=200, description="Key of a device, or cpu, cuda or all."
     )
-    priority: int = Field(default=0, ge=-10, le=10, description="Higher runs first.")
+    priority: int | None = Field(
+        default=None,
+        ge=-10,
+        le=10,
+        description=f"Higher runs first. By default {AWAITED} with a baseline, because somebody waits for the answer, "
+        f"and {ORDINARY} without one.",
+    )
     seed: int = Field(default=0, ge=0, lt=2**31)
     budget_ms: int | None = Field(
         default=None, ge=1, le=600_000, description="Time budget in milliseconds to benchmark one variant on one case."
@@ -75,3 +82,9 @@ class SubmissionRequest(BaseModel):
         default=None,
         description="Checks only: run under this sanitizer; address is for CPU code, the others for GPU code.",
     )
+
+    @property
+    def effective_priority(self) -> int:
+        if self.priority is not None:
+            return self.priority
+        return ORDINARY if self.base is None else AWAITED

@@ -61,8 +61,11 @@ class JobFacts:
     imported: list[RoundsRow] = field(default_factory=list)
 
 
-def judge_job(database: Database, mirrors: Mirrors, job: EndedJob) -> None:
-    """Draws every verdict that one ended job allows; nothing where another server was faster."""
+def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: float) -> None:
+    """Draws every verdict that one ended job allows; nothing where another server was faster.
+
+    trial_share: of a device's time, see db.trials.keep_share.
+    """
     while True:
         with database.session() as session:
             facts = read_job(session, job)
@@ -71,7 +74,7 @@ def judge_job(database: Database, mirrors: Mirrors, job: EndedJob) -> None:
             with database.session() as session:
                 if claim_unjudged(session, job):
                     write(session)
-                    keep_share(session, job.device_id)
+                    keep_share(session, job.device_id, trial_share)
                     mark_judged(session, job.id)
                 return
         except ContextChangedError:

@@ -52,7 +52,7 @@ class Judge(Background):
                     repository_id = read_origin(session, job.id).repository_id
                 # Verdicts are about branches, and a trial may have stored commits that no branch had before.
                 follow_branches(self._database, self._settings, repository_id)
-                interpreter.judge_job(self._database, mirrors, job)
+                interpreter.judge_job(self._database, mirrors, job, self._settings.trial_share)
                 follow_branches(self._database, self._settings, repository_id)
                 close_changes(self._database, mirrors, job.operator_id, job.device_id)
             except EngineError:

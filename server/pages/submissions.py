@@ -53,7 +53,7 @@ EMPTY: dict[str, Any] = {
     "cases": "",
     "suite": "quick",
     "device": "all",
-    "priority": "0",
+    "priority": "",
     "sanitize": "",
     "skip_unchanged": "",
     "profile.wait": "1",

@@ -33,6 +33,8 @@ MEANINGS: dict[ReportRowKind, str] = {
     "accepted": "It is slower, and the slow-down was accepted.",
     "faster": "Interleaved A/B rounds on one device show a speed-up beyond noise.",
 }
+FAILED = 1
+"""Exit code of a report with any of FAILURES."""
 FAILURES: frozenset[ReportRowKind] = frozenset({"wrong", "slower"})
 ERRORS: frozenset[ReportRowKind] = frozenset({"failed", "not_run"})
 
@@ -103,5 +105,5 @@ class Report:
 def exit_code(counts: dict[ReportRowKind, int]) -> int:
     """0 success, 1 wrong or slower, 2 could not run. Inconclusive, skipped and mismatched rows do not fail."""
     if FAILURES & counts.keys():
-        return 1
+        return FAILED
     return 2 if ERRORS & counts.keys() else 0

@@ -19,9 +19,8 @@ def tell_pending(session: Session, server_url: str, repository: RepositoryRow, s
     """Queues the status that a commit is being measured, if the repository has a status URL."""
     if repository.status_url is not None:
         url = repository.status_url.replace("{sha}", sha)
-        callbacks.tell(
-            session, submission_id, url, status_body(url, PENDING, "is being measured", server_url, submission_id)
-        )
+        body = status_body(url, PENDING, "is being measured", server_url, submission_id)
+        callbacks.tell(session, submission_id, url, body, is_final=False)
 
 
 def status_body(url: str, state: str, description: str, server_url: str, submission_id: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import count_pending, read_report_facts
 from warpwatch.destinations import DestinationError, UnknownHostError, uses_proxy
 from warpwatch.server.reports.build import build_report
+from warpwatch.server.reports.model import FAILED
 from warpwatch.server.reports.status import is_gitlab, status_body
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
@@ -60,6 +61,8 @@ class StatusNotifier(Background):
         self._first_pause = first_pause
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="status")
         self._deliveries: set[Future[None]] = set()
+        self._pending: dict[int, int] = {}
+        """What was still to come of each open submission at the last round."""
         self._tls = httpx.create_ssl_context()
 
     def stop(self) -> None:
@@ -88,14 +91,23 @@ class StatusNotifier(Background):
             return callbacks.claim_due(session)
 
     def _conclude(self, session: Session, submission_id: int, url: str) -> None:
-        """Writes how a submission ended, in the transaction that saw it end."""
-        if count_pending(session, submission_id):
+        """Writes how a submission ended, in the transaction that saw it end; before, that it fails, once it does."""
+        pending = count_pending(session, submission_id)
+        if pending and self._pending.get(submission_id) == pending:
+            # No job has ended since the last round, and a report is read from many rows.
             return
+        self._pending[submission_id] = pending
         facts = read_report_facts(session, submission_id)
-        if facts is not None:
-            report = build_report(facts, self._settings.server_url)
-            body = status_body(url, report.conclusion, report.summary, self._settings.server_url, submission_id)
-            callbacks.tell(session, submission_id, url, body)
+        if facts is None:
+            return
+        report = build_report(facts, self._settings.server_url)
+        if not report.pending:
+            del self._pending[submission_id]
+        elif report.exit_code != FAILED:
+            return
+        conclusion = report.conclusion if not report.pending else "failure"
+        body = status_body(url, conclusion, report.summary, self._settings.server_url, submission_id)
+        callbacks.tell(session, submission_id, url, body, is_final=not report.pending)
 
     def _deliver(self, due: DueCallback) -> None:
         """Sends one status, with no transaction open, and stores how it went."""

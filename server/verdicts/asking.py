@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from warpwatch.contract.priorities import CONFIRM, CONFIRM_CODE
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, Cause, JobKind, JobState, Purpose
 from warpwatch.db.reads.judging import MemberRow, TrialState
@@ -9,12 +10,6 @@ from warpwatch.server.verdicts.context import CONFIRMING, RegressionContext
 from warpwatch.server.verdicts.steps import AskTrial
 from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
 from warpwatch.server.verdicts.trials import severity
-
-CONFIRM_PRIORITY = -1
-"""Below the priority of ordinary work, which new commits are; db.trials.keep_share gives trials their share of a device
-nevertheless."""
-CODE_PRIORITY = -2
-"""Priority where no time stands out and only code has changed: nothing waits for the answer."""
 
 
 def ask(
@@ -36,7 +31,7 @@ def ask(
         base_sha=ends[0],
         head_sha=ends[1],
         spec=check_spec(members) if context.is_broken else compare_spec(members, rounds, kind),
-        priority=CODE_PRIORITY if by_code else CONFIRM_PRIORITY,
+        priority=CONFIRM_CODE if by_code else CONFIRM,
     )
 
 

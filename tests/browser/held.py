@@ -39,7 +39,7 @@ def hold(world: World) -> None:
         made = submissions.create_submission(s, new)
         check, bench, compare, _ = list_job_ids(s, made)
         url = URL.replace("{sha}", world.shas[number])
-        callbacks.tell(s, made, url, {"state": "pending", "description": "is being measured"})
+        callbacks.tell(s, made, url, {"state": "pending", "description": "is being measured"}, is_final=False)
         first = callbacks.claim_due(s)
         assert first is not None
         callbacks.record_sent(s, first.id)
@@ -64,6 +64,7 @@ def hold(world: World) -> None:
             made,
             url,
             {"state": "failure", "description": "1 wrong, 2 slower, 1 failed, 1 faster, 4 compared, 1 unchanged"},
+            is_final=True,
         )
         last = callbacks.claim_due(s)
         assert last is not None

@@ -120,8 +120,8 @@ def use_everything(world: World) -> None:
         )
         assert trials.find_imported(s, trial, done) is None
         list(traces._chunks(s, 1))
-        callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "pending"})
-        callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "success"})
+        callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "pending"}, is_final=False)
+        callbacks.tell(s, world.look(done).submission_id, "http://host", {"state": "success"}, is_final=True)
         callbacks.reopen(s, world.look(done).submission_id, "again")
         callbacks.list_open(s)
         due = callbacks.claim_due(s)
@@ -239,7 +239,7 @@ def judge_everything(world: World) -> None:
         trial = judging.find_trial(s, job)
         assert trial is not None
         trials.answer(s, trial.id, Answer.SAME, "the same")
-        trials.keep_share(s, world.device)
+        trials.keep_share(s, world.device, 0.2)
         trials.ensure_series(s, world.operator, world.device, [(variant, case)], "hot")
         regressions.move(s, number, *ends)
         regressions.turn(s, number)

@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from tests.builders import CASES, Lab
+from tests.builders import CASES, Lab, catalogue
 from tests.server.listener import Heard, listening
 from tests.server.test_code import problem
 from warpwatch.contract.outcome import Finding
@@ -76,9 +76,14 @@ def end(client: TestClient, lab: Lab, submission: int, status: Status = Status.O
 
 
 def rows(database: Database) -> list[dict[str, Any]]:
+    columns = "submission_id, body ->> 'state' AS state, attempts, sent_at, given_up_at, message"
     with database.session() as session:
-        sql = "SELECT body ->> 'state' AS state, attempts, sent_at, given_up_at, message FROM callbacks ORDER BY id"
-        return [dict(row) for row in session.execute(text(sql)).mappings()]
+        return [dict(row) for row in session.execute(text(f"SELECT {columns} FROM callbacks ORDER BY id")).mappings()]
+
+
+def told(database: Database, submission: int) -> list[dict[str, Any]]:
+    """The statuses of one submission."""
+    return [row for row in rows(database) if row["submission_id"] == submission]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +106,28 @@ def test_a_commit_is_pending_and_then_told_of(
     assert body["context"] == "warpwatch"
     assert body["target_url"] == f"http://127.0.0.1:8321/submissions/{submission}"
     assert 0 < len(body["description"]) <= 140
+
+
+def test_a_failure_is_told_before_everything_has_ended(
+    client: TestClient, lab: Lab, teller: StatusNotifier, heard: Heard, submission: int, database: Database
+) -> None:
+    asked = {"repository": "kernels", "commits": "main", "base": "parent", "device": "cpu", "kinds": ["check"]}
+    both = client.post(f"{API}/submissions", json=asked | {"operators": ["square", "cube"], "seed": 1}).json()["id"]
+    end(client, lab, submission)
+    (first, second) = client.get(f"{API}/jobs", params={"submission": both}).json()["items"]
+    teller.sweep()
+    assert [row["state"] for row in told(database, both)] == ["pending"], "nothing is decided"
+    for job, status in ((first, Status.WRONG), (second, Status.OK)):
+        lab.finish(job["id"], replace(lab.outcome([Finding(*V1, status, "")]), catalogue=catalogue(("square", "cube"))))
+        with database.session() as session:
+            mark_judged(session, job["id"])
+        for _ in range(3):
+            teller.sweep()
+        states = [row["state"] for row in told(database, both)]
+        assert states == ["pending", "failure", "failure"][: 2 if job is first else 3]
+    with database.session() as session:
+        assert callbacks.list_open(session) == []
+    assert heard.states.count("failure") == 2
 
 
 def test_a_status_comes_to_be_with_what_it_tells(
@@ -351,7 +378,7 @@ def test_a_status_that_is_being_sent_is_not_overtaken(
         assert callbacks.claim_due(session) is not None
     end(client, lab, submission)
     with database.session() as session:
-        callbacks.tell(session, submission, "http://127.0.0.1:1/", {"state": "success"})
+        callbacks.tell(session, submission, "http://127.0.0.1:1/", {"state": "success"}, is_final=True)
         assert callbacks.claim_due(session) is None
         session.execute(text("UPDATE callbacks SET claimed_until = now() - interval '1 second'"))
         due = callbacks.claim_due(session)

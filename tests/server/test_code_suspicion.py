@@ -14,10 +14,10 @@ from tests.server.simulated import V1, V2, V3, Machine, Truth, write_history
 from warpwatch import git
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.messages import BuildReply
+from warpwatch.contract.priorities import CONFIRM, CONFIRM_CODE
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.server.judge import Judge
-from warpwatch.server.verdicts.asking import CODE_PRIORITY, CONFIRM_PRIORITY
 from warpwatch.settings import Settings
 
 PYTHON, NATIVE, MANUAL = "kernels/square.py", "csrc/square/square.cpp", "README.md"
@@ -54,7 +54,7 @@ def test_only_what_the_changed_code_can_reach_is_compared(worker: Machine) -> No
     assert bench(worker, 0, "a") == []
     assert bench(worker, 1, "b") == [["v3"]]
     (job,) = worker.waiting()
-    assert job["priority"] == CODE_PRIORITY
+    assert job["priority"] == CONFIRM_CODE
     (row,) = worker.rows("suspected")
     assert row["cause"] == "code"
     worker.answer(job)
@@ -126,7 +126,7 @@ def test_trials_get_their_share_of_a_busy_device(worker: Machine) -> None:
     worker.bench(4)
     ordinary = [worker.lab.submit("check", 0) for _ in range(12)]
     (trial,) = [job for job in worker.waiting() if job["kind"] == "compare"]
-    assert trial["priority"] == CONFIRM_PRIORITY
+    assert trial["priority"] == CONFIRM
     assert worker.waiting()[-1] == trial, "it is behind all that people asked for"
     order = []
     while waiting := worker.waiting():

@@ -14,11 +14,11 @@ from tests.builders import CASES, CPU, GPU, Lab, bench, commit, measurement, run
 from tests.server.test_code import problem
 from warpwatch import git, git_branches
 from warpwatch.contract.outcome import Finding
+from warpwatch.contract.priorities import CONFIRM
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.server.judge import Judge, interpreter
 from warpwatch.server.verdicts import suspicion
-from warpwatch.server.verdicts.asking import CONFIRM_PRIORITY
 from warpwatch.server.verdicts.suspicion import MAX_PAIRS
 from warpwatch.settings import Settings
 
@@ -59,7 +59,7 @@ def test_a_slower_commit_is_suspected_compared_and_confirmed(client: TestClient,
     (suspected,) = listed(client, "suspected")
     assert (suspected["direction"], suspected["ratio"], suspected["series"]) == ("slower", 1.3, 1)
     (job,) = compare_jobs(client)
-    assert (job["base_sha"], job["commit_sha"], job["priority"]) == (lab.shas[0], lab.shas[1], CONFIRM_PRIORITY)
+    assert (job["base_sha"], job["commit_sha"], job["priority"]) == (lab.shas[0], lab.shas[1], CONFIRM)
     assert client.get(f"/api/v1/jobs/{job['id']}").json()["spec"]["pairs"] == [["v2", CASES[0]]]
 
     lab.compare(job["id"], {V2: rounds(1.31)})
@@ -263,11 +263,11 @@ def test_a_result_that_cannot_be_judged_keeps_no_other_waiting(
     lab.bench(1, {V1: 13_000.0})
     real, seen = interpreter.judge_job, []
 
-    def fail_once(database: Any, mirrors: Any, job: Any) -> None:
+    def fail_once(database: Any, mirrors: Any, job: Any, trial_share: float) -> None:
         seen.append(job.id)
         if len(seen) == 1:
             raise ValueError("nobody thought of this")
-        real(database, mirrors, job)
+        real(database, mirrors, job, trial_share)
 
     monkeypatch.setattr(interpreter, "judge_job", fail_once)
     judge.sweep()

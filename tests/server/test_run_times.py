@@ -71,6 +71,19 @@ def test_pages_and_json_show_where_the_time_went(lab: Lab, client: TestClient) -
     assert '<svg class="per-result"' in client.get("/devices").text
 
 
+def test_a_job_that_made_room_says_for_which(lab: Lab, client: TestClient) -> None:
+    job, urgent = lab.submit("check", 0), lab.submit("check", 1)
+    run_id = lab.begin(job)
+    with lab.database.session() as session:
+        runs.yield_run(session, run_id, urgent)
+    assert client.get(f"/api/v1/jobs/{job}").json()["runs"][0]["yielded_to_job_id"] == urgent
+    page = client.get(f"/jobs/{job}").text
+    assert 'id="paused"' in page
+    assert f'href="/jobs/{urgent}' in page
+    lab.begin(job)
+    assert 'id="paused"' not in client.get(f"/jobs/{job}").text
+
+
 def test_a_run_without_times_has_no_bar(lab: Lab, client: TestClient) -> None:
     job = lab.check(0, {("v1", CASES[0]): Status.OK})
     assert client.get(f"/api/v1/jobs/{job}").json()["runs"][0]["times"] is None

@@ -18,9 +18,13 @@ SCRIPTED = Path(__file__).with_name("scripted_child.py")
 
 
 class Diary:
-    """A reporter that remembers, and that says stop after `stop_after` seconds."""
+    """A reporter that remembers, and that says stop after `stop_after` seconds.
 
-    def __init__(self, stop_after: float | None = None) -> None:
+    urgent: a job that waits once so many cells were begun, as (cells, id of the job).
+    """
+
+    def __init__(self, stop_after: float | None = None, urgent: tuple[int, int] | None = None) -> None:
+        self._urgent = urgent
         self.lines: list[str] = []
         self.steps: list[tuple[int, int, str]] = []
         self._stop_at = None if stop_after is None else time.monotonic() + stop_after
@@ -33,6 +37,9 @@ class Diary:
 
     def should_stop(self) -> str | None:
         return "cancelled" if self._stop_at is not None and time.monotonic() >= self._stop_at else None
+
+    def should_yield(self) -> int | None:
+        return self._urgent[1] if self._urgent is not None and len(self.steps) >= self._urgent[0] else None
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry
 from warpwatch.contract.environment import Environment
-from warpwatch.contract.outcome import Finding, Outcome
+from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.settings import Settings
@@ -182,6 +182,38 @@ def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str,
 
     with pytest.raises(CannotRunError, match="does not start"):
         check_in_lanes(checkout, ["waits", "bad"], check, Diary(), lanes=2)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_job_makes_room_between_two_cells_and_goes_on_later(
+    repository: Repository, good: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    monkeypatch.setattr(execution, "lanes_of", lambda host: lanes)
+    request = order(repository, good, variants=["ok", "raise", "last"], cases=CASES)
+    whole = run(request, tools, tmp_path)
+    with pytest.raises(Stopped) as stopped:
+        run(request, tools, tmp_path, Diary(urgent=(5, 7)))
+    assert stopped.value.yielded_to == 7
+    outcome = stopped.value.outcome
+    assert outcome is not None
+    assert 5 <= len(outcome.findings) < len(whole.findings)
+    diary = Diary()
+    earlier = PartialOutcome(outcome.environment.key, outcome.findings)
+    rest = execute(request, tools, diary, tmp_path / "traces", earlier)
+    assert sorted((found.variant, found.case, found.status) for found in rest.findings) == sorted(
+        (found.variant, found.case, found.status) for found in whole.findings
+    )
+    begun = [text for _, _, text in diary.steps if text]
+    assert len(begun) == len(whole.findings) - len(outcome.findings), "nothing is measured twice"
+    # Another environment: what was found does not fit.
+    diary = Diary()
+    execute(request, tools, diary, tmp_path / "traces", replace(earlier, environment_key="another"))
+    assert len([text for _, _, text in diary.steps if text]) == len(whole.findings)
+
+
+def test_a_profile_is_not_interrupted(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:
+    request = order(repository, good, "profile", variants=["ok", "last"], case_limit=1)
+    assert len(run(request, tools, tmp_path, Diary(urgent=(0, 7))).findings) == 2
 
 
 def test_the_time_of_a_job_is_accounted_for(

@@ -23,6 +23,7 @@ from warpwatch.db import embedded, migrate, registry, submissions
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, ResultRecord, RunLogRecord, RunRecord
 from warpwatch.worker import sandbox
+from warpwatch.worker.guard import CANCEL_SECONDS
 
 LEASE = "3"
 OPERATOR = """
@@ -59,6 +60,11 @@ def held(x):
     while os.path.exists(HOLD):
         time.sleep(0.05)
     return x.clone()
+
+
+@operator.variant("after", idea="comes after the one that waits")
+def after(x):
+    return x.clone()
 """
 
 
@@ -92,10 +98,12 @@ class Fleet:
         self.workers.append(worker)
         return worker
 
-    def submit(self, variant: str) -> int:
-        job = submissions.NewJob("check", self.commit_id, self.operator_id, self.device_id, JobSpec(variants=[variant]))
+    def submit(self, *variants: str, priority: int = 0) -> int:
+        spec = JobSpec(variants=list(variants))
+        job = submissions.NewJob("check", self.commit_id, self.operator_id, self.device_id, spec)
+        new = submissions.NewSubmission(self.repository_id, {}, [job], priority=priority)
         with self.database.session() as s:
-            submission = submissions.create_submission(s, submissions.NewSubmission(self.repository_id, {}, [job]))
+            submission = submissions.create_submission(s, new)
             return s.scalars(select(JobRecord.id).where(JobRecord.submission_id == submission)).one()
 
     def job(self, job_id: int) -> JobRecord:
@@ -227,6 +235,24 @@ def test_a_running_job_is_cancelled_within_two_seconds(fleet: Fleet) -> None:
     assert fleet.children(fleet.workers[0]) == []
     assert fleet.results(job) == []
     fleet.hold.unlink()
+
+
+def test_a_running_job_makes_room_for_a_more_urgent_one_and_goes_on(fleet: Fleet) -> None:
+    fleet.hold.touch()
+    job = fleet.submit("held", "after")
+    fleet.until_held(job)
+    urgent = fleet.submit("prompt", priority=1)
+    # The worker asks for urgent jobs while it waits for the child.
+    time.sleep(2 * CANCEL_SECONDS)
+    fleet.hold.unlink()
+    fleet.until(lambda: fleet.job(job).state == "done")
+    (yielded, ended), (hurried,) = fleet.runs(job), fleet.runs(urgent)
+    assert (yielded.state, yielded.yielded_to_job_id, ended.state) == ("yielded", urgent, "done")
+    assert yielded.finished_at is not None
+    assert hurried.finished_at is not None
+    assert yielded.finished_at <= hurried.started_at < hurried.finished_at <= ended.started_at
+    assert fleet.results(job) == [(2, "ok"), (2, "ok")]
+    assert "check held" not in fleet.log(job).split("kept from an interrupted run")[1], "nothing is measured twice"
 
 
 def test_a_worker_paused_past_its_lease_writes_nothing(fleet: Fleet) -> None:

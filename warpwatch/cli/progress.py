@@ -35,6 +35,9 @@ class TerminalReporter:
     def should_stop(self) -> str | None:
         return INTERRUPTED if self.interrupted else None
 
+    def should_yield(self) -> int | None:
+        return None
+
 
 @contextmanager
 def run_progress(console: Console, *, is_quiet: bool = False) -> Iterator[TerminalReporter]:

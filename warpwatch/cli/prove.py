@@ -118,3 +118,6 @@ class _Quiet:
 
     def should_stop(self) -> str | None:
         return None
+
+    def should_yield(self) -> int | None:
+        return None

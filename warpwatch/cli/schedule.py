@@ -11,6 +11,7 @@ from warpwatch.cli import app
 from warpwatch.cli.asking import asking
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.repository import choose_repository
+from warpwatch.contract.priorities import ORDINARY, SCHEDULED
 
 schedule_app = typer.Typer(no_args_is_help=True, help="Recurring runs within budgets of device minutes.")
 app.add_typer(schedule_app, name="schedule")
@@ -44,7 +45,7 @@ def add_schedule(
     operators: str = typer.Option("", help="Separated by commas. Default: all."),
     suite: str = typer.Option("quick", help="Suite of cases."),
     device: str = typer.Option("all", help="Key of a device, or cpu, cuda or all."),
-    priority: int = typer.Option(-5, help="-10 to 10; higher runs first. Submissions have 0."),
+    priority: int = typer.Option(SCHEDULED, help=f"-10 to 10; higher runs first. Submissions have {ORDINARY} or more."),
     skip_unchanged: bool = typer.Option(False, help="Kind suite only: skip operators whose sources did not change."),
     disabled: bool = typer.Option(False, help="Add it disabled."),
 ) -> None:

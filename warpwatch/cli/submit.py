@@ -25,6 +25,7 @@ from warpwatch.cli import app, plans
 from warpwatch.cli.asking import asking, console
 from warpwatch.cli.client import ApiError, Client
 from warpwatch.cli.repository import choose_repository
+from warpwatch.contract.priorities import AWAITED, ORDINARY
 
 ENDED = {"done", "failed", "cancelled"}
 POLL_SECONDS = 0.5
@@ -56,7 +57,9 @@ def submit(
     suite: str = typer.Option("quick", help="Suite of cases, unless --cases is given."),
     case_limit: int | None = typer.Option(None, min=1, help="Only the first so many cases of the suite."),
     device: str = typer.Option("all", help="Key of a device, or cpu, cuda or all."),
-    priority: int = typer.Option(0, help="-10 to 10; higher runs first."),
+    priority: int | None = typer.Option(
+        None, help=f"-10 to 10; higher runs first. Default: {AWAITED} with --base, {ORDINARY} without."
+    ),
     seed: int = typer.Option(0, help="Seed of the inputs."),
     budget_ms: float | None = typer.Option(None, help=plans.BUDGET_HELP),
     profile: str | None = typer.Option(None, help=plans.HELP),

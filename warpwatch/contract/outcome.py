@@ -60,6 +60,17 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialOutcome:
+    """What a run found before it was interrupted; the next run of the job measures the rest.
+
+    environment_key: of what it was measured with, since findings of two environments are not one outcome.
+    """
+
+    environment_key: str
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """All results of one job.
 

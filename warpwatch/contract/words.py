@@ -89,8 +89,8 @@ class Fault(StrEnum):
 
 
 class JobState(StrEnum):
-    """queued → running → done | failed | cancelled; running → queued when its worker was lost; failed | cancelled |
-    done → queued on retry."""
+    """queued → running → done | failed | cancelled; running → queued when its worker was lost, and when it makes room
+    for a more urgent job; failed | cancelled | done → queued on retry."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -100,13 +100,15 @@ class JobState(StrEnum):
 
 
 class RunState(StrEnum):
-    """running → done (results recorded) | failed (could not run) | lost (lease ran out) | cancelled."""
+    """running → done (results recorded) | failed (could not run) | lost (lease ran out) | cancelled | yielded (it made
+    room for a more urgent job, and the next run goes on)."""
 
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     LOST = "lost"
     CANCELLED = "cancelled"
+    YIELDED = "yielded"
 
 
 class JobKind(StrEnum):
@@ -114,6 +116,14 @@ class JobKind(StrEnum):
     BENCH = "bench"
     PROFILE = "profile"
     COMPARE = "compare"
+
+
+RESUMABLE = frozenset({JobKind.CHECK, JobKind.BENCH})
+"""Kinds of jobs that make room for more urgent ones between two variants, and go on afterwards where they stopped.
+
+A comparison ends after three rounds where it can, and a profile is of few cells: they are done before a job that
+interrupts them had started.
+"""
 
 
 class ScheduleKind(StrEnum):

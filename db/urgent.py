@@ -1,0 +1,78 @@
+"""Which running job makes room for a more urgent one on the same device, and what an interrupted run keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import delete, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert_into
+from sqlalchemy.orm import Session
+
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.outcome import Finding, PartialOutcome
+from warpwatch.db.models import PartialOutcomeRecord
+
+_MOST_URGENT = 100
+"""Urgent jobs that are looked at; a device has fewer workers."""
+
+# The first urgent job is for an idle worker, if there is one, and the next ones for the runs of the least priority.
+_URGENT = """
+WITH mine AS (
+    SELECT jobs.id, jobs.device_id, jobs.priority FROM runs JOIN jobs ON jobs.id = runs.job_id
+    WHERE runs.id = :run_id AND runs.state = 'running'
+), urgent AS (
+    SELECT waiting.id FROM mine JOIN jobs AS waiting ON waiting.device_id = mine.device_id
+    WHERE waiting.state = 'queued' AND waiting.priority > mine.priority
+      AND (waiting.not_before IS NULL OR waiting.not_before <= now())
+    ORDER BY waiting.priority DESC, waiting.id LIMIT :limit
+)
+SELECT id FROM urgent OFFSET (
+    SELECT count(*) FROM mine JOIN workers ON workers.device_id = mine.device_id
+    WHERE stopped_at IS NULL AND heartbeat_at > now() - make_interval(secs => :lease)
+      AND (paused_until IS NULL OR paused_until <= now())
+      AND NOT EXISTS (SELECT FROM runs WHERE worker_id = workers.id AND runs.state = 'running')
+) + (
+    SELECT count(*) FROM mine JOIN jobs AS other ON other.device_id = mine.device_id
+    WHERE other.state = 'running' AND other.kind = ANY(:resumable)
+      AND (other.priority < mine.priority OR other.priority = mine.priority AND other.id > mine.id)
+) LIMIT 1
+"""
+
+
+def find_urgent(s: Session, run_id: int, resumable: Sequence[str], lease_seconds: float) -> int | None:
+    """The queued job that this run makes room for at its next opportunity; None where it may go on.
+
+    Of several runs only as many make room as urgent jobs wait for want of an idle worker. resumable: kinds of jobs that
+    make room.
+    """
+    values = {"run_id": run_id, "limit": _MOST_URGENT, "lease": lease_seconds, "resumable": list(resumable)}
+    job_id: int | None = s.scalar(text(_URGENT), values)
+    return job_id
+
+
+def keep_partial(s: Session, job_id: int, partial: PartialOutcome) -> None:
+    """Stores what a run found, in the transaction that gives its job back; it replaces what earlier runs left."""
+    stored = to_json(partial)
+    statement = upsert_into(PartialOutcomeRecord).values(job_id=job_id, **stored)
+    s.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_=stored))
+
+
+def read_partial(s: Session, job_id: int) -> PartialOutcome | None:
+    """What interrupted runs of the job found; None where none was, and where the stored form has changed since."""
+    row = s.execute(
+        select(PartialOutcomeRecord.environment_key, PartialOutcomeRecord.findings).where(
+            PartialOutcomeRecord.job_id == job_id
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    try:
+        return PartialOutcome(row.environment_key, [from_json(Finding, finding) for finding in row.findings])
+    except ValueError:
+        # An update of the service changed what findings hold: the job is measured from the start.
+        return None
+
+
+def forget_partial(s: Session, job_id: int) -> None:
+    """Drops what interrupted runs found: the job has ended, or is measured anew."""
+    s.execute(delete(PartialOutcomeRecord).where(PartialOutcomeRecord.job_id == job_id))
