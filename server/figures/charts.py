@@ -25,7 +25,7 @@ from warpwatch.server.figures.formats import (
     unit_of,
 )
 from warpwatch.server.figures.history_layers import noise_bands, sample_strips
-from warpwatch.server.figures.history_marks import FASTER, SLOWER, change_bands, side_points
+from warpwatch.server.figures.history_marks import FASTER, HOVER, SLOWER, change_bands, side_points
 from warpwatch.server.figures.history_view import CommitAxis, HeightScale, HistoryView, axis_of, scale_of
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
 from warpwatch.server.figures.palette import PALETTE, faint, variant_colour
@@ -45,10 +45,6 @@ SYMBOLS = {
     "skipped": ("circle-open", "#8a9097"),
 }
 
-_HOVER = (
-    "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br>"
-    "<b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>"
-)
 MANY_POINTS = 600
 """From here on lines have no markers: each marker is an element that moves when the reader pans, a line is one."""
 
@@ -173,7 +169,7 @@ def _lines(
             "line": {"color": colour, "width": 2},
             "marker": {"size": 6, "color": colour},
             "customdata": [_hover(history, point) for point in points],
-            "hovertemplate": _HOVER,
+            "hovertemplate": HOVER,
         }
         traces += [low, high, median]
     return traces
@@ -227,7 +223,7 @@ def _steps(
                     "mode": "markers+text",
                     "name": f"level shift, {name}",
                     "cliponaxis": False,
-                    "hovertemplate": _HOVER,
+                    "hovertemplate": HOVER,
                     "x": [axis.places[point.commit_sha] for _, point, _ in shifts],
                     "y": [scale.of(history, point) for history, point, _ in shifts],
                     "text": [change(step.ratio) for _, _, step in shifts],
@@ -268,7 +264,7 @@ def _status_strip(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple
                     "name": STATUS_NAMES[status],
                     "yaxis": "y2",
                     "legendgroup": status,
-                    "hovertemplate": _HOVER,
+                    "hovertemplate": HOVER,
                     "x": [axis.places[mark.commit_sha] for _, mark in shown],
                     "y": [rows.index(name(history, mark)) for history, mark in shown],
                     "marker": {"symbol": symbol, "color": colour, "size": 9, "line": {"color": colour, "width": 1.5}},

@@ -14,6 +14,11 @@ from warpwatch.server.figures.history_view import CommitAxis, HeightScale
 Figure = dict[str, Any]
 SLOWER, FASTER = "#d2453a", "#2f9e6a"
 ENDED = (ChangePhase.FIXED, ChangePhase.REVERTED)
+HOVER = (
+    "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br>"
+    "<b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>"
+)
+"""The first custom value is the address that a click opens."""
 _STEP, _REACH = 0.22, 0.88
 """Distance of two points of one branch on the axis, and how far from its fork a branch may reach."""
 
@@ -111,8 +116,7 @@ def side_points(histories: Sequence[SeriesHistory], axis: CommitAxis, scale: Hei
                         "line": {"width": 1.5},
                     },
                     "customdata": [[""] * 6] * len(joined) + [_hover(history, point) for point in points],
-                    "hovertemplate": "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br>"
-                    "<b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>",
+                    "hovertemplate": HOVER,
                     "showlegend": False,
                 }
             )

@@ -17,7 +17,7 @@ from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.reads.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.formats import change, direction, plural, variant_order
-from warpwatch.server.figures.speedups import variant_speedups
+from warpwatch.server.figures.speedups import baseline_of, variant_speedups
 
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_EDGE = 150, 24, 3
 LEAST_SPAN = log(1.05)
@@ -126,7 +126,7 @@ def best_variant(cells: Sequence[OverviewCell]) -> BestVariant | None:
         wins[name],
         len(fastest),
         speedup.median if speedup else None,
-        speedup.baseline if speedup else name,
+        baseline_of(sorted({cell.variant for cell in timed}, key=variant_order)),
         median(shares) if shares else None,
     )
 

@@ -122,7 +122,8 @@ def _labels(ceilings: dict[str, float], copy: float, low: float, high: float) ->
             }
         )
     slope_end = min(high, max(ceilings.values()) / copy)
-    if slope_end > low:
+    # On a short slope the label would lie on the axis; the text beside the chart names the bandwidth as well.
+    if log10(slope_end / low) > 2 * LABEL_SHARE * log10(high / low):
         x = (log10(low) * 2 + log10(slope_end)) / 3
         labels.append(
             {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
 from warpwatch.db.reads.builds import CodeHistory, read_code_history
 from warpwatch.db.reads.code import (
@@ -82,32 +82,44 @@ class ArrowStart:
     times: dict[int, float]
 
 
+@dataclass(frozen=True, slots=True)
+class SizeChoice:
+    """The size of the cases over which `against` is drawn, for the cases of `group`."""
+
+    size: str | None
+    group: str | None
+    against: SizeQuantity
+
+
+def size_choice(size: Text = None, group: Text = None, against: SizeQuantity = SizeQuantity.TIME) -> SizeChoice:
+    return SizeChoice(size, group, against)
+
+
+Sizes = Annotated[SizeChoice, Depends(size_choice)]
+
+
 @router.get("/operators/{name}")
 def operator(
     page: Page,
     name: str,
+    sizes: Sizes,
     device: Text = None,
     metric: Text = None,
     suite: Text = None,
     arch: Text = None,
     code: Text = None,
-    size: Text = None,
-    group: Text = None,
-    against: SizeQuantity = SizeQuantity.TIME,
 ) -> Response:
-    """Speed-up of every variant over the baseline, case by case; `code` is the quantity that the code chart draws,
-    `size` the size of the cases over which `against` is drawn, for the cases of `group`."""
+    """Speed-up of every variant over the baseline, case by case; `code` is the quantity that the code chart draws."""
     row = find_operator(page.session, page.repository.id, name) if page.repository else None
     if page.repository is None or row is None:
         raise not_found("operator", name)
-    repository = page.repository
-    bench = choose_bench(page.session, repository, device, metric, name)
+    bench = choose_bench(page.session, repository := page.repository, device, metric, name)
     cells = _cells(page, repository, bench, suite, name) if bench else []
     cases = {case.key: case for case in list_cases(page.session, row.id)}
     entry = read_operator_entry(page.session, repository.id, name, page.line) or {"variants": []}
-    filters = {"repository": repository.name, "device": bench and bench.device.key, "metric": bench and bench.metric}
-    filters["branch"] = page.line.branch
-    grid = grids(cells)
+    chosen = {"device": bench.device.key, "metric": bench.metric} if bench else {}
+    filters = {"repository": repository.name, "branch": page.line.branch, **chosen}
+    variants, grid = next(((grid.variants, grid.rows) for grid in grids(cells)), ([], []))
     return page.page(
         "operator.html",
         json=query("/overview", **filters, suite=suite, operator=name),
@@ -116,14 +128,14 @@ def operator(
         bench=bench,
         suite=suite,
         suites=list_suites(page.session, repository.id),
-        baseline=baseline_of(grid[0].variants) if grid else "v1",
-        variants=grid[0].variants if grid else [],
-        rows=[(cases[case], heat_row(cells_of_case)) for case, cells_of_case in grid[0].rows] if grid else [],
+        baseline=baseline_of(variants) if variants else "v1",
+        variants=variants,
+        rows=[(cases[case], heat_row(cells_of_case)) for case, cells_of_case in grid],
         speedups={speedup.variant: speedup for speedup in variant_speedups(cells)},
         speedups_json=bench and query(f"/api/v1/operators/{name}/speedups", **filters, suite=suite),
         entries={variant["name"]: variant for variant in entry["variants"]},
-        sizes=_size_view(list(cases.values()), cells, size, group, against),
-        colours=[(name, variant_colour(name)) for name in (grid[0].variants if grid else [])],
+        sizes=_size_view(list(cases.values()), cells, sizes),
+        colours=[(name, variant_colour(name)) for name in variants],
         **_pictures(page, bench, repository, cells, cases),
         code=_code(page, row, bench, arch, code) if bench else None,
     )
@@ -208,17 +220,15 @@ def _arrow_start(page: Page, repository: RepositoryRow, cells: list[OverviewCell
     )
 
 
-def _size_view(
-    cases: list[CaseRow], cells: list[OverviewCell], size: str | None, group: str | None, quantity: SizeQuantity
-) -> SizeView | None:
+def _size_view(cases: list[CaseRow], cells: list[OverviewCell], choice: SizeChoice) -> SizeView | None:
     """The chosen size and group, else those with most cases; None where no two cases differ in one size only."""
     groups = size_groups(cases, cells)
     if not groups:
         return None
-    chosen = size if size in groups else max(groups, key=lambda name: len(groups[name][0].points))
-    shown = next((item for item in groups[chosen] if item.name == group), groups[chosen][0])
-    figure = size_figure(shown, chosen, quantity)
-    return SizeView(figure, chosen, list(groups), shown, groups[chosen], quantity, fastest_summary(shown, chosen))
+    chosen = choice.size if choice.size in groups else max(groups, key=lambda name: len(groups[name][0].points))
+    shown = next((item for item in groups[chosen] if item.name == choice.group), groups[chosen][0])
+    figure = size_figure(shown, chosen, choice.against)
+    return SizeView(figure, chosen, list(groups), shown, groups[chosen], choice.against, fastest_summary(shown, chosen))
 
 
 def _roofline_label(cells: list[OverviewCell]) -> str:

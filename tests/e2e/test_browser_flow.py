@@ -42,7 +42,8 @@ def test_from_the_form_to_the_trace(running: Running, source: Path, page: Page) 
     assert set(row["results"]) == {"ok"}
 
     page.goto(f"{url}/?repository=flow&metric=hot")
-    page.locator("a[href*='/history/']").first.click()
+    page.locator("[data-operator] summary").first.click()
+    page.locator("table.grid a[href*='/history/']").first.click()
     point = page.locator(".scatterlayer .points path.point").first
     point.wait_for()
     box = point.bounding_box()

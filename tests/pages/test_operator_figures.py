@@ -45,6 +45,12 @@ def test_ceilings_have_their_names_and_rates() -> None:
     accepted(figure)
 
 
+def test_the_bandwidth_has_no_label_on_a_short_slope() -> None:
+    points = [RooflinePoint("v1", "n=1", 100_000, 10, 1.0, "/history/1", "fwd")]
+    figure = roofline_figure(points, {"copy": 1e12, "f32": 5e13})
+    assert [note["text"] for note in figure["layout"]["annotations"]] == ["f32 50.0\N{THIN SPACE}TFLOP/s"]
+
+
 def test_an_arrow_leads_from_the_earlier_rate() -> None:
     points = [
         RooflinePoint("v1", "n=1", 1000, 10, 1.0, "/history/1", "fwd", 10.0),

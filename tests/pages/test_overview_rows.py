@@ -68,6 +68,12 @@ def test_the_best_variant_wins_most_cases_and_is_right() -> None:
     assert round(best.share, 6) == 0.3
 
 
+def test_a_baseline_that_was_never_timed_is_not_named() -> None:
+    best = best_variant([cell("v1", "n=1", None), cell("v2", "n=1", 30.0), cell("v3", "n=1", 10.0)])
+    assert best is not None
+    assert (best.name, best.baseline) == ("v3", "v2")
+
+
 def test_checks_are_counted_by_what_they_mean() -> None:
     statuses = ["ok", "ok", "wrong", "crashed", "unsupported", "skipped", None]
     assert check_counts([cell("v1", "n=1", 1.0, status) for status in statuses]) == {
