@@ -181,12 +181,12 @@ def _ask(
     if imported_job_id is None:
         job_id = ask(session, trial)
     else:
-        found_id = find_imported(session, trial, imported_job_id)
-        if found_id is None:
+        imported_id = find_imported(session, trial, imported_job_id)
+        if imported_id is None:
             _note(session, regression.id, f"no file holds a {step.kind} of {step.base_sha[:9]} and {step.head_sha[:9]}")
             settle(session, regression.id)
             return
-        job_id = found_id
+        job_id = imported_id
         record(session, regression.id, job_id, trial.base_commit_id, trial.head_commit_id, step.purpose)
     unsettle(session, regression.id)
     if step.purpose == Purpose.CONFIRM and step.kind == JobKind.COMPARE:
