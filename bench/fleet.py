@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.queues import Queue
@@ -189,7 +190,11 @@ def run_process(
 def postgres_seconds(home: Path) -> float:
     """Seconds of CPU time that PostgreSQL has taken, with all its processes, also those that have ended."""
     server = psutil.Process(int((embedded.data_folder(home) / "postmaster.pid").read_text().split("\n", 1)[0]))
-    times = [process.cpu_times() for process in server.children()]
+    times = []
+    for process in server.children():
+        # One that ends meanwhile is counted among those that have ended.
+        with suppress(psutil.NoSuchProcess):
+            times.append(process.cpu_times())
     ended = server.cpu_times()
     return float(sum(own.user + own.system for own in times) + ended.children_user + ended.children_system)
 
@@ -221,7 +226,9 @@ def measure(plan: FleetPlan, jobs: int, home: Path) -> None:
     share = -(-plan.workers // PROCESSES)
     parts = [(first, min(share, plan.workers - first)) for first in range(0, plan.workers, share)]
     ready = context.Barrier(len(parts) + 1)
-    processes = [context.Process(target=run_process, args=(plan, *part, results, ready, stop)) for part in parts]
+    processes = [
+        context.Process(target=run_process, args=(plan, *part, results, ready, stop), daemon=True) for part in parts
+    ]
     for process in processes:
         process.start()
     ready.wait()

@@ -5,6 +5,7 @@ Every function may be called twice: it finds rows by their natural key and inser
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -35,6 +36,7 @@ from warpwatch.db.models import (
 _CASE_FACTS = ("sizes", "precision", "direction", "layout", "suites", "flops", "bytes")
 _CATALOGUES = 0x77617270
 """The first half of the key of a lock of PostgreSQL; the second is the id of a repository."""
+_CATALOGUE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,13 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     if stored.catalogue_digest == digest:
         return
     # One at a time: of a hundred workers with a repository's first results, each would wait for the rows of all before
-    # it, and then lock them although it changes nothing. Now each finds what the one before it has stored.
-    s.execute(select(func.pg_advisory_xact_lock(_CATALOGUES, stored.repository_id)))
+    # it, and then lock them although it changes nothing. Those that do not get the lock see when another one of their
+    # commit has stored what they bring, and hold nothing; a lock that they waited for they would hold to their end.
+    lock = select(func.pg_try_advisory_xact_lock(_CATALOGUES, stored.repository_id))
+    while not s.scalar(lock):
+        time.sleep(_CATALOGUE_SECONDS)
+        if s.execute(find).one().catalogue_digest == digest:
+            return
     if s.execute(find).one().catalogue_digest == digest:
         return
     repository_id = stored.repository_id
