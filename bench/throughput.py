@@ -97,7 +97,7 @@ def _gpu_percent(device: str) -> float:
 
 def measure_command(name: str, device: str, home: Path) -> list[str]:
     """Runs `warpwatch run`; a row of the table."""
-    words = [*ROWS[name], "--device", device, "--output", str(home / f"{name}.wwb")]
+    words = ["--commits", "HEAD", *ROWS[name], "--device", device, "--output", str(home / f"{name}.wwb")]
     if name == "compare-kron":
         words += [word for pair in _pairs() for word in ("--pairs", pair)]
     sampler = BusySampler(device)

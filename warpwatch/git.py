@@ -480,8 +480,14 @@ def worktree(mirror: Path, sha: str, path: Path) -> Iterator[Path]:
 
 
 def remove_worktree(mirror: Path, path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    remove_folder(path)
     git("worktree", "prune", cwd=mirror)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder with files of a commit, as far as that goes."""
+    # A thousand folders in each other end the recursion of rmtree, and not that of rm.
+    subprocess.run(["rm", "-rf", "--", str(path)], capture_output=True, check=False)
 
 
 @contextmanager

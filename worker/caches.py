@@ -1,7 +1,7 @@
 """What compilers make at run time (Triton, Inductor, load_inline, the driver), kept between children.
 
 Kernel code writes these caches, so an entry may hold anything. A cache therefore belongs to one content: every file of
-the commit that a child can read (`inputs`), and the interpreter with its packages. A child works on a copy in its
+the commit that a child can read (`worktrees`), and the interpreter with its packages. A child works on a copy in its
 temporary folder, and the parent takes what is new once the child has ended. So the code of one commit reads what the
 same code wrote, and nothing else.
 """

@@ -27,9 +27,9 @@ from warpwatch.worker import bytecode, sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build
 from warpwatch.worker.caches import cache_of, remove_unused
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec, find_interpreter
-from warpwatch.worker.inputs import reduce_to_inputs
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import ADDRESS, Sanitizer
+from warpwatch.worker.worktrees import reduce_worktree
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0
@@ -136,8 +136,8 @@ class Checkout:
         self._libraries = folder.with_name(f"{folder.name}-libraries")
         self._stack.callback(shutil.rmtree, self._libraries, ignore_errors=True)
         self.root = self._stack.enter_context(git.worktree(mirror, sha, folder))
-        inputs = reduce_to_inputs(self.root, mirror, sha, project)
-        self._cache = cache_of(host.home, inputs, host.installed(project.interpreter), host.kind, __version__)
+        content = reduce_worktree(self.root, mirror, sha, project)
+        self._cache = cache_of(host.home, content, host.installed(project.interpreter), host.kind, __version__)
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh
@@ -451,4 +451,4 @@ def _clear_worktrees(home: Path) -> None:
     for folder in (home / "worktrees").glob(f"{socket.gethostname()}-*"):
         owner = folder.name.removeprefix(f"{socket.gethostname()}-").partition("-")[0]
         if not sandbox.is_alive(owner):
-            shutil.rmtree(folder, ignore_errors=True)
+            git.remove_folder(folder)

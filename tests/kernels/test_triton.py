@@ -21,29 +21,46 @@ OPERATORS = sorted(
 )
 
 
-def outcomes(mode: str, operator: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.triton_program", mode, operator],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+pytestmark = pytest.mark.timeout(900)
+Outcomes = dict[str, list[dict[str, Any]]]
+"""What came of each operator."""
+
+
+@pytest.fixture(scope="module")
+def interpreted(request: pytest.FixtureRequest) -> Outcomes:
+    return outcomes("interpret", request)
+
+
+@pytest.fixture(scope="module")
+def compiled(request: pytest.FixtureRequest) -> Outcomes:
+    return outcomes("compile", request)
+
+
+def outcomes(mode: str, request: pytest.FixtureRequest) -> Outcomes:
+    """One process for all operators that this run of the tests asks for: importing torch and Triton takes longest."""
+    here = [item for item in request.session.items if item.path == request.path]
+    names = sorted({item.callspec.params["operator"] for item in here if hasattr(item, "callspec")})
+    command = [sys.executable, "-m", "tests.kernels.triton_program", mode, *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return [
-        json.loads(line.removeprefix("outcome ")) for line in done.stdout.splitlines() if line.startswith("outcome ")
-    ]
+    results: Outcomes = {name: [] for name in names}
+    for line in done.stdout.splitlines():
+        if line.startswith("outcome "):
+            outcome = json.loads(line.removeprefix("outcome "))
+            results[outcome.pop("operator")].append(outcome)
+    return results
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_triton_is_right_in_the_interpreter(operator: str) -> None:
-    results = outcomes("interpret", operator)
+def test_triton_is_right_in_the_interpreter(interpreted: Outcomes, operator: str) -> None:
+    results = interpreted[operator]
     assert results
-    assert not [outcome for outcome in results if outcome["wrong"]]
+    assert not [outcome for outcome in results if outcome.get("error") or outcome["wrong"]]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_triton_compiles_for_every_architecture(operator: str) -> None:
-    results = outcomes("compile", operator)
+def test_triton_compiles_for_every_architecture(compiled: Outcomes, operator: str) -> None:
+    results = compiled[operator]
+    assert [outcome["error"] for outcome in results if "error" in outcome] == []
     assert {outcome["arch"] for outcome in results} == {80, 90, 100}
     assert all(outcome["kernels"] and all(outcome["kernels"].values()) for outcome in results)

@@ -1,10 +1,10 @@
-"""Runs an operator's Triton variants without a GPU: `python -m tests.kernels.triton_program interpret|compile
-OPERATOR`.
+"""Runs the Triton variants of operators without a GPU: `python -m tests.kernels.triton_program interpret|compile
+OPERATOR...`.
 
 interpret: every variant on every quick and edge case in Triton's interpreter, held against the float64 oracle. compile:
 the kernels that these calls launch are compiled to machine code for each architecture that we support, and not
-launched. Prints a line of JSON per outcome. The choice is made when Triton is imported, so each run takes a process of
-its own.
+launched. Prints a line of JSON per outcome, and one for an operator that raises. The choice is made when Triton is
+imported, so each of the two takes a process of its own.
 """
 
 from __future__ import annotations
@@ -13,15 +13,24 @@ import importlib
 import json
 import os
 import sys
+import traceback
 from dataclasses import replace
 from typing import Any
 
 ARCHS = (80, 90, 100)
 
 
-def main(mode: str, name: str) -> None:
+def main(mode: str, *names: str) -> None:
     if mode == "interpret":
         os.environ["TRITON_INTERPRET"] = "1"
+    for name in names:
+        try:
+            run(mode, name)
+        except Exception:  # noqa: BLE001 - the operators after it run all the same
+            say(operator=name, error=traceback.format_exc())
+
+
+def run(mode: str, name: str) -> None:
     operator = importlib.import_module(f"kernels.{name}").operator
     variants = [variant for variant in operator.variants.values() if variant.name.startswith("triton")]
     for variant in variants:
@@ -45,7 +54,7 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
             data = problem.data(7)
             results = problem.run(data)
             wrong = explain_first(Oracle(problem, data).judge(results), results)
-        say(variant=variant.name, case=case.key, wrong=wrong)
+        say(operator=operator.name, variant=variant.name, case=case.key, wrong=wrong)
 
 
 def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
@@ -62,7 +71,8 @@ def compile_only(operator: Any, variant: Any, cases: list[Any]) -> None:
             problem = CaseProblem(operator, variant, case, torch.device("cpu"))
             with problem.modes():
                 problem.call(problem.data(7))()
-        say(variant=variant.name, arch=arch, kernels={kernel: len(code) for kernel, code in compiled.items()})
+        kernels = {kernel: len(code) for kernel, code in compiled.items()}
+        say(operator=operator.name, variant=variant.name, arch=arch, kernels=kernels)
 
 
 def _instead_of_launching(arch: int) -> dict[str, bytes]:

@@ -217,6 +217,25 @@ def test_what_operators_cannot_read_changes_no_cache(tools: Tools, repository: R
     assert ask(alone(tools, repository, second)) == "False\n['planted']", "to the operators it is the same commit"
 
 
+@pytest.mark.parametrize("place", ["kernels", "elsewhere"])
+def test_a_deep_folder_ends_no_worker(tools: Tools, repository: Repository, place: str) -> None:
+    """Git stores a thousand folders in each other, which would end the recursion of whoever walks them."""
+    deep = f"{place}/" + "d/" * 1200
+    sha = repository.commit("deep", OPERATOR | {"attack.py": "print('right')"})
+    blob = repository._git("rev-parse", f"{sha}:attack.py").strip()
+    repository._git("update-index", "--add", "--cacheinfo", f"100644,{blob},{deep}x.py")
+    repository._git("commit", "--quiet", "--message", "deep")
+    assert ask(alone(tools, repository, repository.head())) == "right"
+
+
+def test_a_name_that_cannot_be_decoded_hides_nothing(tools: Tools, repository: Repository) -> None:
+    attack = f"print(sorted(os.listdir(b'.')))\nNAME = {CACHES[0]!r}" + PLANT
+    repository.commit("first", OPERATOR | {"attack.py": TRY + attack})
+    (repository.path / os.fsdecode(b"\xff")).write_text("planted")
+    sha = repository.commit("second", {})
+    assert "xff" not in ask(alone(tools, repository, sha))
+
+
 @pytest.mark.parametrize(
     "path",
     [

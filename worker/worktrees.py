@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -19,9 +18,9 @@ from warpwatch import git
 from warpwatch.project import FILE_NAME, Project
 
 _ENTRIES = 1000
-"""Entries at the root; a repository with more is one input."""
+"""Entries at the root; a repository with more stays whole."""
 _FILES = 10_000
-"""Files that are searched for names; a repository with more is one input, and so is one with more text."""
+"""Files that are searched for names; a repository with more stays whole, and so does one with more text."""
 _BYTES = 2**24
 _FILE_BYTES = 2**20
 """A longer file is data and not searched."""
@@ -33,21 +32,22 @@ _SERVICE = "warpwatch"
 """The package of this name comes from the service, whatever a commit holds under it."""
 
 
-def reduce_to_inputs(root: Path, mirror: Path, sha: str, project: Project) -> str:
+def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str:
     """Removes from the worktree at `root` what its operators do not name; a digest of what is left."""
     listing = git.git("ls-tree", "-z", sha, cwd=mirror).split("\0")[:-1]
     entries = {line.partition("\t")[2]: line for line in listing}
-    kept = _inputs(root, set(entries), project)
-    for name in entries.keys() - kept:
-        path = root / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    kept = _kept(root, set(entries), project)
+    removed = root.with_name(f"{root.name}-removed")
+    removed.mkdir()
+    # What lies there decides and not what git lists: a name that cannot be decoded would stay.
+    for path in list(root.iterdir()):
+        if path.name not in kept and path.name != ".git":
+            path.rename(removed / path.name)
+    git.remove_folder(removed)
     return hashlib.sha256("\0".join(entries[name] for name in sorted(kept)).encode(errors="replace")).hexdigest()
 
 
-def _inputs(root: Path, names: set[str], project: Project) -> set[str]:
+def _kept(root: Path, names: set[str], project: Project) -> set[str]:
     """The entries at the root that stay; all of them where the operators cannot be told from the rest."""
     operators, native = (PurePosixPath(folder).parts[:1] for folder in (project.operators, project.native))
     if len(names) > _ENTRIES or not operators or operators[0] not in names:
@@ -68,13 +68,15 @@ def _inputs(root: Path, names: set[str], project: Project) -> set[str]:
     return kept
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """The links, Python files, native sources and settings at or below `path`."""
-    if path.is_symlink() or (path.suffix in {".py", *_NATIVE, *_SETTINGS} and path.is_file()):
-        yield path
-    elif path.is_dir():
-        for entry in path.iterdir():
-            yield from _files(entry)
+def _files(start: Path) -> Iterator[Path]:
+    """The links, Python files, native sources and settings at or below `start`."""
+    pending = [start]
+    while pending:
+        path = pending.pop()
+        if path.is_symlink() or (path.suffix in {".py", *_NATIVE, *_SETTINGS} and path.is_file()):
+            yield path
+        elif path.is_dir():
+            pending += path.iterdir()
 
 
 def _named(path: Path) -> set[str]:
@@ -92,7 +94,7 @@ def _named(path: Path) -> set[str]:
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # It does not load as it is; whatever it names is no input of the others.
+        # It does not load as it is, so the others cannot need what it names.
         return named
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
