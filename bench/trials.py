@@ -2,6 +2,9 @@
 
 python bench/trials.py [--device cuda:0] [--rounds 24] [--change 2] [--output FILE.json]
 
+A second call with the same output file adds rounds to those in it, with the slow-down found by the first, so that a
+shared machine is not held for long.
+
 Like a comparison of two commits, every round uses two fresh processes that are alive at once and measures in slices
 A B B A (B A A B in every other round; eight times over on a CPU). It measures identical code, and the same code with a
 known slow-down: a wait on a GPU, and a repeated share of the work on a CPU.
@@ -20,6 +23,7 @@ import os
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,7 +46,8 @@ IDENTICAL, CHANGED = 1000, 1000
 _TRIES, _TRIED = 2, 8
 """Attempts to calibrate the slow-down, and the rounds of each."""
 
-Pairs = list[tuple[float, float]]
+Pair = tuple[float, float]
+Pairs = list[Pair]
 
 
 def child(device: torch.device) -> None:
@@ -75,17 +80,17 @@ def measure_round(
     return middle(samples["base"], samples["head"])
 
 
-def measure(device: str, case: str, rounds: int, **slow_down: str) -> tuple[Pairs, Pairs]:
-    """(rounds of identical code, rounds of changed code)."""
-    same, changed, kind = [], [], torch.device(device).type
+def measure(device: str, case: str, rounds: int, **slow_down: str) -> Iterator[tuple[Pair, Pair]]:
+    """(identical code, changed code) of each round."""
+    kind = torch.device(device).type
     children = fresh_processes(Path(__file__), device, 2 * rounds, ahead=2, **slow_down)
     for index in range(rounds):
         base, head = next(children), next(children)
-        same.append(measure_round(base, head, kind, "plain", case, index))
-        changed.append(measure_round(base, head, kind, "slower", case, index))
+        same = measure_round(base, head, kind, "plain", case, index)
+        changed = measure_round(base, head, kind, "slower", case, index)
         base.close()
         head.close()
-    return same, changed
+        yield same, changed
 
 
 def calibrate(device: str, case: str, change: float) -> dict[str, str]:
@@ -93,11 +98,11 @@ def calibrate(device: str, case: str, change: float) -> dict[str, str]:
 
     It is found by trial, because a launch hides part of a wait, and a small product is relatively slow.
     """
-    plain = median(base for base, _ in measure(device, case, 1)[0])
+    ((plain, _), _) = next(measure(device, case, 1))
     share = change / 100
     for _ in range(_TRIES):
-        changed = measure(device, case, _TRIED, **_slow_down(share, plain))[1]
-        reached = median(head / base - 1 for base, head in changed)
+        rounds = measure(device, case, _TRIED, **_slow_down(share, plain))
+        reached = median(head / base - 1 for _, (base, head) in rounds)
         share *= min(2.0, max(0.5, change / 100 / reached)) if reached > 0 else 2.0
     return _slow_down(share, plain)
 
@@ -155,6 +160,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--change", type=float, default=2.0, help="percent by which the slower variant is slower")
+    parser.add_argument("--share", type=float, help="on a CPU: the share of the work to repeat, instead of trying some")
     parser.add_argument("--cases", nargs="*", help="default: all")
     parser.add_argument("--output", type=Path, help="write both times of every round to this file, as JSON")
     parser.add_argument("--read", type=Path, help="draw from the rounds in this file instead of measuring")
@@ -163,22 +169,43 @@ def main() -> None:
     if arguments.child:
         child(torch.device(arguments.device))
         return
-    rounds, kind = {}, torch.device(arguments.device).type
+    kind = torch.device(arguments.device).type
     if arguments.read:
         for case, measured in json.loads(arguments.read.read_text())["rounds"].items():
             print(describe(case, kind, arguments.change, measured["identical"], measured["changed"]))
         return
+    stored = _read(arguments.output)
     for case in arguments.cases or CASES[kind]:
-        slow_down = calibrate(arguments.device, case, arguments.change)
-        same, changed = measure(arguments.device, case, arguments.rounds, **slow_down)
-        rounds[case] = {"identical": same, "changed": changed}
-        print(describe(case, kind, arguments.change, same, changed), flush=True)
+        slow_down = stored["slow_downs"].get(case) or (
+            _slow_down(arguments.share, 0)
+            if arguments.share is not None
+            else calibrate(arguments.device, case, arguments.change)
+        )
+        stored["slow_downs"][case] = slow_down
+        measured = stored["rounds"].setdefault(case, {"identical": [], "changed": []})
+        for same, changed in measure(arguments.device, case, arguments.rounds, **slow_down):
+            measured["identical"].append(same)
+            measured["changed"].append(changed)
+            _write(arguments.output, arguments.device, stored)
+        if len(measured["identical"]) >= thresholds_of(kind).rounds:
+            print(describe(case, kind, arguments.change, measured["identical"], measured["changed"]), flush=True)
     load = f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores"
     print(f"{load}; {arguments.rounds} rounds of fresh processes on {arguments.device}")
-    if arguments.output:
-        name = torch.cuda.get_device_name(arguments.device) if kind == "cuda" else f"{os.cpu_count()} CPU cores"
-        content = {"device": name, "protocol": " ".join(sys.argv), "rounds": rounds}
-        arguments.output.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _write(output: Path | None, device: str, stored: dict[str, Any]) -> None:
+    if output is None:
+        return
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{os.cpu_count()} CPU cores"
+    output.write_text(json.dumps({"device": name, "protocol": " ".join(sys.argv), **stored}), encoding="utf-8")
+
+
+def _read(output: Path | None) -> dict[str, Any]:
+    """The rounds and slow-downs by case that an earlier call wrote, empty without one."""
+    if output is None or not output.exists():
+        return {"slow_downs": {}, "rounds": {}}
+    content = json.loads(output.read_text())
+    return {"slow_downs": content["slow_downs"], "rounds": content["rounds"]}
 
 
 if __name__ == "__main__":

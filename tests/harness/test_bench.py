@@ -12,7 +12,11 @@ from tests.harness.child import Harness
 from warpwatch import Cost, Operator, case
 from warpwatch.contract.messages import BenchReply, CheckReply, ProfileReply, SampleReply
 from warpwatch.contract.words import Fault, Status
+from warpwatch.worker.harness import bench as harness_bench
+from warpwatch.worker.harness.bench import Budget, _sample
 from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.health import DeviceHealth
+from warpwatch.worker.harness.integrity import TamperGuard
 from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.summary import interval, is_narrow, summarize
 from warpwatch.worker.harness.timer_cpu import CpuHotTimer
@@ -39,6 +43,48 @@ def test_bench_measures_every_metric(harness: Harness, direction: str) -> None:
     assert 0 < reply.health["empty_ns"]["hot"] < reply.measurements[0].median_ns
     assert ("instructions" in reply.counters) != bool(reply.health["notes"])
     assert [event["text"] for event in harness.events] == ["hot", "cold"]
+
+
+class Clock:
+    """Time that passes while a fake timer samples."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+
+class NoisyTimer:
+    """Takes one sample of 1 ms in each of its placements; the samples never agree."""
+
+    placements = 3
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def take(self) -> list[float]:
+        self._clock.ns += 1_000_000
+        return [1e6 * (1 + self._clock.ns % 7)]
+
+    def verify(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("budget", "count"),
+    [
+        (Budget(30_000_000), 30),
+        (Budget(30_000_000, allowed_ns=60_000_000), 30),
+        (Budget(30_000_000, allowed_ns=60_000_000).without_opening(22_000_000), 18),
+        # Opening took all that is allowed: the fewest samples, every placement as often as the others.
+        (Budget(30_000_000, allowed_ns=10_000_000).without_opening(9_000_000), 12),
+        # Ten samples would take more than ten times the usual time.
+        (Budget(200_000), 3),
+    ],
+)
+def test_a_side_metric_takes_what_is_left_to_it(monkeypatch: pytest.MonkeyPatch, budget: Budget, count: int) -> None:
+    clock = Clock()
+    monkeypatch.setattr(harness_bench, "perf_counter_ns", lambda: clock.ns)
+    guard = TamperGuard()
+    samples, dropped, _ = _sample(NoisyTimer(clock), budget, DeviceHealth(torch.device("cpu")), guard)
+    assert (len(samples), dropped) == (count, 0)
 
 
 def test_more_work_takes_longer(harness: Harness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -37,7 +38,26 @@ _SHORTEST = 0.2
 """
 _LONGEST = 10
 """A metric may take this many times its budget to collect its ten samples."""
+_SIDE_SHARE = 0.2
+"""Of the time of a variant on a case: what all metrics but the first may take. No verdict is about them."""
 _SLICE_NS = 40_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The time of one metric. usual_ns: of its samples. allowed_ns: of opening its timer, samples and verification
+    together; None where only the samples are bounded."""
+
+    usual_ns: int
+    allowed_ns: int | None = None
+
+    def without_opening(self, opening_ns: int) -> Budget:
+        """What is left once the timer is open. To verify takes about as long: both draw inputs and call the variant."""
+        return self if self.allowed_ns is None else replace(self, allowed_ns=self.allowed_ns - 2 * opening_ns)
+
+    @property
+    def sampling_ns(self) -> int:
+        return self.usual_ns if self.allowed_ns is None else max(0, min(self.usual_ns, self.allowed_ns))
 
 
 class Timer(Protocol):
@@ -55,12 +75,16 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
     health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
     measurements, notes, counters = [], [], CallCounters()
-    shares = SHARES[problem.device.type]
+    shares, begin, side_end = SHARES[problem.device.type], perf_counter_ns(), 0
     with problem.modes(), watch(guard), no_collection():
         expect_honest(problem)
         for done, metric in enumerate(METRICS[problem.device.type]):
             progress(done, len(shares), metric)
-            budget = int(budget_ns * shares[metric])
+            now, budget = perf_counter_ns(), Budget(int(budget_ns * shares[metric]))
+            if done == 1:
+                side_end = now + int((now - begin) * _SIDE_SHARE / (1 - _SIDE_SHARE))
+            if done:
+                budget = replace(budget, allowed_ns=(side_end - now) // (len(shares) - done))
             measurement, note = _measure(problem, seed, metric, budget, health, guard, counters)
             measurements += [measurement] if measurement is not None else []
             notes += [note] if note else []
@@ -115,15 +139,17 @@ def _measure(
     problem: CaseProblem,
     seed: int,
     metric: str,
-    budget_ns: int,
+    budget: Budget,
     health: DeviceHealth,
     guard: TamperGuard,
     counters: CallCounters,
 ) -> tuple[Measurement | None, str]:
     """(the measurement of one metric or None, a note on why there is none); adds cycle counts to `counters`."""
     try:
-        timer = open_timer(problem, seed, metric, budget_ns, PLACEMENTS)
-        samples, dropped, reasons = _sample(timer, budget_ns, health, guard)
+        begin = perf_counter_ns()
+        timer = open_timer(problem, seed, metric, budget.usual_ns, PLACEMENTS)
+        budget = budget.without_opening(perf_counter_ns() - begin)
+        samples, dropped, reasons = _sample(timer, budget, health, guard)
         if metric == "graph":
             assert isinstance(timer, GraphTimer)
             counters.count_cycles(timer, problem.device)
@@ -138,7 +164,7 @@ def _measure(
 
 
 @STOPWATCH.measure(Activity.SAMPLES)
-def _sample(timer: Timer, budget_ns: int, health: DeviceHealth, guard: TamperGuard) -> tuple[list[float], int, str]:
+def _sample(timer: Timer, budget: Budget, health: DeviceHealth, guard: TamperGuard) -> tuple[list[float], int, str]:
     """(kept samples, how many were dropped because the device was throttled, the reasons)."""
     samples: list[float] = []
     dropped, reasons = 0, dict[str, None]()
@@ -153,14 +179,14 @@ def _sample(timer: Timer, budget_ns: int, health: DeviceHealth, guard: TamperGua
                 reasons[reason] = None
             else:
                 samples += taken
-        if _is_enough(samples, (perf_counter_ns() - start) / max(1, budget_ns)):
+        if _is_enough(samples, perf_counter_ns() - start, budget):
             return samples, dropped, "; ".join(reasons)
 
 
-def _is_enough(samples: list[float], spent: float) -> bool:
-    """Whether to stop sampling; spent: the used share of the budget."""
-    if spent >= _LONGEST or len(samples) >= _MOST_SAMPLES:
+def _is_enough(samples: list[float], spent_ns: int, budget: Budget) -> bool:
+    """Whether to stop sampling; every placement had its turn."""
+    if spent_ns >= _LONGEST * budget.usual_ns or len(samples) >= _MOST_SAMPLES:
         return True
-    if spent >= 1:
+    if spent_ns >= budget.sampling_ns:
         return len(samples) >= FEWEST
-    return spent >= _SHORTEST and is_narrow(samples)
+    return spent_ns >= _SHORTEST * budget.sampling_ns and is_narrow(samples)
