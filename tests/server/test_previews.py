@@ -51,9 +51,7 @@ def test_a_preview_counts_what_a_submission_creates(client: TestClient, lab: Lab
 def test_minutes_come_from_earlier_jobs(client: TestClient, lab: Lab) -> None:
     job = lab.check(0, {("v1", CASES[0]): Status.OK})
     with lab.database.session() as session:
-        session.execute(
-            text("UPDATE runs SET started_at = finished_at - interval '90 s' WHERE job_id = :id"), {"id": job}
-        )
+        session.execute(text("UPDATE jobs SET started_at = finished_at - interval '90 s' WHERE id = :id"), {"id": job})
     assert preview(client, kinds=["check"], operators=["square"])["minutes"] == 1.5
     assert preview(client, kinds=["check"], operators=["square"], commits="main~2..main")["minutes"] == 3.0
 
