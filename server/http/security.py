@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -91,6 +91,9 @@ class RequestGuard:
 
         try:
             await self.app(scope, with_deadline(_bounded(receive)), send_noticed)
+        except ClientDisconnect:
+            # The reader has gone, for instance to another page, and nobody is left to answer.
+            return
         except Exception as error:
             if has_started:
                 raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -27,6 +29,34 @@ def client_of(settings: Settings, url: str) -> Iterator[TestClient]:
     ) as client:
         yield client
     database.close()
+
+
+def test_a_reader_who_leaves_is_no_error(app: FastAPI, caplog: pytest.LogCaptureFixture) -> None:
+    """A page that is left ends its requests, also one whose form has not arrived yet."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = {"host": "127.0.0.1:8321", "content-type": "application/x-www-form-urlencoded", "content-length": "9"}
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/submissions/preview",
+        "raw_path": b"/submissions/preview",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "server": ("127.0.0.1", 8321),
+        "client": ("127.0.0.1", 4711),
+    }
+    asyncio.run(app(scope, receive, send))
+    assert (sent, caplog.records) == ([], [])
 
 
 def test_malformed_json(client: TestClient) -> None:
