@@ -16,6 +16,7 @@ LEAVES = {
     "warpwatch.destinations",
     "warpwatch.git",
     "warpwatch.git_branches",
+    "warpwatch.git_diffs",
     "warpwatch.project",
     "warpwatch.settings",
     "warpwatch.sources",

@@ -94,15 +94,6 @@ class UnknownRefError(GitError):
 
 
 @dataclass(frozen=True, slots=True)
-class FileChange:
-    """A file that differs between two commits. added, deleted: numbers of lines, None for a binary file."""
-
-    path: str
-    added: int | None
-    deleted: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class CommitInfo:
     """One commit of the history. ordinal: the number of its ancestors, itself included."""
 
@@ -401,30 +392,6 @@ def object_ids(mirror: Path, names: Sequence[str]) -> list[str | None]:
         return []
     output = git("cat-file", "--batch-check=%(objectname)", cwd=mirror, text="\n".join(names) + "\n")
     return [line if _SHA.fullmatch(line) else None for line in output.splitlines()]
-
-
-def changed_files(mirror: Path, base: str, head: str, paths: Sequence[str] = ()) -> list[FileChange]:
-    """Files that differ between two commits (full ids), by path; only those below `paths` when given."""
-    # With -z git does not quote names.
-    output = git("diff", "--numstat", "--no-renames", "-z", base, head, "--", *_literal(paths), cwd=mirror)
-    lines = [line.split("\t", 2) for line in output.split("\0") if line]
-    return [FileChange(path, *(int(count) if count.isdigit() else None for count in counts)) for *counts, path in lines]
-
-
-def commits_touching(mirror: Path, base: str, head: str, paths: Sequence[str] = (), limit: int = 50) -> list[str]:
-    """Commits after `base` up to `head` (full ids) that change a file below `paths`, newest first."""
-    return git("rev-list", f"--max-count={limit}", f"{base}..{head}", "--", *_literal(paths), cwd=mirror).split()
-
-
-def diff(mirror: Path, base: str, head: str, paths: Sequence[str] = ()) -> str:
-    """The patch between two commits (full ids), with three lines around each change."""
-    options = ("--no-color", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-prefix", "--unified=3")
-    return git("diff", *options, base, head, "--", *_literal(paths), cwd=mirror)
-
-
-def _literal(paths: Sequence[str]) -> list[str]:
-    """Paths that git does not read as patterns."""
-    return [f":(literal){path}" for path in paths]
 
 
 def read_file(mirror: Path, sha: str, path: str) -> str | None:

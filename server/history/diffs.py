@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from warpwatch import git
+from warpwatch import git, git_diffs
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
@@ -56,7 +56,7 @@ class SourceDiff:
     url: str | None
     command: str
     paths: list[str] = field(default_factory=list)
-    files: list[git.FileChange] = field(default_factory=list)
+    files: list[git_diffs.FileChange] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
     message: str = ""
     lines: list[DiffLine] = field(default_factory=list)
@@ -80,16 +80,16 @@ def read_source_diff(settings: Settings, repository: RepositoryRow, operator: st
 @lru_cache(maxsize=256)
 def _diff(
     mirror: Path, operator: str, base: str, head: str
-) -> tuple[list[str], list[git.FileChange], list[str], list[DiffLine]]:
+) -> tuple[list[str], list[git_diffs.FileChange], list[str], list[DiffLine]]:
     """Cached, because commits do not change."""
     sources = Sources(mirror)
     sides = [sources.paths(base, operator), sources.paths(head, operator)]
     paths = list(dict.fromkeys(path for side in sides for path in side)) if all(sides) else []
-    files = git.changed_files(mirror, base, head, paths)
+    files = git_diffs.changed_files(mirror, base, head, paths)
     changed_lines = sum((file.added or 0) + (file.deleted or 0) for file in files)
     # A generated file of a million lines is not read for the sake of its first ones.
-    lines = read_lines(git.diff(mirror, base, head, paths)) if changed_lines <= READABLE_LINES else []
-    return paths, files, git.commits_touching(mirror, base, head, paths), lines
+    lines = read_lines(git_diffs.diff(mirror, base, head, paths)) if changed_lines <= READABLE_LINES else []
+    return paths, files, git_diffs.commits_touching(mirror, base, head, paths), lines
 
 
 def read_lines(patch: str) -> list[DiffLine]:

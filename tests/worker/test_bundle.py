@@ -203,7 +203,10 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "operator": (edit(BENCH, "order", "operator", value="../probe"), "operator"),
     "commit": (edit(BENCH, "order", "sha", value="b" * 40), "does not describe"),
     "sha": (edit("manifest.json", "commits", 0, "sha", value="--help"), "--help"),
-    "negative time": (edit(BENCH, *MEASUREMENT, "samples_ns", value=[-1.0]), "samples_ns: expected durations above 0"),
+    "negative time": (
+        edit(BENCH, *MEASUREMENT, "samples_ns", value=[-1.0]),
+        "samples_ns: expected durations",
+    ),
     "no number": (edit(BENCH, *MEASUREMENT, "median_ns", value=float("nan")), "median_ns: expected a finite number"),
     "no time zone": (edit(BENCH, "started_at", value="2026-01-01T00:00:00"), "time zone"),
     "no trace": (lambda members: members.update({"traces/00001.json.gz": b"not gzip"}), "damaged"),
