@@ -84,8 +84,26 @@ def test_the_arrows_choose_and_escape_closes(visit: Visit) -> None:
 def test_shortcuts_are_listed_and_lead_to_pages(visit: Visit) -> None:
     page = visit.open("/")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Shortcuts")).to_be_visible()
+    shortcuts = page.get_by_role("dialog", name="Shortcuts")
+    expect(shortcuts).to_be_visible()
     page.keyboard.press("Escape")
+    expect(shortcuts).to_be_hidden()
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.wait_for_url(re.compile("/jobs"), wait_until="commit")
+
+
+def test_shortcuts_work_while_their_list_is_open(visit: Visit) -> None:
+    page = visit.open("/")
+    page.keyboard.press("?")
+    shortcuts = page.get_by_role("dialog", name="Shortcuts")
+    expect(shortcuts).to_be_visible()
+    page.keyboard.press("/")
+    expect(shortcuts).to_be_hidden()
+    expect(page.get_by_role("combobox", name="Search operators")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Search")).to_be_hidden()
+    page.keyboard.press("?")
     page.keyboard.press("g")
     page.keyboard.press("j")
     page.wait_for_url(re.compile("/jobs"), wait_until="commit")

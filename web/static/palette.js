@@ -112,8 +112,10 @@ function openShortcuts() {
 let awaitsPlace = false;
 document.addEventListener("keydown", (event) => {
   const opensSearch = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k";
-  const isTyping = event.target.closest?.("input, textarea, select, [contenteditable], dialog");
+  const isTyping = event.target.closest?.("input, textarea, select, [contenteditable], dialog:not(.shortcuts)");
   if (!opensSearch && (isTyping || event.ctrlKey || event.metaKey || event.altKey)) return;
+  // The keys work while their list is open, too.
+  if (event.key !== "Escape") shortcuts?.close();
   if (opensSearch || event.key === "/") { event.preventDefault(); openPalette(); return; }
   if (event.key === "?") { openShortcuts(); return; }
   if (awaitsPlace && PLACES[event.key]) location.assign(within(PLACES[event.key]));
