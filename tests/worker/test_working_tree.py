@@ -61,6 +61,14 @@ def test_a_subfolder_and_a_linked_worktree_are_snapshots_too(repository: Reposit
     assert git.read_file(repository.path, sha, "a.py") == "there"
 
 
+def test_a_file_saved_during_a_measurement_ends_the_next_wait_at_once(repository: Repository, tmp_path: Path) -> None:
+    tree = WorkingTree(repository.path, tmp_path / "index")
+    tree.commit()
+    (repository.path / "a.py").write_text("saved while measured")
+    tree.wait()
+    assert git.read_file(repository.path, tree.commit(), "a.py") == "saved while measured"
+
+
 def attempt(repository: Repository, home: Path, *words: str) -> Result:
     environment = {"WARPWATCH_HOME": str(home), "COLUMNS": "200"}
     arguments = ["try", *words, "--repository", repository.url, "--device", "cpu", "--budget-ms", "20"]

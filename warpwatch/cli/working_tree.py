@@ -114,6 +114,7 @@ class WorkingTree:
     def __init__(self, root: Path, index: Path) -> None:
         self.root = root
         self._index = index
+        self._committed = ""
         own = root / git.git("rev-parse", "--git-path", "index", cwd=root).strip()
         if own.exists():
             shutil.copyfile(own, index)
@@ -125,14 +126,14 @@ class WorkingTree:
 
     def commit(self) -> str:
         """A commit of that tree on HEAD, which no ref holds, so that git removes it some day."""
+        self._committed = self.tree()
         names = ("user.name=warpwatch", "user.email=warpwatch@localhost")
-        words = ("commit-tree", self.tree(), "-p", "HEAD", "-m", "Working tree")
+        words = ("commit-tree", self._committed, "-p", "HEAD", "-m", "Working tree")
         return git.git(*words, cwd=self.root, config=names).strip()
 
     def wait(self) -> None:
-        """Returns when the files differ from those of the call."""
-        before = self.tree()
-        while self.tree() == before:
+        """Returns when the files differ from those last committed, at once if they changed since."""
+        while self.tree() == self._committed:
             time.sleep(POLL_SECONDS)
 
 
