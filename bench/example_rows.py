@@ -35,6 +35,7 @@ from warpwatch.settings import Settings
 from warpwatch.worker.bundle import BundleWriter
 from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.execution import execute
+from warpwatch.worker.reporter import SilentReporter
 
 SOURCE = Path(__file__).parents[1] / "examples" / "rows"
 SOFTMAX, RMS_NORM, README = "csrc/softmax/softmax.cpp", "csrc/rms_norm/rms_norm.cpp", "README.md"
@@ -159,20 +160,11 @@ def _git(folder: Path, *arguments: str, when: str = "") -> str:
     ).stdout.strip()
 
 
-class PrintingReporter:
+class PrintingReporter(SilentReporter):
     """Prints what a job logs."""
 
     def log(self, text: str) -> None:
         print(f"    {text}", flush=True)
-
-    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
-        pass
-
-    def should_stop(self) -> str | None:
-        return None
-
-    def should_yield(self) -> int | None:
-        return None
 
 
 @dataclass

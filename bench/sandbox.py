@@ -25,27 +25,12 @@ from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
 from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.execution import execute
+from warpwatch.worker.reporter import SilentReporter
 
 ROOT = Path(__file__).parents[1]
 OPERATOR, VARIANT = "vector_add", "v2"
 METRIC = {"cpu": "hot", "cuda": "call"}
 """The metric that includes the host's part of a call, per kind of device."""
-
-
-class Silent:
-    """A reporter that reports nothing."""
-
-    def log(self, text: str) -> None:
-        """Logs nothing."""
-
-    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
-        """Shows nothing."""
-
-    def should_stop(self) -> str | None:
-        return None
-
-    def should_yield(self) -> int | None:
-        return None
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -71,7 +56,7 @@ def time_starts(home: Path, count: int) -> dict[str, list[float]]:
 
 
 def _start_and_end(host: Host, root: Path) -> None:
-    host.start_child(host.empty_child(root), Silent()).close()
+    host.start_child(host.empty_child(root), SilentReporter()).close()
 
 
 def time_children(hosts: dict[str, Host], root: Path, count: int) -> dict[str, list[float]]:
@@ -90,7 +75,7 @@ def time_calls(tools: dict[str, Tools], traces: Path, count: int) -> dict[str, d
     samples: dict[str, dict[str, list[float]]] = {name: {} for name in tools}
     for _ in range(count):
         for name, kept in tools.items():
-            for finding in execute(request, kept, Silent(), traces).findings:
+            for finding in execute(request, kept, SilentReporter(), traces).findings:
                 for measurement in finding.bench.measurements if finding.bench else []:
                     if measurement.metric == METRIC[kept.host.kind]:
                         samples[name].setdefault(finding.case, []).append(measurement.median_ns)

@@ -24,7 +24,7 @@ from warpwatch.git import GitError
 from warpwatch.project import Project, ProjectError
 from warpwatch.worker.building import BuildRequest, LibraryStore, build
 from warpwatch.worker.checkout import Host, is_name, read_project, trusted_mirror
-from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
+from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
 
 JOBS = 16
 """Jobs at the head of the queue that are looked at."""
@@ -120,7 +120,7 @@ class BuildAhead:
         try:
             for name in _libraries(root, project, target[2]):
                 request = BuildRequest(root, project.native, name, self._host.kind, project.interpreter)
-                build(request, store, self._host.confinement(), settings.build_timeout_seconds, _Silent(self))
+                build(request, store, self._host.confinement(), settings.build_timeout_seconds, _BuildReporter(self))
         except (Stopped, CannotRunError) as error:
             _log.info("stopped building %s ahead: %s", target[2], error)
         finally:
@@ -139,20 +139,17 @@ class BuildAhead:
                 os.sched_setaffinity(0, self._cores)
 
 
-class _Silent:
-    """A reporter of builds that belong to no run."""
+class _BuildReporter(SilentReporter):
+    """Reports builds that belong to no run."""
 
     def __init__(self, ahead: BuildAhead) -> None:
-        self.should_stop = ahead.should_stop
+        self._ahead = ahead
 
     def log(self, text: str) -> None:
         _log.debug("%s", text)
 
-    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
-        """Nobody watches."""
-
-    def should_yield(self) -> int | None:
-        return None
+    def should_stop(self) -> str | None:
+        return self._ahead.should_stop()
 
 
 def _targets(request: JobRequest) -> list[Target]:

@@ -37,7 +37,7 @@ from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
 from warpwatch.worker.log_writer import LogWriter
 from warpwatch.worker.outages import reason_of
-from warpwatch.worker.reporter import CannotRunError, Stopped, UnhealthyError
+from warpwatch.worker.reporter import CannotRunError, SilentReporter, Stopped, UnhealthyError
 
 T = TypeVar("T")
 _RETRY_SECONDS = 1.0
@@ -290,7 +290,7 @@ class _RunReporter:
         return self._guard.yield_to
 
 
-class _StartReporter:
+class _StartReporter(SilentReporter):
     """Reports while the worker identifies its device, when there is no run to log for."""
 
     def __init__(self, stop_requested: threading.Event) -> None:
@@ -299,11 +299,5 @@ class _StartReporter:
     def log(self, text: str) -> None:
         _log.info("%s", text)
 
-    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
-        """Progress of the start is not shown."""
-
     def should_stop(self) -> str | None:
         return STOPPING if self._stop_requested.is_set() else None
-
-    def should_yield(self) -> int | None:
-        return None

@@ -57,6 +57,22 @@ class Reporter(Protocol):
     def should_yield(self) -> int | None: ...
 
 
+class SilentReporter:
+    """Reports nothing and never asks the job to stop or to yield; the base of reporters that do only some of it."""
+
+    def log(self, text: str) -> None:
+        """Drops the line."""
+
+    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
+        """Shows nothing."""
+
+    def should_stop(self) -> str | None:
+        return None
+
+    def should_yield(self) -> int | None:
+        return None
+
+
 class BoundedReporter:
     """Passes everything on until LOG_LIMIT bytes of log were written, then logs that once and drops the rest."""
 

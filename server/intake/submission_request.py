@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpwatch.contract.priorities import AWAITED, ORDINARY
-from warpwatch.contract.spec import PLAN_LIMITS, USUAL_PLAN
+from warpwatch.contract.spec import MAX_NAMES, PLAN_LIMITS, USUAL_PLAN
 from warpwatch.contract.words import JobKind
 
 ORDER: tuple[JobKind, ...] = (JobKind.CHECK, JobKind.BENCH, JobKind.PROFILE, JobKind.COMPARE)
@@ -50,8 +50,8 @@ class SubmissionRequest(BaseModel):
         default=None, max_length=200, description="For base `merge-base`; default: the watched branch."
     )
     kinds: list[JobKind] = Field(default=[JobKind.CHECK, JobKind.BENCH], min_length=1, max_length=4)
-    operators: list[str] = Field(default=[], max_length=200, description="They are measured in this order.")
-    variants: list[str] = Field(default=[], max_length=200)
+    operators: list[str] = Field(default=[], max_length=MAX_NAMES, description="They are measured in this order.")
+    variants: list[str] = Field(default=[], max_length=MAX_NAMES)
     cases: list[str] = Field(default=[], max_length=1000)
     suite: str = Field(
         default="quick", min_length=1, max_length=50, description="The suite of cases, unless `cases` names them."

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from warpwatch.contract.words import NO_FAILURE
 from warpwatch.db.reads.code import list_suites
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.regressions import Question, list_regressions
@@ -25,7 +26,6 @@ MOST_OPEN = 6
 """Open regressions that are listed, worst first; the page of regressions has all."""
 MOST_VIEWS = 12
 """Saved views that are listed; their page has all."""
-SETTLED = ("ok", "unsupported", "skipped", None)
 Seen = Annotated[int, Query(ge=0, le=2**62)]
 
 
@@ -84,7 +84,7 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         trends=trends,
         newest=max(trends.cells, key=lambda cell: cell.measured_at, default=None),
         checks=Counter(cell.check_status for cell in cells if cell.check_status),
-        broken=[cell for cell in cells if cell.check_status not in SETTLED or cell.bench_status not in SETTLED],
+        broken=[cell for cell in cells if not {cell.check_status, cell.bench_status} <= {*NO_FAILURE, None}],
         regressions=regressions[:MOST_OPEN],
         open_count=len(regressions),
         views=list_saved_views(session, repository.id, limit=MOST_VIEWS),

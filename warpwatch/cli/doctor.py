@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from warpwatch.cli import app
 from warpwatch.settings import SettingError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from warpwatch.worker.devices import LocalDevice
 
 REMEDIES = {
     "network": "allow network namespaces: run as root, or allow user namespaces",
@@ -64,10 +68,13 @@ def _examine(settings: Settings) -> Iterator[Examination]:
     git = shutil.which("git")
     yield Examination("git", git or "none", "" if git else "install git", needed=True)
     yield from _compilers(settings)
-    yield from _devices()
+    from warpwatch.worker.devices import find_devices
+
+    devices = find_devices()
+    yield from _devices(devices)
     yield _home(settings.home)
     yield _database(settings)
-    yield from _isolation(settings)
+    yield from _isolation(settings, sorted({device.name.partition(":")[0] for device in devices}))
 
 
 def _compilers(settings: Settings) -> Iterator[Examination]:
@@ -94,10 +101,7 @@ def _compilers(settings: Settings) -> Iterator[Examination]:
     yield Examination("CUDA compiler", f"{nvcc.path}, {release}" if nvcc else release, remedy)
 
 
-def _devices() -> Iterator[Examination]:
-    from warpwatch.worker.devices import find_devices
-
-    devices = find_devices()
+def _devices(devices: Sequence[LocalDevice]) -> Iterator[Examination]:
     for device in devices:
         yield Examination("device", f"{device.name}, {device.model}")
     if len(devices) == 1 and Path("/proc/driver/nvidia").exists():
@@ -128,12 +132,11 @@ def _database(settings: Settings) -> Examination:
     return Examination("database", kind, f"{missing} migrations are due: warpwatch migrate" if missing else "")
 
 
-def _isolation(settings: Settings) -> Iterator[Examination]:
+def _isolation(settings: Settings, device_kinds: Sequence[str]) -> Iterator[Examination]:
     """For each kind of device, because CUDA needs more of a child than a CPU does."""
     from warpwatch.worker import groups, sandbox
-    from warpwatch.worker.devices import find_devices
 
-    for kind in sorted({device.name.partition(":")[0] for device in find_devices()}):
+    for kind in device_kinds:
         confinement = sandbox.confinement(
             settings.home,
             settings.memory_bytes,

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from warpwatch.worker.reporter import SilentReporter
+
 INTERRUPTED = "interrupted"
 
 
-class TerminalReporter:
-    """A reporter that draws: log lines above, unless it is quiet, a bar for the jobs and one for the current job."""
+class TerminalReporter(SilentReporter):
+    """Draws: log lines above, unless it is quiet, a bar for the jobs and one for the current job."""
 
     def __init__(self, progress: Progress, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
@@ -34,9 +36,6 @@ class TerminalReporter:
 
     def should_stop(self) -> str | None:
         return INTERRUPTED if self.interrupted else None
-
-    def should_yield(self) -> int | None:
-        return None
 
 
 @contextmanager

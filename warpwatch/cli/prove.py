@@ -11,6 +11,7 @@ from rich.console import Console
 from warpwatch import __version__, git
 from warpwatch.cli import app
 from warpwatch.settings import SettingError, load_settings
+from warpwatch.worker.reporter import SilentReporter
 
 if TYPE_CHECKING:
     from warpwatch.contract.environment import Environment
@@ -60,9 +61,9 @@ def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, sub
     if client is not None:
         # Fails at once, not after minutes, if there is no server or its schema is outdated.
         client.get("/proofs")
-    environment, _ = tools.identify(_Quiet())
+    environment, _ = tools.identify(_StepReporter())
     with console.status(f"{kind} on {environment.device_name} …") as status:
-        proof = prove(kind, tools, _Quiet(status), seeds, operators)
+        proof = prove(kind, tools, _StepReporter(status), seeds, operators)
     _show(proof, environment)
     if client is not None:
         client.post("/proofs", _body(proof, environment))
@@ -103,8 +104,8 @@ def _show(proof: Proof, environment: Environment) -> None:
         console.print(f"false alarm, {where}: {alarm.message}", style="red", markup=False, soft_wrap=True)
 
 
-class _Quiet:
-    """A reporter that shows only the current step."""
+class _StepReporter(SilentReporter):
+    """Shows only the current step."""
 
     def __init__(self, status: Any = None) -> None:
         self._status = status
@@ -112,12 +113,3 @@ class _Quiet:
     def log(self, text: str) -> None:
         if self._status is not None and text.startswith(("check", "bench", "build")):
             self._status.update(text[:100].replace("[", r"\["))
-
-    def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
-        """Not shown; the log shows the steps."""
-
-    def should_stop(self) -> str | None:
-        return None
-
-    def should_yield(self) -> int | None:
-        return None

@@ -8,12 +8,10 @@ from statistics import median
 
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.words import JobKind, Status
+from warpwatch.contract.words import NO_FAILURE, JobKind, Status
 from warpwatch.server.figures.formats import change, duration, interval
 from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_pairs
 
-FINE = (Status.OK, Status.UNSUPPORTED, Status.SKIPPED)
-"""Statuses that are no failure of the code measured."""
 _WORDS: dict[PairOutcome, tuple[str, str]] = {
     "slower": ("slower", "red"),
     "faster": ("faster", "green"),
@@ -76,7 +74,7 @@ class ResultTable:
             return
         row = self._row(finding.case, finding.variant)
         status = finding.status.replace("_", " ")
-        if finding.status not in FINE:
+        if finding.status not in NO_FAILURE:
             self.wrong += 1
             row.style, row.words = "red", " ".join(finding.message.split())
         if kind is JobKind.CHECK:

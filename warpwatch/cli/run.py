@@ -18,10 +18,10 @@ from rich.console import Console
 from warpwatch import __version__, git
 from warpwatch.cli import app, plans
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
-from warpwatch.cli.result_table import FINE, ResultTable
+from warpwatch.cli.result_table import ResultTable
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
-from warpwatch.contract.words import JobKind
+from warpwatch.contract.words import NO_FAILURE, JobKind
 from warpwatch.project import ProjectError
 from warpwatch.settings import SettingError, Settings, load_settings
 
@@ -265,4 +265,4 @@ def _summarise(tally: Tally, output: Path) -> int:
     if tally.problems or tally.interrupted or not tally.statuses:
         return 2
     slower = any(table.slower for table in tally.tables.values())
-    return int(slower or any(status not in FINE for status in tally.statuses))
+    return int(slower or any(status not in NO_FAILURE for status in tally.statuses))

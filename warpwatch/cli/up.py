@@ -28,19 +28,17 @@ from warpwatch.cli.services import (
     running_database,
     running_services,
 )
+from warpwatch.contract.spec import MAX_NAMES
+from warpwatch.contract.words import NO_FAILURE
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
 from warpwatch.settings import SettingError, Settings, load_settings
 
 console = Console()
-GOOD = {"ok", "unsupported", "skipped"}
-"""Result statuses that are no fault of the code measured."""
 BUDGET_MS = 400
 """Half of what a variant and case usually get: whoever starts Warpwatch for the first time wants to see something soon.
 """
 CASES = 2
 """Cases of each operator, for the same reason: most of the time goes into what torch.compile makes for each case."""
-MOST_NAMES = 200
-"""Operators that one request may name."""
 SAY_SECONDS = 60
 OUTAGE_SECONDS = 120.0
 """How long a request waits for a server or database that is away."""
@@ -194,7 +192,7 @@ def _submit(client: Client, root: Path, name: str, count: int, suite: str, case_
             "repository": name,
             "commits": sha,
             "kinds": ["check", "bench", "profile"],
-            "operators": operators if len(operators) <= MOST_NAMES else [],
+            "operators": operators if len(operators) <= MAX_NAMES else [],
             "suite": suite,
             "case_limit": case_limit or None,
             "device": "all",
@@ -262,7 +260,7 @@ def _summarise(client: Client, submitted: list[Submitted], last: dict[int, dict[
     faults = 0
     for submission in submitted:
         row = last[submission.id]
-        bad = {status: count for status, count in row["results"].items() if status not in GOOD and count}
+        bad = {status: count for status, count in row["results"].items() if status not in NO_FAILURE and count}
         if bad or row["state"] != "done":
             faults += 1
             console.print(

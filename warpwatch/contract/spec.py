@@ -13,6 +13,8 @@ from warpwatch.contract.words import JobKind
 
 BUDGET_NS = 1_000_000_000
 """Time that timing one variant on one case takes where a specification names none."""
+MAX_NAMES = 200
+"""Operators, or variants, that one request may name."""
 _ALWAYS_STORED = ("suite", "variants", "cases", "seed")
 
 

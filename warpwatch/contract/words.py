@@ -18,6 +18,10 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
+NO_FAILURE = frozenset({Status.OK, Status.UNSUPPORTED, Status.SKIPPED})
+"""The statuses that name no failure of a variant."""
+
+
 class Reason(StrEnum):
     """Why a job, a run or a comparison has no number. A message beside it is for people; nothing is decided by it.
 
