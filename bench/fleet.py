@@ -119,7 +119,7 @@ class FleetWorker:
     def __init__(self, plan: FleetPlan, number: int, times: list[JobTimes]) -> None:
         self._plan = plan
         self._times = times
-        self._database = Database(plan.url, pool_size=1, max_overflow=3)
+        self._database = Database.of_worker(plan.url)
         with self._database.session() as s:
             _, device = registry.ensure_environment(s, ENVIRONMENT, PEAKS)
             self._id = registry.register_worker(s, f"fleet-{number}", device, "0", {})

@@ -6,7 +6,7 @@ Every function may be called twice: it finds rows by their natural key and inser
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -16,7 +16,7 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry
+from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.words import Reason
@@ -34,6 +34,7 @@ from warpwatch.db.models import (
 )
 
 _CASE_FACTS = ("sizes", "precision", "direction", "layout", "suites", "flops", "bytes")
+_OPERATOR_KEY = ("repository_id", "name")
 _CATALOGUES = 0x77617270
 """The first half of the key of a lock of PostgreSQL; the second is the id of a repository."""
 _CATALOGUE_SECONDS = 0.1
@@ -76,7 +77,7 @@ def record_commits(s: Session, repository_id: int, commits: Iterable[NewCommit])
 def ensure_operators(s: Session, repository_id: int, names: Iterable[str]) -> dict[str, int]:
     """The id of each operator, by its name."""
     rows = [{"repository_id": repository_id, "name": name} for name in names]
-    ids = ensure_rows(s, OperatorRecord, rows, key=["repository_id", "name"])
+    ids = ensure_rows(s, OperatorRecord, rows, key=_OPERATOR_KEY)
     return {name: operator_id for (_, name), operator_id in ids.items()}
 
 
@@ -171,28 +172,65 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
         raise NotFoundError(f"there is no commit with the id {commit_id}")
     if stored.catalogue_digest == digest:
         return
+    repository_id = stored.repository_id
+    store = (
+        update(CommitRecord)
+        .where(CommitRecord.id == commit_id, CommitRecord.catalogue_digest.is_distinct_from(digest))
+        .values(catalogue=to_json(catalogue), catalogue_digest=digest)
+    )
+    if _is_recorded(s, repository_id, catalogue):
+        s.execute(store)
+        return
     # One at a time: of a hundred workers with a repository's first results, each would wait for the rows of all before
     # it, and then lock them although it changes nothing. Those that do not get the lock see when another one of their
     # commit has stored what they bring, and hold nothing; a lock that they waited for they would hold to their end.
-    lock = select(func.pg_try_advisory_xact_lock(_CATALOGUES, stored.repository_id))
+    lock = select(func.pg_try_advisory_xact_lock(_CATALOGUES, repository_id))
     while not s.scalar(lock):
         time.sleep(_CATALOGUE_SECONDS)
         if s.execute(find).one().catalogue_digest == digest:
             return
-    if s.execute(find).one().catalogue_digest == digest:
-        return
-    repository_id = stored.repository_id
-    values = {"catalogue": to_json(catalogue), "catalogue_digest": digest}
-    s.execute(update(CommitRecord).where(CommitRecord.id == commit_id).values(values))
+    s.execute(store)
+    upsert(s, OperatorRecord, _operator_rows(repository_id, catalogue), key=_OPERATOR_KEY, refresh=["summary"])
+    ids = ensure_operators(s, repository_id, [entry.name for entry in catalogue.operators])
+    upsert(s, VariantRecord, _variant_rows(ids, catalogue), key=["operator_id", "name"], refresh=["idea"])
+    upsert(s, CaseRecord, _case_rows(ids, catalogue), key=["operator_id", "key"], refresh=_CASE_FACTS)
+
+
+def _is_recorded(s: Session, repository_id: int, catalogue: Catalogue) -> bool:
+    """Whether everything that the catalogue names is stored as it says."""
+    keys = [(repository_id, entry.name) for entry in catalogue.operators]
+    stored = _select_by_key(s, OperatorRecord, keys, _OPERATOR_KEY, ["id"])
+    ids = {name: operator_id for (_, name), (operator_id,) in stored.items()}
+    return len(ids) == len(set(keys)) and not (
+        _changed_rows(s, OperatorRecord, _operator_rows(repository_id, catalogue), _OPERATOR_KEY, ["summary"])
+        or _changed_rows(s, VariantRecord, _variant_rows(ids, catalogue), ["operator_id", "name"], ["idea"])
+        or _changed_rows(s, CaseRecord, _case_rows(ids, catalogue), ["operator_id", "key"], _CASE_FACTS)
+    )
+
+
+def _operator_rows(repository_id: int, catalogue: Catalogue) -> list[dict[str, Any]]:
     # An operator whose file does not load has an empty summary; the one from another commit stays.
-    rows = [
+    return [
         {"repository_id": repository_id, "name": entry.name, "summary": entry.summary}
         for entry in catalogue.operators
         if entry.error is None
     ]
-    upsert(s, OperatorRecord, rows, key=["repository_id", "name"], refresh=["summary"])
-    ids = ensure_operators(s, repository_id, [entry.name for entry in catalogue.operators])
-    _record_variants_and_cases(s, [(ids[entry.name], entry) for entry in catalogue.operators])
+
+
+def _variant_rows(operator_ids: Mapping[str, int], catalogue: Catalogue) -> list[dict[str, Any]]:
+    return [
+        {"operator_id": operator_ids[entry.name], "name": variant.name, "idea": variant.idea}
+        for entry in catalogue.operators
+        for variant in entry.variants
+    ]
+
+
+def _case_rows(operator_ids: Mapping[str, int], catalogue: Catalogue) -> list[dict[str, Any]]:
+    return [
+        {"operator_id": operator_ids[entry.name], "key": case.key, **_facts(case)}
+        for entry in catalogue.operators
+        for case in entry.cases
+    ]
 
 
 def record_derived_cases(s: Session, operator_id: int, cases: Sequence[CaseEntry]) -> None:
@@ -203,21 +241,6 @@ def record_derived_cases(s: Session, operator_id: int, cases: Sequence[CaseEntry
 
 def _facts(case: CaseEntry) -> dict[str, Any]:
     return {column: getattr(case, column) for column in _CASE_FACTS}
-
-
-def _record_variants_and_cases(s: Session, entries: Sequence[tuple[int, OperatorEntry]]) -> None:
-    variants = [
-        {"operator_id": operator_id, "name": variant.name, "idea": variant.idea}
-        for operator_id, entry in entries
-        for variant in entry.variants
-    ]
-    upsert(s, VariantRecord, variants, key=["operator_id", "name"], refresh=["idea"])
-    cases = [
-        {"operator_id": operator_id, "key": case.key, **_facts(case)}
-        for operator_id, entry in entries
-        for case in entry.cases
-    ]
-    upsert(s, CaseRecord, cases, key=["operator_id", "key"], refresh=_CASE_FACTS)
 
 
 def ensure_rows(
@@ -239,14 +262,7 @@ def upsert(
     """Inserts the rows whose key is new, and updates the columns in `refresh` of the others where they differ."""
     # PostgreSQL locks a row that conflicts even where it then updates nothing, and whoever records a result of the same
     # device, operator or commit would wait for it. So only rows that are new or differ are sent.
-    unique = {tuple(row[column] for column in key): row for row in rows}
-    stored = _select_by_key(s, table, unique, key, refresh)
-    # One order for everyone: two transactions that insert the same keys must not wait for each other.
-    changed = [
-        unique[values]
-        for values in sorted(unique)
-        if stored.get(values) != tuple(unique[values][column] for column in refresh)
-    ]
+    changed = _changed_rows(s, table, rows, key, refresh)
     if not changed:
         return
     statement = insert(table).values(changed)
@@ -254,6 +270,20 @@ def upsert(
     new = {column: statement.excluded[column] for column in refresh}
     differs = or_(*(columns[column].is_distinct_from(value) for column, value in new.items()))
     s.execute(statement.on_conflict_do_update(index_elements=key, set_=new, where=differs))
+
+
+def _changed_rows(
+    s: Session, table: type[Base], rows: Iterable[dict[str, Any]], key: Sequence[str], refresh: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The rows whose key is new or whose columns in `refresh` differ from what is stored."""
+    unique = {tuple(row[column] for column in key): row for row in rows}
+    stored = _select_by_key(s, table, unique, key, refresh)
+    # One order for everyone: two transactions that insert the same keys must not wait for each other.
+    return [
+        unique[values]
+        for values in sorted(unique)
+        if stored.get(values) != tuple(unique[values][column] for column in refresh)
+    ]
 
 
 def _select_by_key(

@@ -88,8 +88,11 @@ def record_names(s: Session, job: JobRecord, outcome: Outcome) -> OutcomeNames:
         raise OutcomeError(
             f"the job is for the device {device_key}, but it was measured on {outcome.environment.device_key}"
         )
-    for commit_id, catalogue in ((job.commit_id, outcome.catalogue), (job.base_commit_id, outcome.base_catalogue)):
-        if catalogue is not None and commit_id is not None:
+    # In one order for everyone: two comparisons of the same commits, each the base of the other, must not deadlock.
+    catalogues = {job.commit_id: outcome.catalogue, job.base_commit_id: outcome.base_catalogue}
+    for commit_id in sorted(commit_id for commit_id in catalogues if commit_id is not None):
+        catalogue = catalogues[commit_id]
+        if catalogue is not None:
             record_catalogue(s, commit_id, catalogue)
     record_derived_cases(s, job.operator_id, outcome.derived_cases)
     if job.base_commit_id is None and (outcome.base_findings or outcome.comparisons):

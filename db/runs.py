@@ -30,6 +30,7 @@ from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.results import OutcomeNames, record_crash, record_names, record_outcome
 from warpwatch.db.urgent import forget_partial, keep_partial, read_partial
 
+Ownership = Literal["continue", "urgent", "cancel", "lost"]
 ATTEMPTS = 3
 """Runs a job may lose before it fails, counted anew when a person asks for a retry."""
 FIRST_PAUSE_SECONDS = 5.0
@@ -60,14 +61,18 @@ _WAITING = text(f"""
 SELECT {_REQUEST} FROM jobs AS job {_OF_REQUEST}
 WHERE job.device_id = :device_id AND job.state = 'queued' ORDER BY job.priority DESC, job.id LIMIT :limit
 """).columns(spec=StoredSpec())
-_OWNER = text("""
-SELECT runs.attempt, jobs.state, jobs.attempt AS current FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.id = :run_id AND runs.state = 'running'
+_OWNERSHIP = """
+runs.attempt, jobs.state, jobs.attempt AS current, EXISTS (
+    SELECT FROM jobs AS waiting
+    WHERE waiting.device_id = jobs.device_id AND waiting.state = 'queued' AND waiting.priority > jobs.priority
+) AS is_urgent
+"""
+_OWNER = text(f"""
+SELECT {_OWNERSHIP} FROM runs JOIN jobs ON jobs.id = runs.job_id WHERE runs.id = :run_id AND runs.state = 'running'
 """)
-_HEARTBEAT = text("""
+_HEARTBEAT = text(f"""
 UPDATE runs SET heartbeat_at = clock_timestamp() FROM jobs
-WHERE runs.id = :run_id AND runs.state = 'running' AND jobs.id = runs.job_id
-RETURNING runs.attempt, jobs.state, jobs.attempt AS current
+WHERE runs.id = :run_id AND runs.state = 'running' AND jobs.id = runs.job_id RETURNING {_OWNERSHIP}
 """)
 _APPEND = text("""
 INSERT INTO run_logs (run_id, text) SELECT id, :text FROM runs WHERE id = :run_id AND state = 'running'
@@ -113,22 +118,28 @@ def _request(row: Any) -> JobRequest:
     return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha)
 
 
-def heartbeat(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
+def heartbeat(s: Session, run_id: int) -> Ownership:
     """Renews the run's lease; answers like `read_ownership`."""
     return _ownership(s.execute(_HEARTBEAT, {"run_id": run_id}).one_or_none())
 
 
-def read_ownership(s: Session, run_id: int) -> Literal["continue", "cancel", "lost"]:
-    """Whether the run still owns its job. "cancel": somebody cancelled the job; "lost": the run may write nothing."""
+def read_ownership(s: Session, run_id: int) -> Ownership:
+    """Whether the run still owns its job.
+
+    "urgent": it does, and a more urgent job waits for the device, see `find_urgent`; "cancel": somebody cancelled the
+    job; "lost": the run may write nothing.
+    """
     return _ownership(s.execute(_OWNER, {"run_id": run_id}).one_or_none())
 
 
-def _ownership(row: Any) -> Literal["continue", "cancel", "lost"]:
+def _ownership(row: Any) -> Ownership:
     if row is None:
         return "lost"
     if row.state == JobState.CANCELLED:
         return "cancel"
-    return "continue" if row.state == JobState.RUNNING and row.attempt == row.current else "lost"
+    if row.state != JobState.RUNNING or row.attempt != row.current:
+        return "lost"
+    return "urgent" if row.is_urgent else "continue"
 
 
 def append_log(s: Session, run_id: int, piece: str) -> None:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 from warpwatch.contract.words import RESUMABLE
 from warpwatch.db import registry, runs, urgent
@@ -27,7 +26,7 @@ STOPPING = "the worker is shutting down"
 CANCEL_SECONDS = 0.75
 """How often a running job asks whether it was cancelled, at most; a cancel takes effect within two seconds."""
 _RESUMABLE = sorted(RESUMABLE)
-_ANSWERS = {"cancel": CANCELLED, "lost": LOST}
+_REASONS: dict[runs.Ownership, str] = {"cancel": CANCELLED, "lost": LOST}
 _log = logging.getLogger(__name__)
 
 
@@ -104,8 +103,7 @@ class LeaseGuard:
                     next_beat = time.monotonic() + period
                 elif run_id is not None:
                     with self._database.session(single=True) as s:
-                        self._obey(run_id, runs.read_ownership(s, run_id))
-                        self._look_ahead(s, run_id)
+                        self._obey(s, run_id, runs.read_ownership(s, run_id))
             except EngineError as error:
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001
@@ -119,19 +117,15 @@ class LeaseGuard:
         with self._database.session() as s:
             registry.worker_heartbeat(s, self._worker_id)
             if run_id is not None:
-                self._obey(run_id, runs.heartbeat(s, run_id))
-                self._look_ahead(s, run_id)
+                self._obey(s, run_id, runs.heartbeat(s, run_id))
             leads = registry.is_oldest_alive(s, self._worker_id, self._lease)
         if leads:
             with self._database.session() as s:
                 for job_id in self._reaper.sweep(s):
                     _log.warning("job %d was given back: its worker was silent for %g s", job_id, self._lease)
 
-    def _look_ahead(self, s: Session, run_id: int) -> None:
-        urgent_job_id = urgent.find_urgent(s, run_id, _RESUMABLE, self._lease)
+    def _obey(self, s: Session, run_id: int, ownership: runs.Ownership) -> None:
+        urgent_job_id = urgent.find_urgent(s, run_id, _RESUMABLE, self._lease) if ownership == "urgent" else None
         if run_id == self._run_id:
             self._yield_to = urgent_job_id
-
-    def _obey(self, run_id: int, answer: Literal["continue", "cancel", "lost"]) -> None:
-        if answer != "continue" and run_id == self._run_id:
-            self._reason = _ANSWERS[answer]
+            self._reason = _REASONS.get(ownership, self._reason)

@@ -107,8 +107,7 @@ class _Worker:
         self._tools = Tools(host)
         environment, peaks = self._tools.identify(_StartReporter(stop_requested))
         self.device_key = environment.device_key
-        # Of a hundred workers each has one connection, and a second one for as long as two of its threads need one.
-        self.database = Database(database_url, pool_size=1, max_overflow=3)
+        self.database = Database.of_worker(database_url)
         confinement = host.confinement()
         facts: dict[str, Any] = {
             "device": device,

@@ -111,6 +111,21 @@ def test_the_first_results_of_a_repository_do_not_queue_for_its_rows(world: Worl
     assert changes == {"commit 0": [], "commit 1": ["UPDATE commits SET"]}
 
 
+def test_commits_whose_names_are_known_store_their_catalogues_at_once(impatient: Database) -> None:
+    world = make_world(impatient)
+    with impatient.session() as s:
+        registry.record_catalogue(s, world.commits[0], CATALOGUE)
+    (entry, *others) = CATALOGUE.operators
+    changed = replace(CATALOGUE, operators=[replace(entry, summary="another one"), *others])
+    with impatient.session() as first, impatient.session() as second:
+        registry.record_catalogue(first, world.commits[0], changed)
+        # The first one holds the repository's lock until it ends, which this would wait for without end.
+        registry.record_catalogue(second, world.commits[1], CATALOGUE)
+    with impatient.session() as s:
+        without = s.scalars(text("SELECT id FROM commits WHERE catalogue_digest IS NULL")).all()
+    assert not {world.commits[0], world.commits[1]} & set(without)
+
+
 def wait_until(happened: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not happened():
