@@ -49,7 +49,7 @@ def _fresh_native() -> Iterator[None]:
 def ready(operator: Operator, cache: Path) -> Operator:
     """`operator` with its library loaded: for the GPU where there is one, which covers the CPU as well."""
     if operator.name not in _registered:
-        native.configure(ROOT / "csrc", cache, DEVICES[-1])
+        native.configure(ROOT / "csrc", cache, DEVICES[-1], fingerprints=False)
         for library in operator.uses or (operator.name,):
             native.load(library)
         assert operator.native is not None
