@@ -122,6 +122,7 @@ class _Configuration:
     cache: Path
     device: str
     sanitize: bool
+    fingerprints: bool
     prebuilt: Path | None = None
     failed: dict[str, Built] = field(default_factory=dict)
     loaded: dict[str, str] = field(default_factory=dict)
@@ -190,21 +191,24 @@ class _BuildInputs:
 _state: _Configuration | None = None
 
 
-def configure(source_root: Path, cache: Path, device: str, sanitize: bool = False) -> None:
+def configure(
+    source_root: Path, cache: Path, device: str, sanitize: bool = False, *, fingerprints: bool = True
+) -> None:
     """Sets the source folder, the library cache and the device of all builds of this process.
 
     source_root: the folder with one sub-folder per operator, and `common` for shared sources. device: "cpu", "cuda" or
     "cuda:0". sanitize: compile C++ for AddressSanitizer, whose runtime must be the first library of this process.
+    fingerprints: compile C++ once more, for a fingerprint of its machine code; without, that is unknown.
     """
     global _state
     cache.mkdir(parents=True, exist_ok=True)
-    _state = _Configuration(source_root.resolve(), cache.resolve(), device, sanitize)
+    _state = _Configuration(source_root.resolve(), cache.resolve(), device, sanitize, fingerprints)
 
 
 def configure_prebuilt(libraries: Path) -> None:
     """Has `load` take the libraries in `libraries/<operator>/`, which the process may not write to, and build none."""
     global _state
-    _state = _Configuration(libraries, libraries, "", False, prebuilt=libraries)
+    _state = _Configuration(libraries, libraries, "", False, False, prebuilt=libraries)
 
 
 def operators() -> list[str]:
@@ -232,7 +236,9 @@ def build(operator: str) -> Built:
     built = _stored(state.cache / key, started)
     if built is None:
         with _locked(state.cache / f"{key}.lock"):
-            built = _stored(state.cache / key, started) or _compile(inputs, state.cache / key, started)
+            built = _stored(state.cache / key, started) or _compile(
+                inputs, state.cache / key, started, state.fingerprints
+            )
     if built.status != "ok":
         state.failed[key] = built
     return built
@@ -312,7 +318,7 @@ def _stored(folder: Path, started: float) -> Built | None:
     return Built("ok", folder.name, folder / "library.so", True, seconds, record["log"], resources, record["seconds"])
 
 
-def _compile(inputs: _BuildInputs, folder: Path, started: float) -> Built:
+def _compile(inputs: _BuildInputs, folder: Path, started: float, fingerprints: bool) -> Built:
     """Compiles in a folder beside the final one and renames it at the end, so that `folder` is complete if it exists.
 
     It compiles copies of the sources, so that a change of the checkout meanwhile cannot contradict the key.
@@ -331,8 +337,9 @@ def _compile(inputs: _BuildInputs, folder: Path, started: float) -> Built:
     if code != 0:
         shutil.rmtree(unfinished, ignore_errors=True)
         return Built("build_failed", folder.name, None, False, time.perf_counter() - started, log, _ptxas.parse(output))
-    _ninja(inputs, unfinished, [f"{name}.print.o" for name in inputs.units if name.endswith(".cpp")])
-    resources = _resources(unfinished, inputs.units, output)
+    if fingerprints:
+        _ninja(inputs, unfinished, [f"{name}.print.o" for name in inputs.units if name.endswith(".cpp")])
+    resources = _resources(unfinished, inputs.units, output, fingerprints)
     (unfinished / "build.log").write_text(output, encoding="utf-8")
     record = {"log": log, "resources": resources, "seconds": seconds}
     (unfinished / "record.json").write_text(json.dumps(record), encoding="utf-8")
@@ -348,7 +355,7 @@ def _ninja(inputs: _BuildInputs, folder: Path, targets: Sequence[str]) -> tuple[
     return result.returncode, result.stdout.decode(errors="replace")
 
 
-def _resources(folder: Path, units: Sequence[str], output: str) -> list[Resources]:
+def _resources(folder: Path, units: Sequence[str], output: str, fingerprints: bool) -> list[Resources]:
     """The resources of every CUDA kernel, and of the CPU code of every source file."""
     codes: dict[_fingerprint.KernelFingerprint, _fingerprint.MachineCode] = {}
     host: list[Resources] = []
@@ -357,7 +364,8 @@ def _resources(folder: Path, units: Sequence[str], output: str) -> list[Resource
         try:
             # Some sources build names from line numbers and do not compile without them.
             arch, code = _fingerprint.host_code(without_lines if without_lines.exists() else whole)
-            host.append(Resources(source, arch, code_bytes=code.bytes, code_hash=code.hash))
+            known = fingerprints or name.endswith(".cu")
+            host.append(Resources(source, arch, code_bytes=code.bytes, code_hash=code.hash if known else ""))
             if name.endswith(".cu"):
                 codes.update(_fingerprint.device_code(whole))
         except (OSError, ValueError):

@@ -4,7 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 
 namespace warpwatch {
@@ -18,13 +17,14 @@ inline const char* launch_error() {
 // Multiprocessors of the current device, queried once per device; 1 where there is none, so that the launch reports why.
 inline int multiprocessors() {
   constexpr int kDevices = 64;
-  static std::atomic<int> counts[kDevices];  // 0 until asked.
+  // 0 until queried. Accessed by builtins, because <atomic> takes as long to compile as an empty .cu.
+  static int counts[kDevices];
   int device = 0, count = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 1;
   const bool cached = device < kDevices;
-  if (cached && (count = counts[device].load(std::memory_order_relaxed)) > 0) return count;
+  if (cached && (count = __atomic_load_n(&counts[device], __ATOMIC_RELAXED)) > 0) return count;
   if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
-  if (cached) counts[device].store(count, std::memory_order_relaxed);
+  if (cached) __atomic_store_n(&counts[device], count, __ATOMIC_RELAXED);
   return count;
 }
 

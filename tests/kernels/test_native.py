@@ -88,6 +88,18 @@ def test_a_library_is_built_once(sources: Path, monkeypatch: pytest.MonkeyPatch)
     assert (second.cached, second.key, second.path) == (True, first.key, first.path)
 
 
+def test_fingerprints_can_be_left_out(sources: Path, tmp_path: Path) -> None:
+    """Then the code counts as unknown, and C++ is compiled once."""
+    assert native.build("good").code_hash
+    native.configure(sources, tmp_path / "quick", "cpu", fingerprints=False)
+    built = native.build("good")
+    assert answer_of(built) == 42
+    assert [(entry.name, entry.code_hash, entry.code_bytes > 0) for entry in built.resources] == [("good.cpp", "", True)]
+    assert built.code_hash == ""
+    assert built.path is not None
+    assert not list(built.path.parent.rglob("*.print.o"))
+
+
 def test_another_checkout_with_the_same_sources_shares_the_library(sources: Path, tmp_path: Path) -> None:
     first = native.build("good")
     shutil.copytree(sources, tmp_path / "elsewhere")

@@ -21,6 +21,7 @@ COLOURS = {"ok": "green", "build_failed": "red", "skipped": "yellow"}
 @app.command()
 def build(
     operators: list[str] = typer.Argument(None, metavar="[OPERATOR]...", help="Operators to build. Default: all."),
+    fingerprints: bool = typer.Option(True, help="Compile C++ once more for the fingerprints of its machine code."),
 ) -> None:
     """Compile the native libraries of this checkout for the CPU and for every CUDA architecture.
 
@@ -34,7 +35,7 @@ def build(
     from warpwatch.settings import SettingError
 
     try:
-        builds = _build_all(operators or [])
+        builds = _build_all(operators or [], fingerprints)
     except (ProjectError, SettingError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
@@ -51,7 +52,7 @@ def build(
         raise typer.Exit(1)
 
 
-def _build_all(names: list[str]) -> list[tuple[str, str, Built]]:
+def _build_all(names: list[str], fingerprints: bool) -> list[tuple[str, str, Built]]:
     """Builds as (operator, "cpu" or "cuda", result)."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -63,7 +64,7 @@ def _build_all(names: list[str]) -> list[tuple[str, str, Built]]:
     cache = load_settings().home / "builds"
     builds = []
     for target in ("cpu", "cuda"):
-        native.configure(root / project.native, cache, target)
+        native.configure(root / project.native, cache, target, fingerprints=fingerprints)
         available = native.operators()
         unknown = sorted(set(names) - set(available))
         if unknown:
@@ -107,6 +108,6 @@ def _kernels_table(builds: list[tuple[str, str, Built]]) -> Table:
                 (kernel.registers, kernel.shared_bytes, kernel.spill_bytes) if kernel.registers else ("–", "–", "–")
             )
             table.add_row(
-                operator, kernel.name, kernel.arch, *map(str, numbers), str(kernel.code_bytes), kernel.code_hash
+                operator, kernel.name, kernel.arch, *map(str, numbers), str(kernel.code_bytes), kernel.code_hash or "–"
             )
     return table
