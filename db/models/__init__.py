@@ -37,6 +37,7 @@ from warpwatch.db.models.verdicts import (
     RegressionSeriesRecord,
     TrialRecord,
 )
+from warpwatch.db.models.watches import WatchRecord
 from warpwatch.db.models.work import (
     CallbackRecord,
     JobRecord,
@@ -82,5 +83,6 @@ __all__ = [
     "TraceRecord",
     "TrialRecord",
     "VariantRecord",
+    "WatchRecord",
     "WorkerRecord",
 ]

@@ -46,6 +46,8 @@ class CommitCell:
     is_failing: bool = False
     is_changed: bool = False
     """True when a suspected or confirmed change that the commit has to do with contains it."""
+    compared: float | None = None
+    """The ratio of that change in its A/B comparison, if the commit caused or may have caused it."""
 
 
 class CellFilter(StrEnum):
@@ -87,14 +89,20 @@ WITH newest AS (
     FROM results WHERE commit_id = :commit_id
     ORDER BY operator_id, variant_id, case_id, device_id, kind, id DESC
 ), changed AS (
-    SELECT variant_id, case_id, device_id FROM regression_series JOIN series ON series.id = regression_series.series_id
-    WHERE regression_series.regression_id IN (SELECT regressions.id {CHANGES_AT})
+    SELECT variant_id, case_id, series.device_id,
+           (array_agg(regression_series.ratio ORDER BY abs(ln(regression_series.ratio)) DESC)
+                FILTER (WHERE regressions.fixed_by_commit_id IS DISTINCT FROM :commit_id
+                        AND regression_series.verdict = 'confirmed' AND regression_series.ratio > 0))[1] AS compared
+    FROM regressions JOIN regression_series ON regression_series.regression_id = regressions.id
+    JOIN series ON series.id = regression_series.series_id
+    WHERE regressions.id IN (SELECT regressions.id {CHANGES_AT})
+    GROUP BY variant_id, case_id, series.device_id
 ), keys AS (
     SELECT operators.name AS operator, variant_id, case_id, device.key AS device_key, device.kind AS device_kind,
            max(newest.id) AS id, array_agg(newest.id) AS result_ids,
            max(status) FILTER (WHERE newest.kind = 'check') AS check_status,
            bool_or(status NOT IN ('ok', 'unsupported', 'skipped')) AS is_failing,
-           (variant_id, case_id, device.id) IN (SELECT * FROM changed) AS is_changed
+           (variant_id, case_id, device.id) IN (SELECT variant_id, case_id, device_id FROM changed) AS is_changed
     FROM newest JOIN operators ON operators.id = newest.operator_id JOIN devices AS device ON device.id = device_id
     GROUP BY operators.id, variant_id, case_id, device.id
 )
@@ -118,7 +126,10 @@ _CELLS = f"""{_KEYS}, ordered AS (
     ORDER BY place LIMIT :limit
 )
 SELECT page.id, operator, cases.key AS case, variants.name AS variant, device_key, device_kind, is_failing, is_changed,
-       result_ids, cell.*
+       result_ids, cell.*,
+       (SELECT compared FROM changed JOIN devices ON devices.id = changed.device_id
+        WHERE changed.variant_id = page.variant_id AND changed.case_id = page.case_id
+          AND devices.key = page.device_key) AS compared
 FROM page JOIN cases ON cases.id = page.case_id JOIN variants ON variants.id = page.variant_id
 CROSS JOIN LATERAL (
     SELECT max(id) FILTER (WHERE kind = 'check') AS check_result_id,

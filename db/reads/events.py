@@ -191,15 +191,17 @@ def _event(rows: list[RegressionRow]) -> EventRow:
 
 
 def list_choices(session: Session, repository_id: int) -> dict[str, list[str]]:
-    """What a list of regressions can be narrowed down to: names of operators, keys of devices, assignees."""
+    """What a list of regressions can be narrowed down to: names of operators, keys of devices, assignees, watchers."""
     sql = """
     SELECT 'operator' AS what, name FROM operators WHERE repository_id = :repository_id
     UNION ALL SELECT 'device', key FROM devices
     UNION ALL SELECT DISTINCT 'assignee', assignee FROM regressions JOIN operators ON operators.id = operator_id
               WHERE repository_id = :repository_id AND assignee IS NOT NULL
+    UNION ALL SELECT DISTINCT 'watcher', person FROM watches JOIN operators ON operators.id = operator_id
+              WHERE repository_id = :repository_id
     ORDER BY name
     """
-    choices: dict[str, list[str]] = {"operator": [], "device": [], "assignee": []}
+    choices: dict[str, list[str]] = {"operator": [], "device": [], "assignee": [], "watcher": []}
     for what, name in session.execute(text(sql), {"repository_id": repository_id}):
         choices[what].append(name)
     return choices

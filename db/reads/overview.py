@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import Session, fetch
 from warpwatch.db.reads.regressions import COMMITS_BETWEEN, IS_OPEN, ON_LINE, PHASE, RANK, SEVERITY
+from warpwatch.db.reads.watches import is_watched
 
 NEWEST_COMMITS = 20
 """Among which the last two measured ones are looked for; a device that measured none of them is read cell by cell."""
@@ -81,6 +82,7 @@ WITH candidates AS MATERIALIZED (
     WHERE operators.repository_id = :repository_id
       AND (CAST(:operator AS text) IS NULL OR operators.name = :operator)
       AND (CAST(:suite AS text) IS NULL OR cases.suites ? CAST(:suite AS text))
+      AND {is_watched("operators.id", "cases.id")}
 ), open_regressions AS (
     SELECT DISTINCT ON (member.series_id) member.series_id, regressions.id, regressions.direction, {PHASE} AS phase,
            member.ratio, head.sha, {COMMITS_BETWEEN} + 1 AS commits
@@ -168,9 +170,12 @@ def read_overview(
     line: HistoryLine,
     suite: str | None = None,
     operator: str | None = None,
+    watcher: str | None = None,
 ) -> list[OverviewCell]:
-    """Cells that were ever tried on the device at a commit of the line, in the order the cases and variants came to
-    be."""
+    """Cells that were ever tried on the device at a commit of the line, in the order the cases and variants came to be.
+
+    watcher: a person, whose watched cases are read alone.
+    """
     return fetch(
         session,
         OverviewCell,
@@ -180,5 +185,6 @@ def read_overview(
         metric=metric,
         suite=suite,
         operator=operator,
+        watcher=watcher,
         **line.parameters,
     )

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from warpwatch.contract.spec import JobSpec
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of, share_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.watches import is_watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,9 @@ AND (CAST(:case_key AS text) IS NULL OR EXISTS (
     SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
     JOIN cases ON cases.id = series.case_id WHERE member.regression_id = regressions.id AND cases.key = :case_key))
 AND (CAST(:assignee AS text) IS NULL OR coalesce(assignee, '{NOBODY}') = :assignee)
+AND (CAST(:watcher AS text) IS NULL OR EXISTS (
+    SELECT FROM regression_series AS member JOIN series ON series.id = member.series_id
+    WHERE member.regression_id = regressions.id AND {is_watched("series.operator_id", "series.case_id")}))
 AND (NOT :overdue OR (due_on < current_date AND state IN ('new', 'acknowledged')))
 AND (CAST(:since AS bigint) IS NULL OR head.ordinal > :since)
 AND (CAST(:until AS bigint) IS NULL OR base.ordinal < :until)
@@ -220,7 +224,7 @@ class Question:
 
     state: one of Triage, or "open" for those that are new or acknowledged. assignee: a name, or NOBODY. since, until:
     ordinals of commits; the change lies, or may lie, behind the first one and not behind the second. line: whose
-    changes; those of all branches by default.
+    changes; those of all branches by default. watcher: a person who watches a case that shows the change.
     """
 
     verdict: str | None = "confirmed"
@@ -231,6 +235,7 @@ class Question:
     case_key: str | None = None
     assignee: str | None = None
     overdue: bool = False
+    watcher: str | None = None
     since: int | None = None
     until: int | None = None
     line: HistoryLine = ALL_COMMITS

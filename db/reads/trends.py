@@ -8,6 +8,7 @@ from typing import Any
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import Session, fetch, fetch_one
+from warpwatch.db.reads.watches import is_watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +86,14 @@ ORDER BY ordinal DESC, id DESC LIMIT :limit
 
 # A series is one range of its index, so the cost grows with the number of series and not with the history. Each series
 # is compared by itself, and the largest change is found as an array, so that nothing sorts the points of all series.
-_CELLS = """
+_CELLS = f"""
 WITH chosen AS (
     SELECT DISTINCT ON (series.operator_id, case_id, variant_id) series.id, operators.name AS operator
     FROM operators JOIN series ON series.operator_id = operators.id
     JOIN cases ON cases.id = series.case_id
     WHERE operators.repository_id = :repository_id AND series.device_id = :device_id AND series.metric = :metric
       AND (CAST(:suite AS text) IS NULL OR cases.suites ? CAST(:suite AS text))
+      AND {is_watched("operators.id", "cases.id")}
     ORDER BY series.operator_id, case_id, variant_id, series.id DESC
 ), moved AS (
     SELECT chosen.id, chosen.operator, compared.* FROM chosen CROSS JOIN LATERAL (
@@ -119,6 +121,7 @@ def read_trends(
     line: HistoryLine,
     suite: str | None = None,
     limit: int = 30,
+    watcher: str | None = None,
 ) -> TrendGrid:
     """The newest `limit` commits of a line that were measured on the device, and how each operator moved at them."""
     of_device = {"repository_id": repository_id, "device_id": device_id, "metric": metric}
@@ -126,7 +129,8 @@ def read_trends(
     commits = fetch(session, TrendCommit, _COMMITS, limit=limit + 1, **of_device, **line.parameters)[::-1]
     shown = commits[-limit:]
     ids = {commit.id for commit in shown}
-    cells = fetch(session, TrendCell, _CELLS, suite=suite, commits=[commit.id for commit in commits], **of_device)
+    asked = {"suite": suite, "watcher": watcher, "commits": [commit.id for commit in commits]}
+    cells = fetch(session, TrendCell, _CELLS, **asked, **of_device)
     return TrendGrid(shown, [cell for cell in cells if cell.commit_id in ids])
 
 

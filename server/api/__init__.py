@@ -22,6 +22,7 @@ from warpwatch.server.api.search import router as search
 from warpwatch.server.api.submissions import router as submissions
 from warpwatch.server.api.traces import router as traces
 from warpwatch.server.api.verdicts import router as verdicts
+from warpwatch.server.api.watches import router as watches
 from warpwatch.server.http.parameters import PREFIX, refuse_unknown_parameters
 
 router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
@@ -38,6 +39,7 @@ for part in (
     proofs,
     schedules,
     saved_views,
+    watches,
     alarms,
     reports,
     hooks,

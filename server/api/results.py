@@ -47,6 +47,7 @@ Id = Annotated[int, Query(ge=1)]
 Ordinal = Annotated[int | None, Query(ge=0, le=2**62, description="Ordinal of a commit; bounds the history.")]
 Metric = Annotated[str | None, Query(max_length=20, description="Default: the metric of verdicts, graph or hot.")]
 Text = Annotated[str | None, Query(max_length=500)]
+Watcher = Annotated[str | None, Query(max_length=200, description="Only what this person watches.")]
 
 
 def metric_of(device: DeviceRow, metric: str | None) -> str:
@@ -69,9 +70,10 @@ def get_overview_csv(
     suite: Text = None,
     operator: Text = None,
     branch: Branch = None,
+    watcher: Watcher = None,
 ) -> Response:
     """The overview as CSV."""
-    cells = _overview(session, repository, device, metric, suite, operator, branch).items
+    cells = _overview(session, repository, device, metric, suite, operator, branch, watcher).items
     return csv_response(OverviewCell, cells, f"{repository}-overview")
 
 
@@ -84,9 +86,11 @@ def get_overview(
     suite: Text = None,
     operator: Text = None,
     branch: Branch = None,
+    watcher: Watcher = None,
 ) -> Response:
     """The latest result of every operator, case and variant on the device, at the commits of one branch."""
-    return large_json(Page[OverviewCell], _overview(session, repository, device, metric, suite, operator, branch))
+    cells = _overview(session, repository, device, metric, suite, operator, branch, watcher)
+    return large_json(Page[OverviewCell], cells)
 
 
 @router.get("/overview/trends", responses=documented(404, 422))
@@ -98,11 +102,12 @@ def get_trends(
     suite: Text = None,
     branch: Branch = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Commits.")] = 30,
+    watcher: Watcher = None,
 ) -> TrendGrid:
     """How every operator changed at the newest measured commits of one branch: the geometric mean over its series."""
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     line = line_or_404(session, found, branch)
-    return read_trends(session, found.id, on.id, metric_of(on, metric), line, suite, limit)
+    return read_trends(session, found.id, on.id, metric_of(on, metric), line, suite, limit, watcher)
 
 
 def _overview(
@@ -113,10 +118,11 @@ def _overview(
     suite: str | None,
     operator: str | None,
     branch: str | None,
+    watcher: str | None = None,
 ) -> Page[OverviewCell]:
     found, on = repository_or_404(session, repository), device_or_404(session, device)
     line = line_or_404(session, found, branch)
-    return Page(read_overview(session, found.id, on.id, metric_of(on, metric), line, suite, operator), None)
+    return Page(read_overview(session, found.id, on.id, metric_of(on, metric), line, suite, operator, watcher), None)
 
 
 @router.get("/operators/{name}/speedups", responses=documented(404, 422))

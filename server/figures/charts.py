@@ -312,6 +312,7 @@ def _environment_borders(histories: Sequence[SeriesHistory], axis: CommitAxis) -
     ]
     notes = [
         {
+            "name": "environment",
             "x": x,
             "xref": "x",
             "y": 1,
@@ -320,7 +321,6 @@ def _environment_borders(histories: Sequence[SeriesHistory], axis: CommitAxis) -
             "text": escape(text),
             "showarrow": False,
             "font": {"size": 11},
-            "xanchor": "left" if x < axis.middle else "right",
         }
         for x, text in borders.items()
     ]
@@ -349,8 +349,9 @@ def plain_layout() -> Figure:
         "margin": {"l": 60, "r": 18, "t": 28, "b": 40},
         "hovermode": "closest",
         "legend": {"orientation": "h", "x": 0, "y": 1.07, "yanchor": "bottom"},
-        "xaxis": {"automargin": True},
-        "yaxis": {"automargin": True, "zeroline": False},
+        # A logarithmic axis writes 50, and not 5, between 10 and 100.
+        "xaxis": {"automargin": True, "minorloglabels": "complete"},
+        "yaxis": {"automargin": True, "zeroline": False, "minorloglabels": "complete"},
     }
 
 

@@ -34,7 +34,8 @@ def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[
                 worst[item.regression_id] = item
     shapes: list[Figure] = []
     labels: list[Figure] = []
-    for level, item in enumerate(sorted(worst.values(), key=lambda item: (item.head_ordinal, item.regression_id))):
+    # The script of the page leaves out labels that find no room, the last ones first.
+    for item in sorted(worst.values(), key=lambda item: (item.phase in ENDED, -_severity(item), -item.head_ordinal)):
         start = max((axis.places[sha] for sha, at in axis.ordinals.items() if at <= item.base_ordinal), default=before)
         end = min((axis.places[sha] for sha, at in axis.ordinals.items() if at >= item.head_ordinal), default=behind)
         colour = FASTER if item.direction == ChangeDirection.FASTER else SLOWER
@@ -57,16 +58,15 @@ def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[
         )
         labels.append(
             {
+                "name": "change",
                 "x": (start + end) / 2,
                 "xref": "x",
                 "y": 1,
                 "yref": "y domain",
                 "yanchor": "top",
-                "yshift": -4 - 16 * (level % 3),
                 "text": f'<a href="{address}" style="color:{colour}">{escape(label_of(item))}</a>',
                 "showarrow": False,
                 "font": {"size": 12, "color": colour},
-                "xanchor": "left" if start < axis.middle else "right",
             }
         )
     return shapes, labels

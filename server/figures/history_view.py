@@ -62,10 +62,6 @@ class CommitAxis:
         pad = (high - low or 86_400_000.0) * _DATE_PAD if self.is_date else _PAD
         return low - pad, high + pad
 
-    @property
-    def middle(self) -> float:
-        return sum(self.ends) / 2
-
     def layout(self) -> Figure:
         """The axis, with at most MAX_TICKS commits labelled, and the shown range."""
         low, high = self.ends

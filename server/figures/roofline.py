@@ -54,7 +54,7 @@ def roofline_figure(points: Sequence[RooflinePoint], peaks: dict[str, float]) ->
         for variant in variants
     ]
     layout = plain_layout()
-    layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}, "minor": {"ticks": "outside"}}
+    layout["xaxis"] |= {"type": "log", "title": {"text": "FLOP per byte"}, "dtick": 1 if high / low > 300 else "D2"}
     layout["yaxis"] |= {"type": "log", "title": {"text": "FLOP/s"}, "exponentformat": "SI extended", "dtick": 1}
     layout["annotations"] = _arrows(usable)
     if copy and ceilings:

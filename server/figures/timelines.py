@@ -87,6 +87,8 @@ def waterfall_svg(alignment: Alignment) -> str:
             f'<rect class="{tone}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="18"/>'
             f'<text class="amount" x="{x + width + 6:.1f}" y="{y + 13}">{text}</text>'
         )
+        if floor and tone == "total":
+            parts.append(f'<path class="cut" d="M{x + 10:.0f} {y - 2}l-5 22M{x + 16:.0f} {y - 2}l-5 22"/>')
     label = f"From {duration(alignment.a_ns, 4)} to {duration(alignment.b_ns, 4)} per call: " + ", ".join(
         f"{name} {'+' if difference > 0 else '−'}{duration(abs(difference))}" for name, difference in steps[:3]
     )

@@ -49,6 +49,9 @@ class _Filters:
         device: _Name = None,
         case: Annotated[str | None, Query(max_length=500, description="Key of a case that shows the change.")] = None,
         assignee: Annotated[str | None, Query(max_length=200, description=f"`{NOBODY}` for unassigned.")] = None,
+        watcher: Annotated[
+            str | None, Query(max_length=200, description="A person who watches an affected case.")
+        ] = None,
         overdue: Annotated[
             bool, BeforeValidator(lambda value: value or False), Query(description="Open, and due before today.")
         ] = False,
@@ -61,7 +64,7 @@ class _Filters:
     ) -> None:
         self.verdict, self.state, self.direction = verdict, state, direction
         self.operator, self.device, self.case, self.assignee = operator, device, case, assignee
-        self.overdue = overdue
+        self.overdue, self.watcher = overdue, watcher
         self.since, self.until, self.branch = since, until, branch or None
 
     def query_parameters(self, **changes: Any) -> dict[str, Any]:
@@ -74,6 +77,7 @@ class _Filters:
             "device": self.device,
             "case": self.case,
             "assignee": self.assignee,
+            "watcher": self.watcher,
             "overdue": "true" if self.overdue else None,
             "from": self.since,
             "to": self.until,
@@ -121,6 +125,7 @@ def resolve(session: Session, settings: Settings, repository: RepositoryRow, fil
         case_key=filters.case or None,
         assignee=filters.assignee or None,
         overdue=filters.overdue,
+        watcher=filters.watcher or None,
         since=ordinal("from", filters.since, end=False),
         until=ordinal("to", filters.until, end=True),
     )

@@ -25,6 +25,7 @@ from warpwatch.server.pages import (
     submissions,
     traces,
     verdicts,
+    watches,
 )
 from warpwatch.server.pages.errors import problem_page as problem_page
 
@@ -46,6 +47,7 @@ for module in (
     devices,
     repositories,
     saved_views,
+    watches,
     proofs,
     reference,
     verdicts,

@@ -15,6 +15,8 @@ EMPTY_FIELDS = {
     "name": "Enter a name.",
     "url": "Enter a path or a URL.",
     "cron": "Enter a cron expression.",
+    "person": "Enter your name.",
+    "operator": "Enter an operator.",
     "budget_minutes": "Enter a number of device minutes.",
 }
 """What to say of a field that was left empty."""

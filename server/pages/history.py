@@ -19,6 +19,7 @@ from warpwatch.db.reads.history import (
     read_history,
     read_series,
 )
+from warpwatch.db.reads.watches import list_watches
 from warpwatch.server.figures.charts import history_figure
 from warpwatch.server.figures.formats import change, duration, fact, natural, plural, variant_order
 from warpwatch.server.figures.history_view import (
@@ -30,12 +31,14 @@ from warpwatch.server.figures.history_view import (
 )
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary, read_learned
 from warpwatch.server.http.problems import Problem, not_found
-from warpwatch.server.pages.choices import Text, Texts, choose_bench
+from warpwatch.server.pages.choices import Bench, Text, Texts, choose_bench
 from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 MAX_ROWS = 100
 """Rows of the table; the chart, CSV and JSON hold all commits."""
+MOST_TRIED = 20
+"""Cases among which the first one with a time is looked for."""
 MOST_SAMPLED = 60
 """Points whose samples are drawn, the newest of the shown range: some hundred kilobytes, and as many as are told apart.
 """
@@ -119,21 +122,34 @@ def overlay(
     if page.repository is None or row is None:
         raise not_found("operator", operator or "", "open one from the overview")
     bench = choose_bench(page.session, page.repository, device, metric, operator)
-    chosen_case = case if case in row.cases else next(iter(sorted(row.cases, key=natural)), None)
-    if bench is None or chosen_case is None:
+    if bench is None or not row.cases:
         raise Problem(404, f"operator {operator} has no measurements; submit a commit first")
-    histories = []
-    for name in sorted(variant or row.variants, key=variant_order):
-        series = find_series(
-            page.session, page.repository.id, row.name, chosen_case, name, bench.device.key, bench.metric
-        )
-        if series is not None:
-            histories.append(read_history(page.session, series.id, page.line, branches=choice.branches))
+    histories: list[SeriesHistory] = []
+    # Some cases are checked alone; by default the first one with a time is shown.
+    for key in [case] if case in row.cases else sorted(row.cases, key=natural)[:MOST_TRIED]:
+        read = _read_variants(page, bench, row.name, key, variant or row.variants, branches=choice.branches)
+        histories = histories or read
+        if any(history.points for history in read):
+            histories = read
+            break
     if not histories:
         raise Problem(
             404, f"none of these variants has a measurement on {bench.device.name} with metric {bench.metric}"
         )
-    return _show(page, [history for history in histories if history], choice)
+    return _show(page, histories, choice)
+
+
+def _read_variants(
+    page: Page, bench: Bench, operator: str, case: str, variants: Iterable[str], *, branches: bool
+) -> list[SeriesHistory]:
+    """The histories of the variants that were measured on one case."""
+    assert page.repository is not None
+    histories = []
+    for name in sorted(variants, key=variant_order):
+        series = find_series(page.session, page.repository.id, operator, case, name, bench.device.key, bench.metric)
+        if series is not None:
+            histories.append(read_history(page.session, series.id, page.line, branches=branches))
+    return [history for history in histories if history]
 
 
 def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Response:
@@ -150,6 +166,7 @@ def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Res
     noise = {
         id_: [row for row in rows_ if environment in (None, row.environment_id)] for id_, rows_ in summaries.items()
     }
+    watches = list_watches(page.session, page.repository.id, operator=series.operator).items
     samples = list_samples(page.session, sampled_points(shown, view)) if choice.samples else None
     return page.page(
         "history.html",
@@ -173,6 +190,7 @@ def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Res
         learned={id_: next(iter(rows_), None) for id_, rows_ in noise.items()},
         rows=rows[:MAX_ROWS],
         row_count=len(rows),
+        watches=[row for row in watches if row.case in (None, series.case)],
     )
 
 

@@ -20,6 +20,7 @@ from warpwatch.db.reads.code import (
 from warpwatch.db.reads.devices import list_environments
 from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.trends import list_recent_points, list_release_times
+from warpwatch.db.reads.watches import list_watches
 from warpwatch.server.figures.code_charts import QUANTITIES, code_figure
 from warpwatch.server.figures.formats import share, variant_order
 from warpwatch.server.figures.palette import variant_colour
@@ -130,6 +131,7 @@ def operator(
         suites=list_suites(page.session, repository.id),
         baseline=baseline_of(variants) if variants else "v1",
         variants=variants,
+        open_changes=worst_open(cells),
         rows=[(cases[case], heat_row(cells_of_case)) for case, cells_of_case in grid],
         speedups={speedup.variant: speedup for speedup in variant_speedups(cells)},
         speedups_json=bench and query(f"/api/v1/operators/{name}/speedups", **filters, suite=suite),
@@ -138,11 +140,22 @@ def operator(
         colours=[(name, variant_colour(name)) for name in variants],
         **_pictures(page, bench, repository, cells, cases),
         code=_code(page, row, bench, arch, code) if bench else None,
+        watches=list_watches(page.session, repository.id, operator=name).items,
     )
 
 
 def _cells(page: Page, repository: RepositoryRow, bench: Bench, suite: str | None, operator: str) -> list[OverviewCell]:
     return read_overview(page.session, repository.id, bench.device.id, bench.metric, page.line, suite, operator)
+
+
+def worst_open(cells: list[OverviewCell]) -> list[OverviewCell]:
+    """The cell of each open regression that shows it most."""
+    worst: dict[int, OverviewCell] = {}
+    for cell in cells:
+        known = worst.get(cell.regression_id or 0)
+        if cell.regression_id and (known is None or (cell.regression_ratio or 0) > (known.regression_ratio or 0)):
+            worst[cell.regression_id] = cell
+    return list(worst.values())
 
 
 def heat_row(row: list[OverviewCell | None]) -> list[HeatCell | None]:

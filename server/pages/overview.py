@@ -15,6 +15,7 @@ from warpwatch.db.reads.overview import OverviewCell, read_overview
 from warpwatch.db.reads.regressions import Question, list_regressions
 from warpwatch.db.reads.saved_views import list_saved_views
 from warpwatch.db.reads.trends import list_running, read_queue, read_trends
+from warpwatch.db.reads.watches import list_watchers
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.overview_rows import operator_summaries
 from warpwatch.server.http.problems import not_found
@@ -52,15 +53,20 @@ def grids(cells: list[OverviewCell]) -> list[Grid]:
 
 
 @router.get("/")
-def overview(page: Page, device: Text = None, metric: Text = None, suite: Text = None) -> Response:
-    """One row per operator, and the commits at which it changed; regressions and failures come first."""
+def overview(
+    page: Page, device: Text = None, metric: Text = None, suite: Text = None, watcher: Text = None
+) -> Response:
+    """One row per operator, and the commits at which it changed; regressions and failures come first.
+
+    watcher: a person, to whose watched cases everything is narrowed but the queue.
+    """
     bench = choose_bench(page.session, page.repository, device, metric) if page.repository else None
     if page.repository is None or bench is None:
         return page.page("welcome.html", json="/health")
     repository, session = page.repository, page.session
-    cells = _cells(page, bench, suite)
-    trends = read_trends(session, repository.id, bench.device.id, bench.metric, page.line, suite)
-    question = Question(state="open", line=page.line)
+    cells = _cells(page, bench, suite, watcher=watcher)
+    trends = read_trends(session, repository.id, bench.device.id, bench.metric, page.line, suite, watcher=watcher)
+    question = Question(state="open", line=page.line, watcher=watcher)
     # Improvements are open too; they are no regressions, and come last.
     regressions = [
         row for row in list_regressions(session, repository.id, question, limit=200).items if row.direction != "faster"
@@ -70,6 +76,7 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         "device": bench.device.key,
         "metric": bench.metric,
         "suite": suite,
+        "watcher": watcher,
         "branch": page.line.branch,
     }
     return page.page(
@@ -80,6 +87,8 @@ def overview(page: Page, device: Text = None, metric: Text = None, suite: Text =
         bench=bench,
         suite=suite,
         suites=list_suites(session, repository.id),
+        watcher=watcher,
+        watchers=list_watchers(session, repository.id),
         rows=operator_summaries(cells, trends),
         trends=trends,
         newest=max(trends.cells, key=lambda cell: cell.measured_at, default=None),
@@ -107,15 +116,21 @@ def progress(page: Page, seen: Seen = 0) -> Response:
 
 
 @router.get("/overview/cases/{operator}")
-def cases(page: Page, operator: str, device: Text = None, metric: Text = None, suite: Text = None) -> Response:
+def cases(
+    page: Page, operator: str, device: Text = None, metric: Text = None, suite: Text = None, watcher: Text = None
+) -> Response:
     """The cases of one operator, case by variant: the part of the overview that opens below its row."""
     bench = choose_bench(page.session, page.repository, device, metric, operator) if page.repository else None
-    rows = grids(_cells(page, bench, suite, operator)) if bench else []
+    rows = grids(_cells(page, bench, suite, operator, watcher)) if bench else []
     if not rows:
         raise not_found("operator", operator, "open one from the overview")
     return page.page("_grid.html", grid=rows[0], bench=bench)
 
 
-def _cells(page: Scope, bench: Bench, suite: str | None, operator: str | None = None) -> list[OverviewCell]:
+def _cells(
+    page: Scope, bench: Bench, suite: str | None, operator: str | None = None, watcher: str | None = None
+) -> list[OverviewCell]:
     assert page.repository is not None
-    return read_overview(page.session, page.repository.id, bench.device.id, bench.metric, page.line, suite, operator)
+    return read_overview(
+        page.session, page.repository.id, bench.device.id, bench.metric, page.line, suite, operator, watcher
+    )

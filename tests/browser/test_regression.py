@@ -22,7 +22,7 @@ def test_the_story_fits_one_screen(visit: Visit, world: World) -> None:
         box = page.get_by_role("heading", name=name, exact=True).bounding_box()
         assert box is not None
         assert box["y"] + box["height"] < top_of_bar, name
-    expect(page.locator("svg.dots-plot")).to_be_in_viewport()
+    expect(page.locator("svg.dots-plot:visible")).to_be_in_viewport()
     expect(page.locator(".stages li", has_text="Confirm").first).to_be_in_viewport()
     page.get_by_role("heading", name="Reproduce").scroll_into_view_if_needed()
     expect(bar).to_be_in_viewport()

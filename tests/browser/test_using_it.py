@@ -41,6 +41,16 @@ def click_middle(page: Page, place: Locator) -> None:
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
 
+def drag(page: Page, start: float, end: float) -> None:
+    """Drags the mouse across the chart. start, end: shares of its width."""
+    box = page.locator(".nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * start, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * end, box["y"] + 62, steps=4)
+    page.mouse.up()
+
+
 def figure(page: Page) -> Any:
     """Data and layout as Plotly holds them."""
     return page.evaluate("(({ data, layout }) => ({ data, layout }))(document.querySelector('[data-figure]'))")
@@ -108,12 +118,7 @@ def test_switches_keep_each_other(visit: Visit) -> None:
 def test_the_shown_range_is_in_the_address_and_outlives_switches(visit: Visit) -> None:
     page = visit.open(HISTORY)
     whole = page.locator("section[aria-labelledby=points] tbody tr").count()
-    box = page.locator(".nsewdrag").first.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 62, steps=4)
-    page.mouse.up()
+    drag(page, 0.4, 0.7)
     page.wait_for_url(re.compile("from=[0-9a-f]{8}&to=[0-9a-f]{8}"))
     page.get_by_label("samples").check()
     page.wait_for_url(re.compile("samples=true"))
@@ -133,12 +138,7 @@ def test_the_shown_range_is_in_the_address_and_outlives_switches(visit: Visit) -
 
 def test_a_view_is_saved_with_the_range_that_is_shown(visit: Visit) -> None:
     page = visit.open(HISTORY)
-    box = page.locator(".nsewdrag").first.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 62, steps=4)
-    page.mouse.up()
+    drag(page, 0.5, 0.8)
     page.wait_for_url(re.compile("from="))
     shown = re.search("from=[0-9a-f]{8}&to=[0-9a-f]{8}", page.url)
     assert shown is not None

@@ -16,7 +16,7 @@ from warpwatch.contract.words import Answer, BranchKind, JobState, Purpose, Stat
 from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
 from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.database import Database
-from warpwatch.db.models import JobRecord, PointRecord, RegressionRecord, SeriesRecord
+from warpwatch.db.models import JobRecord, OperatorRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.muting import mute, unmute
 from warpwatch.db.reads import history, judging, observed
 from warpwatch.db.reads.alarms import (
@@ -66,9 +66,11 @@ from warpwatch.db.reads.schedules import list_due, list_open, list_readings, lis
 from warpwatch.db.reads.search import search
 from warpwatch.db.reads.traces import TraceFilter, list_traces, read_summaries
 from warpwatch.db.reads.trends import list_recent_points, list_release_times, list_running, read_queue, read_trends
+from warpwatch.db.reads.watches import list_watchers, list_watches, read_watch
 from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
 from warpwatch.db.reaper import Reaper
 from warpwatch.db.saved_views import remove_view, save_view
+from warpwatch.db.watches import unwatch, watch
 
 
 def use_everything(world: World) -> None:
@@ -203,6 +205,14 @@ def read_branches(world: World) -> None:
         assert view is not None
         assert list_saved_views(s, world.repository).items == [read_saved_view(s, view)]
         remove_view(s, view)
+        operator = s.query(OperatorRecord.id).limit(1).scalar()
+        watch_id = watch(s, "ann", operator)
+        assert watch(s, "ann", operator) == watch_id
+        assert list_watches(s, world.repository, "ann", "kron").items == [read_watch(s, watch_id)]
+        assert list_watchers(s, world.repository) == ["ann"]
+        read_overview(s, world.repository, world.device, "hot", line, watcher="ann")
+        list_regressions(s, world.repository, Question(watcher="ann"))
+        unwatch(s, watch_id)
         series = s.query(SeriesRecord.id).limit(1).scalar()
         read_history(s, series, line, branches=True)
         assert list_recent_points(s, [series], line)

@@ -109,3 +109,10 @@ def test_a_wrong_filter_is_named(client: TestClient, many: Lab) -> None:
     problem(client.get(address, params={"repository": "kernels", "show": "some"}), 422)
     problem(client.get(address, params={"repository": "kernels", "limit": 1000}), 422)
     problem(client.get(address.replace(many.shas[1], "f" * 40), params={"repository": "kernels"}), 404)
+
+
+def test_a_changed_cell_says_what_its_comparison_found(client: TestClient, many: Lab) -> None:
+    cells = pages(client, many, operator="square")
+    assert {(cell["variant"], cell["case"]): cell["compared"] for cell in cells if cell["compared"]} == {CHANGED: 1.5}
+    page = client.get(f"/commits/{many.shas[1]}?show=changed").text
+    assert "A/B +50.0" in page

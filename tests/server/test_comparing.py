@@ -29,22 +29,27 @@ def test_the_largest_change_of_either_direction_comes_first() -> None:
 def test_a_dot_per_row_on_the_side_of_its_change() -> None:
     picture = dot_plot_svg([row(2.0, case="<b>&"), row(0.5), row(1.2, separated=False), row(None)])
     assert picture is not None
-    root = ElementTree.fromstring(picture)
+    wide, narrow = ElementTree.fromstring(f"<div>{picture}</div>")
     places = {
-        group.get("class"): float(circle.get("cx", "0")) for group in root.iter("g") for circle in group.iter("circle")
+        group.get("class"): float(circle.get("cx", "0")) for group in wide.iter("g") for circle in group.iter("circle")
     }
     assert places["better"] < places["same"] < places["worse"]
-    for group in root.iter("g"):
+    for group in (*wide.iter("g"), *narrow.iter("g")):
         whisker, circle = group.find("path"), group.find("circle")
         assert whisker is not None
         assert circle is not None
         ends = re.match(r"M([\d.]+) .*H([\d.]+)", whisker.get("d") or "")
         assert ends is not None
         assert float(ends[1]) < float(circle.get("cx", "0")) < float(ends[2]), "an interval around the dot"
+    for group in narrow.iter("g"):
+        name, circle = group.find("text"), group.find("circle")
+        assert name is not None
+        assert circle is not None
+        assert float(name.get("y", "0")) < float(circle.get("cy", "0")) - 8, "on a phone the name stands above its dot"
     assert dot_plot_svg([row(None)]) is None
     many = dot_plot_svg([row(1.5)] * 500)
     assert many is not None
-    assert many.count("<circle") == MOST_ROWS
+    assert many.count("<circle") == 2 * MOST_ROWS
 
 
 def test_a_regression_shows_the_interval_of_each_case() -> None:
@@ -52,8 +57,9 @@ def test_a_regression_shows_the_interval_of_each_case() -> None:
     unmeasured = RegressionSeriesRow(3, "n=3", "v1", "hot", "suspected", 1.2, None, None, None)
     picture = cases_svg([*cases, unmeasured])
     assert picture is not None
-    root = ElementTree.fromstring(picture)
-    assert [group.get("class") for group in root.iter("g")] == ["worse", "worse"]
+    wide, narrow = ElementTree.fromstring(f"<div>{picture}</div>")
+    assert [group.get("class") for group in wide.iter("g")] == ["worse", "worse"]
+    assert "narrow" in narrow.get("class", "").split()
     assert cases_svg([unmeasured]) is None
 
 

@@ -9,6 +9,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, Lab
+from tests.planted import plant
+from warpwatch.contract.words import Status
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.trends import list_recent_points, list_release_times
 
@@ -63,3 +65,34 @@ def test_variants_are_drawn_over_a_size(lab: Lab, client: TestClient) -> None:
     assert lines["v2"]["y"] == [0.5, 2.0]
     assert page.count("v2 beats v1 from n 2560") == 2
     assert client.get("/operators/square?against=nothing").status_code == 422
+
+
+def test_the_page_of_an_operator_names_its_open_regressions(lab: Lab, client: TestClient) -> None:
+    for index in (0, 1):
+        lab.bench(index, {V1: 100.0, LARGE: 200.0})
+    number = plant(lab, 0, 1, 1.3, [V1, LARGE])
+    page = client.get("/operators/square").text
+    assert page.count(f'data-regression="{number}"') == 1
+    client.post(
+        f"/api/v1/regressions/{number}/triage", json={"author": "ann", "state": "accepted", "note": "as intended"}
+    )
+    assert "data-regression" not in client.get("/operators/square").text
+
+
+def test_a_history_begins_with_a_case_that_has_a_time(lab: Lab, client: TestClient) -> None:
+    """The first case in the order of names was only checked, after a comparison had made its series."""
+    lab.bench(0, {("v1", CASES[1]): 100.0, V1: 100.0})
+    with lab.database.session() as s:
+        s.execute(
+            text(
+                "DELETE FROM points WHERE series_id IN (SELECT series.id FROM series JOIN cases ON cases.id = case_id"
+                " WHERE cases.key = :case)"
+            ),
+            {"case": CASES[1]},
+        )
+    assert f"<title>square {CASES[0]} " in client.get("/history?operator=square").text
+    lab.check(0, {("v1", CASES[1]): Status.WRONG})
+    page = client.get("/history", params={"operator": "square", "case": CASES[1]}).text
+    assert f"<title>square {CASES[1]} " in page
+    assert 'data-figure="history-figure"' not in page, "a chart without a time would be an empty frame"
+    assert 'class="status bad"' in page

@@ -46,17 +46,62 @@ function keepRange(place, change) {
   history.replaceState(null, "", address);
 }
 
+// Labels that would cover one another stand in rows below each other. One that finds no room is left out: the list below
+// the chart has all of them, and zooming in makes room.
+const LABEL_ROWS = { change: 4, environment: 1 };
+const ruler = document.createElement("canvas").getContext("2d");
+function spreadLabels(place) {
+  const { xaxis } = place._fullLayout, taken = {}, moved = {};
+  (place.layout.annotations ?? []).forEach((label, index) => {
+    if (!(label.name in LABEL_ROWS)) return;
+    const rows = taken[label.name] ??= Array.from({ length: LABEL_ROWS[label.name] }, () => []);
+    ruler.font = `${label.font.size}px ${styleOf("--sans")}`;
+    const width = ruler.measureText(plain(label.text)).width + 8, at = xaxis.d2p(label.x);
+    const left = Math.max(Math.min(at - width / 2, xaxis._length - width), 0);
+    const isInSight = at >= 0 && at <= xaxis._length;
+    const row = isInSight ? rows.findIndex((ends) => ends.every(([from, to]) => left > to || left + width < from)) : -1;
+    rows[row]?.push([left, left + width]);
+    const shown = { visible: row >= 0, xanchor: "left", xshift: left - at, yshift: label.name === "change" ? -4 - 18 * row : 0 };
+    for (const [name, value] of Object.entries(shown)) moved[`annotations[${index}].${name}`] = value;
+  });
+  if (Object.keys(moved).length) return Plotly.relayout(place, moved);
+}
+
+// The text of a label or tooltip without its markup.
+const plain = (html) => new DOMParser().parseFromString(html.replaceAll("<br>", " · "), "text/html").body.textContent;
+
+// A finger cannot hover: a tap on a point says what it is and offers the link, and a drag scrolls the page.
+const IS_TOUCH = matchMedia("(hover: none)").matches;
+function showTapped(place, point, target) {
+  const facts = point.customdata.slice(1).filter((fact) => typeof fact === "string" && fact).map(plain);
+  const panel = document.createElement("p");
+  panel.className = "card padded tapped";
+  panel.setAttribute("role", "status");
+  panel.append(facts.join(" · "), " ", Object.assign(document.createElement("a"), { href: target, className: "button", textContent: "Open" }));
+  const before = place.parentElement.nextElementSibling;
+  if (before?.matches(".tapped")) before.replaceWith(panel);
+  else place.parentElement.after(panel);
+}
+
 async function draw(place) {
   const figure = JSON.parse(document.getElementById(place.dataset.figure).textContent);
   // On a phone the names of ceilings would cover one another; the text beside the chart has them.
   if (place.clientWidth < 560) figure.layout.annotations = figure.layout.annotations?.filter(({ name }) => name !== "ceiling");
-  await Plotly.newPlot(place, figure.data, withTheme(figure.layout), CONFIG);
+  if (IS_TOUCH) figure.layout.dragmode = false;
+  // The chart library counts a tap, and the click that a browser adds to it, as a double click.
+  await Plotly.newPlot(place, figure.data, withTheme(figure.layout), IS_TOUCH ? { ...CONFIG, doubleClick: false } : CONFIG);
+  await spreadLabels(place);
   // The first custom value of a point is where a click on it leads.
   place.on("plotly_click", (event) => {
-    const target = event.points.map((point) => point.customdata?.[0]).find((value) => typeof value === "string" && value.startsWith("/"));
-    if (target) location.assign(target);
+    const point = event.points.find(({ customdata }) => typeof customdata?.[0] === "string" && customdata[0].startsWith("/"));
+    if (!point) return;
+    if (IS_TOUCH) showTapped(place, point, point.customdata[0]);
+    else location.assign(point.customdata[0]);
   });
-  if (figure.layout.meta?.commits) place.on("plotly_relayout", (change) => keepRange(place, change));
+  place.on("plotly_relayout", (change) => {
+    if (figure.layout.meta?.commits) keepRange(place, change);
+    if (Object.keys(change).some((key) => /^(xaxis|autosize|width)/.test(key))) spreadLabels(place);
+  });
   document.addEventListener("warpwatch:theme", () => Plotly.relayout(place, withTheme(place.layout)));
   place.dataset.drawn = "yes";
 }

@@ -24,15 +24,31 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.innerHTML = before; button.setAttribute("aria-label", "Copy"); }, 1500);
 });
 
+// On a narrow screen a button opens the navigation.
+const menuButton = document.querySelector("[data-menu]");
+function openNavigation(open) {
+  menuButton.setAttribute("aria-expanded", open);
+  document.getElementById("navigation").toggleAttribute("data-open", open);
+}
+menuButton?.addEventListener("click", () => openNavigation(menuButton.getAttribute("aria-expanded") !== "true"));
+document.addEventListener("click", (event) => {
+  if (!event.target.closest("[data-menu], #navigation") && menuButton) openNavigation(false);
+});
+
 // A menu of the bar closes when the reader goes elsewhere.
 document.addEventListener("click", (event) => {
   for (const menu of document.querySelectorAll(".menu[open]")) if (!menu.contains(event.target)) menu.open = false;
 });
 document.addEventListener("keydown", (event) => {
-  const menu = event.key === "Escape" && document.querySelector(".menu[open]");
-  if (!menu) return;
-  menu.open = false;
-  menu.querySelector("summary").focus();
+  if (event.key !== "Escape") return;
+  const menu = document.querySelector(".menu[open]");
+  if (menu) {
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  } else if (menuButton?.getAttribute("aria-expanded") === "true") {
+    openNavigation(false);
+    menuButton.focus();
+  }
 });
 
 // On a narrow screen tabs scroll; the page one is on should be in sight.
