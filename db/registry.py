@@ -182,7 +182,11 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     if s.execute(find).one().catalogue_digest == digest:
         return
     repository_id = stored.repository_id
-    values = {"catalogue": to_json(catalogue), "catalogue_digest": digest}
+    known = s.scalar(select(CommitRecord.catalogue).where(CommitRecord.id == commit_id))
+    merged = _merged(known, to_json(catalogue))
+    if merged == known:
+        return
+    values = {"catalogue": merged, "catalogue_digest": digest}
     s.execute(update(CommitRecord).where(CommitRecord.id == commit_id).values(values))
     # An operator whose file does not load has an empty summary; the one from another commit stays.
     rows = [
@@ -193,6 +197,13 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     upsert(s, OperatorRecord, rows, key=["repository_id", "name"], refresh=["summary"])
     ids = ensure_operators(s, repository_id, [entry.name for entry in catalogue.operators])
     _record_variants_and_cases(s, [(ids[entry.name], entry) for entry in catalogue.operators])
+
+
+def _merged(known: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """A commit's catalogue with the operators of another one: the job of a program knows no other operator."""
+    entries = {entry["name"]: entry for entry in (known or {}).get("operators", [])}
+    entries |= {entry["name"]: entry for entry in new["operators"]}
+    return new | {"operators": list(entries.values())}
 
 
 def record_derived_cases(s: Session, operator_id: int, cases: Sequence[CaseEntry]) -> None:

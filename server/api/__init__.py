@@ -10,6 +10,7 @@ from warpwatch.server.api.branches import router as branches
 from warpwatch.server.api.code import router as code
 from warpwatch.server.api.devices import router as devices
 from warpwatch.server.api.hooks import router as hooks
+from warpwatch.server.api.imports import router as imports
 from warpwatch.server.api.jobs import router as jobs
 from warpwatch.server.api.proofs import router as proofs
 from warpwatch.server.api.regressions import router as regressions
@@ -33,6 +34,7 @@ for part in (
     submissions,
     jobs,
     results,
+    imports,
     regressions,
     traces,
     proofs,
