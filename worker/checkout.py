@@ -243,6 +243,18 @@ class Checkout:
         self._child = self._starting = None
         self._ran.clear()
 
+    def program_spec(self, runner: Path) -> ChildSpec:
+        """A child that runs a program of the commit; runner: the script that it starts with."""
+        return ChildSpec(
+            self.root,
+            self.host.device,
+            self.root,
+            THREADS,
+            interpreter=self.project.interpreter,
+            bootstrap=runner,
+            cache=self._cache,
+        )
+
     def close(self) -> None:
         """Kills the children and removes the worktree."""
         self.drop_spares()
