@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any
 
 from warpwatch.formats.model import (
-    UNIT_NS,
     ForeignBenchmark,
     ForeignResults,
     expect_version,
@@ -20,6 +19,7 @@ from warpwatch.formats.model import (
     spread_by,
     text_of,
     timed,
+    unit_of,
     whole,
 )
 
@@ -75,10 +75,8 @@ def _benchmark(name: str, rows: list[dict[str, Any]]) -> ForeignBenchmark:
 
 
 def _time(name: str, row: dict[str, Any]) -> float:
-    unit = row.get("time_unit", "ns")
-    if unit not in UNIT_NS:
-        raise invalid(f"{name}: time_unit {str(unit)[:20]!r} is no unit of time", f"use {', '.join(UNIT_NS)}")
-    return number(row.get("real_time"), f"{name}: real_time") * UNIT_NS[unit]
+    factor = unit_of(row.get("time_unit", "ns"), f"{name}: time_unit")
+    return number(row.get("real_time"), f"{name}: real_time") * factor
 
 
 def _sizes(name: str) -> dict[str, int]:

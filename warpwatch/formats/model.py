@@ -143,6 +143,13 @@ def number(value: object, where: str) -> float:
     return float(value)
 
 
+def unit_of(value: object, where: str) -> float:
+    """A unit of time in nanoseconds."""
+    if not isinstance(value, str) or value not in UNIT_NS:
+        raise invalid(f"{where}: {_short(value)} is no unit of time", f"use {', '.join(UNIT_NS)}")
+    return UNIT_NS[value]
+
+
 def text_of(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise invalid(f"{where}: expected a text, got {_short(value)}")
@@ -159,9 +166,13 @@ def timed(
     if len(samples_ns) > SAMPLE_LIMIT:
         remedy = "let the program take fewer samples"
         raise FormatError(FormatFault.TOO_LARGE, f"{name}: more than {SAMPLE_LIMIT} samples", remedy)
-    for value in (*samples_ns, *([centre_ns] if centre_ns is not None else [])):
-        if not SHORTEST_NS <= value <= LONGEST_NS:
-            raise invalid(f"{name}: {value:g} ns is no duration between a picosecond and a day", "check the unit")
+    shortest = min(samples_ns if centre_ns is None else [*samples_ns, centre_ns])
+    longest = max(samples_ns if centre_ns is None else [*samples_ns, centre_ns])
+    if shortest < 0 or longest > LONGEST_NS:
+        raise invalid(f"{name}: {shortest:g} to {longest:g} ns are no durations of at most a day", "check the unit")
+    if shortest < SHORTEST_NS:
+        # Programs say so of a benchmark that the compiler left empty. It must not cost the others.
+        return ForeignBenchmark(name, sizes=sizes or {}, error=f"{shortest:g} ns: it does nothing", skipped=True)
     ordered = sorted(samples_ns)
     middle = median(ordered) if centre_ns is None else centre_ns
     low, high = _interval(ordered)
@@ -172,6 +183,8 @@ def timed(
 
 def spread_by(benchmark: ForeignBenchmark, deviation_ns: float, count: int) -> ForeignBenchmark:
     """The benchmark with the interval and noise that a standard deviation of `count` samples gives it."""
+    if benchmark.error is not None:
+        return benchmark
     half = 1.96 * abs(deviation_ns) / sqrt(max(count, 1))
     low = max(SHORTEST_NS, benchmark.median_ns - half)
     high = min(LONGEST_NS, benchmark.median_ns + half)

@@ -46,7 +46,8 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
     benchmarks = []
     for item in objects(values, "benchmarks"):
         name = text_of(item.get("name"), "benchmarks.name")
-        many = len(item.get("devices") or []) > 1
+        devices_of = item.get("devices")
+        many = isinstance(devices_of, list) and len(devices_of) > 1
         benchmarks += [_benchmark(name, state, sidecars, many) for state in objects(item, "states")]
     device = devices[0] if devices else {}
     facts = {name: device[name] for name in (*_FACTS, *_FACTS_OF_MEMORY) if name in device}
@@ -58,9 +59,9 @@ def sidecar_names(values: dict[str, Any]) -> list[str]:
     """The files of samples that the JSON names, as paths relative to it; FormatError for a path that leaves its
     folder."""
     names = []
-    for item in values.get("benchmarks") or []:
-        for state in item.get("states") or [] if isinstance(item, dict) else []:
-            summary = _summaries(state).get(_SAMPLES) if isinstance(state, dict) else None
+    for item in objects(values, "benchmarks"):
+        for state in objects(item, "states"):
+            summary = _summaries(state).get(_SAMPLES)
             if summary is not None:
                 names.append(_relative(text_of(summary.get("filename"), "filename")))
     return names

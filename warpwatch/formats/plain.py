@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 from warpwatch.formats.model import (
-    UNIT_NS,
     ForeignBenchmark,
     ForeignResults,
     expect_version,
@@ -23,6 +22,7 @@ from warpwatch.formats.model import (
     objects,
     text_of,
     timed,
+    unit_of,
     whole,
 )
 
@@ -56,13 +56,10 @@ def _benchmark(item: dict[str, Any]) -> ForeignBenchmark:
     sizes = {name_of(key): size for key, value in given.items() if (size := whole(value)) is not None}
     if item.get("error") is not None:
         return ForeignBenchmark(name, sizes=sizes, error=text_of(item["error"], f"{name}: error"))
-    unit = item.get("unit")
-    if unit not in UNIT_NS:
-        raise invalid(f"{name}: unit: expected a unit of time", f"use {', '.join(UNIT_NS)}")
     samples = item.get("samples", [])
     if not isinstance(samples, list):
         raise invalid(f"{name}: samples: expected a list of numbers")
-    factor = UNIT_NS[unit]
+    factor = unit_of(item.get("unit"), f"{name}: unit")
     times = [number(value, f"{name}: samples") * factor for value in samples]
     centre = number(item["value"], f"{name}: value") * factor if "value" in item else None
     return timed(name, times or ([centre] if centre is not None else []), sizes, centre)
