@@ -68,11 +68,13 @@ def execute(
 
 
 def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
-    if request.base_sha is None or not request.spec.pairs:
-        raise CannotRunError("a comparison needs a base commit and at least one pair of variant and case")
+    if request.base_sha is None:
+        raise CannotRunError("a comparison needs a base commit")
     base, head = tools.checkouts(request.url, [request.base_sha, request.sha], reporter)
     if any(side.project.program(request.operator) is not None for side in (base, head)):
         return compare_programs(request, base, head, tools, reporter)
+    if not request.spec.pairs:
+        raise CannotRunError("a comparison needs pairs of variant and case: --pairs, or both --variants and --cases")
     return compare(request, base, head, tools, reporter, traces)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 
 from warpwatch.contract.measurement import METRICS
@@ -10,19 +9,19 @@ from warpwatch.contract.outcome import Comparison, Outcome
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import Reason, Status
-from warpwatch.formats import ForeignResults
+from warpwatch.formats import VARIANT, ForeignResults
 from warpwatch.project import Program
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.comparison import MIN_ROUNDS
-from warpwatch.worker.programs import ProgramRun, ProgramRunner, catalogue_of, expect_fit, identify
+from warpwatch.worker.programs import ProgramRun, ProgramRunner, catalogue_of, expect_fit, identify, runner_of
 from warpwatch.worker.reporter import CannotRunError, Reporter
 
 Pair = tuple[str, str]
 
 
 def compare_programs(request: JobRequest, base: Checkout, head: Checkout, tools: Tools, reporter: Reporter) -> Outcome:
-    """Paired rounds of every (variant, case) in `request.spec.pairs`; each round runs the program of both commits
-    once."""
+    """Paired rounds of every (variant, case) in `request.spec.pairs`, or of all benchmarks that both commits have where
+    there are none; each round runs the program of both commits once."""
     pairs = request.spec.pairs or []
     environment, peaks = identify(head, tools, reporter)
     if identify(base, tools, reporter)[0].key != environment.key:
@@ -38,16 +37,17 @@ def compare_programs(request: JobRequest, base: Checkout, head: Checkout, tools:
     metric = METRICS[environment.device_kind][0]
     comparisons = {pair: Comparison(*pair, metric, program.format, Status.OK) for pair in pairs}
     trouble = _trouble(sides)
+    if trouble is not None and not pairs:
+        raise CannotRunError(trouble[1], reason=trouble[2])
     if trouble is not None:
         return replace(outcome, comparisons=[_ended(item, *trouble) for item in comparisons.values()])
-    with ExitStack() as stack:
-        runners = {
-            name: stack.enter_context(ProgramRunner(checkout, side, reporter))
-            for (name, side), checkout in zip(sides.items(), (base, head), strict=True)
-            if side is not None
-        }
-        rounds = _Rounds(request, runners, comparisons, reporter)
-        rounds.take_all()
+    runners = {
+        name: runner_of(checkout, side, reporter)
+        for (name, side), checkout in zip(sides.items(), (base, head), strict=True)
+        if side is not None
+    }
+    rounds = _Rounds(request, runners, comparisons, reporter, (metric, program.format))
+    rounds.take_all()
     catalogues = {
         name: catalogue_of(runners[name].program, results) if results else None
         for name, results in rounds.newest.items()
@@ -61,7 +61,10 @@ def compare_programs(request: JobRequest, base: Checkout, head: Checkout, tools:
 
 
 class _Rounds:
-    """Rounds of whole runs. newest: what each side measured last; None before."""
+    """Rounds of whole runs. newest: what each side measured last; None before.
+
+    comparisons: empty where the first round shows what there is to compare.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,9 @@ class _Rounds:
         runners: dict[str, ProgramRunner],
         comparisons: dict[Pair, Comparison],
         reporter: Reporter,
+        kind: tuple[str, str],
     ) -> None:
+        self._kind = kind
         self.comparisons = comparisons
         self.newest: dict[str, ForeignResults | None] = {"base": None, "head": None}
         self._runners = runners
@@ -79,7 +84,7 @@ class _Rounds:
 
     def take_all(self) -> None:
         for index in range(self._rounds):
-            if not self._undecided():
+            if self.comparisons and not self._undecided():
                 break
             self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
             self._take(index)
@@ -93,10 +98,17 @@ class _Rounds:
         for name in ("base", "head") if index % 2 == 0 else ("head", "base"):
             run = self._runners[name].bench()
             if run.results is None:
+                if not self.comparisons:
+                    raise CannotRunError(f"{name}: {run.message}")
                 self._end_all(name, run)
                 return
             self.newest[name] = run.results
             times[name] = {item.name: item.median_ns for item in run.results.benchmarks if item.error is None}
+        if not self.comparisons:
+            shared = [case for case in times["head"] if case in times["base"]]
+            if not shared:
+                raise CannotRunError("the two commits have no benchmark in common")
+            self.comparisons = {(VARIANT, case): Comparison(VARIANT, case, *self._kind, Status.OK) for case in shared}
         for pair in self._undecided():
             self.comparisons[pair] = _with_round(self.comparisons[pair], times)
 

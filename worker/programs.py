@@ -11,7 +11,6 @@ import json
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 from warpwatch import CONTRACT
 from warpwatch.contract.catalogue import Catalogue
@@ -60,20 +59,14 @@ class ProgramRun:
 class ProgramRunner:
     """A program of one commit. It is built when it is first run, and again after its child was lost."""
 
-    def __init__(self, checkout: Checkout, program: Program, reporter: Reporter) -> None:
+    reporter: Reporter
+    """Of the job that runs it now."""
+
+    def __init__(self, checkout: Checkout, program: Program) -> None:
         self._checkout = checkout
         self.program = program
-        self._reporter = reporter
         self._child: Child | None = None
         self._failed_build: ProgramRun | None = None
-
-    def __enter__(self) -> ProgramRunner:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def bench(self) -> ProgramRun:
         """Runs the program and reads its results."""
@@ -98,9 +91,9 @@ class ProgramRunner:
             return self._failed_build
         self.close()
         spec = self._checkout.program_spec(_RUNNER)
-        self._child = self._checkout.host.start_child(spec, self._reporter)
+        self._child = self._checkout.host.start_child(spec, self.reporter)
         if self.program.build is not None:
-            self._reporter.log(f"build {self.program.name} …")
+            self.reporter.log(f"build {self.program.name} …")
             seconds = self._checkout.host.settings.build_timeout_seconds
             ended = self._run(self.program.build, seconds)
             if isinstance(ended, ProgramRun):
@@ -112,7 +105,7 @@ class ProgramRunner:
         assert self._child is not None
         seconds = seconds or self._checkout.host.settings.program_timeout_seconds
         try:
-            reply = self._child.ask(ProgramReply, "run", seconds, self._reporter, command=command)
+            reply = self._child.ask(ProgramReply, "run", seconds, self.reporter, command=command)
         except ChildFailure as failure:
             self.close()
             return ProgramRun(failure.status, failure.message)
@@ -161,6 +154,16 @@ class ProgramRunner:
             return None
 
 
+def runner_of(checkout: Checkout, program: Program, reporter: Reporter) -> ProgramRunner:
+    """The runner of a program at a commit, which is kept as long as the commit is checked out: it builds once."""
+    runner: ProgramRunner | None = checkout.kept.get(program.name)
+    if runner is None:
+        new = ProgramRunner(checkout, program)
+        runner = checkout.keep(program.name, new, new.close)
+    runner.reporter = reporter
+    return runner
+
+
 def measure_program(
     request: JobRequest, program: Program, checkout: Checkout, tools: Tools, reporter: Reporter
 ) -> Outcome:
@@ -172,8 +175,8 @@ def measure_program(
     else:
         if request.kind == JobKind.BENCH:
             expect_fit(checkout, peaks, tools, reporter)
-        with ProgramRunner(checkout, program, reporter) as runner:
-            run = runner.bench() if request.kind == JobKind.BENCH else runner.check()
+        runner = runner_of(checkout, program, reporter)
+        run = runner.bench() if request.kind == JobKind.BENCH else runner.check()
     reporter.log(f"{request.kind} {program.name} {run.status} {run.message}".rstrip())
     findings = _findings(request, run, environment.device_kind)
     if run.results is None:

@@ -109,6 +109,10 @@ def test_a_program_is_built_once_and_finds_what_its_build_left(
         build=build,
     )
     assert statuses(run(tools, repository, sha, tmp_path)) == {"sum": Status.OK, "max": Status.OK}
+    diary = Diary()
+    request = JobRequest(JobKind.CHECK, repository.url, sha, "sums", JobSpec())
+    assert statuses(execute(request, tools, diary, tmp_path)) == {"sum": Status.OK, "max": Status.OK}
+    assert not [line for line in diary.lines if line.startswith("build ")], "the next job of the commit builds nothing"
 
 
 @pytest.mark.parametrize(
@@ -188,6 +192,8 @@ def test_both_commits_run_in_turn(tools: Tools, repository: Repository, tmp_path
     outcome = run(tools, repository, head, tmp_path, "compare", base, **spec, stop={"earliest": 3, "ratio": 1.02})
     assert len(compared(outcome).ratios) == 3, "it ends where it is decided"
     assert outcome.catalogue is not None
+    everything = run(tools, repository, head, tmp_path, "compare", base, rounds=6).comparisons
+    assert {item.case: round(item.ratios[0], 3) for item in everything} == {"sum": 1.5, "max": 1.0}
 
 
 def test_a_comparison_says_which_side_failed(tools: Tools, repository: Repository, tmp_path: Path) -> None:
