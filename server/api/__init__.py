@@ -9,6 +9,7 @@ from warpwatch.server.api.badges import router as badges
 from warpwatch.server.api.branches import router as branches
 from warpwatch.server.api.code import router as code
 from warpwatch.server.api.devices import router as devices
+from warpwatch.server.api.export import router as export
 from warpwatch.server.api.hooks import router as hooks
 from warpwatch.server.api.imports import router as imports
 from warpwatch.server.api.jobs import router as jobs
@@ -35,6 +36,7 @@ for part in (
     jobs,
     results,
     imports,
+    export,
     regressions,
     traces,
     proofs,
