@@ -173,13 +173,8 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
     if stored.catalogue_digest == digest:
         return
     repository_id = stored.repository_id
-    store = (
-        update(CommitRecord)
-        .where(CommitRecord.id == commit_id, CommitRecord.catalogue_digest.is_distinct_from(digest))
-        .values(catalogue=to_json(catalogue), catalogue_digest=digest)
-    )
     if _is_recorded(s, repository_id, catalogue):
-        s.execute(store)
+        _store_catalogue(s, commit_id, catalogue, digest)
         return
     # One at a time: of a hundred workers with a repository's first results, each would wait for the rows of all before
     # it, and then lock them although it changes nothing. Those that do not get the lock see when another one of their
@@ -189,11 +184,23 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
         time.sleep(_CATALOGUE_SECONDS)
         if s.execute(find).one().catalogue_digest == digest:
             return
-    s.execute(store)
+    _store_catalogue(s, commit_id, catalogue, digest)
     upsert(s, OperatorRecord, _operator_rows(repository_id, catalogue), key=_OPERATOR_KEY, refresh=["summary"])
     ids = ensure_operators(s, repository_id, [entry.name for entry in catalogue.operators])
     upsert(s, VariantRecord, _variant_rows(ids, catalogue), key=["operator_id", "name"], refresh=["idea"])
     upsert(s, CaseRecord, _case_rows(ids, catalogue), key=["operator_id", "key"], refresh=_CASE_FACTS)
+
+
+def _store_catalogue(s: Session, commit_id: int, catalogue: Catalogue, digest: str) -> None:
+    """Adds the operators to those of the commit's stored catalogue: the job of a program knows no others."""
+    # The lock keeps another job of the commit from storing its operators in between, which this would undo.
+    known = s.scalar(select(CommitRecord.catalogue).where(CommitRecord.id == commit_id).with_for_update(key_share=True))
+    new = to_json(catalogue)
+    entries = {entry["name"]: entry for entry in [*(known or {"operators": []})["operators"], *new["operators"]]}
+    merged = new | {"operators": list(entries.values())}
+    if merged != known:
+        values = {"catalogue": merged, "catalogue_digest": digest}
+        s.execute(update(CommitRecord).where(CommitRecord.id == commit_id).values(values))
 
 
 def _is_recorded(s: Session, repository_id: int, catalogue: Catalogue) -> bool:

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.codec import to_json
-from warpwatch.contract.measurement import PROTOCOL, Measurement
+from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.messages import BenchReply, BuildReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.roofline import roofline
@@ -101,7 +101,7 @@ def record_names(s: Session, job: JobRecord, outcome: Outcome) -> OutcomeNames:
     variants = _ensure_variants(s, job.operator_id, {row.variant for row in rows})
     cases = _find_cases(s, job.operator_id, {row.case for row in rows})
     timed = {(row.case, row.variant, row.metric, row.protocol) for row in outcome.comparisons} | {
-        (row.case, row.variant, measurement.metric, PROTOCOL)
+        (row.case, row.variant, measurement.metric, measurement.protocol)
         for row in (*outcome.findings, *outcome.base_findings)
         for measurement in (row.bench.measurements if row.bench else [])
     }
@@ -257,7 +257,7 @@ def _record_points(s: Session, scope: _Scope, ids: list[int], points: list[_Poin
     values = [
         {
             "id": point_id,
-            "series_id": names.series[names.cases[row.case].id, names.variants[row.variant], m.metric, PROTOCOL],
+            "series_id": names.series[names.cases[row.case].id, names.variants[row.variant], m.metric, m.protocol],
             "commit_id": scope.commit_id,
             "ordinal": scope.ordinal,
             "environment_id": scope.names.environment_id,

@@ -154,14 +154,9 @@ def ensure_series(
     never timed."""
     series = _series(s, operator_id, device_id, metric)
     missing = [cell for cell in cells if cell not in series]
-    protocol = (
-        s.scalar(
-            select(func.max(SeriesRecord.protocol)).where(
-                SeriesRecord.device_id == device_id, SeriesRecord.metric == metric
-            )
-        )
-        or PROTOCOL
-    )
+    # A program's series have a protocol of their own, so only those of the same operator tell.
+    newest = select(SeriesRecord.protocol).filter_by(operator_id=operator_id, device_id=device_id, metric=metric)
+    protocol = s.scalar(newest.order_by(SeriesRecord.id.desc()).limit(1)) or PROTOCOL
     common = {"operator_id": operator_id, "device_id": device_id, "metric": metric, "protocol": protocol}
     rows = [{**common, "variant_id": variant, "case_id": case} for variant, case in missing]
     ensure_rows(s, SeriesRecord, rows, key=["operator_id", "device_id", "case_id", "variant_id", "metric", "protocol"])

@@ -14,6 +14,7 @@ LINKED = ("worker", "db", "server")
 """
 LEAVES = {
     "warpwatch.destinations",
+    "warpwatch.formats",
     "warpwatch.git",
     "warpwatch.git_branches",
     "warpwatch.git_diffs",

@@ -18,7 +18,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ALLOWED = {
     "warpwatch": {"base", "measure", "server"},
     "db": {"base", "database", "embedded"},
-    "server": {"base", "database", "server"},
+    "server": {"base", "database", "server", "parquet"},
     "worker": {"base", "database", "measure"},
     "kernels": {"base", "measure", "peers"},
     "tests": {"base", *EXTRAS},

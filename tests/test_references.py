@@ -16,6 +16,8 @@ from warpwatch.settings import VARIABLES
 ROOT = Path(__file__).parent.parent
 INTERNAL = {
     "WARPWATCH_REPLY_FD": "a worker passes it to its child process",
+    "WARPWATCH_BUILD": "a program finds what its build left there",
+    "WARPWATCH_OUTPUT": "a program writes its results there",
     "WARPWATCH_NO_CUDA": "a macro of the compiler",
 }
 TEXTS = references()

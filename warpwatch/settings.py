@@ -45,6 +45,9 @@ VARIABLES = (
     Variable("WARPWATCH_CASE_TIMEOUT", "`120`", "seconds that one variant may take for one case, 0.1 to 86400"),
     Variable("WARPWATCH_BUILD_TIMEOUT", "`600`", "seconds that one library may take to build, 0.1 to 86400"),
     Variable(
+        "WARPWATCH_PROGRAM_TIMEOUT", "`600`", "seconds that one run of a benchmark program may take, 0.1 to 86400"
+    ),
+    Variable(
         "WARPWATCH_MEMORY_GB", "three quarters of the machine's", "GiB of memory that a measured process may take"
     ),
     Variable(
@@ -98,6 +101,7 @@ class Settings:
     lease_seconds: float = 15.0
     case_timeout_seconds: float = 120.0
     build_timeout_seconds: float = 600.0
+    program_timeout_seconds: float = 600.0
     memory_bytes: int | None = None
     scratch_bytes: int | None = None
     isolation: str = "auto"
@@ -129,6 +133,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         lease_seconds=_number(environ, "WARPWATCH_LEASE", 15, low=1, high=3600),
         case_timeout_seconds=_number(environ, "WARPWATCH_CASE_TIMEOUT", 120, low=0.1, high=86400),
         build_timeout_seconds=_number(environ, "WARPWATCH_BUILD_TIMEOUT", 600, low=0.1, high=86400),
+        program_timeout_seconds=_number(environ, "WARPWATCH_PROGRAM_TIMEOUT", 600, low=0.1, high=86400),
         memory_bytes=int(memory * 2**30) or None,
         scratch_bytes=int(scratch * 2**30) or None,
         isolation=_choice(environ, "WARPWATCH_ISOLATION", ISOLATIONS),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warpwatch import git
-from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
+from warpwatch.project import FILE_NAME, Program, Project, ProjectError, parse_project
 
 _SERVICE = {"warpwatch"}
 """Packages that come from the service, whatever a commit holds under that name."""
@@ -68,6 +68,9 @@ class Sources:
         """Files and folders that make the operator at the commit; empty where it is the whole commit, or not there at
         all."""
         layout = self._layout(sha)
+        program = layout.project.program(operator)
+        if program is not None:
+            return [*program.sources, FILE_NAME] if program.sources else []
         used = self._used(operator, layout) if f"{operator}.py" in layout.files else None
         if used is None:
             return []
@@ -76,6 +79,9 @@ class Sources:
         return [*files, *(f"{project.native.strip('/')}/{name}" for name in self._natives(used, layout)), FILE_NAME]
 
     def _fingerprint(self, sha: str, operator: str, layout: _Layout) -> tuple[str, str] | None:
+        program = layout.project.program(operator)
+        if program is not None:
+            return self._fingerprint_program(sha, program, layout)
         if f"{operator}.py" not in layout.files:
             return None
         used = self._used(operator, layout)
@@ -84,6 +90,12 @@ class Sources:
         python = [layout.files[f"{name}.py"] for name in sorted(used)]
         native = [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
         return _digest((layout.description, python)), _digest(native)
+
+    def _fingerprint_program(self, sha: str, program: Program, layout: _Layout) -> tuple[str, str]:
+        if not program.sources:
+            return sha, sha
+        files = git.object_ids(self._mirror, [f"{sha}:{path.strip('/')}" for path in program.sources])
+        return _digest((program, layout.project.interpreter, files)), _digest([])
 
     def _used(self, operator: str, layout: _Layout) -> set[str] | None:
         """The operator and what it imports from beside it; None where it imports anything else of its repository."""

@@ -9,7 +9,7 @@ import re
 import shutil
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -131,6 +131,8 @@ class Checkout:
         self._ran: set[str] = set()
         self._stack = ExitStack()
         self._builds: dict[tuple[str, bool], BuildReply] = {}
+        self.kept: dict[str, Any] = {}
+        """What else lives as long as the checkout, by name; see `keep`."""
         folder = host.home / "worktrees" / f"{socket.gethostname()}-{os.getpid()}-{sha[:12]}-{id(self):x}"
         # Beside the worktree, so that it is hidden from other commits and removed after a crash in the same way.
         self._libraries = folder.with_name(f"{folder.name}-libraries")
@@ -242,6 +244,24 @@ class Checkout:
                 child.close()
         self._child = self._starting = None
         self._ran.clear()
+
+    def keep(self, name: str, kept: T, close: Callable[[], None]) -> T:
+        """Keeps something for later jobs of the commit; `close` ends it with the checkout."""
+        self.kept[name] = kept
+        self._stack.callback(close)
+        return kept
+
+    def program_spec(self, runner: Path) -> ChildSpec:
+        """A child that runs a program of the commit; runner: the script that it starts with."""
+        return ChildSpec(
+            self.root,
+            self.host.device,
+            self.root,
+            THREADS,
+            interpreter=self.project.interpreter,
+            bootstrap=runner,
+            cache=self._cache,
+        )
 
     def close(self) -> None:
         """Kills the children and removes the worktree."""

@@ -36,11 +36,15 @@ Bursts of other work on a CPU last longer than a slice, so they mostly affect ne
 """
 
 
-def compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
+def compare(
+    request: JobRequest,
+    base_checkout: Checkout,
+    head_checkout: Checkout,
+    tools: Tools,
+    reporter: BoundedReporter,
+    traces: Path,
+) -> Outcome:
     """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ."""
-    if request.base_sha is None or not request.spec.pairs:
-        raise CannotRunError("a comparison needs a base commit and at least one pair of variant and case")
-    base_checkout, head_checkout = tools.checkouts(request.url, [request.base_sha, request.sha], reporter)
     environment = head_checkout.environment(reporter)
     if base_checkout.environment(reporter).key != environment.key:
         raise CannotRunError(

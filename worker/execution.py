@@ -32,6 +32,8 @@ from warpwatch.worker.measurer import (
 )
 from warpwatch.worker.outages import reason_of
 from warpwatch.worker.plausibility import TimeLimits
+from warpwatch.worker.program_comparison import compare_programs
+from warpwatch.worker.programs import measure_program
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
 
@@ -50,7 +52,7 @@ def execute(
     bounded.check()
     try:
         if request.kind == "compare":
-            return compare(request, tools, bounded, traces)
+            return _compare(request, tools, bounded, traces)
         (checkout,) = tools.checkouts(request.url, [request.sha], bounded)
     except ProjectError as error:
         # The commit asks for something that this service does not support. That is a property of the commit and no
@@ -59,7 +61,21 @@ def execute(
     except GitError as error:
         reason = reason_of(error, tools.host.home)
         raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError), reason=reason) from error
+    program = checkout.project.program(request.operator)
+    if program is not None:
+        return measure_program(request, program, checkout, tools, bounded)
     return _Job(request, checkout, tools, bounded, traces, earlier).run()
+
+
+def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
+    if request.base_sha is None:
+        raise CannotRunError("a comparison needs a base commit")
+    base, head = tools.checkouts(request.url, [request.base_sha, request.sha], reporter)
+    if any(side.project.program(request.operator) is not None for side in (base, head)):
+        return compare_programs(request, base, head, tools, reporter)
+    if not request.spec.pairs:
+        raise CannotRunError("a comparison needs pairs of variant and case: --pairs, or both --variants and --cases")
+    return compare(request, base, head, tools, reporter, traces)
 
 
 def known_findings(request: JobRequest, status: Status, message: str) -> list[Finding]:

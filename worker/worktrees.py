@@ -48,9 +48,10 @@ def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str
 
 
 def _kept(root: Path, names: set[str], project: Project) -> set[str]:
-    """The entries at the root that stay; all of them where the operators cannot be told from the rest."""
+    """The entries at the root that stay; all of them where the operators cannot be told from the rest, and where there
+    are programs, which may read anything."""
     operators, native = (PurePosixPath(folder).parts[:1] for folder in (project.operators, project.native))
-    if len(names) > _ENTRIES or not operators or operators[0] not in names:
+    if project.programs or len(names) > _ENTRIES or not operators or operators[0] not in names:
         return names
     # Attributes change the contents of the files that git checks out.
     kept = names & {*operators, *native, FILE_NAME, ".gitattributes"}

@@ -15,7 +15,7 @@ BEFORE, AFTER = 128, 32
 """Readings of a series on either side of a new point that are looked at."""
 ELSEWHERE = 8
 """Earlier ones in other environments, of which the nearest on the same line of history counts."""
-BAD = ("wrong", "crashed", "timed_out", "out_of_memory", "build_failed")
+BAD = ("wrong", "crashed", "timed_out", "out_of_memory", "build_failed", "unreadable")
 """Statuses of a check that say that something is broken; unsupported and skipped say nothing."""
 NEWEST_RUN = "(SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')"
 """The id of a job's newest run that came to its end, as SQL."""

@@ -153,7 +153,8 @@ CASE WHEN head.parent_sha = base.sha THEN 0
 IS_OPEN = "(regressions.verdict = 'confirmed' AND regressions.state IN ('new', 'acknowledged'))"
 """SQL: whether a change is confirmed, and neither evidence nor a person has closed it."""
 PHASE = f"""
-CASE WHEN regressions.verdict <> 'confirmed' THEN regressions.verdict
+CASE WHEN regressions.verdict = 'suspected' AND regressions.settled_at IS NOT NULL THEN 'unpaired'
+     WHEN regressions.verdict <> 'confirmed' THEN regressions.verdict
      WHEN regressions.state NOT IN ('new', 'acknowledged') THEN regressions.state
      WHEN regressions.settled_at IS NULL THEN 'bisecting'
      WHEN {COMMITS_BETWEEN} = 0 THEN 'culprit' ELSE 'confirmed' END

@@ -9,7 +9,9 @@ from warpwatch.server.api.badges import router as badges
 from warpwatch.server.api.branches import router as branches
 from warpwatch.server.api.code import router as code
 from warpwatch.server.api.devices import router as devices
+from warpwatch.server.api.export import router as export
 from warpwatch.server.api.hooks import router as hooks
+from warpwatch.server.api.imports import router as imports
 from warpwatch.server.api.jobs import router as jobs
 from warpwatch.server.api.proofs import router as proofs
 from warpwatch.server.api.regressions import router as regressions
@@ -34,6 +36,8 @@ for part in (
     submissions,
     jobs,
     results,
+    imports,
+    export,
     regressions,
     traces,
     proofs,

@@ -31,11 +31,13 @@ STATUS_NAMES = {
     "timed_out": "timed out",
     "out_of_memory": "out of memory",
     "build_failed": "build failed",
+    "unreadable": "unreadable results",
     "unsupported": "unsupported",
     "skipped": "skipped",
 }
 STATE_NAMES = {"unsure": "inconclusive", "alive": "online", "silent": "not responding"}
 PHASE_NAMES = {
+    "unpaired": "suspected, no A/B possible",
     "bisecting": "confirmed, bisecting",
     "culprit": "confirmed",
     "dismissed": "no change",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable
 from dataclasses import fields
-from datetime import datetime
 from typing import Any
 
 from fastapi.responses import Response
+
+from warpwatch.server.figures.exports import csv_cell
 
 CSV_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
@@ -19,7 +19,6 @@ CSV_ANSWER: dict[int | str, dict[str, Any]] = {
     }
 }
 """OpenAPI description of an endpoint that returns CSV."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_response(kind: type[Any], rows: Iterable[Any], name: str) -> Response:
@@ -28,15 +27,6 @@ def csv_response(kind: type[Any], rows: Iterable[Any], name: str) -> Response:
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(columns)
-    writer.writerows([_cell(getattr(row, column)) for column in columns] for row in rows)
+    writer.writerows([csv_cell(getattr(row, column)) for column in columns] for row in rows)
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
     return Response(file.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    # A commit's subject must not run as a formula when the file is opened in a spreadsheet.
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -10,7 +10,7 @@ from warpwatch import git
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.registry import NewCommit, record_commits
-from warpwatch.project import FILE_NAME, ProjectError, parse_project
+from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
 
@@ -78,7 +78,7 @@ def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
     """Where a commit keeps its operators; the default where nobody fetched the repository yet."""
     mirror = git.mirror_path(url, settings.home)
     (file,) = git.object_ids(mirror, [f"{sha}:{FILE_NAME}"]) if sha is not None and mirror.is_dir() else [None]
-    return _folder(mirror, file)
+    return _folder(_project(mirror, file))
 
 
 def _read_relative(
@@ -126,23 +126,24 @@ def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> CommitHistory
     """
     shas = [commit.sha for commit in commits]
     files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas])
-    folders = {file: _folder(mirror, file) for file in set(files)}
+    projects = {file: _project(mirror, file) for file in set(files)}
+    folders = {file: _folder(project) for file, project in projects.items()}
     names = [f"{sha}:{folders[file]}" for sha, file in zip(shas, files, strict=True)]
     trees = git.object_ids(mirror, names)
     operators = {tree: git.operators_in(mirror, tree) if tree else [] for tree in set(trees)}
-    by_sha = {sha: operators[tree] for sha, tree in zip(shas, trees, strict=True)}
+    placed = zip(shas, files, trees, strict=True)
+    by_sha = {sha: projects[file].with_programs(operators[tree]) for sha, file, tree in placed}
     return CommitHistory(commits, by_sha, folders[files[-1]])
 
 
-def _folder(mirror: Path, file: str | None) -> str:
-    """The operator folder that a warpwatch.toml names; the default where it cannot be used: the worker says what is
-    wrong with it."""
+def _project(mirror: Path, file: str | None) -> Project:
+    """What a warpwatch.toml says; the defaults where it cannot be used: the worker says what is wrong with it."""
     try:
-        return (
-            parse_project(git.git("cat-file", "blob", file, cwd=mirror) if file else None)
-            .operators.strip("/")
-            .removeprefix(".")
-            .strip("/")
-        )
+        return parse_project(git.git("cat-file", "blob", file, cwd=mirror) if file else None)
     except ProjectError:
-        return parse_project(None).operators
+        return Project()
+
+
+def _folder(project: Project) -> str:
+    """The operator folder as git names it."""
+    return project.operators.strip("/").removeprefix(".").strip("/")

@@ -7,7 +7,7 @@ otherwise everything starts over. Of several servers one judges a job, and the w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warpwatch import git
 from warpwatch.contract.measurement import METRICS
@@ -167,17 +167,23 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     known = KnownRegressions(changes)
     windows = windows_of(facts.readings, line, job.commit_id, new_point.environment_id, origin.device_kind)
     candidates = find_candidates(windows, known)
-    code = compare_code(database, mirror, origin, job.operator_id, {item.pair for item in candidates})
-    suspicions = find_suspicions(candidates, known, code)
+    # What was measured elsewhere cannot be measured again, so history has the last word unless a file brought a trial.
+    final = find_candidates([replace(item, is_final=True) for item in windows], known) if imported_job_id else []
+    pairs = {item.pair for item in (*candidates, *final)}
+    code = compare_code(database, mirror, origin, job.operator_id, pairs)
+    suspicions, unpaired = find_suspicions(candidates, known, code), find_suspicions(final, known, code)
     ids = {row.sha: row.commit_id for row in facts.readings}
     for change in changes:
         ids |= {change.base_sha: change.base_commit_id, change.head_sha: change.head_commit_id}
 
     def write(session: Session) -> None:
-        if suspicions and _list_known(session, job, oldest) != recent:
+        if (suspicions or unpaired) and _list_known(session, job, oldest) != recent:
             raise ContextChangedError
-        for suspicion in suspicions:
-            write_suspicion(session, job.operator_id, job.device_id, suspicion, ids, imported_job_id)
+        place = (job.operator_id, job.device_id)
+        answered = [item for item in suspicions if write_suspicion(session, *place, item, ids, imported_job_id)]
+        for item in unpaired:
+            if not any(item.shares_series(other) for other in answered):
+                write_suspicion(session, *place, item, ids, imported_job_id, is_final=True)
 
     return write
 

@@ -77,16 +77,22 @@ def write_suspicion(
     suspicion: NewSuspicion,
     ids: CommitIds,
     imported_job_id: int | None = None,
-) -> None:
-    """Opens a suspicion and asks for its trial, unless all of it is known already or a trial has not answered yet.
+    *,
+    is_final: bool = False,
+) -> bool:
+    """Opens a suspicion and asks for its trial, unless all of it is known already or a trial has not answered yet;
+    whether it is one.
 
     imported_job_id: the job that gave rise to it, where it was imported. Nothing can be measured for it here, so only
-    imported jobs become trials, and without one there is no suspicion.
+    imported jobs become trials. Without one there is no suspicion, unless history has the last word (is_final): then
+    it stays suspected, and settled.
     """
-    if imported_job_id is not None and not _is_answerable(
-        session, operator_id, device_id, suspicion, ids, imported_job_id
+    if (
+        imported_job_id is not None
+        and not is_final
+        and not _is_answerable(session, operator_id, device_id, suspicion, ids, imported_job_id)
     ):
-        return
+        return False
     regression_id = open_suspicion(
         session,
         operator_id=operator_id,
@@ -102,6 +108,7 @@ def write_suspicion(
         # The new series are untried: the step is to wait or to ask for a trial of the whole range, without git.
         facts = judging.read_facts(session, regression_id)
         _write(session, facts.regression, next_step(RegressionContext(facts)), ids, imported_job_id)
+    return True
 
 
 def _is_answerable(

@@ -38,6 +38,17 @@ class KnownRegressions:
             None,
         )
 
+    def is_unpaired(self, series_id: int, direction: str, base: int, head: int) -> bool:
+        """Whether a suspicion that nothing can decide overlaps: as readings come, its ends move by some commits."""
+        return any(
+            change.direction == direction
+            and change.verdict == Verdict.SUSPECTED
+            and change.is_settled
+            and change.base_ordinal < head
+            and base < change.head_ordinal
+            for change in self._of(series_id)
+        )
+
     def is_tried(self, series_id: int, base: int, head: int) -> bool:
         """Whether a trial of a series covers this range, or is going to."""
         return any(

@@ -27,6 +27,11 @@ class NewSuspicion:
     series: tuple[SuspectedSeries, ...]
     cause: Cause
 
+    def shares_series(self, other: NewSuspicion) -> bool:
+        """Whether one change may be behind both."""
+        series = {item.series_id for item in self.series}
+        return self.direction == other.direction and not series.isdisjoint(item.series_id for item in other.series)
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

@@ -94,13 +94,15 @@ class SeriesWindow:
     """One series around a new point, on one line of history. The oldest commit comes first.
 
     rows: readings of the new point's environment. elsewhere: earlier ones of other environments, whose times do not
-    compare.
+    compare. is_final: whether history has the last word, because no comparison can follow; then only shifts count that
+    history alone may call a change.
     """
 
     rows: list[ObservedReading]
     elsewhere: list[ObservedReading]
     device_kind: str
     commit_id: int
+    is_final: bool = False
     levels: list[CommitLevel] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,16 +121,17 @@ class SeriesWindow:
         Where a series has too few readings before it for a level to change from, jumps between neighbours count
         instead.
         """
+        thresholds = thresholds_of(self.device_kind)
+        rule = thresholds.alarm if self.is_final else thresholds.suspicion
         readings = [_reading(row) for row in self.rows]
         here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
         ranges = {
             (self.rows[change.base].commit_id, self.rows[change.head].commit_id): change.ratio
-            for change in find_changes(readings, self.device_kind)
+            for change in find_changes(readings, self.device_kind, rule)
             if here[0] - NEAR <= change.head <= here[-1] + NEAR
         }
-        thresholds = thresholds_of(self.device_kind)
         least = expm1(thresholds.suspicion.threshold(self._noise().spread))
-        for base, head in self.neighbours():
+        for base, head in () if self.is_final else self.neighbours():
             ratio, before = head.median_ns / base.median_ns, sum(row.ordinal < head.ordinal for row in self.rows)
             is_large = abs(head.median_ns - base.median_ns) >= thresholds.suspicion.least_ns
             if severity(ratio) > 1 + least and is_large and before < thresholds.level_readings:
@@ -209,9 +212,12 @@ def _candidates_of(window: SeriesWindow, known: KnownRegressions) -> Iterator[Ca
     noticed = window.noticed()
     for (base_id, head_id), ratio in noticed.items():
         base, head = levels[base_id], levels[head_id]
-        if not known.is_known(first.series_id, direction_of(ratio), base.ordinal, head.ordinal):
+        ends = (direction_of(ratio), base.ordinal, head.ordinal)
+        if window.is_final and known.is_unpaired(first.series_id, *ends):
+            continue
+        if not known.is_known(first.series_id, *ends):
             yield window.candidate(base, head, ratio, Cause.HISTORY)
-    for before, after, ratio in _unseen(window):
+    for before, after, ratio in () if window.is_final else _unseen(window):
         is_noticed = (before.commit_id, after.commit_id) in noticed
         if not is_noticed and not known.is_tried(first.series_id, before.ordinal, after.ordinal):
             yield window.candidate(before, after, ratio, Cause.CODE)

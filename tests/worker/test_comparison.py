@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
+from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.comparison import _Rounds, compare
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
@@ -43,7 +44,8 @@ def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
     checkouts = [
         SimpleNamespace(environment=lambda reporter, key=key: SimpleNamespace(key=key), sanitize=None) for key in keys
     ]
-    tools: Any = SimpleNamespace(checkouts=lambda *_: checkouts)
+    base, head = cast("list[Checkout]", checkouts)
+    tools: Any = SimpleNamespace()
     with pytest.raises(CannotRunError) as caught:
-        compare(REQUEST, tools, BoundedReporter(Diary()), tmp_path)
+        compare(REQUEST, base, head, tools, BoundedReporter(Diary()), tmp_path)
     assert (caught.value.reason, caught.value.retry) == (Reason.INTERPRETER_MISMATCH, False)

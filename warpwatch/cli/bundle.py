@@ -1,34 +1,63 @@
-"""`warpwatch import`: brings in what a machine without a server measured."""
+"""`warpwatch import`: brings in what a machine without a server measured, and what other programs wrote."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from warpwatch.cli import app
+from warpwatch.formats import FILE_LIMIT, FORMATS, SAMPLE_LIMIT
 from warpwatch.settings import SettingError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from warpwatch.server.intake.foreign_results import ForeignFile
 
 
 @app.command("import")
 def import_files(
-    files: list[Path] = typer.Argument(help="Results files (.wwb) written by `warpwatch run`."),
+    files: list[Path] = typer.Argument(help="Results files (.wwb) of `warpwatch run`, or files of --format."),
     repository: str | None = typer.Option(
         None, help="Name of the repository to record them under, instead of their own."
     ),
+    file_format: str = typer.Option("wwb", "--format", help=f"Who wrote them: wwb, {', '.join(FORMATS)}."),
+    commit: str | None = typer.Option(
+        None, help="What was measured: a SHA, branch or tag. For other formats than wwb."
+    ),
+    program: str | None = typer.Option(None, help="Operator to record them under; the name of the format by default."),
+    device: str | None = typer.Option(None, help="Key of the device; what the file says by default."),
 ) -> None:
     """Bring results files in; each as a whole or not at all, and a second time changes nothing."""
     from warpwatch.cli.database import database_url
     from warpwatch.db.errors import EngineError
+    from warpwatch.server.intake.foreign_results import ForeignFile, ForeignFileError
     from warpwatch.worker.bundle import BundleError
 
+    if (file_format == "wwb") != (commit is None):
+        typer.echo("--commit and --format go together: files of `warpwatch run` name their own commits", err=True)
+        raise typer.Exit(2)
     settings, failed = _settings(), False
     try:
         with database_url(settings) as url:
             for file in files:
                 try:
-                    _import_and_tell(url, file, repository)
-                except BundleError as error:
+                    if commit is None:
+                        is_new = import_file(url, file, repository)
+                    else:
+                        foreign = ForeignFile(
+                            _read(file),
+                            file.name,
+                            commit,
+                            file_format,
+                            repository,
+                            program,
+                            device,
+                            _Sidecars(file).fetch,
+                        )
+                        is_new = _import_foreign(url, settings, foreign)
+                    typer.echo(f"{file}: imported" if is_new else f"{file}: was imported before; nothing changed")
+                except (BundleError, ForeignFileError, OSError) as error:
                     failed = True
                     typer.echo(str(error), err=True)
     except EngineError as error:
@@ -55,9 +84,35 @@ def import_file(
         database.close()
 
 
-def _import_and_tell(url: str, file: Path, repository: str | None) -> None:
-    new = import_file(url, file, repository)
-    typer.echo(f"{file}: imported" if new else f"{file}: was imported before; nothing changed")
+def _import_foreign(database_url: str, settings: Settings, file: ForeignFile) -> bool:
+    from warpwatch.db.database import Database
+    from warpwatch.server.intake.foreign_results import import_foreign
+
+    database = Database(database_url, pool_size=1)
+    try:
+        return import_foreign(database, settings, file).new
+    finally:
+        database.close()
+
+
+def _read(file: Path) -> bytes:
+    """The file, or so much of it that its reader sees that it is too long."""
+    with file.open("rb") as opened:
+        return opened.read(FILE_LIMIT + 1)
+
+
+class _Sidecars:
+    """The files of samples beside a JSON of nvbench; the paths that it names cannot leave its folder."""
+
+    def __init__(self, file: Path) -> None:
+        self._folder = file.resolve().parent
+
+    def fetch(self, name: str) -> bytes | None:
+        path = self._folder / name
+        if not path.is_file() or not path.resolve().is_relative_to(self._folder):
+            return None
+        with path.open("rb") as opened:
+            return opened.read(4 * SAMPLE_LIMIT + 1)
 
 
 def _settings() -> Settings:

@@ -70,12 +70,10 @@ def parse_pairs(values: list[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def pairs_of(spec: JobSpec) -> list[tuple[str, str]]:
-    """What a comparison measures: the pairs, or every variant on every case where both are named; ValueError where
-    neither is so."""
-    if spec.pairs is None and not (spec.variants and spec.cases):
-        raise ValueError("kind compare needs --pairs, or both --variants and --cases")
-    return spec.pairs or [(variant, case) for case in spec.cases or () for variant in spec.variants or ()]
+def pairs_of(spec: JobSpec) -> list[tuple[str, str]] | None:
+    """What a comparison measures: the pairs, or every variant on every case where both are named; None where neither is
+    so, which takes all benchmarks of a program."""
+    return spec.pairs or [(variant, case) for case in spec.cases or () for variant in spec.variants or ()] or None
 
 
 def known_names(variants: list[str], cases: list[str]) -> KnownNames | None:

@@ -228,7 +228,7 @@ def _requests(
     except ProjectError as error:
         tally.problems.append(f"{sha[:9]}: {error}")
         return
-    for operator in git.operator_names(mirror, sha, project.operators):
+    for operator in project.with_programs(git.operator_names(mirror, sha, project.operators)):
         if request.operators is None or operator in request.operators:
             for kind in request.kinds:
                 base = base_sha if kind == JobKind.COMPARE else None

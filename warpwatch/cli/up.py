@@ -208,8 +208,8 @@ def _submit(client: Client, root: Path, name: str, count: int, suite: str, case_
 
 def _quickest_first(root: Path, sha: str) -> list[str]:
     """The operators of a commit. The shortest file comes first: it most likely gives the first chart."""
-    folder = parse_project(git.read_file(root, sha, FILE_NAME)).operators
-    names = git.operator_names(root, sha, folder)
+    project = parse_project(git.read_file(root, sha, FILE_NAME))
+    folder, names = project.operators, project.with_programs(git.operator_names(root, sha, project.operators))
     return sorted(names, key=lambda name: len(git.read_file(root, sha, f"{folder.strip('/')}/{name}.py") or ""))
 
 

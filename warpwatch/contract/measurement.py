@@ -91,7 +91,8 @@ class Measurement:
 
     samples_ns: every kept sample, one call each, in the order they were taken. median_ns, low_ns, high_ns: median and
     its 95 % interval, which is as wide as that many dependent samples leave it. noise: interquartile range over median.
-    dropped: samples not kept, `dropped_reason` says why. distribution: None for fewer than 20 samples.
+    dropped: samples not kept, `dropped_reason` says why. distribution: None for fewer than 20 samples. protocol: who
+    took the time and how, PROTOCOL or a name of warpwatch.formats.FORMATS.
     """
 
     metric: str
@@ -103,6 +104,7 @@ class Measurement:
     dropped: int = 0
     dropped_reason: str = ""
     distribution: Distribution | None = None
+    protocol: str = PROTOCOL
 
     def __post_init__(self) -> None:
         """ValueError, naming the field, for times that no device can show: they come from untrusted processes."""

@@ -28,7 +28,8 @@ class Request:
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
     A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
     is shorter; rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
-    written to. `cases` are the keys that the verb of this name describes.
+    written to. `cases` are the keys that the verb of this name describes. A child that runs a program knows `run`
+    instead, with its `command` for the shell.
     """
 
     id: int
@@ -42,6 +43,7 @@ class Request:
     output: str | None = None
     profile: ProfilePlan = USUAL_PLAN
     cases: list[str] = field(default_factory=list)
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,22 @@ class ProfileReply:
     runtime_calls: dict[str, float] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     report: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramReply:
+    """How one command of a program ended. exit_code: negative where a signal ended it.
+
+    output: name of the file of results in the temporary folder, "" where it wrote none. printed: that of
+    what it printed.
+    """
+
+    status: Status
+    message: str = ""
+    exit_code: int = 0
+    seconds: float = 0.0
+    output: str = ""
+    printed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How one variant fared on one case."""
+    """How one variant fared on one case.
+
+    unreadable: a program ended well, and its results cannot be read.
+    """
 
     OK = "ok"
     WRONG = "wrong"
@@ -14,6 +17,7 @@ class Status(StrEnum):
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     BUILD_FAILED = "build_failed"
+    UNREADABLE = "unreadable"
     UNSUPPORTED = "unsupported"
     SKIPPED = "skipped"
 
@@ -195,10 +199,12 @@ class ChangePhase(StrEnum):
 
     suspected → bisecting (confirmed in several commits, trials still narrow them) → culprit (one commit) or confirmed
     (in several commits that cannot be narrowed) → fixed | reverted | accepted | invalid. Without a confirmation a
-    suspicion ends as dismissed or unsure.
+    suspicion ends as dismissed or unsure. unpaired: suspected from results that were measured elsewhere, so that no
+    comparison of paired rounds can decide it.
     """
 
     SUSPECTED = "suspected"
+    UNPAIRED = "unpaired"
     BISECTING = "bisecting"
     CONFIRMED = "confirmed"
     CULPRIT = "culprit"

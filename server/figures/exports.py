@@ -1,0 +1,180 @@
+"""Writes points as CSV, JSON, Parquet or nvbench JSON, piece by piece: none of them is ever whole in memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from warpwatch.db.database import Database
+from warpwatch.db.reads.export import ExportCursor, ExportedPoint, ExportFilter, list_exported_series, list_points
+
+VERSION = 1
+"""Of the JSON."""
+Pages = Iterator[list[ExportedPoint]]
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class ExportError(RuntimeError):
+    """An export cannot be written; the message says what to do."""
+
+
+def read_pages(database: Database, chosen: ExportFilter) -> Pages:
+    """All points, series by series, each page in a transaction of its own, so that no slow reader holds one open."""
+    before: int | None = None
+    while True:
+        with database.session() as session:
+            series = list_exported_series(session, chosen, before)
+        for row in series:
+            after: ExportCursor | None = ExportCursor()
+            while after is not None:
+                with database.session() as session:
+                    points, after = list_points(session, row, chosen, after)
+                if points:
+                    yield points
+        if not series:
+            return
+        before = series[-1].id
+
+
+def write_csv(pages: Pages) -> Iterator[bytes]:
+    """A header and a row per point; samples are separated by blanks."""
+    columns = [field.name for field in fields(ExportedPoint)]
+    yield _csv([columns])
+    for page in pages:
+        yield _csv([[csv_cell(getattr(point, column)) for column in columns] for point in page])
+
+
+def write_json(pages: Pages) -> Iterator[bytes]:
+    """An object with the version of the format and all points."""
+    yield f'{{"warpwatch_export": {VERSION}, "points": ['.encode()
+    separator = ""
+    for page in pages:
+        yield (separator + ",".join(json.dumps(asdict(point), default=str) for point in page)).encode()
+        separator = ","
+    yield b"]}\n"
+
+
+def write_parquet(pages: Pages) -> Iterator[bytes]:
+    """A Parquet file with one row group per page; ExportError without pyarrow."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ExportError("Parquet needs pyarrow: pip install 'warpwatch[parquet]', or choose another format") from None
+    kinds = {
+        "int": pyarrow.int64(),
+        "float": pyarrow.float64(),
+        "datetime": pyarrow.timestamp("us", tz="UTC"),
+        "list[float]": pyarrow.list_(pyarrow.float32()),
+    }
+    columns = [(field.name, kinds.get(str(field.type), pyarrow.string())) for field in fields(ExportedPoint)]
+    schema = pyarrow.schema(columns, metadata={"warpwatch_export": str(VERSION)})
+    sink = _Sink()
+    with pyarrow.parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for page in pages:
+            rows = {name: [getattr(point, name) for point in page] for name, _ in columns}
+            writer.write_table(pyarrow.table(rows, schema=schema))
+            yield sink.take()
+    yield sink.take()
+
+
+def write_nvbench(pages: Pages) -> Iterator[bytes]:
+    """The JSON of nvbench: a benchmark per operator and variant, a state per case, with the medians of one commit.
+
+    The commit is a string axis, because nvbench's files are of one.
+    """
+    version = {"json": {"major": 1, "minor": 0, "patch": 0, "string": "1.0.0"}}
+    yield json.dumps({"meta": {"version": version}, "devices": []})[:-1].encode() + b', "benchmarks": ['
+    separator = ""
+    points = (point for page in pages for point in page)
+    for (operator, variant), group in groupby(points, key=lambda point: (point.operator, point.variant)):
+        head = {"name": f"{operator}.{variant}", "devices": [0], "axes": []}
+        yield (separator + json.dumps(head)[:-1] + ', "states": [').encode()
+        inner = ""
+        for point in group:
+            yield (inner + json.dumps(_state(point))).encode()
+            inner = ","
+        yield b"]}"
+        separator = ","
+    yield b"]}\n"
+
+
+WRITERS: Mapping[str, tuple[Callable[[Pages], Iterator[bytes]], str, str]] = {
+    "csv": (write_csv, "text/csv; charset=utf-8", "csv"),
+    "json": (write_json, "application/json", "json"),
+    "parquet": (write_parquet, "application/vnd.apache.parquet", "parquet"),
+    "nvbench": (write_nvbench, "application/json", "nvbench.json"),
+}
+"""By name of the format: its writer, its media type and the end of a file's name."""
+
+
+def csv_cell(value: object) -> object:
+    """A value as a cell. A commit's subject must not run as a formula when the file is opened in a spreadsheet."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _state(point: ExportedPoint) -> dict[str, Any]:
+    axes = {
+        "case": point.case,
+        "commit": point.commit,
+        "device": point.device,
+        "metric": point.metric,
+        "environment": point.environment[:12],
+    }
+    values = {
+        "nv/cold/sample_size": ("int64", str(point.count)),
+        "nv/cold/time/gpu/mean": ("float64", repr(point.median_ns / 1e9)),
+        "nv/cold/time/gpu/stdev/relative": ("float64", repr(point.noise / 1.349)),
+    }
+    return {
+        "name": " ".join(f"{name}={value}" for name, value in axes.items()),
+        "device": 0,
+        "axis_values": [{"name": name, "type": "string", "value": value} for name, value in axes.items()],
+        "summaries": [
+            {"tag": tag, "name": tag, "data": [{"name": "value", "type": kind, "value": value}]}
+            for tag, (kind, value) in values.items()
+        ],
+        "is_skipped": False,
+    }
+
+
+def _csv(rows: list[list[Any]]) -> bytes:
+    file = io.StringIO()
+    csv.writer(file).writerows(rows)
+    return file.getvalue().encode()
+
+
+class _Sink(io.RawIOBase):
+    """A file that is read away while it is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytes] = []
+        self._length = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self._length += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._length
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)

@@ -1,0 +1,135 @@
+"""Imports results that another program wrote, as a bench of one commit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+
+from warpwatch import git
+from warpwatch.contract.catalogue import Catalogue
+from warpwatch.contract.environment import Environment
+from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind
+from warpwatch.db import bundles
+from warpwatch.db.bundles import BundledJob, ImportedBundle, NewBundle
+from warpwatch.db.database import Database
+from warpwatch.db.errors import OutcomeError
+from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
+from warpwatch.db.reads.devices import find_device
+from warpwatch.db.reads.query import Session
+from warpwatch.db.registry import NewCommit
+from warpwatch.formats import ForeignResults, FormatError, case_entry, list_findings, operator_entry, read_results
+from warpwatch.settings import Settings
+
+_NAME = re.compile(r"[A-Za-z_]\w{0,99}")
+_CONTRACT = 1
+
+
+class ForeignFileError(ValueError):
+    """A file of results cannot be imported, because of one field of the request; nothing was written."""
+
+    def __init__(self, field: str, message: str, remedy: str) -> None:
+        super().__init__(f"{field}: {message}; {remedy}")
+        self.field = field
+        self.message = message
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignFile:
+    """A file to import, and what it is about.
+
+    repository: None for the only one. program: name of the operator, None for that of the format. device: key of a
+    device, None for what the file says. fetch: see formats.read_results.
+    """
+
+    data: bytes
+    name: str
+    commit: str
+    format: str
+    repository: str | None = None
+    program: str | None = None
+    device: str | None = None
+    fetch: Callable[[str], bytes | None] = lambda _: None
+
+
+def import_foreign(database: Database, settings: Settings, file: ForeignFile) -> ImportedBundle:
+    """Imports a file in one transaction, and the same file for the same commit only once; ForeignFileError names the
+    field at fault."""
+    try:
+        results = read_results(file.format, file.data, file.fetch)
+    except FormatError as error:
+        field = "format" if error.fault == "unknown_format" else "file"
+        raise ForeignFileError(field, error.message, error.remedy) from error
+    program = file.program or file.format.replace("-", "_")
+    if not _NAME.fullmatch(program):
+        raise ForeignFileError("program", f"{program!r} is no name", "use letters, digits and underscores")
+    with database.session() as session:
+        repository = _repository(session, file.repository)
+        environment = _environment(session, results, file.device)
+    # git may have to fetch, so no transaction is open meanwhile.
+    info = _describe(settings, repository, file.commit)
+    findings = list_findings(results, environment.device_kind)
+    cases = [case_entry(benchmark.name, benchmark.sizes) for benchmark in results.benchmarks]
+    catalogue = Catalogue(_CONTRACT, [operator_entry(program, f"Benchmarks in {results.format} format.", cases)])
+    now = datetime.now(UTC)
+    request = JobRequest(JobKind.BENCH, repository.url, info.sha, program, JobSpec())
+    job = BundledJob(request, Outcome(environment, catalogue=catalogue, findings=findings), now, now)
+    about = {"file": file.name, "format": file.format, "program": program, "commit": info.sha}
+    identity = json.dumps([repository.id, environment.key, *about.values()]).encode()
+    digest = hashlib.sha256(identity + hashlib.sha256(file.data).digest()).hexdigest()
+    commits = [NewCommit(*astuple(info))]
+    bundle = NewBundle(digest, file.name, repository.name, repository.url, commits, [job], about)
+    try:
+        with database.session() as session:
+            return bundles.import_bundle(session, bundle)
+    except OutcomeError as error:
+        raise ForeignFileError("file", str(error), "import the file as the program wrote it") from error
+
+
+def _repository(session: Session, name: str | None) -> RepositoryRow:
+    rows = [row for row in list_repositories(session) if not row.is_example]
+    repository = find_repository(session, name) if name else rows[0] if len(rows) == 1 else None
+    if repository is not None and not repository.is_example:
+        return repository
+    names = ", ".join(row.name for row in rows) or "none yet; `warpwatch repository add NAME URL` registers one"
+    message = f"there is no repository {name!r} of yours" if name else "the results may belong to several repositories"
+    raise ForeignFileError("repository", message, f"name one of: {names}")
+
+
+def _describe(settings: Settings, repository: RepositoryRow, commit: str) -> git.CommitInfo:
+    try:
+        mirror = git.update_mirror(repository.url, settings.home, settings.destinations, git.REQUEST_SECONDS)
+        return git.describe(mirror, git.resolve(mirror, commit))
+    except git.UnknownRefError as error:
+        raise ForeignFileError("commit", str(error), "push it first, and name it by its SHA, branch or tag") from error
+    except git.GitError as error:
+        raise ForeignFileError("repository", str(error), "check that the server can reach it") from error
+
+
+def _environment(session: Session, results: ForeignResults, key: str | None) -> Environment:
+    """What the file says of the machine, on the device that is named or that the file names."""
+    name = key or results.device_name
+    if not name:
+        raise ForeignFileError(
+            "device", "the file does not name its device", "name a key of /api/v1/devices or a new one"
+        )
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:100]
+    device = find_device(session, slug)
+    kind = device.kind if device is not None else results.device_kind
+    if not slug or (device is not None and key is None and device.kind != results.device_kind):
+        raise ForeignFileError("device", f"{name!r} is of another kind", "name a device by its key")
+    facts = {"measured_by": results.format, **results.facts}
+    identity = json.dumps([slug, facts], sort_keys=True, default=str)
+    return Environment(
+        hashlib.sha256(identity.encode()).hexdigest(),
+        kind,
+        slug,
+        device.name if device is not None else name[:200],
+        facts,
+    )

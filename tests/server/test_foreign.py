@@ -1,0 +1,167 @@
+"""Results of other programs, imported: series of a protocol of their own, that history alone judges."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.builders import CASES, Lab
+from warpwatch import git
+from warpwatch.db.database import Database
+from warpwatch.db.models import RegressionRecord
+from warpwatch.server.judge import Judge
+from warpwatch.settings import Settings
+
+PLACE = {"repository": "kernels", "format": "plain", "program": "sums"}
+SUSPECTED = {"repository": "kernels", "state": "any", "verdict": "suspected"}
+
+
+def results(microseconds: float, *, name: str = "sum/n=8", device: str = "test-cpu") -> dict[str, Any]:
+    samples = [microseconds * (1 + shift / 1000) for shift in (-2, -1, 0, 1, 2)]
+    benchmark = {"name": name, "unit": "us", "samples": samples, "sizes": {"n": 8}}
+    return {"warpwatch_results": 1, "device": device, "benchmarks": [benchmark]}
+
+
+def post(client: TestClient, commit: str, data: Any, **changes: str) -> Any:
+    content = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return client.post("/api/v1/imports", params=PLACE | {"commit": commit} | changes, content=content)
+
+
+@pytest.fixture
+def judge(settings: Settings, database: Database, lab: Lab) -> Judge:
+    git.update_mirror(str(lab.source), settings.home)
+    return Judge(settings, database)
+
+
+def history(client: TestClient, operator: str = "sums") -> list[dict[str, Any]]:
+    """The series of an operator, each with its points."""
+    rows = client.get("/api/v1/series", params={"repository": "kernels", "operator": operator}).json()["items"]
+    return [row | client.get(f"/api/v1/history/{row['id']}").json() for row in rows]
+
+
+def test_an_imported_file_becomes_a_point_of_a_series(client: TestClient, lab: Lab) -> None:
+    answer = post(client, lab.shas[2], results(1.5))
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["new"]
+    (series,) = history(client)
+    assert (series["case"], series["variant"], series["metric"]) == ("sum/n=8", "program", "hot")
+    assert series["protocol"] == "plain"
+    (point,) = series["points"]
+    assert (point["commit_sha"], point["median_ns"], point["count"]) == (lab.shas[2], 1500.0, 5)
+    page = client.get("/history", params={"repository": "kernels", "operator": "sums", "device": "test-cpu"})
+    assert page.status_code == 200
+    assert "sum/n=8" in page.text
+    for address in ("/operators/sums", f"/commits/{lab.shas[2]}", "/"):
+        assert client.get(address, params={"repository": "kernels"}).status_code == 200
+
+
+def test_the_same_file_is_imported_once_for_a_commit(client: TestClient, lab: Lab) -> None:
+    first, again = (post(client, lab.shas[2], results(1.5)).json() for _ in range(2))
+    assert not again["new"]
+    assert again["submission_id"] == first["submission_id"]
+    assert post(client, lab.shas[3], results(1.5)).json()["new"], "another commit may have the same times"
+    assert sum(len(series["points"]) for series in history(client)) == 2
+
+
+def test_series_of_two_protocols_are_never_joined(client: TestClient, lab: Lab) -> None:
+    lab.bench(1, {("v1", CASES[0]): 20_000.0})
+    post(client, lab.shas[2], results(900.0, name=CASES[0]), program="square")
+    protocols = {row["protocol"]: row for row in history(client, "square") if row["metric"] == "hot"}
+    assert set(protocols) == {"1", "plain"}
+    assert [len(row["points"]) for row in protocols.values()] == [1, 1]
+
+
+def test_a_program_leaves_the_other_operators_of_its_commit_in_the_catalogue(client: TestClient, lab: Lab) -> None:
+    lab.bench(2, {("v1", CASES[0]): 20_000.0})
+    post(client, lab.shas[2], results(1.5))
+    names = {row["name"] for row in client.get("/api/v1/operators", params={"repository": "kernels"}).json()["items"]}
+    assert {"square", "sums"} <= names
+    preview = client.post(
+        "/api/v1/submissions/preview",
+        json={
+            "repository": "kernels",
+            "commits": lab.shas[2],
+            "operators": ["square"],
+            "variants": ["v1"],
+            "device": "all",
+        },
+    )
+    assert preview.status_code == 200, preview.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "data", "field"),
+    [
+        ({}, b'{"warpwatch_results": 1, "bench', "file"),
+        ({}, {"warpwatch_results": 7, "benchmarks": []}, "file"),
+        ({"format": "criterion"}, results(1.5), "format"),
+        ({"commit": "0" * 40}, results(1.5), "commit"),
+        ({"commit": "--upload-pack=x"}, results(1.5), "commit"),
+        ({"repository": "nothing"}, results(1.5), "repository"),
+        ({"program": "../x"}, results(1.5), "program"),
+        ({}, results(1.5, device=""), "device"),
+    ],
+)
+def test_what_cannot_be_imported_names_its_field(
+    client: TestClient, lab: Lab, changes: dict[str, str], data: Any, field: str
+) -> None:
+    answer = post(client, changes.pop("commit", lab.shas[2]), data, **changes)
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    (error,) = answer.json()["errors"]
+    assert error["field"] == field
+    assert error["remedy"]
+    assert history(client) == []
+
+
+def imported_history(client: TestClient, lab: Lab, times: list[float]) -> None:
+    for sha, microseconds in zip(lab.shas, times, strict=True):
+        assert post(client, sha, results(microseconds)).status_code == 201
+
+
+def test_history_alone_suspects_what_was_measured_elsewhere(client: TestClient, lab: Lab, judge: Judge) -> None:
+    """And it stays suspected: no paired comparison is possible, and none is asked for."""
+    imported_history(client, lab, [100.0, 100.2, 99.9, 100.1, 130.0, 130.2])
+    judge.sweep()
+    (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+    assert (row["operator"], row["direction"], row["phase"]) == ("sums", "slower", "unpaired")
+    assert (row["base_sha"], row["head_sha"]) == (lab.shas[3], lab.shas[4])
+    assert row["ratio"] == pytest.approx(1.3, abs=0.01)
+    assert row["settled_at"]
+    assert client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"] == []
+    page = client.get(f"/regressions/{row['id']}")
+    assert page.status_code == 200
+    assert "data-unpaired" in page.text
+    assert (
+        f'data-regression="{row["id"]}"' in client.get(f"/commits/{lab.shas[4]}", params={"repository": "kernels"}).text
+    )
+
+
+def test_a_later_point_opens_no_second_suspicion(
+    client: TestClient, lab: Lab, judge: Judge, database: Database
+) -> None:
+    imported_history(client, lab, [100.0, 100.2, 99.9, 100.1, 130.0, 130.2])
+    judge.sweep()
+    for microseconds in (130.1, 130.3):
+        post(client, lab.shas[5], results(microseconds))
+        judge.sweep()
+    with database.session() as session:
+        assert session.query(RegressionRecord).count() == 1
+
+
+def test_noise_of_what_was_measured_elsewhere_suspects_nothing(client: TestClient, lab: Lab, judge: Judge) -> None:
+    imported_history(client, lab, [100.0, 103.0, 98.0, 101.0, 104.0, 99.0])
+    judge.sweep()
+    assert client.get("/api/v1/regressions", params=SUSPECTED).json()["items"] == []
+
+
+def test_results_of_a_closed_node_are_judged(client: TestClient, lab: Lab, judge: Judge) -> None:
+    """Files of `warpwatch run`, as those of other programs."""
+    for index, median in enumerate([20_000.0, 20_020.0, 19_990.0, 20_010.0, 26_000.0, 26_010.0]):
+        lab.bench(index, {("v1", CASES[0]): median}, origin="bundle")
+    judge.sweep()
+    (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
+    assert (row["phase"], row["head_sha"]) == ("unpaired", lab.shas[4])
