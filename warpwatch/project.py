@@ -1,17 +1,48 @@
-"""Reads `warpwatch.toml`: the folders of operators and native sources, and the interpreter that runs them."""
+"""Reads `warpwatch.toml`: the folders of operators and native sources, the interpreter that runs them, and the packages
+that they measure."""
 
 from __future__ import annotations
 
+import re
+import sys
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 FILE_NAME = "warpwatch.toml"
-KNOWN_KEYS = {"contract", "operators", "native", "interpreter"}
+KNOWN_KEYS = {"contract", "operators", "native", "interpreter", "measured"}
+MEASURED_KEYS = {"path", "packages", "sources", "operators", "build", "inputs"}
+PROTECTED = {*sys.stdlib_module_names, "warpwatch", "torch", "torchgen", "numpy", "triton", "sympy"}
+"""Packages that the harness itself imports: no commit may bring its own."""
+_PACKAGE = re.compile(r"[A-Za-z_]\w*")
 
 
 class ProjectError(ValueError):
     """warpwatch.toml cannot be used; the message names the key and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCode:
+    """What definitions measure in each commit.
+
+    path: the folder that holds the packages. packages: the modules at its top that operator files may import; all
+    other modules come from the definitions or the interpreter. sources: globs of the files whose change may change a
+    result; by default the packages. by_operator: the same for single operators. build: the shell command that builds a
+    commit, None where it needs no build. inputs: globs of the files that the build reads; by default every file.
+    """
+
+    path: str
+    packages: tuple[str, ...]
+    sources: tuple[str, ...]
+    by_operator: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    build: str | None = None
+    inputs: tuple[str, ...] = ()
+
+    def sources_of(self, operator: str) -> tuple[str, ...]:
+        """The globs of the files that an operator measures, with those that its build reads."""
+        own = self.by_operator.get(operator, self.sources)
+        return own if self.build is None else tuple(dict.fromkeys((*own, *(self.inputs or ("**",)))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +53,14 @@ class Project:
     operators: folder of operator files, relative to the repository's root.
     native: folder with one sub-folder of native sources per operator.
     interpreter: the Python that runs them; None means the worker's own.
+    measured: the packages that the operators import from the measured commit; None where they are all there is.
     """
 
     contract: int = 1
     operators: str = "kernels"
     native: str = "csrc"
     interpreter: str | None = None
+    measured: MeasuredCode | None = None
 
 
 def parse_project(text: str | None) -> Project:
@@ -38,23 +71,76 @@ def parse_project(text: str | None) -> Project:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ProjectError(f"{FILE_NAME} is not valid TOML: {error}") from error
-    unknown = sorted(set(values) - KNOWN_KEYS)
-    if unknown:
-        raise ProjectError(f"{FILE_NAME}: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(KNOWN_KEYS))}")
+    _expect_known(values, KNOWN_KEYS, "")
     contract = values.get("contract", 1)
     if not isinstance(contract, int):
         raise ProjectError(f"{FILE_NAME}: contract must be a whole number")
     interpreter = values.get("interpreter")
     if interpreter is not None and not isinstance(interpreter, str):
         raise ProjectError(f"{FILE_NAME}: interpreter must be a path in quotes")
-    return Project(contract, _folder(values, "operators", "kernels"), _folder(values, "native", "csrc"), interpreter)
+    folders = _folder(values, "operators", "kernels"), _folder(values, "native", "csrc")
+    measured = _measured(values["measured"]) if "measured" in values else None
+    return Project(contract, *folders, interpreter, measured)
 
 
-def _folder(values: dict[str, object], key: str, default: str) -> str:
+def _expect_known(values: Mapping[str, object], known: set[str], table: str) -> None:
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ProjectError(
+            f"{FILE_NAME}: unknown key {table + unknown[0]!r}; known keys are {', '.join(sorted(known))}"
+        )
+
+
+def _measured(values: object) -> MeasuredCode:
+    if not isinstance(values, dict):
+        raise ProjectError(f"{FILE_NAME}: measured must be a table, `[measured]`")
+    _expect_known(values, MEASURED_KEYS, "measured.")
+    path = _folder(values, "path", ".")
+    packages = _texts(values.get("packages"), "measured.packages", "module names")
+    for package in packages:
+        if not _PACKAGE.fullmatch(package):
+            raise ProjectError(f"{FILE_NAME}: measured.packages names {package!r}, which is no module at the top level")
+        if package in PROTECTED:
+            raise ProjectError(
+                f"{FILE_NAME}: measured.packages names {package!r}, which the harness itself imports; it cannot be "
+                "measured from a commit"
+            )
+    if not packages:
+        raise ProjectError(f'{FILE_NAME}: measured.packages must name what is measured, such as ["einops"]')
+    prefix = "" if path == "." else f"{path}/"
+    whole = tuple(name for package in packages for name in (f"{prefix}{package}/**", f"{prefix}{package}.py"))
+    by_operator = values.get("operators", {})
+    if not isinstance(by_operator, dict):
+        raise ProjectError(f"{FILE_NAME}: measured.operators must be a table from operators to globs")
+    build = values.get("build")
+    if build is not None and (not isinstance(build, str) or not build.strip()):
+        raise ProjectError(f"{FILE_NAME}: measured.build must be a shell command in quotes")
+    return MeasuredCode(
+        path,
+        packages,
+        _texts(values.get("sources"), "measured.sources", "globs") or whole,
+        {str(name): _texts(globs, f"measured.operators.{name}", "globs") for name, globs in by_operator.items()},
+        build,
+        _texts(values.get("inputs"), "measured.inputs", "globs"),
+    )
+
+
+def _texts(values: object, key: str, what: str) -> tuple[str, ...]:
+    if values is None:
+        return ()
+    if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
+        raise ProjectError(f"{FILE_NAME}: {key} must be a list of {what} in quotes")
+    for value in values:
+        if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts or "\0" in value:
+            raise ProjectError(f"{FILE_NAME}: {key} must lie inside the repository, not {value!r}")
+    return tuple(values)
+
+
+def _folder(values: Mapping[str, object], key: str, default: str) -> str:
     value = values.get(key, default)
     if not isinstance(value, str) or not value:
         raise ProjectError(f"{FILE_NAME}: {key} must be a folder name in quotes")
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts:
         raise ProjectError(f"{FILE_NAME}: {key} must be a folder inside the repository, not {value!r}")
-    return value
+    return str(path) if key == "path" else value

@@ -31,6 +31,7 @@ STATUS_NAMES = {
     "timed_out": "timed out",
     "out_of_memory": "out of memory",
     "build_failed": "build failed",
+    "missing_dependency": "missing dependency",
     "unsupported": "unsupported",
     "skipped": "skipped",
 }
