@@ -116,6 +116,7 @@ def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int
         operator_id=ensure_operators(s, submission.repository_id, [request.operator])[request.operator],
         device_id=ensure_device(s, environment.device_key, environment.device_kind, environment.device_name),
         spec=request.spec,
+        definitions_sha=request.definitions.sha if request.definitions is not None else None,
         state=JobState.DONE,
         attempt=1,
         started_at=bundled.started_at,

@@ -62,7 +62,8 @@ def ensure_repository(s: Session, name: str, url: str, *, is_example: bool = Fal
 
 
 def set_repository(s: Session, repository_id: int, values: dict[str, str | None]) -> None:
-    """Changes some of branch, webhook_secret, status_url and status_token; None clears a value."""
+    """Changes some of branch, webhook_secret, status_url, status_token, definitions_url, definitions_ref and
+    definitions_sha; None clears a value."""
     if values:
         s.execute(update(RepositoryRecord).where(RepositoryRecord.id == repository_id).values(values))
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from warpwatch.contract.activities import Activity, RunTimes
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.outcome import Outcome, PartialOutcome
-from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.spec import DefinitionsVersion, JobRequest
 from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunState
 from warpwatch.db.columns import StoredSpec
 from warpwatch.db.database import storable
@@ -39,7 +39,8 @@ LONGEST_PAUSE_SECONDS = 600.0
 MAX_OUTAGES = 150
 """How many outages a job waits out: about a day."""
 
-_REQUEST = "job.kind, job.spec, repositories.url, commits.sha, base.sha AS base_sha, operators.name AS operator"
+_REQUEST = """job.kind, job.spec, repositories.url, commits.sha, base.sha AS base_sha, operators.name AS operator,
+repositories.definitions_url, job.definitions_sha"""
 _OF_REQUEST = """
 JOIN submissions ON submissions.id = job.submission_id
 JOIN repositories ON repositories.id = submissions.repository_id
@@ -115,7 +116,10 @@ def list_waiting(s: Session, device_id: int, limit: int) -> list[JobRequest]:
 
 
 def _request(row: Any) -> JobRequest:
-    return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha)
+    definitions = None
+    if row.definitions_url is not None and row.definitions_sha is not None:
+        definitions = DefinitionsVersion(row.definitions_url, row.definitions_sha)
+    return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha, definitions)
 
 
 def heartbeat(s: Session, run_id: int) -> Ownership:

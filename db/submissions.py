@@ -15,7 +15,7 @@ from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.live import announce
-from warpwatch.db.models import CommitRecord, JobRecord, RunRecord, SubmissionRecord
+from warpwatch.db.models import CommitRecord, JobRecord, RepositoryRecord, RunRecord, SubmissionRecord
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.runs import ATTEMPTS
 from warpwatch.db.urgent import forget_partial
@@ -51,6 +51,8 @@ class NewSubmission:
     """What asked for it, when nobody did."""
     base_commit_id: int | None = None
     """What the commit is compared with; see db.models.SubmissionRecord."""
+    definitions_sha: str | None = None
+    """The version of definitions that the jobs were planned with; None for the repository's newest."""
 
 
 def create_submission(s: Session, new: NewSubmission) -> int:
@@ -77,7 +79,7 @@ def create_submission(s: Session, new: NewSubmission) -> int:
             select(SubmissionRecord.id).where(SubmissionRecord.idempotency_key == new.idempotency_key)
         ).one()
     if new.jobs:
-        _add_jobs(s, submission_id, new.jobs, new.priority)
+        _add_jobs(s, submission_id, new.jobs, new.priority, new.definitions_sha)
     announce(s, "state", submission_id=submission_id)
     return submission_id
 
@@ -105,7 +107,15 @@ def repeat(s: Session, job_id: int, pairs: list[tuple[str, str]], rounds: int) -
     announce(s, "state", submission_id=job.submission_id)
 
 
-def _add_jobs(s: Session, submission_id: int, new: list[NewJob], priority: int) -> None:
+def _add_jobs(
+    s: Session, submission_id: int, new: list[NewJob], priority: int, definitions_sha: str | None = None
+) -> None:
+    newest = (
+        select(RepositoryRecord.definitions_sha)
+        .join(SubmissionRecord, SubmissionRecord.repository_id == RepositoryRecord.id)
+        .where(SubmissionRecord.id == submission_id)
+    )
+    definitions_sha = definitions_sha or s.scalar(newest)
     measured = _commit_ids(s, submission_id, {job.unchanged_since for job in new if job.unchanged_since is not None})
     jobs = [
         {
@@ -118,6 +128,7 @@ def _add_jobs(s: Session, submission_id: int, new: list[NewJob], priority: int) 
             "spec": job.spec,
             "priority": priority,
             "max_attempts": ATTEMPTS,
+            "definitions_sha": definitions_sha,
             **_end_of_unchanged(job.unchanged_since, measured),
         }
         for job in new

@@ -13,6 +13,7 @@ LINKED = ("worker", "db", "server")
 """Folders at the top of the repository that are packages inside `warpwatch`, by links, in a checkout as in the wheel.
 """
 LEAVES = {
+    "warpwatch.definitions",
     "warpwatch.destinations",
     "warpwatch.formats",
     "warpwatch.git",

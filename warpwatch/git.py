@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -112,10 +112,12 @@ def git(
     text: str | None = None,
     config: Sequence[str] = (),
     index: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> str:
     """The output of one git command with `text` on its standard input; raises GitError with the end of git's message.
 
     timeout: seconds. config: settings of git for this command, as `name=value`. index: in place of the checkout's own.
+    environment: further variables.
     """
     executable = shutil.which("git")
     if executable is None:
@@ -127,7 +129,9 @@ def git(
         process = subprocess.Popen(
             [executable, *options, *arguments],
             cwd=cwd,
-            env=_environment() | ({"GIT_INDEX_FILE": str(index)} if index is not None else {}),
+            env=_environment()
+            | ({"GIT_INDEX_FILE": str(index)} if index is not None else {})
+            | dict(environment or {}),
             stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -281,6 +285,16 @@ def resolve(mirror: Path, ref: str) -> str:
     return sha
 
 
+def holds(mirror: Path, sha: str) -> bool:
+    """Whether the mirror exists and holds the commit with this full id."""
+    if not mirror.is_dir():
+        return False
+    try:
+        return resolve(mirror, sha) == sha
+    except UnknownRefError:
+        return False
+
+
 def resolve_range(mirror: Path, text: str, limit: int = MAX_RANGE) -> list[str]:
     """The commit of a ref, or the commits of `A..B`: first parents, oldest first, without A.
 
@@ -417,6 +431,15 @@ def entries(mirror: Path, sha: str, folder: str) -> dict[str, str]:
     except GitError:
         return {}
     return {name: line.split()[2] for line, name in (entry.split("\t", 1) for entry in tree.splitlines())}
+
+
+def files_below(mirror: Path, item: str, prefix: str) -> list[tuple[str, str]]:
+    """Path and object id of every file below a folder, or of the file itself, given by its object id and path."""
+    if git("cat-file", "-t", item, cwd=mirror).strip() == "blob":
+        return [(prefix, item)]
+    listing = git("ls-tree", "-r", "-z", item, cwd=mirror).split("\0")[:-1]
+    start = f"{prefix}/" if prefix else ""
+    return [(start + name, line.split()[2]) for line, name in (entry.split("\t", 1) for entry in listing)]
 
 
 def operator_names(mirror: Path, sha: str, folder: str) -> list[str]:

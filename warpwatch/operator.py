@@ -68,6 +68,8 @@ class Variant:
         runs once per set of numbers; its time is reported as `setup` and is not part of a call's.
     no_special_values -> why NaN and infinities spread further in this formula than in the reference (a transform, a
         product with zeros); empty where they do not.
+    since -> the commit (a full id, or a tag) that brought what it calls; only that commit and its descendants have the
+        variant. For definitions that lie beside the history they measure.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Variant:
     unsupported: Callable[[Case, DeviceKind], str | None] = lambda case, device: None
     prepare: Callable[..., dict[str, Any]] | None = None
     no_special_values: str = ""
+    since: str = ""
 
     def reason_unsupported(self, case: Case, device: DeviceKind) -> str | None:
         """Why this variant cannot run `case` on `device`; None when it can."""

@@ -1,22 +1,28 @@
-"""Reads `warpwatch.toml`: the folders of operators and native sources, the interpreter that runs them, and benchmark
-programs."""
+"""Reads `warpwatch.toml`: the folders of operators and native sources, the interpreter that runs them, benchmark
+programs, and the packages that operators measure."""
 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from warpwatch.formats import FORMATS
 
 FILE_NAME = "warpwatch.toml"
-KNOWN_KEYS = {"contract", "operators", "native", "interpreter", "program"}
+KNOWN_KEYS = {"contract", "operators", "native", "interpreter", "measured", "program"}
 PROGRAM_KEYS = {"name", "command", "format", "build", "check", "sources"}
 _PROGRAM_LIMIT = 200
 _COMMAND_LIMIT = 4000
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
+MEASURED_KEYS = {"path", "packages", "sources", "operators", "build", "inputs"}
+PROTECTED = {*sys.stdlib_module_names, "warpwatch", "torch", "torchgen", "numpy", "triton", "sympy"}
+"""Packages that the harness itself imports: no commit may bring its own."""
+_PACKAGE = re.compile(r"[A-Za-z_]\w*")
 
 
 class ProjectError(ValueError):
@@ -42,6 +48,29 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredCode:
+    """What definitions measure in each commit.
+
+    path: the folder that holds the packages. packages: the modules at its top that operator files may import; all
+    other modules come from the definitions or the interpreter. sources: globs of the files whose change may change a
+    result; by default the packages. by_operator: the same for single operators. build: the shell command that builds a
+    commit, None where it needs no build. inputs: globs of the files that the build reads; by default every file.
+    """
+
+    path: str
+    packages: tuple[str, ...]
+    sources: tuple[str, ...]
+    by_operator: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    build: str | None = None
+    inputs: tuple[str, ...] = ()
+
+    def sources_of(self, operator: str) -> tuple[str, ...]:
+        """The globs of the files that an operator measures, with those that its build reads."""
+        own = self.by_operator.get(operator, self.sources)
+        return own if self.build is None else tuple(dict.fromkeys((*own, *(self.inputs or ("**",)))))
+
+
+@dataclass(frozen=True, slots=True)
 class Project:
     """The settings of one repository.
 
@@ -49,12 +78,14 @@ class Project:
     operators: folder of operator files, relative to the repository's root.
     native: folder with one sub-folder of native sources per operator.
     interpreter: the Python that runs them; None means the worker's own.
+    measured: the packages that the operators import from the measured commit; None where they are all there is.
     """
 
     contract: int = 1
     operators: str = "kernels"
     native: str = "csrc"
     interpreter: str | None = None
+    measured: MeasuredCode | None = None
     programs: tuple[Program, ...] = ()
 
     def program(self, name: str) -> Program | None:
@@ -74,9 +105,7 @@ def parse_project(text: str | None) -> Project:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ProjectError(f"{FILE_NAME} is not valid TOML: {error}") from error
-    unknown = sorted(set(values) - KNOWN_KEYS)
-    if unknown:
-        raise ProjectError(f"{FILE_NAME}: unknown key {unknown[0]!r}; known keys are {', '.join(sorted(KNOWN_KEYS))}")
+    _expect_known(values, KNOWN_KEYS, "")
     contract = values.get("contract", 1)
     if not isinstance(contract, int):
         raise ProjectError(f"{FILE_NAME}: contract must be a whole number")
@@ -84,7 +113,8 @@ def parse_project(text: str | None) -> Project:
     if interpreter is not None and not isinstance(interpreter, str):
         raise ProjectError(f"{FILE_NAME}: interpreter must be a path in quotes")
     folders = _folder(values, "operators", "kernels"), _folder(values, "native", "csrc")
-    return Project(contract, *folders, interpreter, _programs(values.get("program", [])))
+    measured = _measured(values["measured"]) if "measured" in values else None
+    return Project(contract, *folders, interpreter, measured, _programs(values.get("program", [])))
 
 
 def _programs(values: object) -> tuple[Program, ...]:
@@ -123,11 +153,64 @@ def _program(number: int, values: dict[str, Any]) -> Program:
     return Program(name, str(commands["command"]), values["format"], commands["build"], commands["check"], paths)
 
 
-def _folder(values: dict[str, object], key: str, default: str) -> str:
+def _expect_known(values: Mapping[str, object], known: set[str], table: str) -> None:
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ProjectError(
+            f"{FILE_NAME}: unknown key {table + unknown[0]!r}; known keys are {', '.join(sorted(known))}"
+        )
+
+
+def _measured(values: object) -> MeasuredCode:
+    if not isinstance(values, dict):
+        raise ProjectError(f"{FILE_NAME}: measured must be a table, `[measured]`")
+    _expect_known(values, MEASURED_KEYS, "measured.")
+    path = _folder(values, "path", ".")
+    packages = _texts(values.get("packages"), "measured.packages", "module names")
+    for package in packages:
+        if not _PACKAGE.fullmatch(package):
+            raise ProjectError(f"{FILE_NAME}: measured.packages names {package!r}, which is no module at the top level")
+        if package in PROTECTED:
+            raise ProjectError(
+                f"{FILE_NAME}: measured.packages names {package!r}, which the harness itself imports; it cannot be "
+                "measured from a commit"
+            )
+    if not packages:
+        raise ProjectError(f'{FILE_NAME}: measured.packages must name what is measured, such as ["einops"]')
+    prefix = "" if path == "." else f"{path}/"
+    whole = tuple(name for package in packages for name in (f"{prefix}{package}/**", f"{prefix}{package}.py"))
+    by_operator = values.get("operators", {})
+    if not isinstance(by_operator, dict):
+        raise ProjectError(f"{FILE_NAME}: measured.operators must be a table from operators to globs")
+    build = values.get("build")
+    if build is not None and (not isinstance(build, str) or not build.strip()):
+        raise ProjectError(f"{FILE_NAME}: measured.build must be a shell command in quotes")
+    return MeasuredCode(
+        path,
+        packages,
+        _texts(values.get("sources"), "measured.sources", "globs") or whole,
+        {str(name): _texts(globs, f"measured.operators.{name}", "globs") for name, globs in by_operator.items()},
+        build,
+        _texts(values.get("inputs"), "measured.inputs", "globs"),
+    )
+
+
+def _texts(values: object, key: str, what: str) -> tuple[str, ...]:
+    if values is None:
+        return ()
+    if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
+        raise ProjectError(f"{FILE_NAME}: {key} must be a list of {what} in quotes")
+    for value in values:
+        if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts or "\0" in value:
+            raise ProjectError(f"{FILE_NAME}: {key} must lie inside the repository, not {value!r}")
+    return tuple(values)
+
+
+def _folder(values: Mapping[str, object], key: str, default: str) -> str:
     value = values.get(key, default)
     if not isinstance(value, str) or not value:
         raise ProjectError(f"{FILE_NAME}: {key} must be a folder name in quotes")
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts:
         raise ProjectError(f"{FILE_NAME}: {key} must be a folder inside the repository, not {value!r}")
-    return value
+    return str(path) if key == "path" else value

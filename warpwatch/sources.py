@@ -5,12 +5,20 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from warpwatch import git
+from warpwatch.contract.spec import DefinitionsVersion
+from warpwatch.definitions import mirror_of
 from warpwatch.project import FILE_NAME, Program, Project, ProjectError, parse_project
 
+_ALWAYS_NAMED = {"torch", "triton"}
+"""Packages whose version is part of every environment; torch brings its own triton."""
 _SERVICE = {"warpwatch"}
 """Packages that come from the service, whatever a commit holds under that name."""
 
@@ -40,11 +48,19 @@ class Sources:
     An operator consists of its file, the files that it imports from the operator folder, the native source folders of
     all of these, the native folders that belong to no operator, and warpwatch.toml. If it imports anything else of its
     repository, its fingerprint is the commit id. Imports by a name that is built at run time are not detected.
+
+    What it imports from the packages that warpwatch.toml measures counts by the globs that are declared there.
+    definitions: where operators and warpwatch.toml lie, at one version for all commits; None where each commit has its
+    own.
     """
 
-    def __init__(self, mirror: Path) -> None:
-        self._mirror = mirror
+    def __init__(self, mirror: Path, definitions: DefinitionsVersion | None = None) -> None:
+        self._measured_mirror = mirror
+        self.definitions = definitions
+        self._mirror = mirror if definitions is None else mirror_of(mirror, definitions)
         self._layouts: dict[str, _Layout] = {}
+        self._files: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._trees: dict[tuple[str, str], str | None] = {}
         self._imports: dict[str, set[str]] = {}
         self._fingerprints: dict[tuple[str, str], tuple[str, str] | None] = {}
 
@@ -60,17 +76,48 @@ class Sources:
             self._fingerprints[sha, operator] = self._fingerprint(sha, operator, self._layout(sha))
         return self._fingerprints[sha, operator]
 
+    def definition(self, sha: str, operator: str) -> str | None:
+        """The fingerprint of the operator's definition alone, without the code that it measures."""
+        return self._defined(sha, operator, self._layout(sha))
+
+    def operators(self, sha: str) -> list[str]:
+        """Names of the operators of a commit; of those in definitions beside it, the ones whose sources it has."""
+        names = sorted(
+            name.removesuffix(".py")
+            for name in self._layout(sha).files
+            if name.endswith(".py") and not name.startswith("_")
+        )
+        named = self._layout(sha).project.with_programs(names)
+        return [name for name in named if self.of(sha, name) is not None]
+
+    def dependencies(self, sha: str, operator: str) -> list[str]:
+        """Installed modules that an operator's files import by name, at the top level: neither Python's own nor those
+        that every environment names, nor what is measured."""
+        layout = self._layout(sha)
+        used = self._used(operator, layout) if f"{operator}.py" in layout.files else None
+        measured = layout.project.measured.packages if layout.project.measured is not None else ()
+        own = {*measured, *layout.modules, *_SERVICE, *_ALWAYS_NAMED, *sys.stdlib_module_names, ""}
+        modules = {module.split(".")[0] for name in used or () for module in self._imported(layout.files[f"{name}.py"])}
+        return sorted(modules - own)
+
+    def folder(self, sha: str) -> str:
+        """Where the operators of the commit are defined."""
+        return self._layout(sha).project.operators.strip("/")
+
     def interpreter(self, sha: str) -> str | None:
         """The Python that the commit asks for; None for the worker's own."""
         return self._layout(sha).project.interpreter
 
     def paths(self, sha: str, operator: str) -> list[str]:
         """Files and folders that make the operator at the commit; empty where it is the whole commit, or not there at
-        all."""
+        all. Of definitions beside the commits none is named: they are the same for all of them."""
         layout = self._layout(sha)
         program = layout.project.program(operator)
         if program is not None:
             return [*program.sources, FILE_NAME] if program.sources else []
+        measured = layout.project.measured
+        if self.definitions is not None and measured is not None:
+            return [literal_prefix(glob) or "." for glob in measured.sources_of(operator)]
         used = self._used(operator, layout) if f"{operator}.py" in layout.files else None
         if used is None:
             return []
@@ -84,12 +131,63 @@ class Sources:
             return self._fingerprint_program(sha, program, layout)
         if f"{operator}.py" not in layout.files:
             return None
+        measured = layout.project.measured
+        files = self._matching(sha, measured.sources_of(operator)) if measured is not None else []
+        if self.definitions is not None and not files:
+            return None
+        if self.definitions is not None:
+            return _digest((self._defined(sha, operator, layout), files)), ""
         used = self._used(operator, layout)
         if used is None:
             return sha, sha
-        python = [layout.files[f"{name}.py"] for name in sorted(used)]
         native = [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
-        return _digest((layout.description, python)), _digest(native)
+        python = self._python(used, layout)
+        return _digest(python if measured is None else (python, files)), _digest(native)
+
+    def _defined(self, sha: str, operator: str, layout: _Layout) -> str | None:
+        """The fingerprint of the files that define an operator; the id of their commit where that is all of them."""
+        if f"{operator}.py" not in layout.files:
+            return None
+        used = self._used(operator, layout)
+        if used is None:
+            return self._place(sha)
+        native = [f"{name} {layout.natives[name]}" for name in self._natives(used, layout)]
+        return _digest((self._python(used, layout), native))
+
+    def _python(self, used: Iterable[str], layout: _Layout) -> tuple[str | None, list[str]]:
+        return layout.description, [layout.files[f"{name}.py"] for name in sorted(used)]
+
+    def _matching(self, sha: str, globs: Sequence[str]) -> list[tuple[str, str]]:
+        """Path and object id of the files of a commit that match one of the globs, by path."""
+        files: set[tuple[str, str]] = set()
+        for glob in globs:
+            prefix = literal_prefix(glob)
+            if (sha, prefix) not in self._trees:
+                self.prepare([sha], [prefix])
+            tree = self._trees[sha, prefix]
+            if tree is None:
+                continue
+            # Most commits leave a folder as it was, so what matches in it is read once.
+            if (tree, glob) not in self._files:
+                self._files[tree, glob] = [
+                    pair for pair in git.files_below(self._measured_mirror, tree, prefix) if matches(pair[0], [glob])
+                ]
+            files.update(self._files[tree, glob])
+        return sorted(files)
+
+    def prepare(self, shas: Sequence[str], prefixes: Iterable[str] | None = None) -> None:
+        """Looks up the measured folders of many commits at once, which takes one call of git."""
+        if prefixes is None:
+            measured = self._layout(shas[0]).project.measured if shas and self.definitions is not None else None
+            globs = (measured.sources, *measured.by_operator.values(), measured.inputs) if measured is not None else ()
+            prefixes = {literal_prefix(glob) for group in globs for glob in group}
+        names = [(sha, prefix) for sha in shas for prefix in prefixes if (sha, prefix) not in self._trees]
+        ids = git.object_ids(self._measured_mirror, [f"{sha}:{prefix}" for sha, prefix in names])
+        self._trees.update(zip(names, ids, strict=True))
+
+    def _place(self, sha: str) -> str:
+        """The commit that defines the operators of this one."""
+        return sha if self.definitions is None else self.definitions.sha
 
     def _fingerprint_program(self, sha: str, program: Program, layout: _Layout) -> tuple[str, str]:
         if not program.sources:
@@ -106,6 +204,9 @@ class Sources:
             used.add(name)
             for module in self._imported(files[f"{name}.py"]):
                 sibling = _sibling(module, layout.package)
+                measured = layout.project.measured
+                if measured is not None and module.split(".")[0] in measured.packages:
+                    continue
                 if sibling is None and module.split(".")[0] in layout.modules:
                     return None
                 if sibling is not None and f"{sibling}.py" not in files:
@@ -120,6 +221,7 @@ class Sources:
         return sorted(name for name in layout.natives if name not in others)
 
     def _layout(self, sha: str) -> _Layout:
+        sha = self._place(sha)
         if sha not in self._layouts:
             root = git.entries(self._mirror, sha, "")
             try:
@@ -128,7 +230,13 @@ class Sources:
                 project = Project()
             files, natives = (git.entries(self._mirror, sha, folder) for folder in (project.operators, project.native))
             modules = {name.removesuffix(".py") for name in root} - _SERVICE
-            self._layouts[sha] = _Layout(root.get(FILE_NAME), project, modules, files, natives)
+            description = root.get(FILE_NAME)
+            if self.definitions is not None and project.measured is not None:
+                # What names the sources of other operators does not change what this one measures.
+                measured = project.measured
+                how = (project.contract, project.interpreter, measured.path, measured.packages, measured.build)
+                description = _digest(how)
+            self._layouts[sha] = _Layout(description, project, modules, files, natives)
         return self._layouts[sha]
 
     def _imported(self, blob: str) -> set[str]:
@@ -142,6 +250,25 @@ class Sources:
             else:
                 self._imports[blob] = {name for node in ast.walk(tree) for name in _modules(node)}
         return self._imports[blob]
+
+
+def literal_prefix(glob: str) -> str:
+    """The folder or file in front of the first wildcard of a glob."""
+    parts = glob.split("/")
+    count = next((index for index, part in enumerate(parts) if any(mark in part for mark in "*?[")), len(parts))
+    return "/".join(part for part in parts[:count] if part not in ("", "."))
+
+
+def matches(path: str, globs: Iterable[str]) -> bool:
+    """Whether a path matches one of the globs: `*` stays inside a folder, `**` crosses them, a folder is all in it."""
+    return any(_expression(glob).fullmatch(path) is not None for glob in globs)
+
+
+@lru_cache(maxsize=1024)
+def _expression(glob: str) -> re.Pattern[str]:
+    tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    words = re.split(r"(\*\*/|\*\*|\*|\?)", glob.removeprefix("./").rstrip("/"))
+    return re.compile("".join(tokens.get(word, re.escape(word)) for word in words) + "(?:/.*)?", re.DOTALL)
 
 
 def _digest(value: object) -> str:

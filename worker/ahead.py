@@ -23,7 +23,8 @@ from warpwatch.contract.words import JobKind
 from warpwatch.git import GitError
 from warpwatch.project import Project, ProjectError
 from warpwatch.worker.building import BuildRequest, LibraryStore, build
-from warpwatch.worker.checkout import Host, is_name, read_project, trusted_mirror
+from warpwatch.worker.checkout import Host, is_name
+from warpwatch.worker.mirrors import read_project, trusted_mirror
 from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
 
 JOBS = 16
@@ -37,7 +38,7 @@ _TIMED = (JobKind.BENCH, JobKind.COMPARE)
 _log = logging.getLogger(__name__)
 
 Target = tuple[str, str, str]
-"""URL, commit and operator."""
+"""URL, commit and operator: of the definitions, where they lie beside the commit."""
 
 
 class BuildAhead:
@@ -103,7 +104,7 @@ class BuildAhead:
         home = self._host.home
         folder = home / "worktrees" / f"{socket.gethostname()}-{os.getpid()}-ahead-{sha[:12]}"
         with suppress(GitError, ProjectError, CannotRunError):
-            mirror = trusted_mirror(self._host, url, sha)
+            mirror = trusted_mirror(self._host.settings, self._host.confinement().isolation, url, sha)
             project = read_project(mirror, sha)
             with git.worktree(mirror, sha, folder) as root:
                 list(self._builders.map(lambda target: self._build(root, project, target), targets))
@@ -153,6 +154,8 @@ class _BuildReporter(SilentReporter):
 
 
 def _targets(request: JobRequest) -> list[Target]:
+    if request.definitions is not None:
+        return [(request.definitions.url, request.definitions.sha, request.operator)]
     shas = [request.sha, request.base_sha] if request.base_sha else [request.sha]
     return [(request.url, sha, request.operator) for sha in shas]
 

@@ -15,21 +15,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warpwatch import CONTRACT, __version__, git
+from warpwatch import __version__, git
 from warpwatch.contract.activities import Activity, Stopwatch
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import BuildReply, CeilingsReply
+from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.contract.words import Status
-from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
+from warpwatch.project import Project
 from warpwatch.settings import Settings
+from warpwatch.sources import Sources
 from warpwatch.worker import bytecode, sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build
 from warpwatch.worker.caches import cache_of, remove_unused
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec, find_interpreter
+from warpwatch.worker.mirrors import project_of, trusted_mirror
+from warpwatch.worker.package_build import PackageBuildError, build_package
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import ADDRESS, Sanitizer
-from warpwatch.worker.worktrees import reduce_worktree
+from warpwatch.worker.worktrees import lay_out
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0
@@ -100,10 +104,6 @@ class Host:
         return ChildSpec(root, self.device, root, THREADS, bootstrap=self.bootstrap)
 
 
-class UntrustedCommitError(CannotRunError):
-    """A commit may not run in the isolation of this host."""
-
-
 def greeted(child: Child) -> Child:
     """The child once it has greeted; one that does not is killed."""
     try:
@@ -115,13 +115,20 @@ def greeted(child: Child) -> Child:
 
 
 class Checkout:
-    """One commit's worktree and child. The child starts when first asked, and again after it failed."""
+    """One commit's worktree and child. The child starts when first asked, and again after it failed.
 
-    def __init__(self, host: Host, mirror: Path, sha: str, project: Project) -> None:
+    definitions: what defines its operators, in a worktree of its own; None where the commit does.
+    """
+
+    def __init__(
+        self, host: Host, mirror: Path, sha: str, project: Project, definitions: DefinitionsVersion | None = None
+    ) -> None:
         self.host = host
         self.sha = sha
         self.project = project
-        self._environment: Environment | None = None
+        self._mirror = mirror
+        self._sources = Sources(mirror, definitions)
+        self._environments: dict[tuple[str, ...], Environment] = {}
         self._catalogues: dict[str | None, Catalogue] = {}
         self._child: Child | None = None
         self._starting: Child | None = None
@@ -137,9 +144,18 @@ class Checkout:
         # Beside the worktree, so that it is hidden from other commits and removed after a crash in the same way.
         self._libraries = folder.with_name(f"{folder.name}-libraries")
         self._stack.callback(shutil.rmtree, self._libraries, ignore_errors=True)
-        self.root = self._stack.enter_context(git.worktree(mirror, sha, folder))
-        content = reduce_worktree(self.root, mirror, sha, project)
-        self._cache = cache_of(host.home, content, host.installed(project.interpreter), host.kind, __version__)
+        self.build_failure: str | None = None
+        self._is_package_built = False
+        self._site: Path | None = None
+        try:
+            self._trees = self._stack.enter_context(lay_out(mirror, sha, folder, project, definitions))
+        except BaseException:
+            self._stack.close()
+            raise
+        self.root = self._trees.root
+        self._cache = cache_of(
+            host.home, self._trees.content, host.installed(project.interpreter), host.kind, __version__
+        )
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh
@@ -182,6 +198,11 @@ class Checkout:
         return finding
 
     @property
+    def is_defined_beside(self) -> bool:
+        """Whether definitions beside the commit say what is measured."""
+        return self._sources.definitions is not None
+
+    @property
     def running(self) -> bool:
         """Whether a child is there; False right after a request ended it."""
         return self._child is not None
@@ -203,15 +224,47 @@ class Checkout:
                 reporter.log(f"the operator files of {self.sha[:12]} do not load together; loading {operator} alone")
         return _with_entry(self._catalogue(operator, reporter), operator)
 
-    def environment(self, reporter: Reporter) -> Environment:
-        """The fingerprint of what this commit is measured with: its own interpreter, if its project names one."""
-        if self._environment is None:
+    def build_package(self, reporter: Reporter) -> None:
+        """Runs the command that builds what is measured, if there is one, before the first child starts; see
+        build_failure."""
+        measured, host, root = self.project.measured, self.host, self._trees.commit
+        python = find_interpreter(self.project.interpreter)
+        if measured is None or measured.build is None or self._is_package_built or root is None or python is None:
+            return
+        self._is_package_built = True
+        content = "\0".join((self._trees.content, host.installed(self.project.interpreter), host.kind))
+        seconds = host.settings.build_timeout_seconds
+        try:
+            with host.stopwatch.measure(Activity.COMPILE):
+                built = build_package(
+                    host.home, root, content, measured.build, python, host.confinement(), seconds, reporter
+                )
+                built.lay_out(root)
+            self._site = built.site
+        except PackageBuildError as error:
+            self.build_failure = str(error)
+
+    def environment_of(self, operator: str, reporter: Reporter) -> Environment:
+        """The same with the installed distributions that the operator imports, and the version of its definition where
+        that is not the commit's own: times of two definitions are not one series."""
+        environment = self.environment(reporter, tuple(self._sources.dependencies(self.sha, operator)))
+        if not self.is_defined_beside:
+            return environment
+        definition = self._sources.definition(self.sha, operator)
+        return environment.with_facts({"definition": definition[:12] if definition else ""})
+
+    def environment(self, reporter: Reporter, modules: tuple[str, ...] = ()) -> Environment:
+        """The fingerprint of what this commit is measured with: its own interpreter, if its project names one, and the
+        versions of these modules in it."""
+        if modules not in self._environments:
             try:
                 with self.host.stopwatch.measure(Activity.START):
-                    self._environment = self.ask(Environment, "environment", QUICK_SECONDS, reporter)
+                    self._environments[modules] = self.ask(
+                        Environment, "environment", QUICK_SECONDS, reporter, modules=list(modules)
+                    )
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
-        return self._environment
+        return self._environments[modules]
 
     def renew_child(self, reporter: Reporter, ahead: int = 0) -> None:
         """Replaces the child by a fresh one, without waiting for it, so that several commits' children can start at
@@ -297,6 +350,9 @@ class Checkout:
             self.host.bootstrap,
             self._sanitizer,
             cache=self._cache,
+            # A package that was installed holds what its build compiled, and the files of the commit do not.
+            measured=tuple(folder for folder in (self._site, self._trees.measured) if folder is not None),
+            packages=self.project.measured.packages if self.project.measured is not None else (),
         )
 
     def _build(self, operator: str, reporter: Reporter) -> BuildReply:
@@ -321,8 +377,32 @@ class Checkout:
                 catalogue = self.ask(
                     Catalogue, "catalogue", self.host.settings.case_timeout_seconds, reporter, operator=operator
                 )
+            catalogue = replace(catalogue, operators=[self._with_present(entry) for entry in catalogue.operators])
+            if any(entry.missing_module is not None for entry in catalogue.operators):
+                # Somebody may install it before the next job, and a child does not look twice.
+                self.drop_child()
+                return catalogue
             self._catalogues[operator] = catalogue
         return catalogue
+
+    def _with_present(self, entry: OperatorEntry) -> OperatorEntry:
+        """The entry with the variants that the commit has: one may exist since a later commit."""
+        try:
+            present = [item for item in entry.variants if not item.since or self._descends_from(item.since)]
+        except git.UnknownRefError as error:
+            return replace(entry, variants=[], cases=[], error=f"since: {error}")
+        return replace(entry, variants=present)
+
+    def _descends_from(self, ref: str) -> bool:
+        first = git.resolve(self._mirror, ref)
+        try:
+            return git.merge_base(self._mirror, first, self.sha) == first
+        except git.UnknownRefError:
+            return False
+
+
+CheckoutKey = tuple[str, str, int, DefinitionsVersion | None]
+"""URL, commit, how many others of the same commit there are, and what defines its operators."""
 
 
 class Tools:
@@ -332,7 +412,7 @@ class Tools:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._identity: tuple[Environment, dict[str, float] | None] | None = None
-        self._warm: dict[tuple[str, str, int], Checkout] = {}
+        self._warm: dict[CheckoutKey, Checkout] = {}
         _clear_worktrees(host.home)
         sandbox.clear_leftovers()
         remove_unused(host.home)
@@ -353,19 +433,25 @@ class Tools:
                 shutil.rmtree(root, ignore_errors=True)
         return self._identity
 
-    def checkouts(self, url: str, shas: list[str], reporter: Reporter) -> list[Checkout]:
+    def checkouts(
+        self, url: str, shas: list[str], reporter: Reporter, definitions: DefinitionsVersion | None = None
+    ) -> list[Checkout]:
         """The commits `shas` checked out side by side; checkouts of other commits are closed first.
+
+        definitions: what defines their operators; None where each does.
 
         Raises GitError when the repository or a commit cannot be fetched, ProjectError when a commit's warpwatch.toml
         cannot be used.
         """
         # A commit may be compared with itself, so each mention of it is a checkout of its own.
-        keys = [(url, sha, shas[:index].count(sha)) for index, sha in enumerate(shas)]
+        keys = [(url, sha, shas[:index].count(sha), definitions) for index, sha in enumerate(shas)]
         with self.host.stopwatch.measure(Activity.CHECKOUT):
             self._keep(set(keys))
             for key in keys:
                 if key not in self._warm:
-                    self._warm[key] = self._lay_out(url, key[1], reporter)
+                    self._warm[key] = self._lay_out(url, key[1], definitions, reporter)
+        for key in keys:
+            self._warm[key].build_package(reporter)
         return [self._warm[key] for key in keys]
 
     def peaks(self, checkout: Checkout, reporter: Reporter) -> dict[str, float] | None:
@@ -394,29 +480,14 @@ class Tools:
     def close(self) -> None:
         self._keep(set())
 
-    def _lay_out(self, url: str, sha: str, reporter: Reporter) -> Checkout:
-        reporter.log(f"checkout {sha[:12]}")
-        mirror = trusted_mirror(self.host, url, sha)
-        return Checkout(self.host, mirror, sha, read_project(mirror, sha))
+    def _lay_out(self, url: str, sha: str, definitions: DefinitionsVersion | None, reporter: Reporter) -> Checkout:
+        reporter.log(f"checkout {sha[:12]}" + (f", defined by {definitions.sha[:12]}" if definitions else ""))
+        mirror = trusted_mirror(self.host.settings, self.host.confinement().isolation, url, sha)
+        return Checkout(self.host, mirror, sha, project_of(self.host.home, mirror, sha, definitions), definitions)
 
-    def _keep(self, keys: set[tuple[str, str, int]]) -> None:
+    def _keep(self, keys: set[CheckoutKey]) -> None:
         for key in set(self._warm) - keys:
             self._warm.pop(key).close()
-
-
-def trusted_mirror(host: Host, url: str, sha: str) -> Path:
-    """A mirror that holds `sha`; UntrustedCommitError for a commit that anybody may have pushed, where this host cannot
-    shut it in."""
-    mirror = _mirror_with(url, sha, host.home)
-    isolation, wanted = host.confinement().isolation, host.settings.fork_isolation
-    if sandbox.is_weaker(isolation, wanted):
-        branches = git.git("for-each-ref", "--count=1", f"--contains={sha}", "refs/heads", cwd=mirror)
-        if not branches.strip():
-            raise UntrustedCommitError(
-                f"no branch holds commit {sha[:12]}, and this worker has the isolation {isolation!r} instead of "
-                f"{wanted!r}: measure it on another worker, or set WARPWATCH_FORK_ISOLATION"
-            )
-    return mirror
 
 
 def is_name(operator: str) -> bool:
@@ -424,39 +495,8 @@ def is_name(operator: str) -> bool:
     return _NAME.fullmatch(operator) is not None
 
 
-def read_project(mirror: Path, sha: str) -> Project:
-    """The commit's project; ProjectError also when it was written for a contract that this service does not know."""
-    project = parse_project(git.read_file(mirror, sha, FILE_NAME))
-    if project.contract != CONTRACT:
-        raise ProjectError(f"{FILE_NAME} asks for contract {project.contract}; this service knows contract {CONTRACT}")
-    return project
-
-
 def _with_entry(catalogue: Catalogue, operator: str) -> tuple[Catalogue, OperatorEntry | None]:
     return catalogue, next((entry for entry in catalogue.operators if entry.name == operator), None)
-
-
-def _mirror_with(url: str, sha: str, home: Path) -> Path:
-    """A mirror that holds `sha`.
-
-    Nothing is fetched when it is there already: most jobs are about a commit just seen.
-    """
-    mirror = git.mirror_path(url, home)
-    if not _holds(mirror, sha):
-        git.update_mirror(url, home)
-        if not _holds(mirror, sha):
-            # A commit that no branch holds, such as a detached HEAD, must be asked for by name.
-            git.fetch_commit(url, mirror, sha)
-    return mirror
-
-
-def _holds(mirror: Path, sha: str) -> bool:
-    if not mirror.is_dir():
-        return False
-    try:
-        return git.resolve(mirror, sha) == sha
-    except git.UnknownRefError:
-        return False
 
 
 def _read_peaks(path: Path) -> dict[str, float] | None:

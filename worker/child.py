@@ -73,7 +73,8 @@ class ChildSpec:
     "plain" or "address" for a child that builds libraries (for AddressSanitizer) and runs no code of the commit, None
     for one that measures. cache: what compilers of earlier children made of the same content. hold: the child imports
     torch and does not open its device before it is released. bytecode: the folder with the byte code of its packages,
-    None where they have their own.
+    None where they have their own. measured: the folders of the packages that the operators measure, empty where they
+    lie in the worktree; packages: the names of these.
     """
 
     root: Path
@@ -89,6 +90,8 @@ class ChildSpec:
     cache: CodeCache | None = None
     hold: bool = False
     bytecode: Path | None = None
+    measured: tuple[Path, ...] = ()
+    packages: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
         interpreter = find_interpreter(self.interpreter)
@@ -108,6 +111,8 @@ class ChildSpec:
         if self.builds == "address":
             options["sanitize"] = self.builds
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        words += [word for folder in self.measured for word in ("--measured", str(folder))]
+        words += ["--packages", ",".join(self.packages)] if self.measured else []
         words += ["--build"] if self.builds else []
         return [interpreter, "-P", str(self.bootstrap), *words, *(["--hold"] if self.hold else [])]
 
@@ -132,8 +137,8 @@ class Child:
         self._jail = sandbox.Jail(confinement)
         reply_end, child_reply = os.pipe()
         log_end, child_log = os.pipe()
-        self._replies = _Lines(reply_end, REPLY_LIMIT)
-        self._output = _Lines(log_end, _LINE_LIMIT)
+        self._replies = LineReader(reply_end, REPLY_LIMIT)
+        self._output = LineReader(log_end, _LINE_LIMIT)
         try:
             self._process = self._start(spec, child_reply, child_log)
         except BaseException:
@@ -155,7 +160,8 @@ class Child:
             environment[sandbox.BYTECODE_VARIABLE] = str(spec.bytecode)
         # A child that builds starts elsewhere, so that no file of the commit is where a program looks for its own.
         folder = inside if spec.builds else spec.root
-        visible = [path for path in {spec.root, spec.libraries, spec.bytecode} if path is not None and path.is_dir()]
+        folders = {spec.root, spec.libraries, spec.bytecode, *spec.measured}
+        visible = [path for path in folders if path is not None and path.is_dir()]
         return subprocess.Popen(
             self._jail.command(command, folder, visible),
             stdin=subprocess.PIPE,
@@ -382,7 +388,7 @@ def _speaks_of_memory(lines: Iterable[str]) -> bool:
     return any(word in line for line in lines for word in _MEMORY_WORDS)
 
 
-class _Lines:
+class LineReader:
     """Bytes from a non-blocking descriptor as lines; one longer than `limit` is handed out in pieces."""
 
     def __init__(self, descriptor: int, limit: int) -> None:

@@ -17,7 +17,7 @@ from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.measurer import Measurer, build_native, derive_cases, describe
+from warpwatch.worker.measurer import Measurer, build_native, derive_cases, describe, load_failure
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
@@ -45,8 +45,8 @@ def compare(
     traces: Path,
 ) -> Outcome:
     """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ."""
-    environment = head_checkout.environment(reporter)
-    if base_checkout.environment(reporter).key != environment.key:
+    environment = head_checkout.environment_of(request.operator, reporter)
+    if base_checkout.environment_of(request.operator, reporter).key != environment.key:
         raise CannotRunError(
             "the two commits ask for different interpreters, so a comparison would not be about their code",
             reason=Reason.INTERPRETER_MISMATCH,
@@ -95,15 +95,21 @@ class _Side:
     def load(self) -> None:
         """Reads the catalogue and builds the native variants; notes which variants cannot run."""
         variants = {variant for variant, _ in self._pairs}
+        if self.checkout.build_failure is not None:
+            self._trouble = dict.fromkeys(variants, (Status.BUILD_FAILED, self.checkout.build_failure))
+            return
         try:
             self.catalogue, entry = self.checkout.catalogue(self._request.operator, self._reporter)
         except ChildFailure as failure:
             self._trouble = dict.fromkeys(variants, (failure.status, failure.message))
             return
-        if entry is None or entry.error is not None:
-            reason = entry.error if entry is not None else None
-            trouble = (Status.BUILD_FAILED, reason or f"there is no operator {self._request.operator!r}")
+        if entry is None:
+            trouble = (Status.BUILD_FAILED, f"there is no operator {self._request.operator!r}")
             self._trouble = dict.fromkeys(variants, trouble)
+            return
+        failed = load_failure(self.checkout, entry)
+        if failed is not None:
+            self._trouble = dict.fromkeys(variants, (failed.status, failed.message))
             return
         seconds = self.checkout.host.settings.case_timeout_seconds
         keys = (case for _, case in self._pairs)

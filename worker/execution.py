@@ -6,6 +6,7 @@ job ends in Stopped or CannotRunError, in nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, KnownNames
-from warpwatch.contract.words import RESUMABLE, JobKind, Status
+from warpwatch.contract.words import RESUMABLE, Fault, JobKind, Reason, Status
 from warpwatch.git import GitError, UnknownRefError
 from warpwatch.project import ProjectError
 from warpwatch.worker.checkout import Checkout, Tools
@@ -28,6 +29,7 @@ from warpwatch.worker.measurer import (
     choose_variants,
     derive_cases,
     describe,
+    load_failure,
     pick,
 )
 from warpwatch.worker.outages import reason_of
@@ -53,7 +55,7 @@ def execute(
     try:
         if request.kind == "compare":
             return _compare(request, tools, bounded, traces)
-        (checkout,) = tools.checkouts(request.url, [request.sha], bounded)
+        (checkout,) = tools.checkouts(request.url, [request.sha], bounded, request.definitions)
     except ProjectError as error:
         # The commit asks for something that this service does not support. That is a property of the commit and no
         # error of the job.
@@ -70,7 +72,8 @@ def execute(
 def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
     if request.base_sha is None:
         raise CannotRunError("a comparison needs a base commit")
-    base, head = tools.checkouts(request.url, [request.base_sha, request.sha], reporter)
+    shas = [request.base_sha, request.sha]
+    base, head = tools.checkouts(request.url, shas, reporter, request.definitions)
     if any(side.project.program(request.operator) is not None for side in (base, head)):
         return compare_programs(request, base, head, tools, reporter)
     if not request.spec.pairs:
@@ -78,13 +81,27 @@ def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, trace
     return compare(request, base, head, tools, reporter, traces)
 
 
-def known_findings(request: JobRequest, status: Status, message: str) -> list[Finding]:
-    """The same finding for every variant and case that an earlier commit had; CannotRunError when none is known."""
+def known_findings(
+    request: JobRequest,
+    status: Status,
+    message: str,
+    fault: Fault | None = None,
+    subjects: Sequence[str] = (),
+    reason: Reason | None = None,
+) -> list[Finding]:
+    """The same finding for every variant and case that an earlier commit had; CannotRunError when none is known.
+
+    reason: of the error.
+    """
     names = request.spec.known or KnownNames()
     variants, cases = pick(names.variants, request.spec.variants), pick(names.cases, request.spec.cases)
     if not variants or not cases:
-        raise CannotRunError(message)
-    return [Finding(variant, case, status, message) for variant in variants for case in cases]
+        raise CannotRunError(message, reason=reason)
+    return [
+        Finding(variant, case, status, message, fault=fault, subjects=list(subjects))
+        for variant in variants
+        for case in cases
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +141,25 @@ class _Job:
     def run(self) -> Outcome:
         request, reporter = self._request, self._reporter
         self._checkout.sanitize(None)
-        outcome = Outcome(self._checkout.environment(reporter), self._tools.peaks(self._checkout, reporter))
+        environment = self._checkout.environment_of(request.operator, reporter)
+        outcome = Outcome(environment, self._tools.peaks(self._checkout, reporter))
         if request.kind == "bench":
             expect_healthy(self._checkout, self._checkout.host.device, outcome.peaks, reporter)
+        if self._checkout.build_failure is not None:
+            message = self._checkout.build_failure
+            return replace(outcome, findings=known_findings(request, Status.BUILD_FAILED, message))
         try:
             catalogue, entry = self._checkout.catalogue(request.operator, reporter)
-        except ChildFailure as failure:
-            message = f"the file of {request.operator} does not load: {failure.message}"
-            return replace(outcome, findings=known_findings(request, failure.status, message))
+        except ChildFailure as ended:
+            message = f"the file of {request.operator} does not load: {ended.message}"
+            return replace(outcome, findings=known_findings(request, ended.status, message))
         outcome = replace(outcome, catalogue=catalogue)
         if entry is None:
             raise CannotRunError(f"commit {request.sha[:12]} has no operator {request.operator!r}")
-        if entry.error is not None:
-            return replace(outcome, findings=known_findings(request, Status.BUILD_FAILED, entry.error))
+        failure = load_failure(self._checkout, entry)
+        if failure is not None:
+            about = (failure.fault, list(failure.subjects), failure.reason)
+            return replace(outcome, findings=known_findings(request, failure.status, failure.message, *about))
         return self._measure_all(outcome, entry)
 
     def _measure_all(self, outcome: Outcome, entry: OperatorEntry) -> Outcome:

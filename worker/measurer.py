@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from warpwatch.contract.measurement import SETUP
 from warpwatch.contract.messages import BenchReply, BuildReply, CasesReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
-from warpwatch.contract.words import Fault, Status
+from warpwatch.contract.words import Fault, Reason, Status
 from warpwatch.worker.checkout import Checkout
-from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.child import ChildFailure, find_interpreter
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import Reporter
 from warpwatch.worker.sanitizers import ADDRESS, SLOWER
@@ -70,6 +70,37 @@ def derive_cases(
 def pick(existing: Iterable[str], chosen: list[str] | None) -> list[str]:
     """The existing names that are chosen; None chooses all."""
     return [name for name in existing if chosen is None or name in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailure:
+    """Why an operator file does not load. fault, subjects: as in a finding."""
+
+    status: Status
+    message: str
+    fault: Fault | None = None
+    subjects: tuple[str, ...] = ()
+    reason: Reason | None = None
+
+
+def load_failure(checkout: Checkout, entry: OperatorEntry) -> LoadFailure | None:
+    """Why the file of the operator does not load; None where it does."""
+    if entry.error is None:
+        return None
+    measured, module = checkout.project.measured, entry.missing_module
+    reason = Reason.UNUSABLE_DEFINITIONS if checkout.is_defined_beside else None
+    if module is None:
+        return LoadFailure(Status.BUILD_FAILED, entry.error, reason=reason)
+    faulty: tuple[Fault, tuple[str, ...]] = (Fault.MISSING_MODULE, (module,))
+    if measured is not None and module.partition(".")[0] in measured.packages:
+        message = f"this commit has no {module}, which the definition of {entry.name} imports"
+        return LoadFailure(Status.UNSUPPORTED, message, *faulty, reason=reason)
+    python = find_interpreter(checkout.project.interpreter) or checkout.project.interpreter
+    message = (
+        f"{entry.name} imports {module}, which {python} lacks: install it there, or let `build` in warpwatch.toml "
+        f"install it, and run this job again\n{entry.error}"
+    )
+    return LoadFailure(Status.MISSING_DEPENDENCY, message, *faulty, reason=Reason.MISSING_DEPENDENCY)
 
 
 def build_native(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -> BuildReply:

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from warpwatch import git
-from warpwatch.project import FILE_NAME, Project
+from warpwatch.contract.spec import DefinitionsVersion
+from warpwatch.definitions import mirror_of
+from warpwatch.project import FILE_NAME, MeasuredCode, Project
+from warpwatch.sources import literal_prefix, matches
 
 _ENTRIES = 1000
 """Entries at the root; a repository with more stays whole."""
@@ -30,6 +36,36 @@ _WORD = re.compile(r"[\w.-]+")
 _INCLUDE = re.compile(r'#\s*include\s*["<]([^">\n]+)')
 _SERVICE = "warpwatch"
 """The package of this name comes from the service, whatever a commit holds under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTrees:
+    """Where the files of a commit lie. root: what defines its operators. commit: what definitions beside it measure,
+    and measured the folder of its packages; None where they measure nothing else. content: digest of all."""
+
+    root: Path
+    commit: Path | None
+    measured: Path | None
+    content: str
+
+
+@contextmanager
+def lay_out(
+    mirror: Path, sha: str, folder: Path, project: Project, definitions: DefinitionsVersion | None
+) -> Iterator[CommitTrees]:
+    """Checks out a commit, and its definitions where they lie beside it, as far as they can influence a result."""
+    measured = project.measured
+    if definitions is None or measured is None:
+        with git.worktree(mirror, sha, folder) as root:
+            content = reduce_worktree(root, mirror, sha, project)
+            packages = root / measured.path if measured is not None else None
+            yield CommitTrees(root, root if measured is not None else None, packages, content)
+        return
+    source, path = mirror_of(mirror, definitions), folder.with_name(f"{folder.name}-measured")
+    with git.worktree(source, definitions.sha, folder) as root, git.worktree(mirror, sha, path) as commit:
+        content = reduce_worktree(root, source, definitions.sha, project)
+        content += reduce_to_sources(commit, mirror, sha, measured)
+        yield CommitTrees(root, commit, commit / measured.path, content)
 
 
 def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str:
@@ -47,6 +83,29 @@ def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str
     return hashlib.sha256("\0".join(entries[name] for name in sorted(kept)).encode(errors="replace")).hexdigest()
 
 
+def reduce_to_sources(root: Path, mirror: Path, sha: str, measured: MeasuredCode) -> str:
+    """Removes from the worktree of a measured commit what no operator declares as its source; a digest of the rest.
+
+    So what does not count as a change of an operator cannot change it.
+    """
+    operators = (*measured.by_operator, "")
+    globs = [glob for operator in operators for glob in measured.sources_of(operator)]
+    listing = git.git("ls-tree", "-r", "-z", sha, cwd=mirror).split("\0")[:-1]
+    kept = {line.partition("\t")[2]: line for line in listing if matches(line.partition("\t")[2], globs)}
+    for folder, folders, files in os.walk(root, topdown=False):
+        for name in (*files, *folders):
+            path = Path(folder, name)
+            relative = path.relative_to(root).as_posix()
+            if relative.partition("/")[0] == ".git" or relative in kept:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                with suppress(OSError):  # It holds something that stays.
+                    path.rmdir()
+            else:
+                path.unlink()
+    return hashlib.sha256("\0".join(sorted(kept.values())).encode(errors="replace")).hexdigest()
+
+
 def _kept(root: Path, names: set[str], project: Project) -> set[str]:
     """The entries at the root that stay; all of them where the operators cannot be told from the rest, and where there
     are programs, which may read anything."""
@@ -54,7 +113,7 @@ def _kept(root: Path, names: set[str], project: Project) -> set[str]:
     if project.programs or len(names) > _ENTRIES or not operators or operators[0] not in names:
         return names
     # Attributes change the contents of the files that git checks out.
-    kept = names & {*operators, *native, FILE_NAME, ".gitattributes"}
+    kept = names & {*operators, *native, *_measured_roots(project), FILE_NAME, ".gitattributes"}
     pending = list(kept)
     files = size = 0
     while pending:
@@ -67,6 +126,15 @@ def _kept(root: Path, names: set[str], project: Project) -> set[str]:
             kept |= new
             pending += new
     return kept
+
+
+def _measured_roots(project: Project) -> set[str]:
+    """The entries at the root that hold what the operators measure."""
+    measured = project.measured
+    if measured is None:
+        return set()
+    globs = [glob for operator in (*measured.by_operator, "") for glob in measured.sources_of(operator)]
+    return {literal_prefix(glob).partition("/")[0] for glob in globs}
 
 
 def _files(start: Path) -> Iterator[Path]:

@@ -18,6 +18,12 @@ class RepositoryRecord(Base):
     name: Mapped[str] = mapped_column(unique=True)
     url: Mapped[str]
     """What git clones: a path or a URL."""
+    definitions_url: Mapped[str | None]
+    """Where its operators are defined; None where each commit defines its own."""
+    definitions_ref: Mapped[str | None]
+    """The branch, tag or commit of the definitions; None for the newest."""
+    definitions_sha: Mapped[str | None]
+    """The version of the definitions that new jobs are measured with."""
     branch: Mapped[str | None]
     """The branch whose history is watched; None for the one that git checks out by itself."""
     webhook_secret: Mapped[str | None]

@@ -138,6 +138,8 @@ class JobRecord(Base):
     """For people; what is decided from is `state` and `reason`."""
     reason: Mapped[str | None]
     """Why the job has no results of its own, where that is one of contract.words.Reason."""
+    definitions_sha: Mapped[str | None]
+    """The version of the repository's definitions that the job measures; None where its commit defines the operator."""
     unchanged_since_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
     """The commit whose results are this job's too, where the reason is `unchanged`."""
     progress: Mapped[dict[str, Any] | None]

@@ -60,6 +60,8 @@ class OpenChange:
     direction: str
     base_sha: str
     series: list[int]
+    definitions_url: str | None = None
+    definitions_sha: str | None = None
 
 
 def list_open_changes(session: Session, operator_id: int, device_id: int) -> list[OpenChange]:
@@ -68,7 +70,8 @@ def list_open_changes(session: Session, operator_id: int, device_id: int) -> lis
     SELECT regressions.id AS regression_id, operators.name AS operator, url AS repository_url,
            devices.kind AS device_kind, direction, base.sha AS base_sha,
            (SELECT coalesce(jsonb_agg(series_id ORDER BY series_id), '[]') FROM regression_series AS member
-            WHERE member.regression_id = regressions.id AND member.verdict = 'confirmed') AS series
+            WHERE member.regression_id = regressions.id AND member.verdict = 'confirmed') AS series,
+           definitions_url, definitions_sha
     FROM regressions JOIN operators ON operators.id = operator_id
     JOIN repositories ON repositories.id = operators.repository_id JOIN devices ON devices.id = device_id
     JOIN commits AS base ON base.id = base_commit_id
@@ -149,13 +152,15 @@ class MergedChange:
     repository_url: str
     operator: str
     merge_sha: str
+    definitions_url: str | None = None
+    definitions_sha: str | None = None
 
 
 def list_merged_changes(session: Session) -> list[MergedChange]:
     """Those that are not looked for on the watched branch yet."""
     sql = f"""
     SELECT DISTINCT ON (regressions.id) regressions.id AS regression_id, branches.repository_id, url AS repository_url,
-           operators.name AS operator, branches.merged_sha AS merge_sha
+           operators.name AS operator, branches.merged_sha AS merge_sha, definitions_url, definitions_sha
     FROM branches JOIN branch_commits ON branch_commits.branch_id = branches.id
     JOIN regressions ON regressions.head_commit_id = branch_commits.commit_id
     JOIN operators ON operators.id = regressions.operator_id

@@ -8,13 +8,20 @@ from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of
 from warpwatch.db.reads.query import IS_UNCHANGED, Page, Session, fetch, fetch_one, fetch_page, fetch_scalar
+
+
+def definitions_version(url: str | None, sha: str | None) -> DefinitionsVersion | None:
+    return DefinitionsVersion(url, sha) if url is not None and sha is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
     """branch: the one that is watched, None for the default one. is_example: its history was shipped with Warpwatch.
+    definitions_url, definitions_ref, definitions_sha: where its operators are defined, and the version that new jobs
+    are measured with; None where each commit defines its own.
 
     The secret that signs webhooks is never returned, only whether one is set.
     """
@@ -28,6 +35,13 @@ class RepositoryRow:
     has_webhook_secret: bool = False
     has_status_token: bool = False
     is_example: bool = False
+    definitions_url: str | None = None
+    definitions_ref: str | None = None
+    definitions_sha: str | None = None
+
+    @property
+    def definitions(self) -> DefinitionsVersion | None:
+        return definitions_version(self.definitions_url, self.definitions_sha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +105,8 @@ class CaseRow:
 _REPOSITORIES = """
 SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch,
      status_url,
-       webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token, is_example
+       webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token, is_example,
+       definitions_url, definitions_ref, definitions_sha
 FROM repositories WHERE deleted_at IS NULL
 """
 

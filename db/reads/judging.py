@@ -16,7 +16,8 @@ from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
 
 @dataclass(frozen=True, slots=True)
 class JobOrigin:
-    """Where a job came from. trunk_sha: the newest commit of the watched branch, where it is known."""
+    """Where a job came from. trunk_sha: the newest commit of the watched branch, where it is known. definitions_sha:
+    the version that the job measured."""
 
     repository_id: int
     repository_url: str
@@ -24,6 +25,8 @@ class JobOrigin:
     operator: str
     device_kind: str
     trunk_sha: str | None = None
+    definitions_url: str | None = None
+    definitions_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class RegressionState:
     head_sha: str
     ratio: float | None
     settled_at: datetime | None
+    definitions_url: str | None = None
+    definitions_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,8 @@ def read_origin(session: Session, job_id: int) -> JobOrigin:
     sql = """
     SELECT repositories.id AS repository_id, url AS repository_url, origin, operators.name AS operator,
          devices.kind AS device_kind,
-         (SELECT head_sha FROM branches WHERE repository_id = repositories.id AND is_watched) AS trunk_sha
+         (SELECT head_sha FROM branches WHERE repository_id = repositories.id AND is_watched) AS trunk_sha,
+         definitions_url, jobs.definitions_sha
     FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN repositories
          ON repositories.id = submissions.repository_id
     JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id WHERE jobs.id = :id
@@ -196,7 +202,7 @@ def read_state(session: Session, regression_id: int) -> RegressionState:
     SELECT regressions.id, operators.repository_id, url AS repository_url, operator_id, operators.name AS operator,
          device_id,
            devices.kind AS device_kind, direction, cause, verdict, base_commit_id, head_commit_id, base.sha AS base_sha,
-           head.sha AS head_sha, ratio, settled_at
+           head.sha AS head_sha, ratio, settled_at, definitions_url, definitions_sha
     FROM regressions JOIN operators ON operators.id = operator_id JOIN repositories
          ON repositories.id = operators.repository_id
     JOIN devices ON devices.id = device_id JOIN commits AS base ON base.id = base_commit_id

@@ -15,7 +15,7 @@ WINDOW = 500
 # A job that was itself left out is no measurement, and the one that it points to has the same sources.
 _ASKED = """
 SELECT DISTINCT ON (jobs.operator_id, jobs.device_id, jobs.kind)
-       jobs.operator_id, jobs.device_id, jobs.kind, commits.sha, jobs.spec
+       jobs.operator_id, jobs.device_id, jobs.kind, commits.sha, jobs.spec, jobs.definitions_sha
 FROM commits AS oldest
 JOIN commits ON commits.repository_id = oldest.repository_id AND commits.ordinal BETWEEN :ordinal - :window
      AND :ordinal - 1
@@ -36,10 +36,11 @@ class JobSlot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EarlierJob:
-    """A job's commit and specification."""
+    """A job's commit and specification, and the version of the definitions that it measured."""
 
     sha: str
     spec: JobSpec
+    definitions_sha: str | None = None
 
 
 def read_earlier_jobs(session: Session, sha: str, ordinal: int, line: Sequence[str]) -> dict[JobSlot, EarlierJob]:
@@ -50,7 +51,9 @@ def read_earlier_jobs(session: Session, sha: str, ordinal: int, line: Sequence[s
     commit, although another branch was measured with the same sources.
     """
 
-    def row(operator_id: int, device_id: int, kind: str, sha: str, spec: JobSpec) -> tuple[JobSlot, EarlierJob]:
-        return JobSlot(operator_id, device_id, kind), EarlierJob(sha, spec)
+    def row(
+        operator_id: int, device_id: int, kind: str, sha: str, spec: JobSpec, definitions_sha: str | None
+    ) -> tuple[JobSlot, EarlierJob]:
+        return JobSlot(operator_id, device_id, kind), EarlierJob(sha, spec, definitions_sha)
 
     return dict(fetch(session, row, _ASKED, sha=sha, ordinal=ordinal, window=WINDOW, line=list(line)))

@@ -11,8 +11,8 @@ from sqlalchemy import text
 
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json
-from warpwatch.contract.spec import JobSpec
-from warpwatch.db.reads.code import find_operator_ids
+from warpwatch.contract.spec import DefinitionsVersion, JobSpec
+from warpwatch.db.reads.code import definitions_version, find_operator_ids
 from warpwatch.db.reads.decisions import JobDecision, read_decision
 from warpwatch.db.reads.query import PRIMARY_METRIC, Page, Session, fetch, fetch_one, fetch_page, fetch_scalar
 
@@ -137,7 +137,9 @@ class ResultView:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """struck_out_reason: why a person struck out the results below, which then count nowhere; None while they count."""
+    """struck_out_reason: why a person struck out the results below, which then count nowhere; None while they count.
+    definitions: what defines the operator, where no commit does.
+    """
 
     job: JobRow
     repository: str
@@ -150,6 +152,7 @@ class JobDetail:
     decision: JobDecision
     """What it compared, and the regression it decided."""
     struck_out_reason: str | None = None
+    definitions: DefinitionsVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +329,7 @@ ORDER BY results.case_id, results.variant_id, results.id
 """
 
 _JOB_FACTS = """
-SELECT repositories.name AS repository, spec, devices.kind AS device_kind
+SELECT repositories.name AS repository, spec, devices.kind AS device_kind, definitions_url, jobs.definitions_sha
 FROM jobs JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id
 JOIN repositories ON repositories.id = operators.repository_id WHERE jobs.id = :job_id
 """
@@ -337,14 +340,16 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
     job = fetch_one(session, JobRow, _JOBS + "WHERE jobs.id = :job_id", job_id=job_id)
     if job is None:
         return None
-    repository, stored, kind = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
+    repository, stored, kind, *place = session.execute(text(_JOB_FACTS), {"job_id": job_id}).one()
+    definitions = definitions_version(*place)
     spec = JobSpec.from_stored(stored)
 
     def view(measured: list[dict[str, Any]], device_kind: str, **fields: Any) -> ResultView:
         replay = ""
         if job.kind != "compare":
             one_cell = spec.of_cell(fields["variant"], fields["case"])
-            replay = shlex.join(one_cell.to_command(job.kind, job.commit_sha, job.operator, device_kind))
+            words = one_cell.to_command(job.kind, job.commit_sha, job.operator, device_kind, definitions=definitions)
+            replay = shlex.join(words)
         return ResultView(measured=[MeasuredSeries(**metric) for metric in measured], replay=replay, **fields)
 
     runs = fetch(session, _run_row, _RUNS, job_id=job_id)
@@ -359,6 +364,7 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
         struck_out_reason=next((run.struck_out_reason for run in reversed(runs) if run.state == "done"), None),
         device_kind=kind,
         decision=read_decision(session, job_id),
+        definitions=definitions,
     )
 
 

@@ -41,7 +41,8 @@ SYMBOLS = {
     "timed_out": ("hourglass", "#c08a1e"),
     "out_of_memory": ("square", "#c08a1e"),
     "build_failed": ("triangle-up", "#c08a1e"),
-    "unreadable": ("triangle-down", "#c08a1e"),
+    "unreadable": ("hexagon", "#c08a1e"),
+    "missing_dependency": ("triangle-down", "#c08a1e"),
     "unsupported": ("line-ew-open", "#8a9097"),
     "skipped": ("circle-open", "#8a9097"),
 }

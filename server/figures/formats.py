@@ -32,6 +32,7 @@ STATUS_NAMES = {
     "out_of_memory": "out of memory",
     "build_failed": "build failed",
     "unreadable": "unreadable results",
+    "missing_dependency": "missing dependency",
     "unsupported": "unsupported",
     "skipped": "skipped",
 }

@@ -13,6 +13,7 @@ from warpwatch.db.registry import NewCommit, record_commits
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.settings import Settings
+from warpwatch.sources import Sources
 
 PARENT, MERGE_BASE = "parent", "merge-base"
 """Words for the baseline of a commit; a branch of that name is written refs/heads/parent."""
@@ -62,12 +63,13 @@ def read_mirror(
 ) -> CommitsRead:
     """The same from the mirror as it is, without fetching."""
     errors: list[FieldError] = []
-    history = _read(mirror, "commits", commits, errors)
+    sources = Sources(mirror, repository.definitions)
+    history = _read(mirror, sources, "commits", commits, errors)
     baseline = None
     if base in (PARENT, MERGE_BASE) and len(history.commits) == 1:
-        baseline = _read_relative(mirror, history.commits[0], base, branch, repository.branch, errors)
+        baseline = _read_relative(mirror, sources, history.commits[0], base, branch, repository.branch, errors)
     elif base is not None and base not in (PARENT, MERGE_BASE):
-        baseline = _read(mirror, "base", base, errors)
+        baseline = _read(mirror, sources, "base", base, errors)
     if base is not None and (len(history.commits) > 1 or (baseline is not None and len(baseline.commits) > 1)):
         remedy = "name one commit in `commits` and one in `base`"
         errors.append(FieldError(field="base", message="a comparison takes two single commits", remedy=remedy))
@@ -82,7 +84,13 @@ def operator_folder(settings: Settings, url: str, sha: str | None) -> str:
 
 
 def _read_relative(
-    mirror: Path, head: git.CommitInfo, base: str, branch: str | None, watched: str | None, errors: list[FieldError]
+    mirror: Path,
+    sources: Sources,
+    head: git.CommitInfo,
+    base: str,
+    branch: str | None,
+    watched: str | None,
+    errors: list[FieldError],
 ) -> CommitHistory:
     """The parent of a commit, or where it left the branch; a commit that lies on the branch is compared with its
     parent."""
@@ -104,10 +112,10 @@ def _read_relative(
             FieldError(field="base", message="the first commit has none before it", remedy="choose a later commit")
         )
         return CommitHistory([], {}, "")
-    return _read(mirror, "base", base_sha, errors)
+    return _read(mirror, sources, "base", base_sha, errors)
 
 
-def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> CommitHistory:
+def _read(mirror: Path, sources: Sources, field: str, text: str, errors: list[FieldError]) -> CommitHistory:
     try:
         commits = git.describe_many(mirror, git.resolve_range(mirror, text))
     except git.UnknownRefError as error:
@@ -115,16 +123,20 @@ def _read(mirror: Path, field: str, text: str, errors: list[FieldError]) -> Comm
     except git.GitError as error:
         errors.append(FieldError(field=field, message=str(error), remedy="submit a shorter range"))
     else:
-        return with_operators(mirror, commits)
+        return with_operators(mirror, commits, sources)
     return CommitHistory([], {}, "")
 
 
-def with_operators(mirror: Path, commits: list[git.CommitInfo]) -> CommitHistory:
+def with_operators(mirror: Path, commits: list[git.CommitInfo], sources: Sources) -> CommitHistory:
     """Commits with their operators.
 
-    Most share their description and their operator folder, so each distinct one is read once.
+    Most share their description and their operator folder, so each distinct one is read once. Of definitions beside
+    the commits, a commit has the operators whose sources it holds.
     """
     shas = [commit.sha for commit in commits]
+    if sources.definitions is not None:
+        sources.prepare(shas)
+        return CommitHistory(commits, {sha: sources.operators(sha) for sha in shas}, sources.folder(shas[-1]))
     files = git.object_ids(mirror, [f"{sha}:{FILE_NAME}" for sha in shas])
     projects = {file: _project(mirror, file) for file in set(files)}
     folders = {file: _folder(project) for file, project in projects.items()}

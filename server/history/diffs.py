@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from warpwatch import git, git_diffs
+from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
@@ -70,7 +71,7 @@ def read_source_diff(settings: Settings, repository: RepositoryRow, operator: st
     if not mirror.exists():
         return SourceDiff(url, _command(base, head, []), message="the repository was not fetched here yet")
     try:
-        paths, files, commits, lines = _diff(mirror, operator, base, head)
+        paths, files, commits, lines = _diff(mirror, repository.definitions, operator, base, head)
     except git.GitError as error:
         return SourceDiff(url, _command(base, head, []), message=str(error))
     command, is_cut = _command(base, head, paths), len(lines) > MOST_LINES
@@ -79,10 +80,10 @@ def read_source_diff(settings: Settings, repository: RepositoryRow, operator: st
 
 @lru_cache(maxsize=256)
 def _diff(
-    mirror: Path, operator: str, base: str, head: str
+    mirror: Path, definitions: DefinitionsVersion | None, operator: str, base: str, head: str
 ) -> tuple[list[str], list[git_diffs.FileChange], list[str], list[DiffLine]]:
     """Cached, because commits do not change."""
-    sources = Sources(mirror)
+    sources = Sources(mirror, definitions)
     sides = [sources.paths(base, operator), sources.paths(head, operator)]
     paths = list(dict.fromkeys(path for side in sides for path in side)) if all(sides) else []
     files = git_diffs.changed_files(mirror, base, head, paths)

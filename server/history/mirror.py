@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from warpwatch import git
+from warpwatch.contract.spec import DefinitionsVersion
+from warpwatch.db.reads.code import definitions_version
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
@@ -57,16 +60,30 @@ class Mirror:
         return fingerprint is not None and fingerprint == self.sources.of(other_sha, operator)
 
 
+class MirroredRow(Protocol):
+    """A row that says which repository it is about, and how its operators are defined."""
+
+    @property
+    def repository_url(self) -> str: ...
+    @property
+    def definitions_url(self) -> str | None: ...
+    @property
+    def definitions_sha(self) -> str | None: ...
+
+
 class Mirrors:
     """The mirrors of all repositories, with a cache of what was read while the judge evaluates several jobs."""
 
     def __init__(self, settings: Settings, cache: SourceCache) -> None:
         self._home = settings.home
         self._cache = cache
-        self._mirrors: dict[str, Mirror] = {}
+        self._mirrors: dict[tuple[str, DefinitionsVersion | None], Mirror] = {}
 
-    def of(self, url: str) -> Mirror:
-        if url not in self._mirrors:
-            path = git.mirror_path(url, self._home)
-            self._mirrors[url] = Mirror(path, self._cache.of(path))
-        return self._mirrors[url]
+    def of(self, row: MirroredRow) -> Mirror:
+        """The mirror of the repository that a row is about."""
+        definitions = definitions_version(row.definitions_url, row.definitions_sha)
+        key = (row.repository_url, definitions)
+        if key not in self._mirrors:
+            path = git.mirror_path(row.repository_url, self._home)
+            self._mirrors[key] = Mirror(path, self._cache.of(path, definitions))
+        return self._mirrors[key]

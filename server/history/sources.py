@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from warpwatch import git
-from warpwatch.contract.spec import JobSpec
+from warpwatch.contract.spec import DefinitionsVersion, JobSpec
 from warpwatch.db.reads.measured import WINDOW, EarlierJob, JobSlot, read_earlier_jobs
 from warpwatch.db.reads.query import Session
 from warpwatch.sources import Sources
@@ -17,10 +17,13 @@ from warpwatch.sources import Sources
 class SourceCache:
     """What was read of sources, by mirror: commits do not change, so all threads and requests of a server share it."""
 
-    by_mirror: dict[Path, Sources] = field(default_factory=dict)
+    by_mirror: dict[tuple[Path, DefinitionsVersion | None], Sources] = field(default_factory=dict)
 
-    def of(self, mirror: Path) -> Sources:
-        return self.by_mirror.setdefault(mirror, Sources(mirror))
+    def of(self, mirror: Path, definitions: DefinitionsVersion | None = None) -> Sources:
+        key = (mirror, definitions)
+        if key not in self.by_mirror:
+            self.by_mirror[key] = Sources(mirror, definitions)
+        return self.by_mirror[key]
 
 
 def line_before(mirror: Path, sha: str) -> list[str]:
@@ -31,22 +34,38 @@ def line_before(mirror: Path, sha: str) -> list[str]:
 class Earlier:
     """The jobs requested at commits before those of a submission, whose jobs are visited from the oldest commit on.
 
-    line: of the oldest commit, see line_before.
+    line: of the oldest commit, see line_before. definitions: what defines the operators, where no commit does.
     """
 
-    def __init__(self, session: Session, mirror: Path, oldest: git.CommitInfo, line: Sequence[str]) -> None:
-        self._sources = Sources(mirror)
+    def __init__(
+        self,
+        session: Session,
+        mirror: Path,
+        oldest: git.CommitInfo,
+        line: Sequence[str],
+        definitions: DefinitionsVersion | None = None,
+    ) -> None:
+        self._mirror = mirror
+        self._definitions = definitions
+        self._cache = SourceCache()
         self._earlier_jobs = read_earlier_jobs(session, oldest.sha, oldest.ordinal, line)
 
     def unchanged_since(self, place: JobSlot, operator: str, sha: str, spec: JobSpec) -> str | None:
         """The nearest earlier commit whose numbers are this one's too: the same was asked for there, of the same
         sources."""
         before = self._earlier_jobs.get(place)
+        version = self._definitions.sha if self._definitions is not None else None
         if (
             before is not None
             and before.spec.asks_for_same(spec)
-            and self._sources.of(before.sha, operator) == self._sources.of(sha, operator)
+            and self._fingerprint(before.sha, before.definitions_sha, operator)
+            == self._fingerprint(sha, version, operator)
         ):
             return before.sha
-        self._earlier_jobs[place] = EarlierJob(sha, spec)
+        self._earlier_jobs[place] = EarlierJob(sha, spec, version)
         return None
+
+    def _fingerprint(self, sha: str, version: str | None, operator: str) -> str | None:
+        """Of the operator at a commit; each job counts with the definitions that it measured."""
+        definitions = replace(self._definitions, sha=version) if self._definitions and version else None
+        return self._cache.of(self._mirror, definitions).of(sha, operator)

@@ -10,6 +10,7 @@ from warpwatch.db.database import Database
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.schedules import read_costs
 from warpwatch.server.history.commits import CommitsRead, fetch_repository, read_mirror
+from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.http.problems import Problem
 from warpwatch.server.intake.budget import CandidateJob, CostEstimates
 from warpwatch.server.intake.submission_request import SubmissionRequest
@@ -61,6 +62,7 @@ def preview_submission(database: Database, settings: Settings, request: Submissi
     """What the request would create; Problem names every field at fault."""
     with database.session() as session:
         repository = repository_of(session, request.repository)
+    repository = refresh_definitions(database, settings, repository)
     mirror = git.mirror_path(repository.url, settings.home)
     read: CommitsRead | None = None
     if mirror.is_dir():

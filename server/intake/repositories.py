@@ -8,45 +8,51 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.db.database import Database
-from warpwatch.db.reads.code import find_repository
-from warpwatch.db.registry import ensure_repository
+from warpwatch.db.reads.code import RepositoryRow, find_repository
+from warpwatch.db.registry import ensure_repository, set_repository
+from warpwatch.definitions import DefinitionsSource, parse_source
 from warpwatch.destinations import DestinationError
 from warpwatch.git import REQUEST_SECONDS, GitError, update_mirror
+from warpwatch.server.history.branches import follow_branches, has_branch
+from warpwatch.server.history.definitions import read_newest
 from warpwatch.server.http.problems import FieldError, Problem
+from warpwatch.server.http.service import repository_or_404
 from warpwatch.settings import Settings
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class NewRepository(BaseModel):
-    """A repository to measure. url: a path on the server, or a URL that the server can clone without a password."""
+    """A repository to measure. url: a path on the server, or a URL that the server can clone without a password.
+
+    definitions: where its operators are defined, as PATH_OR_URL or PATH_OR_URL@REF; without it each commit defines its
+    own.
+    """
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=100, examples=["kernels"])
     url: str = Field(min_length=1, max_length=1000, examples=["https://github.com/acme/kernels.git"])
+    definitions: str | None = Field(
+        default=None, min_length=1, max_length=1000, examples=["https://github.com/acme/definitions.git@main"]
+    )
 
 
 def register(database: Database, settings: Settings, body: NewRepository) -> bool:
-    """Whether the repository is new; Problem names what is wrong. Repeating the same name and url changes nothing."""
+    """Whether the repository is new; Problem names what is wrong. Repeating the same fields changes nothing."""
     errors = []
     if not NAME.fullmatch(body.name):
         remedy = "use letters, digits, dots, dashes and underscores"
         errors.append(FieldError(field="name", message="is not a valid name", remedy=remedy))
-    # With `ext::` and similar transports the caller could make git run any command.
-    if body.url.startswith("-") or "::" in body.url:
-        errors.append(
-            FieldError(field="url", message="is not allowed", remedy="use a path, or an https, ssh or git URL")
-        )
+    errors += [_not_allowed(field) for field in ("url", "definitions") if not _is_allowed(getattr(body, field) or "")]
     if errors:
         raise Problem(422, "not registered: some fields are not valid", errors)
     with database.session() as session:
         registered = find_repository(session, body.name)
+    source = parse_source(body.definitions) if body.definitions is not None else None
     if registered is not None:
-        if registered.url != body.url:
-            detail = f"repository {body.name!r} is already registered with another url; choose another name"
-            message = "is already registered with another url"
-            raise Problem(409, detail, [FieldError(field="name", message=message, remedy="choose another name")])
+        _expect_same(body, registered, source)
         return False
     # git may have to clone for minutes, so no transaction is open meanwhile.
     try:
@@ -56,9 +62,38 @@ def register(database: Database, settings: Settings, body: NewRepository) -> boo
         raise Problem(
             422, "git cannot read the repository", [FieldError(field="url", message=str(error), remedy=remedy)]
         ) from error
+    version = read_newest(settings, source) if source is not None else None
     with database.session() as session:
-        ensure_repository(session, body.name, body.url)
+        repository_id = ensure_repository(session, body.name, body.url)
+        if source is not None and version is not None:
+            set_repository(session, repository_id, _definition_columns(source, version))
     return True
+
+
+def _definition_columns(source: DefinitionsSource, version: DefinitionsVersion) -> dict[str, str | None]:
+    return {"definitions_url": source.url, "definitions_ref": source.ref, "definitions_sha": version.sha}
+
+
+def _is_allowed(url: str) -> bool:
+    # With `ext::` and similar transports the caller could make git run any command.
+    return not url.startswith("-") and "::" not in url
+
+
+def _not_allowed(field: str) -> FieldError:
+    return FieldError(field=field, message="is not allowed", remedy="use a path, or an https, ssh or git URL")
+
+
+def _expect_same(body: NewRepository, registered: RepositoryRow, source: DefinitionsSource | None) -> None:
+    """Problem where the name belongs to another repository, or to the same one with other definitions."""
+    if registered.url != body.url:
+        detail = f"repository {body.name!r} is already registered with another url; choose another name"
+        message, field = "is already registered with another url", "name"
+        raise Problem(409, detail, [FieldError(field=field, message=message, remedy="choose another name")])
+    if source is not None and (source.url, source.ref) != (registered.definitions_url, registered.definitions_ref):
+        detail = f"repository {body.name!r} is already registered with other definitions"
+        remedy = "change them with `warpwatch repository set --definitions`, or choose another name"
+        error = FieldError(field="definitions", message="differ from those of this repository", remedy=remedy)
+        raise Problem(409, detail, [error])
 
 
 def check_status_url(settings: Settings, url: str | None) -> None:
@@ -90,6 +125,12 @@ class RepositorySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     branch: str | None = Field(default=None, min_length=1, max_length=200, description="The watched branch.")
+    definitions: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="Where its operators are defined, as PATH_OR_URL or PATH_OR_URL@REF; null where its commits do.",
+    )
     webhook_secret: Annotated[str | None, AfterValidator(_one_line)] = Field(
         default=None,
         min_length=16,
@@ -108,3 +149,32 @@ class RepositorySettings(BaseModel):
         max_length=1000,
         description="Token for commit statuses. The server never returns it.",
     )
+
+
+def change_settings(database: Database, settings: Settings, name: str, body: RepositorySettings) -> RepositoryRow:
+    """Stores the fields that were given; Problem names what is wrong. Git may have to fetch, so no transaction may be
+    open."""
+    check_status_url(settings, body.status_url)
+    with database.session() as session:
+        row = repository_or_404(session, name)
+    if body.branch is not None and not has_branch(settings, row.url, body.branch):
+        remedy = "push it and submit one of its commits first, or check the spelling"
+        error = FieldError(field="branch", message=f"{name} has no branch {body.branch!r}", remedy=remedy)
+        raise Problem(422, "not changed: some fields are not valid", [error])
+    values: dict[str, str | None] = body.model_dump(exclude_unset=True, exclude={"definitions"})
+    if "definitions" in body.model_fields_set:
+        values |= _new_definitions(settings, body.definitions)
+    with database.session() as session:
+        set_repository(session, row.id, values)
+    follow_branches(database, settings, row.id)
+    with database.session() as session:
+        return repository_or_404(session, name)
+
+
+def _new_definitions(settings: Settings, text: str | None) -> dict[str, str | None]:
+    if text is None:
+        return dict.fromkeys(("definitions_url", "definitions_ref", "definitions_sha"))
+    if not _is_allowed(text):
+        raise Problem(422, "not changed: some fields are not valid", [_not_allowed("definitions")])
+    source = parse_source(text)
+    return _definition_columns(source, read_newest(settings, source))

@@ -8,7 +8,7 @@ plans.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -33,8 +33,9 @@ from warpwatch.db.schedules import end_turn, lock_turn
 from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, with_operators, write_down
+from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.history.sources import Earlier, SourceCache, line_before
-from warpwatch.server.http.problems import FieldError
+from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.budget import BudgetFit, CandidateJob, CostEstimates, fit_budget
 from warpwatch.server.intake.candidates import (
     Line,
@@ -49,6 +50,7 @@ from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import job_spec
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.settings import Settings
+from warpwatch.sources import Sources
 
 DEPTH = {"suite": 50, "rerun": 200, "backfill": 1000}
 """The number of newest commits of the watched branch that each kind of schedule considers."""
@@ -138,6 +140,10 @@ def _plan(
 ) -> _TurnPlan:
     with database.session() as session:
         start = _start(session, settings, schedule, now)
+    try:
+        start = replace(start, repository=refresh_definitions(database, settings, start.repository))
+    except Problem as problem:
+        raise NothingToDo(f"waiting: {_join_errors(problem.errors)}", passing=True) from problem
     mirror, history = _read_history(settings, start)
     head = history.commits[-1]
     line = line_before(mirror, head.sha)
@@ -154,7 +160,7 @@ def _plan(
     elif schedule.kind == "rerun":
         candidates = list_rerun_candidates(measured, readings)
     else:
-        candidates = list_backfill_candidates(measured, cache.of(mirror).of)
+        candidates = list_backfill_candidates(measured, cache.of(mirror, start.repository.definitions).of)
     return _TurnPlan(start, _fit(start, candidates), history, choice)
 
 
@@ -171,7 +177,9 @@ class _Unchanged:
         line: list[str],
     ) -> None:
         skips = start.schedule.kind == "suite" and start.schedule.request["skip_unchanged"]
-        self._earlier = Earlier(session, mirror, head, line) if skips else None
+        self._earlier = None
+        if skips:
+            self._earlier = Earlier(session, mirror, head, line, start.repository.definitions)
         self._request, self._sha, self._choice = start.request(head.sha), head.sha, choice
         self._devices = {device.id: device for device in start.devices}
         self._operators = ensure_operators(session, start.repository.id, choice.operators) if skips else {}
@@ -223,7 +231,7 @@ def _read_history(settings: Settings, start: _TurnStart) -> tuple[Path, CommitHi
         raise NothingToDo(
             f"nothing to do: repository {repository.name!r} has no {missing}; push it, or watch another branch"
         ) from None
-    return mirror, with_operators(mirror, git.describe_many(mirror, shas))
+    return mirror, with_operators(mirror, git.describe_many(mirror, shas), Sources(mirror, repository.definitions))
 
 
 def _at(history: CommitHistory, sha: str) -> CommitHistory:
@@ -301,6 +309,7 @@ def _carry_out(session: Session, plan: _TurnPlan) -> str:
         origin="schedule",
         priority=request.effective_priority,
         schedule_id=schedule.id,
+        definitions_sha=plan.start.repository.definitions_sha,
     )
     return _summary(create_submission(session, new), plan)
 

@@ -19,6 +19,7 @@ from warpwatch.db.submissions import NewJob, NewSubmission, create_submission
 from warpwatch.git import CommitInfo, mirror_path
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.commits import CommitHistory, CommitsRead, read_commits, write_down
+from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.history.sources import Earlier, line_before
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
@@ -61,6 +62,7 @@ def submit(
     if earlier is not None:
         return earlier
     # git may have to fetch for minutes, so no transaction is open meanwhile.
+    repository = refresh_definitions(database, settings, repository)
     read = read_commits(settings, repository, request.commits, base_of(request), request.branch)
     mirror, commits = mirror_path(repository.url, settings.home), read[0].commits
     line = line_before(mirror, commits[0].sha) if request.skip_unchanged and commits else []
@@ -164,7 +166,10 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
     infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
     commits = write_down(session, plan.repository.id, infos)
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
-    earlier = Earlier(session, plan.mirror, plan.history.commits[0], plan.line) if request.skip_unchanged else None
+    earlier = None
+    if request.skip_unchanged:
+        definitions = plan.repository.definitions
+        earlier = Earlier(session, plan.mirror, plan.history.commits[0], plan.line, definitions)
     jobs = []
     for info, operator, kind, device in requested_jobs(plan, request):
         spec = job_spec(plan.choice, request, kind, operator, device)
@@ -200,6 +205,7 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
             priority=request.effective_priority,
             idempotency_key=key,
             base_commit_id=commits[plan.base.commits[0].sha] if plan.base and plan.is_held(request) else None,
+            definitions_sha=plan.repository.definitions_sha,
         ),
     )
 
@@ -237,7 +243,8 @@ def held_operators(plan: SubmissionPlan, request: SubmissionRequest) -> list[tup
     """Operators of both commits that are compared with the baseline, and whether their sources are the same."""
     if plan.base is None or "bench" not in request.kinds or not plan.is_held(request):
         return []
-    head, base, sources = plan.history.commits[0].sha, plan.base.commits[0].sha, Sources(plan.mirror)
+    head, base = plan.history.commits[0].sha, plan.base.commits[0].sha
+    sources = Sources(plan.mirror, plan.repository.definitions)
     shared = [
         name
         for name in plan.choice.operators

@@ -49,7 +49,7 @@ def close_changes(database: Database, mirrors: Mirrors, operator_id: int, device
 def _state_of(mirrors: Mirrors, change: OpenChange, fix: Fix) -> Triage:
     """Reverted where the operator is made from the sources that it had before the change."""
     try:
-        is_revert = mirrors.of(change.repository_url).same_sources(change.operator, change.base_sha, fix.sha)
+        is_revert = mirrors.of(change).same_sources(change.operator, change.base_sha, fix.sha)
     except git.GitError:
         is_revert = False
     return Triage.REVERTED if is_revert else Triage.FIXED
@@ -70,7 +70,7 @@ def adopt_merged(database: Database, mirrors: Mirrors) -> int:
 
 
 def _adopt(database: Database, mirrors: Mirrors, change: MergedChange) -> bool:
-    mirror = mirrors.of(change.repository_url)
+    mirror = mirrors.of(change)
     try:
         merge = git.describe(mirror.path, change.merge_sha)
         if merge.parent_sha is None:

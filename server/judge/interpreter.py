@@ -111,7 +111,7 @@ def plan_job(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFact
         return _plan_trial(mirrors, facts.regression, facts.trial_id, imported_job_id)
     if facts.imported:
         return lambda session: confirm_imported(session, job, facts.origin.device_kind, facts.imported)
-    if imported_job_id is not None and not mirrors.of(facts.origin.repository_url).path.is_dir():
+    if imported_job_id is not None and not mirrors.of(facts.origin).path.is_dir():
         # Without the history nobody knows which commits are neighbours.
         return lambda session: None
     if facts.readings:
@@ -126,7 +126,7 @@ def plan_job(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFact
 def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None, imported_job_id: int | None) -> Write:
     """The answer of a trial, and the steps that follow from it."""
     regression = facts.regression
-    mirror = mirrors.of(regression.repository_url)
+    mirror = mirrors.of(regression)
     steps = plan_steps(
         RegressionContext(facts, ended_trial=trial_id),
         lambda step: read_path(mirror, regression.operator, step.base_sha, step.head_sha),
@@ -157,7 +157,7 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     new_point = next((row for row in facts.readings if row.commit_id == job.commit_id), None)
     if new_point is None:
         return lambda session: None
-    origin, mirror = facts.origin, mirrors.of(facts.origin.repository_url)
+    origin, mirror = facts.origin, mirrors.of(facts.origin)
     imported_job_id = job.id if origin.origin in IMPORTED else None
     measured = {(row.ordinal, row.sha) for row in facts.readings} | _ends_of(facts.known)
     line = mirror.line(new_point.sha, measured, new_point.ordinal, origin.trunk_sha)
@@ -190,7 +190,7 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
 
 def _plan_checks(mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:
     """Suspicions from a check job: where an operator's sources are the same at both ends no commit broke it."""
-    rows, mirror = facts.checks, mirrors.of(facts.origin.repository_url)
+    rows, mirror = facts.checks, mirrors.of(facts.origin)
     checked = next(row for row in rows if row.commit_id == job.commit_id)
     measured = {(row.ordinal, row.sha) for row in rows} | _ends_of(facts.known)
     line = mirror.line(checked.sha, measured, checked.ordinal, facts.origin.trunk_sha)

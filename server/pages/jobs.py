@@ -107,7 +107,7 @@ def grouped_results(results: Iterable[ResultView]) -> list[tuple[ResultView, lis
     """Every result with its cases. A build failure stands for all cases of its variant; any other result has one."""
     groups: dict[tuple[object, ...], tuple[ResultView, list[str]]] = {}
     for row in results:
-        is_build = row.status == Status.BUILD_FAILED
+        is_build = row.status in (Status.BUILD_FAILED, Status.MISSING_DEPENDENCY)
         key = (row.variant, row.kind, row.message) if is_build else (row.id,)
         groups.setdefault(key, (row, []))[1].append(row.case)
     return list(groups.values())

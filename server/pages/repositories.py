@@ -9,11 +9,10 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from starlette.datastructures import FormData
 
-from warpwatch.db.registry import set_repository
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem
-from warpwatch.server.http.service import Config, database_of, repository_or_404, require_schema
-from warpwatch.server.intake.repositories import NewRepository, RepositorySettings, check_status_url, register
+from warpwatch.server.http.service import Config, database_of, require_schema
+from warpwatch.server.intake.repositories import NewRepository, RepositorySettings, change_settings, register
 from warpwatch.server.pages.forms import form_errors
 from warpwatch.server.pages.render import Page, Scope, query
 from warpwatch.server.pages.submissions import form_of
@@ -24,6 +23,7 @@ SECRETS = ("webhook_secret", "status_token")
 
 
 URL_EXAMPLE = "https://github.com/acme/kernels.git"
+DEFINITIONS_EXAMPLE = "https://github.com/acme/definitions.git@main"
 STATUS_EXAMPLE = "https://api.github.com/repos/acme/kernels/statuses/{sha}"
 
 
@@ -51,21 +51,24 @@ def add(request: Request, settings: Config, form: Annotated[FormData, Depends(fo
 
 
 @router.post("/repositories/{name}")
-def change(page: Page, settings: Config, name: str, form: Annotated[FormData, Depends(form_of)]) -> Response:
-    """Sets the watched branch, the webhook secret, and the address and token for commit statuses."""
-    row = repository_or_404(page.session, name)
-    values: dict[str, Any] = {field: str(form.get(field, "")).strip() or None for field in ("branch", "status_url")}
+@in_git_thread(lambda arguments: arguments["name"])
+def change(request: Request, settings: Config, name: str, form: Annotated[FormData, Depends(form_of)]) -> Response:
+    """Sets the watched branch, the definitions, the webhook secret, and the address and token for commit statuses."""
+    require_schema(request)
+    fields = ("branch", "status_url", "definitions")
+    values: dict[str, Any] = {field: str(form.get(field, "")).strip() or None for field in fields}
     for field in SECRETS:
         text = str(form.get(field, "")).strip()
         if text or f"remove_{field}" in form:
             values[field] = text or None
     try:
-        body = RepositorySettings.model_validate(values)
-        check_status_url(settings, body.status_url)
+        row = change_settings(database_of(request), settings, name, RepositorySettings.model_validate(values))
     except (ValidationError, Problem) as error:
-        return _show(page, changed=name, values=values, errors=form_errors(error))
-    set_repository(page.session, row.id, body.model_dump(exclude_unset=True))
-    return RedirectResponse(query("/repositories") + f"#repository-{row.id}", 303)
+        errors = form_errors(error)
+    else:
+        return RedirectResponse(query("/repositories") + f"#repository-{row.id}", 303)
+    with database_of(request).session() as session:
+        return _show(Scope(request, session), changed=name, values=values, errors=errors)
 
 
 def _show(
@@ -80,10 +83,11 @@ def _show(
         json="/repositories",
         status=422 if errors else 200,
         rows=page.repositories,
-        entered={"name": "", "url": ""} | (entered or {}),
+        entered={"name": "", "url": "", "definitions": ""} | (entered or {}),
         errors=errors or {},
         changed=changed,
         values=values or {},
         url_example=URL_EXAMPLE,
         status_example=STATUS_EXAMPLE,
+        definitions_example=DEFINITIONS_EXAMPLE,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from warpwatch import git
 from warpwatch.cli import app
 from warpwatch.cli.asking import asking
 from warpwatch.cli.client import ApiError, Client
+from warpwatch.definitions import parse_source
 
 repository_app = typer.Typer(no_args_is_help=True, help="Registered repositories.")
 app.add_typer(repository_app, name="repository")
@@ -21,13 +23,28 @@ _ADDRESS = re.compile(r"^(?:[a-z+]+://)?(?:[^@/]*@)?([^/:]+)(?::\d+)?[:/]+(.+?)(
 
 @repository_app.command("add")
 def add_repository(
-    name: str, url: str = typer.Argument(..., help="A path on the server, or a URL that the server can clone.")
+    name: str,
+    url: str = typer.Argument(..., help="A path on the server, or a URL that the server can clone."),
+    definitions: str | None = typer.Option(
+        None, metavar="PATH_OR_URL[@REF]", help="Where its operators are defined, if not in its own commits."
+    ),
 ) -> None:
     """Register a repository."""
     with asking() as client:
-        local = Path(url)
-        answer = client.post("/repositories", {"name": name, "url": str(local.absolute()) if local.is_dir() else url})
+        body = {"name": name, "url": _absolute(url)}
+        if definitions is not None:
+            body["definitions"] = _absolute(definitions)
+        answer = client.post("/repositories", body)
         typer.echo(f"repository {answer['name']} at {answer['url']}")
+        if answer["definitions_url"] is not None:
+            typer.echo(f"definitions {answer['definitions_url']} at {answer['definitions_sha'][:12]}")
+
+
+def _absolute(place: str) -> str:
+    """A local path as the server must know it; with a ref of definitions behind it, if there is one."""
+    source = parse_source(place)
+    local = Path(source.url)
+    return str(replace(source, url=str(local.absolute()))) if local.is_dir() else place
 
 
 @repository_app.command("list")
@@ -42,20 +59,31 @@ def list_repositories() -> None:
 def set_repository(
     name: str,
     branch: str | None = typer.Option(None, help="The watched branch."),
+    definitions: str | None = typer.Option(
+        None, metavar="PATH_OR_URL[@REF]", help="Where its operators are defined, if not in its own commits."
+    ),
     webhook_secret: str | None = typer.Option(
         None, envvar="WARPWATCH_WEBHOOK_SECRET", help="Secret that signs webhooks."
     ),
     status_url: str | None = typer.Option(None, help="URL for commit statuses; {sha} stands for the commit."),
     status_token: str | None = typer.Option(None, envvar="WARPWATCH_STATUS_TOKEN", help="Token for commit statuses."),
 ) -> None:
-    """Set the watched branch, webhooks and commit statuses. An empty text removes a setting."""
-    given = {"branch": branch, "webhook_secret": webhook_secret, "status_url": status_url, "status_token": status_token}
+    """Set the watched branch, the definitions, webhooks and commit statuses. An empty text removes a setting."""
+    definitions = _absolute(definitions) if definitions else definitions
+    given = {
+        "branch": branch,
+        "definitions": definitions,
+        "webhook_secret": webhook_secret,
+        "status_url": status_url,
+        "status_token": status_token,
+    }
     body: dict[str, Any] = {field: value or None for field, value in given.items() if value is not None}
     with asking() as client:
         if not body:
             raise ApiError("nothing to set; see `warpwatch repository set --help`")
         row = client.patch(f"/repositories/{name}", body)
         typer.echo(f"branch\t{row['branch'] or 'default branch'}")
+        typer.echo(f"definitions\t{row['definitions_url'] or 'in its own commits'}")
         typer.echo(
             f"webhooks\t{'signed' if row['has_webhook_secret'] else 'not accepted'} at {client.url}/api/v1/hooks/{name}"
         )

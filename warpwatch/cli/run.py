@@ -22,8 +22,10 @@ from warpwatch.cli.result_table import ResultTable
 from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import USUAL_PLAN, JobRequest, JobSpec, KnownNames
 from warpwatch.contract.words import NO_FAILURE, JobKind
+from warpwatch.definitions import DefinitionsSource, newest_version, parse_source
 from warpwatch.project import ProjectError
 from warpwatch.settings import SettingError, Settings, load_settings
+from warpwatch.sources import Sources
 
 if TYPE_CHECKING:
     from warpwatch.contract.outcome import Comparison, Finding, Outcome
@@ -45,6 +47,7 @@ class RunRequest:
     traces: int
     spec: JobSpec
     base: str | None = None
+    definitions: DefinitionsSource | None = None
 
     def spec_of(self, kind: JobKind) -> JobSpec:
         """The specification of one kind of job: without what means nothing to it; a profile takes the first case where
@@ -64,6 +67,9 @@ def run(
     commits: str = typer.Option(..., help="One commit, or a range A..B (A left out)."),
     output: Path = typer.Option(..., help="Results file to write, usually named .wwb."),
     repository: str = typer.Option(".", help="Checkout or address of the repository."),
+    definitions: str | None = typer.Option(
+        None, metavar="PATH_OR_URL[@REF]", help="Where the operators are defined, if not in the commits."
+    ),
     operators: str | None = typer.Option(None, help="Operators, separated by commas; all by default."),
     suite: str = typer.Option("quick", help="quick or full."),
     kinds: str = typer.Option(",".join(KINDS), help="check, bench, profile, compare; separated by commas."),
@@ -109,7 +115,8 @@ def run(
     try:
         chosen = plans.parse_kinds(kinds, base is not None)
         plans.expect_sanitizer(sanitize, [*chosen])
-        request = RunRequest(plans.split([operators or ""]) or None, chosen, traces, spec, base)
+        source = parse_source(definitions) if definitions is not None else None
+        request = RunRequest(plans.split([operators or ""]) or None, chosen, traces, spec, base, source)
         raise typer.Exit(_run(load_settings(), request, choose_device(device), repository, commits, output))
     except (git.GitError, ProjectError, SettingError, CannotRunError, ValueError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
@@ -123,6 +130,7 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     url, shas = _find_commits(settings, repository, commits)
     base_sha = _find_commits(settings, repository, request.base)[1][0] if request.base else None
     mirror = git.update_mirror(url, settings.home)
+    version = newest_version(request.definitions, settings.home) if request.definitions is not None else None
     infos = [git.describe(mirror, sha) for sha in dict.fromkeys([*shas, *filter(None, [base_sha])])]
     name = Path(url).name.removesuffix(".git") or "repository"
     # Whoever types this command chose the commits, whether a branch holds them or not.
@@ -135,7 +143,8 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
             run_progress(console) as progress,
             interruptible(progress),
         ):
-            jobs = [job for sha in shas for job in _requests(request, mirror, url, sha, base_sha, tally)]
+            place = (settings.home, mirror, Sources(mirror, version), url)
+            jobs = [job for sha in shas for job in _requests(request, *place, sha, base_sha, tally)]
             _measure(request, jobs, tools, bundle, progress, tally)
     finally:
         tools.close()
@@ -218,21 +227,28 @@ def _measure(
 
 
 def _requests(
-    request: RunRequest, mirror: Path, url: str, sha: str, base_sha: str | None, tally: Tally
+    request: RunRequest,
+    home: Path,
+    mirror: Path,
+    sources: Sources,
+    url: str,
+    sha: str,
+    base_sha: str | None,
+    tally: Tally,
 ) -> Iterator[JobRequest]:
     """Every job of one commit: one per operator and kind."""
-    from warpwatch.worker.checkout import read_project
+    from warpwatch.worker.mirrors import project_of
 
     try:
-        project = read_project(mirror, sha)
+        project_of(home, mirror, sha, sources.definitions)
     except ProjectError as error:
         tally.problems.append(f"{sha[:9]}: {error}")
         return
-    for operator in project.with_programs(git.operator_names(mirror, sha, project.operators)):
+    for operator in sources.operators(sha):
         if request.operators is None or operator in request.operators:
             for kind in request.kinds:
                 base = base_sha if kind == JobKind.COMPARE else None
-                yield JobRequest(kind, url, sha, operator, request.spec_of(kind), base)
+                yield JobRequest(kind, url, sha, operator, request.spec_of(kind), base, sources.definitions)
 
 
 def _few_traces(outcome: Outcome, limit: int) -> Outcome:

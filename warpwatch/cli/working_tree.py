@@ -163,7 +163,7 @@ def _try_tree(request: WorkingTreeRequest, tools: Tools, tree: WorkingTree, base
 def _changed_operators(mirror: Path, base_sha: str, head_sha: str) -> list[str]:
     """The operators whose sources differ."""
     from warpwatch.sources import Sources
-    from warpwatch.worker.checkout import read_project
+    from warpwatch.worker.mirrors import read_project
 
     sources = Sources(mirror)
     names = git.operator_names(mirror, head_sha, read_project(mirror, head_sha).operators)

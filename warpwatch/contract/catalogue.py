@@ -20,18 +20,22 @@ class CaseEntry:
 
 @dataclass(frozen=True, slots=True)
 class VariantEntry:
+    """since: the first commit that has the variant; empty where the file of the operator alone decides."""
+
     name: str
     idea: str
     outcome: str
     devices: list[str]
     native: bool
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorEntry:
     """One operator of a commit. `error` is set, and the lists are empty, when its file does not load.
 
-    uses: operators whose native libraries it loads, where that is not only its own.
+    uses: operators whose native libraries it loads, where that is not only its own. missing_module: the module that it
+    imports and that is not there, where that is the error.
     """
 
     name: str
@@ -40,6 +44,7 @@ class OperatorEntry:
     cases: list[CaseEntry]
     error: str | None = None
     uses: list[str] = field(default_factory=list)
+    missing_module: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

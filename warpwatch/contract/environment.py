@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -20,3 +23,13 @@ class Environment:
     device_key: str
     device_name: str
     facts: dict[str, Any]
+
+    def with_facts(self, facts: Mapping[str, Any]) -> Environment:
+        """The same environment with further facts, which is another one."""
+        every = self.facts | dict(facts)
+        return replace(self, key=key_of(every), facts=every)
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -28,8 +28,8 @@ class Request:
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
     A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
     is shorter; rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
-    written to. `cases` are the keys that the verb of this name describes. A child that runs a program knows `run`
-    instead, with its `command` for the shell.
+    written to. `cases` are the keys that the verb of this name describes. `modules` are those whose versions are part
+    of an environment. A child that runs a program knows `run` instead, with its `command` for the shell.
     """
 
     id: int
@@ -44,6 +44,7 @@ class Request:
     profile: ProfilePlan = USUAL_PLAN
     cases: list[str] = field(default_factory=list)
     command: str = ""
+    modules: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,14 +110,23 @@ class JobSpec:
         )
 
     def to_command(
-        self, kind: str, sha: str, operator: str, device_kind: str, base_sha: str | None = None, output: str = ""
+        self,
+        kind: str,
+        sha: str,
+        operator: str,
+        device_kind: str,
+        base_sha: str | None = None,
+        output: str = "",
+        definitions: DefinitionsVersion | None = None,
     ) -> list[str]:
         """The words of the `warpwatch run` command that does the job in a checkout and writes `output`.
 
-        device_kind: cpu | cuda. base_sha: the commit that a comparison measures beside `sha`.
+        device_kind: cpu | cuda. base_sha: the commit that a comparison measures beside `sha`. definitions: what defines
+        the operator, where no commit does.
         """
         words = ["warpwatch", "run", "--commits", sha, "--kinds", kind, "--operators", operator]
         words += ["--base", base_sha] if base_sha is not None else []
+        words += ["--definitions", f"{definitions.url}@{definitions.sha}"] if definitions is not None else []
         words += [*self._options(kind), *self._run_options(kind)]
         return [*words, "--device", device_kind, "--output", output or "replay.wwb"]
 
@@ -162,10 +171,19 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class DefinitionsVersion:
+    """Definitions that lie beside the measured history: their own repository or folder, and the commit of it."""
+
+    url: str
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobRequest:
     """One job as a worker executes it: one operator at one commit of the repository at `url`.
 
-    base_sha: the commit that a comparison measures beside `sha`, None for other kinds.
+    base_sha: the commit that a comparison measures beside `sha`, None for other kinds. definitions: what defines the
+    operator, None where each commit defines its own.
     """
 
     kind: JobKind
@@ -174,3 +192,4 @@ class JobRequest:
     operator: str
     spec: JobSpec = JobSpec()
     base_sha: str | None = None
+    definitions: DefinitionsVersion | None = None

@@ -9,6 +9,7 @@ class Status(StrEnum):
     """How one variant fared on one case.
 
     unreadable: a program ended well, and its results cannot be read.
+    missing_dependency: the operator or what it measures imports a module that the interpreter lacks.
     """
 
     OK = "ok"
@@ -18,6 +19,7 @@ class Status(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     BUILD_FAILED = "build_failed"
     UNREADABLE = "unreadable"
+    MISSING_DEPENDENCY = "missing_dependency"
     UNSUPPORTED = "unsupported"
     SKIPPED = "skipped"
 
@@ -35,7 +37,9 @@ class Reason(StrEnum):
     measured on. git_unreachable, disk_full, host_fault (job, run): an outage of the repository's host, of the worker's
     disk, or of the worker's machine otherwise. internal_error (job, run): an error of Warpwatch itself. unstorable
     (job, run): the results hold what the database cannot. worker_lost (job, run): the worker fell silent while it ran
-    the job.
+    the job. missing_dependency (job, run): the operator imports a module that the interpreter lacks, and no earlier
+    commit says which results that leaves out. unusable_definitions (job, run): the definitions do not fit this commit,
+    or cannot be read.
     """
 
     UNCHANGED = "unchanged"
@@ -48,6 +52,8 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "internal_error"
     UNSTORABLE = "unstorable"
     WORKER_LOST = "worker_lost"
+    MISSING_DEPENDENCY = "missing_dependency"
+    UNUSABLE_DEFINITIONS = "unusable_definitions"
 
 
 OUTAGES = frozenset({Reason.GIT_UNREACHABLE, Reason.DISK_FULL, Reason.HOST_FAULT})
@@ -68,7 +74,8 @@ class Fault(StrEnum):
     changed_setting: of the process (settings). out_of_bounds: writes outside its memory. special_values: swallows or
     spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
     plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer). implausible_time: faster
-    than the device can be, or more time than passed. forged_reply: written by kernel code.
+    than the device can be, or more time than passed. forged_reply: written by kernel code. missing_module: imported and
+    not there (modules).
     """
 
     WRONG_VALUES = "wrong_values"
@@ -94,6 +101,7 @@ class Fault(StrEnum):
     SANITIZER = "sanitizer"
     IMPLAUSIBLE_TIME = "implausible_time"
     FORGED_REPLY = "forged_reply"
+    MISSING_MODULE = "missing_module"
 
 
 class JobState(StrEnum):

@@ -43,6 +43,8 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--root", type=Path, required=True, help="the commit's worktree")
     parser.add_argument("--operators", default="kernels", help="folder of operator files in it")
     parser.add_argument("--native", default="csrc", help="folder of native sources in it")
+    parser.add_argument("--measured", type=Path, action="append", help="folder of the packages that are measured")
+    parser.add_argument("--packages", default="", help="names of these packages, separated by commas")
     parser.add_argument("--contract", type=int, default=1, help="contract its operator files were written for")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:0 and so on")
     parser.add_argument("--libraries", type=Path, required=True, help="folder of the libraries that were built for it")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import re
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from warpwatch.contract.environment import Environment
+from warpwatch.contract.environment import Environment, key_of
 from warpwatch.contract.measurement import PROTOCOL
 
 
@@ -25,8 +24,7 @@ def read_environment(device: torch.device, threads: int, cores: int) -> Environm
     cpu_facts = {"openmp_spin": os.environ.get("GOMP_SPINCOUNT", ""), "freed_memory": freed_memory}
     facts = _host_facts(threads, cores) | (_cuda_facts(device) if device.type == "cuda" else cpu_facts)
     name = facts["gpu"] if device.type == "cuda" else f"{facts['cpu']}, {cores} core{'s' if cores != 1 else ''}"
-    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    return Environment(hashlib.sha256(canonical.encode()).hexdigest(), device.type, slug(name), name, facts)
+    return Environment(key_of(facts), device.type, slug(name), name, facts)
 
 
 def slug(name: str) -> str:
@@ -47,6 +45,13 @@ def _host_facts(threads: int, cores: int) -> dict[str, Any]:
         "threads": threads,
         "compiler": next(iter(_output(os.environ.get("CXX", "g++"), "--version")), ""),
     }
+
+
+def read_versions(modules: list[str]) -> dict[str, str]:
+    """The versions of the distributions that installed modules come from, by name."""
+    by_module = metadata.packages_distributions() if modules else {}
+    names = sorted({name for module in modules for name in by_module.get(module, [])})
+    return {name: metadata.version(name) for name in names}
 
 
 def _cuda_facts(device: torch.device) -> dict[str, Any]:

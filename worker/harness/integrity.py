@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import FunctionType
 from typing import Any
 
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from warpwatch.contract.words import Fault
+from warpwatch.operator import Operator
 
 from .failures import WrongResultError
 
@@ -78,12 +79,15 @@ class _Binding:
     value: Any
 
     def holds(self) -> bool:
-        if isinstance(self.owner, FunctionType):
+        if isinstance(self.owner, FunctionType | Operator):
             return getattr(self.owner, self.name) is self.value
         return vars(self.owner).get(self.name, _MISSING) is self.value
 
     def restore(self) -> None:
-        setattr(self.owner, self.name, self.value)
+        # A definition's operator is frozen.
+        object.__setattr__(self.owner, self.name, self.value) if isinstance(self.owner, Operator) else setattr(
+            self.owner, self.name, self.value
+        )
 
 
 class TamperGuard:
@@ -93,6 +97,15 @@ class TamperGuard:
         self._bindings = [*_library_bindings(), *_harness_bindings()]
         self._timing_bindings = [binding for binding in self._bindings if binding.label.startswith(_TIMING_PREFIXES)]
         self._names: dict[type, frozenset[str]] = {owner: frozenset(vars(owner)) for owner in _WATCHED_CLASSES}
+
+    def protect(self, operator: Operator) -> None:
+        """Also watches what a definition says of its operator: the measured code must not change that."""
+        for field in fields(operator):
+            value = getattr(operator, field.name)
+            if field.name == "variants":
+                continue
+            self._bindings.append(_Binding(f"{operator.name}.{field.name}", operator, field.name, value))
+            self._bindings.extend(_members(f"{operator.name}.{field.name}", value))
 
     def restore(self) -> list[str]:
         """Restores every replaced binding; returns their labels."""

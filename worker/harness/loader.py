@@ -15,6 +15,7 @@ from warpwatch.operator import CONTRACT, Case, Operator, Variant
 
 from .failures import MESSAGE_LIMIT, Refusal, WrongResultError
 from .integrity import TamperGuard, watch
+from .measured import DefinitionsFinder, MeasuredFinder, MeasuredFolders
 
 
 class OperatorFileError(Exception):
@@ -24,14 +25,27 @@ class OperatorFileError(Exception):
 class Loader:
     """The operators of one worktree. A file that loads is imported once; a broken one is imported again on request."""
 
-    def __init__(self, root: Path, operators: str, guard: TamperGuard | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        operators: str,
+        guard: TamperGuard | None = None,
+        measured: MeasuredFolders | None = None,
+    ) -> None:
         self._folder = root / operators
         self._package = ".".join(PurePosixPath(operators).parts)
         self._root = root
         self._loaded: dict[str, Operator] = {}
         self._guard = guard or TamperGuard()
-        # First on the path, so that the commit's packages win over equally named ones of the interpreter's environment.
-        sys.path.insert(0, str(root))
+        self._definitions = DefinitionsFinder(root, measured.packages) if measured is not None else None
+        if measured is not None and self._definitions is not None:
+            sys.meta_path[:0] = [MeasuredFinder(measured), self._definitions]
+            # What a build installed beside the packages, behind everything that the harness or a reference may import.
+            sys.path += [str(folder) for folder in measured.folders[:-1]]
+        else:
+            # First on the path, so that the commit's packages win over equally named ones of the interpreter's
+            # environment.
+            sys.path.insert(0, str(root))
 
     def names(self) -> list[str]:
         """Names of the operator files, sorted; files that begin with an underscore are helpers."""
@@ -45,10 +59,13 @@ class Loader:
         if name not in self._loaded:
             if name not in self.names():
                 raise Refusal(Status.SKIPPED, f"This commit has no operator {name!r}")
-            self._ensure_packages()
+            if self._definitions is None:
+                self._ensure_packages()
             # A file may change settings; they are restored, and the harness sets what it needs for every case.
             with watch(self._guard, "The operator file", may_set=True):
                 module = importlib.import_module(f"{self._package}.{name}")
+                if self._definitions is not None:
+                    self._definitions.expect_intact()
             operator = getattr(module, "operator", None)
             if not isinstance(operator, Operator):
                 raise OperatorFileError(
@@ -59,6 +76,8 @@ class Loader:
                 raise OperatorFileError(
                     f"{name}.py defines an operator called {operator.name!r}: give file and operator the same name"
                 )
+            if self._definitions is not None:
+                self._guard.protect(operator)
             self._loaded[name] = operator
         return self._loaded[name]
 
@@ -73,7 +92,7 @@ class Loader:
             if isinstance(error, (OperatorFileError, WrongResultError)):
                 return OperatorEntry(name, "", [], [], str(error))
             text = "".join(traceback.format_exception(error)).rstrip()
-            return OperatorEntry(name, "", [], [], text[-MESSAGE_LIMIT:])
+            return OperatorEntry(name, "", [], [], text[-MESSAGE_LIMIT:], missing_module=_missing_module(error))
 
     def _ensure_packages(self) -> None:
         """Makes packages of folders without __init__.py; otherwise an installed package of that name would win."""
@@ -85,6 +104,14 @@ class Loader:
                 package = ModuleType(name)
                 package.__path__ = [str(folder)]
                 sys.modules[name] = package
+
+
+def _missing_module(error: BaseException) -> str | None:
+    """The module that an import did not find, or found without the name asked for; None for any other error."""
+    if not isinstance(error, ImportError) or error.name is None:
+        return None
+    name = getattr(error, "name_from", None)
+    return error.name if name is None else f"{error.name}.{name}"
 
 
 def find(operator: Operator, variant: str, case: str) -> tuple[Variant, Case]:
@@ -99,7 +126,9 @@ def find(operator: Operator, variant: str, case: str) -> tuple[Variant, Case]:
 
 def describe(operator: Operator) -> OperatorEntry:
     """The catalogue entry of an operator."""
-    variants = [VariantEntry(v.name, v.idea, v.outcome, list(v.devices), v.native) for v in operator.variants.values()]
+    variants = [
+        VariantEntry(v.name, v.idea, v.outcome, list(v.devices), v.native, v.since) for v in operator.variants.values()
+    ]
     cases = [case_entry(operator, case) for case in operator.all_cases()]
     return OperatorEntry(operator.name, operator.summary, variants, cases, uses=list(operator.uses))
 

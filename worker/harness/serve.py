@@ -28,6 +28,7 @@ from warpwatch.contract.messages import (
 from warpwatch.operator import CONTRACT
 
 from .failures import Failure, describe
+from .measured import MeasuredFolders
 from .spent import ACTIVITIES, STOPWATCH
 from .verbs import ChildSettings, Verbs
 
@@ -130,7 +131,8 @@ def count_once(arguments: argparse.Namespace) -> None:
 
 def _child_settings(arguments: argparse.Namespace, device: torch.device) -> ChildSettings:
     a = arguments
-    return ChildSettings(a.root, a.operators, device, a.libraries, a.threads, a.cores)
+    measured = MeasuredFolders(tuple(a.measured), frozenset(a.packages.split(","))) if a.measured else None
+    return ChildSettings(a.root, a.operators, device, a.libraries, a.threads, a.cores, measured)
 
 
 def _open_device(name: str) -> torch.device:

@@ -30,10 +30,11 @@ from .canary import inspect
 from .ceilings import measure_ceilings
 from .check import check
 from .counters import run_counted
-from .environment import read_environment
+from .environment import read_environment, read_versions
 from .failures import Refusal
 from .integrity import TamperGuard, watch
 from .loader import Loader, case_entry, find
+from .measured import MeasuredFolders
 from .probes import OpcheckMemory
 from .problem import CaseProblem, Progress
 from .profiling import profile_problem
@@ -44,7 +45,8 @@ class ChildSettings:
     """The arguments of a child.
 
     root: the worktree. operators: the folder of operator files in it. libraries: the folder of the native libraries
-    that were built for it. threads: CPU threads to use. cores: CPUs that the process may use.
+    that were built for it. threads: CPU threads to use. cores: CPUs that the process may use. measured: where the
+    packages lie that the operators measure, None where they lie in the worktree like all else.
     """
 
     root: Path
@@ -53,6 +55,7 @@ class ChildSettings:
     libraries: Path
     threads: int
     cores: int
+    measured: MeasuredFolders | None = None
 
 
 class Verbs:
@@ -62,7 +65,7 @@ class Verbs:
         self._settings = settings
         # The guard must exist before any code of the commit is imported.
         self._guard = TamperGuard()
-        self._loader = Loader(settings.root, settings.operators, self._guard)
+        self._loader = Loader(settings.root, settings.operators, self._guard, settings.measured)
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
         self._opchecked: OpcheckMemory = set()
@@ -78,8 +81,10 @@ class Verbs:
         cases = [operator.find_case(key) for key in request.cases]
         return CasesReply(Status.OK, "", [case_entry(operator, case) for case in cases if case is not None])
 
-    def environment(self, _request: Request, _progress: Progress) -> Environment:
-        return read_environment(self._settings.device, self._settings.threads, self._settings.cores)
+    def environment(self, request: Request, _progress: Progress) -> Environment:
+        environment = read_environment(self._settings.device, self._settings.threads, self._settings.cores)
+        versions = read_versions(request.modules)
+        return environment.with_facts({"distributions": versions}) if versions else environment
 
     def ceilings(self, _request: Request, _progress: Progress) -> CeilingsReply:
         return measure_ceilings(self._settings.device)

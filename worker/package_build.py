@@ -1,0 +1,193 @@
+"""Builds the package of a measured commit with its project's own command, in a jail.
+
+The command runs in a copy of the commit's files, with a Python environment of its own that sees the interpreter's
+packages. What it adds to the files or installs is kept under the content that it was built from, so commits with the
+same inputs share one build. The command belongs to the definitions and runs code of the commit, so it gets the jail and
+the limits of any untrusted code: no network, and its own temporary folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from warpwatch.worker import sandbox
+from warpwatch.worker.child import LineReader
+from warpwatch.worker.files import copy_regular, walk_regular
+from warpwatch.worker.reporter import Reporter, Stopped
+
+TREE, ENVIRONMENT = "tree", "environment"
+"""Folders of a build: the files of the commit with what the command added, and what it installed."""
+MOST_FILES, MOST_BYTES = 20_000, 2**30
+"""What one build may leave."""
+_DEPTH = 20
+_TAIL_LINES = 40
+_LINE_BYTES = 8192
+_POLL_SECONDS = 0.2
+_SCRIPT = r"""
+set -eu
+"$1" -m venv --without-pip --system-site-packages "$TMPDIR/environment"
+python="$TMPDIR/environment/bin/python"
+"$1" -c 'import sysconfig; print(sysconfig.get_path("purelib")); print(sysconfig.get_path("platlib"))' \
+  > "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/interpreter.pth"
+printf '#!/bin/sh\nexec "%s" -m pip "$@"\n' "$python" > "$TMPDIR/environment/bin/pip"
+"$python" -c 'import pip' 2> /dev/null \
+  || printf '#!/bin/sh\nexec uv pip "$@"\n' > "$TMPDIR/environment/bin/pip"
+chmod +x "$TMPDIR/environment/bin/pip"
+export VIRTUAL_ENV="$TMPDIR/environment" PATH="$TMPDIR/environment/bin:$PATH"
+cp -R "$2/." "$TMPDIR/tree"
+rm -f "$TMPDIR/tree/.git"
+cd "$TMPDIR/tree"
+exec sh -c "$3"
+"""
+_VARIABLES = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1", "UV_OFFLINE": "1"}
+
+
+class PackageBuildError(Exception):
+    """The command failed, took too long or left too much; the message ends with its last lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageBuild:
+    """What one build left, in a folder that no other commit's child sees. folder: holds TREE and ENVIRONMENT."""
+
+    folder: Path
+
+    @property
+    def site(self) -> Path:
+        """What the command installed."""
+        return self.folder / ENVIRONMENT
+
+    def lay_out(self, target: Path) -> None:
+        """Adds what the command made to the files of a commit."""
+        for source, _ in walk_regular(self.folder / TREE, _DEPTH, MOST_FILES):
+            copy = target / source.relative_to(self.folder / TREE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.unlink(missing_ok=True)
+            os.link(source, copy)
+
+
+def build_package(
+    home: Path,
+    root: Path,
+    content: str,
+    command: str,
+    python: str,
+    confinement: sandbox.Confinement,
+    seconds: float,
+    reporter: Reporter,
+) -> PackageBuild:
+    """Builds the files at `root` unless the same `content` was built with this command and interpreter.
+
+    Raises PackageBuildError where the command fails, Stopped when the reporter asks to stop.
+    """
+    address = hashlib.sha256("\0".join((content, command, python)).encode()).hexdigest()
+    folder = home / "builds" / address
+    if folder.is_dir():
+        reporter.log(f"build: unchanged, {address[:12]}")
+        os.utime(folder)
+        return PackageBuild(folder)
+    reporter.log(f"build: {command}")
+    begin = time.monotonic()
+    jail = sandbox.Jail(confinement)
+    try:
+        process = _start(jail, [python, str(root), command], root)
+        try:
+            _wait(process, begin + seconds, seconds, reporter)
+        finally:
+            jail.kill(process.pid)
+            process.wait()
+        _keep(jail.folder(), root, folder)
+    except OSError as error:
+        raise PackageBuildError(f"the build left nothing that can be used: {error}") from error
+    finally:
+        jail.close()
+    reporter.log(f"build: done in {time.monotonic() - begin:.1f} s")
+    return PackageBuild(folder)
+
+
+def _start(jail: sandbox.Jail, arguments: list[str], root: Path) -> subprocess.Popen[bytes]:
+    words = jail.command(["/bin/sh", "-c", _SCRIPT, "build", *arguments], jail.inside, [root])
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=jail.passed,
+            env=sandbox.environment(jail.inside) | _VARIABLES,
+            start_new_session=True,
+            bufsize=0,
+        )
+    finally:
+        jail.launched()
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, reporter: Reporter) -> None:
+    """Logs what the command prints until it ends; PackageBuildError where it fails or takes too long."""
+    assert process.stdout is not None
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    with process.stdout as output:
+        lines = LineReader(output.fileno(), _LINE_BYTES)
+        while not lines.ended:
+            select.select([lines.descriptor], [], [], _POLL_SECONDS)
+            lines.read()
+            while (line := lines.take()) is not None:
+                tail.append(line.decode(errors="replace").replace("\0", "").rstrip())
+                reporter.log(tail[-1])
+            reason = reporter.should_stop()
+            if reason is not None:
+                raise Stopped(reason)
+            if time.monotonic() > deadline:
+                raise PackageBuildError("\n".join([f"the build took longer than {seconds:g} s", *tail]))
+        code = process.wait(timeout=max(1.0, deadline - time.monotonic()))
+    if code != 0:
+        raise PackageBuildError("\n".join([f"the build command exited with status {code}", *tail]))
+
+
+def _keep(made: Path, root: Path, folder: Path) -> None:
+    """Takes what the command changed or installed; OSError where that is too much. The first of two builds wins."""
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}-{time.monotonic_ns()}")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    try:
+        for name in (TREE, ENVIRONMENT):
+            (partial / name).mkdir(parents=True)
+        remaining = _copy_new(made / TREE, root, partial / TREE, MOST_BYTES)
+        sites = sorted((made / ENVIRONMENT / "lib").glob("python3*")) or [made / ENVIRONMENT / "lib" / version]
+        _copy_new(sites[0] / "site-packages", None, partial / ENVIRONMENT, remaining)
+        if not folder.exists():
+            with contextlib.suppress(FileExistsError):
+                partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _copy_new(source: Path, root: Path | None, target: Path, limit: int) -> int:
+    """Copies the files that are not the same below `root`; returns how many bytes may follow."""
+    for path, status in walk_regular(source, _DEPTH, MOST_FILES):
+        name = path.relative_to(source)
+        if name.suffix == ".pth" or (root is not None and _is_same(path, root / name)):
+            continue
+        limit -= status.st_size
+        if limit < 0:
+            raise OSError(f"more than {MOST_BYTES >> 20} MB")
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy_regular(source, name.as_posix(), copy, status.st_size)
+        copy.chmod(0o555)
+    return limit
+
+
+def _is_same(path: Path, original: Path) -> bool:
+    if original.is_symlink() or not original.is_file() or path.stat().st_size != original.stat().st_size:
+        return False
+    return path.read_bytes() == original.read_bytes()
