@@ -22,8 +22,8 @@ from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind
 from warpwatch.git import GitError
 from warpwatch.project import Project, ProjectError
-from warpwatch.worker.building import BuildRequest, LibraryStore, build
-from warpwatch.worker.checkout import Host, is_name
+from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
+from warpwatch.worker.checkout import Host
 from warpwatch.worker.mirrors import read_project, trusted_mirror
 from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
 

@@ -34,6 +34,7 @@ KEY_SECONDS = 60.0
 """Limit for asking which library it would be; compilers are asked for their versions."""
 _FOLDER = "libraries"
 _KEY = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"\w[\w.-]{0,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class BuildRequest:
     device_kind: str
     interpreter: str | None = None
     sanitize: bool = False
+
+
+def is_name(operator: str) -> bool:
+    """Whether an operator's name can be that of a folder; names are the commit's own."""
+    return _NAME.fullmatch(operator) is not None
 
 
 @dataclass(frozen=True, slots=True)

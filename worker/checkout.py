@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-import re
 import shutil
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,14 +24,14 @@ from warpwatch.project import Project
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
 from warpwatch.worker import bytecode, sandbox
-from warpwatch.worker.building import BuildRequest, LibraryStore, build
+from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 from warpwatch.worker.caches import cache_of, remove_unused
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec, find_interpreter
 from warpwatch.worker.mirrors import project_of, trusted_mirror
 from warpwatch.worker.package_build import PackageBuildError, build_package
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import ADDRESS, Sanitizer
-from warpwatch.worker.worktrees import lay_out
+from warpwatch.worker.worktrees import clear_worktrees, lay_out, own_prefix
 
 T = TypeVar("T")
 QUICK_SECONDS = 60.0
@@ -41,7 +39,6 @@ QUICK_SECONDS = 60.0
 CEILINGS_SECONDS = 180.0
 LIBRARIES = 64
 """Libraries that one operator may use."""
-_NAME = re.compile(r"\w[\w.-]{0,200}")
 THREADS = 0
 """CPU threads of a child: one per core, which the child counts itself."""
 
@@ -140,7 +137,7 @@ class Checkout:
         self._builds: dict[tuple[str, bool], BuildReply] = {}
         self.kept: dict[str, Any] = {}
         """What else lives as long as the checkout, by name; see `keep`."""
-        folder = host.home / "worktrees" / f"{socket.gethostname()}-{os.getpid()}-{sha[:12]}-{id(self):x}"
+        folder = host.home / "worktrees" / f"{own_prefix()}{sha[:12]}-{id(self):x}"
         # Beside the worktree, so that it is hidden from other commits and removed after a crash in the same way.
         self._libraries = folder.with_name(f"{folder.name}-libraries")
         self._stack.callback(shutil.rmtree, self._libraries, ignore_errors=True)
@@ -413,7 +410,7 @@ class Tools:
         self.host = host
         self._identity: tuple[Environment, dict[str, float] | None] | None = None
         self._warm: dict[CheckoutKey, Checkout] = {}
-        _clear_worktrees(host.home)
+        clear_worktrees(host.home)
         sandbox.clear_leftovers()
         remove_unused(host.home)
 
@@ -490,11 +487,6 @@ class Tools:
             self._warm.pop(key).close()
 
 
-def is_name(operator: str) -> bool:
-    """Whether an operator's name can be that of a folder; names are the commit's own."""
-    return _NAME.fullmatch(operator) is not None
-
-
 def _with_entry(catalogue: Catalogue, operator: str) -> tuple[Catalogue, OperatorEntry | None]:
     return catalogue, next((entry for entry in catalogue.operators if entry.name == operator), None)
 
@@ -504,11 +496,3 @@ def _read_peaks(path: Path) -> dict[str, float] | None:
         return {str(name): float(value) for name, value in json.loads(path.read_text()).items()}
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _clear_worktrees(home: Path) -> None:
-    """Removes worktrees that killed workers of this machine left behind."""
-    for folder in (home / "worktrees").glob(f"{socket.gethostname()}-*"):
-        owner = folder.name.removeprefix(f"{socket.gethostname()}-").partition("-")[0]
-        if not sandbox.is_alive(owner):
-            git.remove_folder(folder)

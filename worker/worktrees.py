@@ -12,6 +12,7 @@ import ast
 import hashlib
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import mirror_of
 from warpwatch.project import FILE_NAME, MeasuredCode, Project
 from warpwatch.sources import literal_prefix, matches
+from warpwatch.worker import sandbox
 
 _ENTRIES = 1000
 """Entries at the root; a repository with more stays whole."""
@@ -173,3 +175,16 @@ def _named(path: Path) -> set[str]:
             # A dotted string may be a module that is imported by name.
             named.update(PurePosixPath(node.value).parts, node.value.split("."))
     return named
+
+
+def own_prefix() -> str:
+    """What the folders of this worker's worktrees begin with."""
+    return f"{socket.gethostname()}-{os.getpid()}-"
+
+
+def clear_worktrees(home: Path) -> None:
+    """Removes worktrees that killed workers of this machine left behind."""
+    for folder in (home / "worktrees").glob(f"{socket.gethostname()}-*"):
+        owner = folder.name.removeprefix(f"{socket.gethostname()}-").partition("-")[0]
+        if not sandbox.is_alive(owner):
+            git.remove_folder(folder)
