@@ -11,8 +11,9 @@ from warpwatch.db.reads.regressions import IS_OPEN, ON_LINE
 
 @dataclass(frozen=True, slots=True)
 class BadgeCounts:
-    """How a line of history stands: variants on cases and devices that are right, wrong, or fail otherwise at the
-    newest commit where their operator was checked; slower: confirmed slow-downs that nobody has settled."""
+    """How a line of history stands: variants on cases and devices that are right, wrong in check or bench, or fail
+    otherwise at the newest commit where their operator was checked; slower: confirmed slow-downs that nobody has
+    settled."""
 
     right: int
     wrong: int
@@ -34,10 +35,15 @@ WITH wanted AS (
         ORDER BY ordinal DESC, id DESC LIMIT 1
     ) AS newest
 ), checked AS (
-    SELECT DISTINCT ON (results.operator_id, results.variant_id, results.case_id, results.device_id) results.status
+    SELECT DISTINCT ON (results.operator_id, results.variant_id, results.case_id, results.device_id, results.kind)
+           results.operator_id, results.variant_id, results.case_id, results.device_id, results.kind, results.status
     FROM latest JOIN results ON results.commit_id = latest.commit_id AND results.operator_id = latest.operator_id
-         AND results.device_id = latest.device_id AND results.kind = 'check'
-    ORDER BY results.operator_id, results.variant_id, results.case_id, results.device_id, results.id DESC
+         AND results.device_id = latest.device_id AND results.kind IN ('check', 'bench')
+    ORDER BY results.operator_id, results.variant_id, results.case_id, results.device_id, results.kind, results.id DESC
+), cells AS (
+    -- A bench verifies the outputs that it timed, and finds what a check does not.
+    SELECT CASE WHEN bool_or(status = 'wrong') THEN 'wrong' ELSE max(status) FILTER (WHERE kind = 'check') END AS status
+    FROM checked GROUP BY operator_id, variant_id, case_id, device_id
 )
 SELECT count(*) FILTER (WHERE status = 'ok') AS right, count(*) FILTER (WHERE status = 'wrong') AS wrong,
        count(*) FILTER (WHERE status NOT IN ('ok', 'wrong', 'unsupported', 'skipped')) AS failed,
@@ -45,7 +51,7 @@ SELECT count(*) FILTER (WHERE status = 'ok') AS right, count(*) FILTER (WHERE st
         JOIN commits AS base ON base.id = regressions.base_commit_id
         JOIN commits AS head ON head.id = regressions.head_commit_id
         WHERE operator_id IN (SELECT id FROM wanted) AND {IS_OPEN} AND direction = 'slower' AND {ON_LINE}) AS slower
-FROM checked
+FROM cells
 """
 
 

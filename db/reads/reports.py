@@ -114,6 +114,18 @@ class ReportFacts:
     changes: list[ChangeFact] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredSeries:
+    """A variant on a case and device; both are "" where a finding concerns a whole job."""
+
+    operator: str
+    variant: str
+    case: str
+    device: str
+
+
+MAX_SERIES = 20_000
+"""Variants on cases and devices of one submission that a report lists."""
 MAX_FACTS = 5000
 """Rows of a kind that a report is made from; what fails as often as that fails for one reason."""
 
@@ -275,6 +287,22 @@ JOIN repositories ON repositories.id = submissions.repository_id
 LEFT JOIN commits AS base ON base.id = submissions.base_commit_id
 WHERE submissions.id = :id
 """
+
+
+def list_measured_series(session: Session, submission_id: int) -> list[MeasuredSeries]:
+    """What a submission measured, without what cannot run on its device."""
+    sql = """
+    SELECT DISTINCT operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device
+    FROM jobs
+    CROSS JOIN LATERAL (SELECT max(id) AS id FROM runs WHERE job_id = jobs.id AND state = 'done') AS run
+    JOIN results ON results.run_id = run.id AND results.status <> 'unsupported'
+    JOIN operators ON operators.id = results.operator_id
+    JOIN variants ON variants.id = results.variant_id
+    JOIN cases ON cases.id = results.case_id
+    JOIN devices ON devices.id = results.device_id
+    WHERE jobs.submission_id = :id ORDER BY 1, 4, 2, 3 LIMIT :limit
+    """
+    return fetch(session, MeasuredSeries, sql, id=submission_id, limit=MAX_SERIES)
 
 
 def count_pending(session: Session, submission_id: int) -> int:

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from warpwatch.db.reads.callbacks import CallbackRow, list_callbacks
 from warpwatch.db.reads.query import Page
-from warpwatch.db.reads.reports import read_report_facts
+from warpwatch.db.reads.reports import list_measured_series, read_report_facts
 from warpwatch.db.reads.work import read_submission
 from warpwatch.server.history.commits import operator_folder
 from warpwatch.server.http.problems import documented, not_found
@@ -64,9 +64,10 @@ def get_report(reported: Submission) -> Report:
     ),
     response_class=Response,
 )
-def get_junit(reported: Submission) -> Response:
-    """The report as JUnit XML, one suite per operator and device."""
-    return _file(reported, junit(reported.report), "junit", "xml")
+def get_junit(reported: Submission, session: Db) -> Response:
+    """The report as JUnit XML: one suite per operator and device, one test per variant and case."""
+    measured = list_measured_series(session, reported.report.submission_id)
+    return _file(reported, junit(reported.report, measured), "junit", "xml")
 
 
 @router.get(

@@ -67,7 +67,7 @@ def submit(
     mirror, commits = mirror_path(repository.url, settings.home), read[0].commits
     line = line_before(mirror, commits[0].sha) if request.skip_unchanged and commits else []
     with database.session() as session:
-        plan = plan_submission(session, settings, repository, read, request, line, patient=origin == "webhook")
+        plan = plan_submission(session, settings, repository, read, request, line)
         new_id = _create(session, plan, request, origin, idempotency_key)
         if plan.is_held(request):
             tell_pending(session, settings.server_url, repository, new_id, plan.history.commits[0].sha)
@@ -82,8 +82,6 @@ def plan_submission(
     read: CommitsRead,
     request: SubmissionRequest,
     line: Sequence[str] = (),
-    *,
-    patient: bool = False,
 ) -> SubmissionPlan:
     """What the request would measure; Problem names every field at fault.
 
@@ -91,7 +89,7 @@ def plan_submission(
     """
     history, base, errors = read
     choice, wrong = select_operators(session, repository.id, history, request)
-    devices, missing = choose_devices(session, request.device, settings.lease_seconds, patient=patient)
+    devices, missing = choose_devices(session, request.device, settings.lease_seconds)
     errors = errors + _sanitizer_errors(request) + _own_base_errors(history, base, request) + wrong + missing
     if errors:
         raise Problem(422, REFUSED, errors)

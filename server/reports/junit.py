@@ -1,28 +1,42 @@
-"""A report as JUnit XML: one suite per operator and device, one test case per finding."""
+"""A report as JUnit XML: one suite per operator and device, one test case per variant and case."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import astuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS, Report, ReportRow
+from warpwatch.db.reads.reports import MeasuredSeries
+from warpwatch.server.reports.model import ERRORS, FAILURES, Report, ReportRow
 from warpwatch.server.reports.words import sentence
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML forbids even when escaped; programs print them."""
 
 
-def junit(report: Report) -> str:
-    """JUnit XML: wrong and slower are failures, failed and not run are errors, other findings are skipped."""
+def junit(report: Report, measured: Sequence[MeasuredSeries] = ()) -> str:
+    """JUnit XML: wrong and slower are failures, failed and not run are errors, other findings are skipped.
+
+    A test is a variant on a case and device, whatever became of it and at which commits, so that readers can follow it
+    from one report to the next. measured: those without a finding pass, once everything is decided.
+    """
     root = Element("testsuites", name="warpwatch")
-    suites: dict[tuple[str, str], list[ReportRow]] = defaultdict(list)
+    tests: dict[MeasuredSeries, list[ReportRow]] = defaultdict(list)
     for row in report.rows:
-        suites[row.operator, row.device].append(row)
-    for (operator, device), rows in suites.items():
-        suite = SubElement(root, "testsuite", name=_clean(f"{operator} on {device}"), timestamp=_timestamp(report))
-        for row in rows:
-            _case(suite, row)
+        tests[MeasuredSeries(row.operator, row.variant or "", row.case or "", row.device)].append(row)
+    if report.conclusion != "pending" and not report.left_out:
+        for series in measured:
+            tests.setdefault(series, [])
+    suites: dict[tuple[str, str], Element] = {}
+    for series, rows in sorted(tests.items(), key=lambda test: astuple(test[0])):
+        place = (series.operator, series.device)
+        if place not in suites:
+            name = _clean(f"{series.operator} on {series.device}")
+            suites[place] = SubElement(root, "testsuite", name=name, timestamp=_timestamp(report))
+        _case(suites[place], series, rows)
+    for suite in suites.values():
         _count(suite)
     _rest(SubElement(root, "testsuite", name=_clean(report.repository), timestamp=_timestamp(report)), report)
     for name in ("tests", "failures", "errors"):
@@ -31,15 +45,17 @@ def junit(report: Report) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _case(suite: Element, row: ReportRow) -> None:
-    name = " ".join(part for part in (row.variant, row.case, KINDS[row.kind]) if part)
-    case = SubElement(suite, "testcase", classname=_clean(f"warpwatch.{row.operator}"), name=_clean(name))
-    if row.kind == "faster":
-        SubElement(case, "system-out").text = _clean(_details(row))
-        return
-    kind = "failure" if row.kind in FAILURES else "error" if row.kind in ERRORS else "skipped"
-    outcome = SubElement(case, kind, type=row.kind, message=_clean(sentence(row)))
-    outcome.text = _clean(_details(row))
+def _case(suite: Element, series: MeasuredSeries, rows: list[ReportRow]) -> None:
+    """One test with its worst finding, and the others below that."""
+    name = " ".join(part for part in (series.variant, series.case) if part) or "all"
+    case = SubElement(suite, "testcase", classname=_clean(f"warpwatch.{series.operator}"), name=_clean(name))
+    text = _clean("\n\n".join(f"{sentence(row)}\n{_details(row)}" for row in rows))
+    if rows and rows[0].kind != "faster":
+        kind = rows[0].kind
+        tag = "failure" if kind in FAILURES else "error" if kind in ERRORS else "skipped"
+        SubElement(case, tag, type=kind, message=_clean(sentence(rows[0]))).text = text
+    elif rows:
+        SubElement(case, "system-out").text = text
 
 
 def _details(row: ReportRow) -> str:

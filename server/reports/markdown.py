@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from warpwatch.server.reports.model import KINDS, MEANINGS, Report, ReportRow
-from warpwatch.server.reports.words import ratio_text, reason
+from warpwatch.server.reports.words import ratio_text, reason, times_text
 
 LIMIT = 65_536
 """Characters that GitHub takes in a comment."""
 MARKER = "<!-- warpwatch -->"
 """Marks the comment, so that CI can find and replace it."""
 _ROOM_FOR_THE_END = 600
+_COLUMNS = ("operator", "variant", "case", "device", "time", "change", "evidence")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~@$])")
 _ICONS = {"success": "✅", "failure": "❌", "error": "⚠️", "pending": "⏳"}
 
@@ -19,14 +20,15 @@ _ICONS = {"success": "✅", "failure": "❌", "error": "⚠️", "pending": "⏳
 def markdown(report: Report, limit: int = LIMIT) -> str:
     """Headline, table of findings and their reproduce commands; at most `limit` characters."""
     text = _head(report)
+    # A row of a range names its commit; elsewhere the headline does.
+    is_range = len({row.head_sha for row in report.rows}) > 1
     if report.rows:
-        text += (
-            "\n| finding | operator | variant | case | device | change | evidence |\n|---|---|---|---|---|---|---|\n"
-        )
+        names = ["finding", *(["commit"] if is_range else []), *_COLUMNS]
+        text += f"\n| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
     shown: list[ReportRow] = []
     # Every row has details below the table, so the table gets half of the space.
     for row in report.rows:
-        line = _line(row)
+        line = _line(row, is_range)
         if len(text) + len(line) > limit // 2:
             break
         text += line
@@ -46,13 +48,15 @@ def _head(report: Report) -> str:
     )
 
 
-def _line(row: ReportRow) -> str:
+def _line(row: ReportRow, is_range: bool) -> str:
     cells = (
         f"**{KINDS[row.kind]}**",
+        *([f"`{row.head_sha[:9]}`"] if is_range else []),
         _text(row.operator),
         _text(row.variant or "–"),
         _text(row.case or "all"),
         _text(row.device),
+        _text(times_text(row)) or "–",
         _text(ratio_text(row)) or _text(row.status.replace("_", " ")),
         f"[{_text(row.decided_by)}]({row.url})",
     )

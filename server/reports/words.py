@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warpwatch.server.figures.formats import change, interval
+from warpwatch.server.figures.formats import change, duration, interval
 from warpwatch.server.reports.model import KINDS, ReportRow
 
 _SHOWN = 600
@@ -15,6 +15,13 @@ def ratio_text(row: ReportRow) -> str:
     if row.low is None or row.high is None:
         return change(row.ratio)
     return f"{change(row.ratio)} ({interval(row.low, row.high)})"
+
+
+def times_text(row: ReportRow) -> str:
+    """12.3 µs → 15.0 µs; empty where nothing was compared."""
+    if row.base_ns is None or row.head_ns is None:
+        return ""
+    return f"{duration(row.base_ns)} → {duration(row.head_ns)}"
 
 
 def sentence(row: ReportRow) -> str:

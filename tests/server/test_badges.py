@@ -63,6 +63,9 @@ def test_a_badge_is_about_the_newest_commit_checked(client: TestClient, lab: Lab
     assert said(client) == "kernels: 2 pass, none slower"
     lab.check(2, {V1: Status.WRONG})
     assert said(client) == "kernels: 2 pass, none slower", "a commit measured later is not a newer one"
+    lab.bench(4, {V1: 100.0, V2: Status.WRONG})
+    assert said(client) == "kernels: 1 wrong", "a bench verifies what it times"
+    lab.bench(4, {V1: 100.0, V2: 100.0})
     lab.operators = ("square", "cube")
     lab.check(4, {V1: Status.CRASHED}, operator="cube")
     assert said(client) == "kernels: 1 failing"

@@ -13,6 +13,7 @@ import jsonschema_rs
 import pytest
 
 from tests.server.forms import JUNIT_CHILDREN, JUNIT_OPTIONAL, JUNIT_REQUIRED, SARIF_SCHEMA
+from warpwatch.db.reads.reports import MeasuredSeries
 from warpwatch.server.reports.github import check_run
 from warpwatch.server.reports.junit import junit
 from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown
@@ -174,6 +175,28 @@ def test_junit_tells_kinds_apart() -> None:
     assert len(cases) == len(KINDS)
 
 
+def findings_by_name(made: Report, *measured: MeasuredSeries) -> dict[str | None, list[str]]:
+    """The findings of every test of an operator, by the test's name."""
+    cases = fromstring(junit(made, measured).encode()).iter("testcase")
+    named = [case for case in cases if case.get("classname") == "warpwatch.square"]
+    assert len({case.get("name") for case in named}) == len(named)
+    return {case.get("name"): [child.get("type") or child.tag for child in case] for case in named}
+
+
+def test_a_junit_test_keeps_its_name_whatever_becomes_of_it() -> None:
+    series = [MeasuredSeries("square", "v3", f"n={number},f32,fwd", "test-gpu") for number in (0, 1)]
+    assert findings_by_name(report(), *series) == {"v3 n=0,f32,fwd": [], "v3 n=1,f32,fwd": []}
+    slower = report(row("slower"), replace(row("wrong"), head_sha="c" * 40))
+    assert findings_by_name(slower, *series) == {"v3 n=0,f32,fwd": ["slower"], "v3 n=1,f32,fwd": []}
+    assert findings_by_name(report(row("faster")), *series) == {"v3 n=0,f32,fwd": ["system-out"], "v3 n=1,f32,fwd": []}
+
+
+@pytest.mark.parametrize("fields", [{"conclusion": "pending", "pending": 1}, {"left_out": 1}])
+def test_junit_passes_nothing_that_is_not_known(fields: dict[str, Any]) -> None:
+    series = MeasuredSeries("square", "v3", "n=1,f32,fwd", "test-gpu")
+    assert findings_by_name(report(row("slower"), **fields), series) == {"v3 n=0,f32,fwd": ["slower"]}
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_markdown_fits_and_says_nothing_that_it_was_not_told_to(name: str) -> None:
     text = markdown(REPORTS[name])
@@ -184,7 +207,17 @@ def test_markdown_fits_and_says_nothing_that_it_was_not_told_to(name: str) -> No
     assert not re.search(r"@(?!\u200b)\w", outside)
     assert "](http://evil" not in outside
     table = [line for line in text.split("\n") if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} <= {8}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} <= {9}
+
+
+def test_markdown_shows_times_and_for_a_range_the_commits() -> None:
+    slower = row("slower", base_ns=12_300.0, head_ns=15_000.0)
+    text = markdown(report(slower))
+    assert "12.3 µs → 15.0 µs" in text
+    assert "| finding | operator |" in text
+    text = markdown(report(slower, replace(slower, head_sha="c" * 40)))
+    assert "| finding | commit | operator |" in text
+    assert "| `ccccccccc` | square |" in text
 
 
 def test_markdown_says_how_much_it_leaves_out() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from tests.builders import CASES, GPU, Lab, catalogue, commit, make_repository, run_git
 from tests.server.test_code import problem
@@ -142,6 +143,11 @@ def test_devices(client: TestClient, lab: Lab) -> None:
         registry.stop_worker(session, lab.worker)
     assert devices("all") == {"test-cpu"}
     assert devices("test-gpu") == {"test-gpu"}
+    assert devices("cuda") == {"test-gpu"}, "its worker may be starting again"
+    with lab.database.session() as session:
+        session.execute(
+            text("UPDATE workers SET heartbeat_at = now() - interval '2 days' WHERE stopped_at IS NOT NULL")
+        )
     assert "start a worker with `warpwatch worker --device cuda:0`" in errors(ask(client, device="cuda"))["device"]
     assert "choose from: test-cpu, test-gpu, all" in errors(ask(client, device="abacus"))["device"]
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any
+
+OUTAGE_SECONDS = 120.0
+"""How long a request waits for a server or database that is away."""
+RETRY_SECONDS = 0.2
+OUTAGES = (None, 502, 503, 504)
+"""Statuses of a server that is away, or whose proxy or database says so."""
 
 
 class ApiError(RuntimeError):
@@ -22,13 +29,19 @@ class ApiError(RuntimeError):
 
 
 class Client:
-    """Calls /api/v1 of the server at `url`, with WARPWATCH_TOKEN if it is set."""
+    """Calls /api/v1 of the server at `url`, with WARPWATCH_TOKEN if it is set.
 
-    def __init__(self, url: str, timeout: float = 60) -> None:
+    Once the server has answered, GET and requests with an idempotency key wait up to `patience` seconds for a server
+    that is being started again.
+    """
+
+    def __init__(self, url: str, timeout: float = 60, patience: float = OUTAGE_SECONDS) -> None:
         if not url.startswith(("http://", "https://")):
             raise ApiError(f"WARPWATCH_URL={url!r} must begin with http:// or https://")
         self.url = url.rstrip("/")
         self.timeout = timeout
+        self.patience = patience
+        self.has_answered = False
 
     def get(self, path: str, **query: Any) -> Any:
         """GET `path` below /api/v1 as JSON; arguments that are None are left out."""
@@ -56,6 +69,25 @@ class Client:
         return json.loads(self._send(method, path, body, headers))
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
+        deadline = time.monotonic() + self.patience
+        is_repeatable = method == "GET" or "Idempotency-Key" in headers
+        while True:
+            try:
+                content = self._send_once(method, path, body, headers)
+            except ApiError as error:
+                is_awaited = is_repeatable and self.has_answered and error.status in OUTAGES
+                if not is_awaited or time.monotonic() > deadline:
+                    raise
+                self._wait()
+            else:
+                self.has_answered = True
+                return content
+
+    def _wait(self) -> None:
+        """Called between the attempts during an outage."""
+        time.sleep(RETRY_SECONDS)
+
+    def _send_once(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         headers = {
             "Accept": "application/json",

@@ -16,6 +16,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -101,7 +102,8 @@ def submit(
             "sanitize": sanitize,
             "skip_unchanged": skip_unchanged,
         }
-        answer = client.post("/submissions", request, idempotency_key)
+        # With a key the request can be sent again if the server goes away before it has answered.
+        answer = client.post("/submissions", request, idempotency_key or f"cli-{uuid4()}")
         console.print(
             f"submission {answer['id']}: {sum(answer['counts'].values())} jobs, {client.url}/submissions/{answer['id']}"
         )

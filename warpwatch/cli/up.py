@@ -40,8 +40,6 @@ BUDGET_MS = 400
 CASES = 2
 """Cases of each operator, for the same reason: most of the time goes into what torch.compile makes for each case."""
 SAY_SECONDS = 60
-OUTAGE_SECONDS = 120.0
-"""How long a request waits for a server or database that is away."""
 EXAMPLE_FOLDERS = (
     Path(__file__).parents[1] / "bundled" / "example",
     Path(sysconfig.get_path("data")) / "share" / "warpwatch" / "example",
@@ -53,23 +51,18 @@ class InterruptedByUser(Exception):  # noqa: N818 - it is no error
     """Ctrl-C or SIGTERM: time to stop cleanly."""
 
 
-class PatientClient(Client):
-    """Waits for a server that is being started again. Every request of this module may be sent twice."""
+class SupervisedClient(Client):
+    """Notices during an outage of the server that a service has ended for good."""
 
     def __init__(self, url: str, supervisor: Supervisor) -> None:
         super().__init__(url)
         self._supervisor = supervisor
+        # This command has seen it start.
+        self.has_answered = True
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
-        deadline = time.monotonic() + OUTAGE_SECONDS
-        while True:
-            try:
-                return super()._send(method, path, body, headers)
-            except ApiError as error:
-                if error.status not in (None, 503) or time.monotonic() > deadline:
-                    raise
-            self._supervisor.check()
-            time.sleep(0.2)
+    def _wait(self) -> None:
+        self._supervisor.check()
+        super()._wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +113,7 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, case_limit: i
         )
         own_database = [] if settings.database_url else [EmbeddedDatabase(settings.home)]
         supervisor = Supervisor([*own_database, *services], lambda text: console.print(text, highlight=False))
-        client = PatientClient(settings.server_url, supervisor)
+        client = SupervisedClient(settings.server_url, supervisor)
         # The checkout comes before the example, because pages show the repository that was registered first.
         checkout, name = _register_checkout(client)
         if example:
