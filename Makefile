@@ -6,15 +6,17 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that assert times and deadlines get the cores for themselves; the others share them, the longest first. Browsers
-# come last, because the event loop of the first one stays in its process.
-ALONE  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py) $(addprefix tests/worker/test_,child.py loop.py)
-LONG   := $(addprefix tests/worker/test_,proving.py execution.py run.py) tests/kernels
-OTHERS := tests/db tests/harness/test_*.py tests/pages tests/security tests/server tests/worker/test_*.py tests/test_*.py
+# Tests that assert times get the cores for themselves. The others share them, the longest first, in one process more
+# than there are cores, because half of the time they wait for children, servers and browsers. Browsers come last,
+# because the event loop of the first one stays in its process.
+ALONE  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py) tests/worker/test_loop.py
+LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/server/test_openapi.py tests/test_adding_a_kernel.py tests/kernels
+OTHERS := tests/db tests/harness/test_*.py tests/pages tests/security tests/server/test_*.py tests/worker/test_*.py tests/test_*.py
 SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),$(wildcard $(OTHERS))) $(ALSO) tests/browser
 PYTEST := $(BIN)/pytest
+TESTERS := $(shell expr $$(nproc) + 1)
 
-.PHONY: help up test e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
+.PHONY: help up ci test shared alone e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -26,9 +28,20 @@ test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARG
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
-	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(SHARED)
-	$(PYTEST) $(ALONE)
+	@$(MAKE) --no-print-directory shared
+	@$(MAKE) --no-print-directory alone
 endif
+
+shared: $(VENV)/.develop browser
+	$(PYTEST) -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(SHARED)
+
+alone: $(VENV)/.develop
+	$(PYTEST) $(ALONE)
+
+# With make build at a low priority, compilers take the cores that tests leave idle.
+ci: $(VENV)/.develop browser  ## What CI runs: check, test and package, as far as possible at the same time.
+	@$(MAKE) --no-print-directory --jobs 3 check shared ALSO=tests/package
+	@$(MAKE) --no-print-directory alone
 
 e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; takes 45 minutes.
 	$(BIN)/pytest tests/e2e $(ARGS)
@@ -54,7 +67,7 @@ migrations: $(VENV)/.develop  ## An upgraded empty database equals the models.
 	$(BIN)/warpwatch migrate --check
 
 build: $(VENV)/.develop  ## Compile all native code, CUDA included; no GPU is needed.
-	$(BIN)/warpwatch build
+	nice $(BIN)/warpwatch build --no-fingerprints
 
 format: $(VENV)/.develop  ## Rewrite files in the house style.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

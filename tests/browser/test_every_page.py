@@ -1,12 +1,16 @@
-"""Every page: answers, asks nobody else, complains of nothing, fits a phone, and says where its JSON is."""
+"""Every page: answers, asks nobody else, complains of nothing, is light, fits a phone, has no violation that axe-core
+finds, and says where its JSON is."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext
 
 from tests.browser.conftest import Visit
 from tests.browser.operators import OPERATORS
@@ -15,6 +19,14 @@ from warpwatch.db.reads.work import list_submissions
 
 pytestmark = pytest.mark.browser
 CASE = quote(OPERATORS[0].cases[1][0])
+MOST_BYTES = 150_000
+"""Of a page as it is sent, without charts."""
+_SENT = """[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+    .filter((entry) => !/plotly|[/]perfetto[/]/.test(entry.name)).map((entry) => entry.encodedBodySize)
+    .reduce((sum, size) => sum + size, 0)"""
+EVERY_RULE = {"resultTypes": ["violations"]}
+CONTRAST = {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]}
+"""The rules that depend on colours: all that can differ in the other theme."""
 
 PAGES = {
     "overview": "/",
@@ -79,10 +91,31 @@ def address(world: World, name: str) -> str:
     )
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_and_fits(glance: Visit, world: World, name: str) -> None:
-    glance.page.set_viewport_size({"width": 390, "height": 844})
-    page = glance.open(address(world, name))
+@pytest.fixture(scope="module", params=PAGES)
+def opened(
+    request: pytest.FixtureRequest, shared_context: BrowserContext, server: str, world: World
+) -> Iterator[Visit]:
+    """One page on a phone, which all tests of it share; the last fails when anything on it complained or asked another
+    host."""
+    visit = Visit(shared_context.new_page(), server)
+    visit.watch()
+    visit.page.set_viewport_size({"width": 390, "height": 844})
+    visit.open(address(world, request.param)).wait_for_load_state()
+    yield visit
+    visit.page.close()
+    assert visit.faults == []
+
+
+def test_a_page_is_light(opened: Visit) -> None:
+    page = opened.page
+    assert 0 < page.evaluate(_SENT) <= MOST_BYTES
+    figures = "[...document.querySelectorAll('[data-figure]')].length"
+    scripts = page.locator("script[src*=plotly]").count()
+    assert bool(page.evaluate(figures)) >= bool(scripts), "a page without charts loads no chart library"
+
+
+def test_a_page_is_whole_and_fits(opened: Visit) -> None:
+    page = opened.page
     assert page.locator("h1").count() == 1
     assert page.title().endswith("Warpwatch")
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -94,9 +127,16 @@ def test_a_page_is_whole_and_fits(glance: Visit, world: World, name: str) -> Non
     assert page.evaluate(unnamed) == 0, "a control has no label"
     assert page.locator("thead th:not([scope])").count() == 0
     for sibling in page.locator("link[type='application/json']").all():
-        found = httpx.get(glance.server + str(sibling.get_attribute("href")))
+        found = httpx.get(opened.server + str(sibling.get_attribute("href")))
         assert found.status_code == 200
         assert found.json()
+
+
+@pytest.mark.parametrize(("theme", "rules"), [("light", EVERY_RULE), ("dark", CONTRAST)])
+def test_a_page_has_no_violation(opened: Visit, theme: str, rules: dict[str, list[str]]) -> None:
+    opened.page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+    violations = Axe().run(opened.page, options=rules).response["violations"]
+    assert [(rule["id"], [node["html"][:200] for node in rule["nodes"]][:3]) for rule in violations] == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from tests.server.test_serve import wait_until_healthy
 from warpwatch.db import embedded
 
 PLAIN_BYTES = 2_000_000
-PLAIN_SECONDS = 3.0
+PLAIN_PACKAGES = 16
+"""More than these make the base install slow."""
 NOT_IMPORTABLE = ("db", "server", "worker", "web", "kernels", "csrc", "tests", "bench")
 IDENTITY = ("-c", "user.name=Tester", "-c", "user.email=tester@example.org")
 
@@ -68,7 +69,7 @@ def product_files(folder: Path) -> list[Path]:
 
 def test_the_plain_install_is_quick_and_is_the_sdk_and_the_command(plain: Installed, tmp_path: Path) -> None:
     print(f"pip install warpwatch: {plain.seconds:.2f} s")
-    assert plain.seconds < PLAIN_SECONDS
+    assert len(list(plain.site_packages.glob("*.dist-info"))) <= PLAIN_PACKAGES
     assert re.fullmatch(r"\d+\.\d+\S*\n", plain.run("--version", cwd=tmp_path).stdout)
     for command in ("run", "submit", "status"):
         assert plain.run(command, "--help", cwd=tmp_path).returncode == 0

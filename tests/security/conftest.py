@@ -11,6 +11,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +62,28 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Intruder]:
     with tempfile.TemporaryDirectory(prefix="jail-") as folder:
         home = Path(folder)
         kernel = Intruder(home, None if request.param == "own" else NOBODY)
+        if kernel.user is not None and (reason := _reason_against(kernel.user)):
+            pytest.skip(reason)
         if kernel.user is not None:
-            _expect_ordinary_user(kernel.user)
             os.chown(home, kernel.user, kernel.user)
-        if kernel.run("print()")["isolation"] != "full":
+        # What a host allows does not change from one test to the next.
+        if kernel.user not in _isolations:
+            _isolations[kernel.user] = kernel.run("print()")["isolation"]
+        if _isolations[kernel.user] != "full":
             pytest.skip("this host allows no full isolation")
         yield kernel
 
 
-def _expect_ordinary_user(user: int) -> None:
+_isolations: dict[int | None, str] = {}
+"""The isolation that this host allows kernel code of each user."""
+
+
+@cache
+def _reason_against(user: int) -> str:
+    """Why kernel code cannot run as this user here, "" where it can."""
     if os.getuid() != 0 or shutil.which("setpriv") is None:
-        pytest.skip("only root can become another user")
+        return "only root can become another user"
     look = f"import sys; assert sys.version_info >= (3, 11); open({intruder.__file__!r})"
     if subprocess.run([*as_user(user), "-c", look], capture_output=True, check=False).returncode:
-        pytest.skip("an ordinary user cannot read this checkout, or has no Python of 3.11")
+        return "an ordinary user cannot read this checkout, or has no Python of 3.11"
+    return ""

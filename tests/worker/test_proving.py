@@ -17,6 +17,9 @@ from warpwatch.worker import proving
 from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.proving import KINDS, Proof, prove, read_expectations
 
+pytestmark = pytest.mark.timeout(900)
+"""The mutants of all operators go through one fixture."""
+
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
