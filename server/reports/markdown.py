@@ -19,14 +19,15 @@ _ICONS = {"success": "✅", "failure": "❌", "error": "⚠️", "pending": "⏳
 def markdown(report: Report, limit: int = LIMIT) -> str:
     """Headline, table of findings and their reproduce commands; at most `limit` characters."""
     text = _head(report)
+    # A report on a range has rows of several commits.
+    has_commits = len({row.head_sha for row in report.rows}) > 1
     if report.rows:
-        text += (
-            "\n| finding | operator | variant | case | device | change | evidence |\n|---|---|---|---|---|---|---|\n"
-        )
+        names = ("finding", "operator", "variant", "case", *(("commit",) * has_commits), "device", "change", "evidence")
+        text += f"\n| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
     shown: list[ReportRow] = []
     # Every row has details below the table, so the table gets half of the space.
     for row in report.rows:
-        line = _line(row)
+        line = _line(row, has_commits=has_commits)
         if len(text) + len(line) > limit // 2:
             break
         text += line
@@ -46,14 +47,16 @@ def _head(report: Report) -> str:
     )
 
 
-def _line(row: ReportRow) -> str:
+def _line(row: ReportRow, *, has_commits: bool) -> str:
+    status = "–" if row.status == "ok" else _text(row.status.replace("_", " "))
     cells = (
         f"**{KINDS[row.kind]}**",
         _text(row.operator),
         _text(row.variant or "–"),
         _text(row.case or "all"),
+        *((f"`{row.head_sha[:9]}`",) * has_commits),
         _text(row.device),
-        _text(ratio_text(row)) or _text(row.status.replace("_", " ")),
+        _text(ratio_text(row)) or status,
         f"[{_text(row.decided_by)}]({row.url})",
     )
     return f"| {' | '.join(cells)} |\n"

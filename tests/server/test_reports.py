@@ -187,6 +187,15 @@ def test_markdown_fits_and_says_nothing_that_it_was_not_told_to(name: str) -> No
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} <= {8}
 
 
+def test_markdown_of_a_range_names_the_commit_of_each_row() -> None:
+    text = markdown(report(row("slower"), replace(row("unsure", 1), head_sha="c" * 40, ratio=None)))
+    header, _, slower, unsure = [line for line in text.split("\n") if line.startswith("|")]
+    place = header.split(" | ").index("commit")
+    assert [line.split(" | ")[place] for line in (slower, unsure)] == [f"`{'a' * 9}`", f"`{'c' * 9}`"]
+    assert unsure.split(" | ")[place + 2] == "–", "no change was found, and `ok` would say that it is no finding"
+    assert "commit" not in markdown(report(row("slower"), row("unsure", 1))).split("|---")[0].split(" | ")
+
+
 def test_markdown_says_how_much_it_leaves_out() -> None:
     text = markdown(REPORTS["many"])
     shown = text.count("| **slower** |")
