@@ -275,10 +275,10 @@ JOIN commits AS base ON base.id = regressions.base_commit_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
 WHERE member.series_id = :series_id AND member.verdict = 'confirmed' AND regressions.verdict = 'confirmed'
   AND regressions.state <> 'invalid' AND head.ordinal >= :first AND base.ordinal <= :last AND {ON_LINE}
-ORDER BY head.ordinal, regressions.id LIMIT :limit
+ORDER BY head.ordinal DESC, regressions.id DESC LIMIT :limit
 """
-MAX_SIDE_POINTS = 200
-"""Points of other branches that one history may hold; the newest count."""
+MAX_SIDE_POINTS, MAX_CHANGES = 200, 100
+"""Points of other branches, and confirmed changes, that one history may hold; the newest count."""
 
 
 def read_history(
@@ -304,7 +304,7 @@ def read_history(
         bounds["first"] = points[0].ordinal  # Marks of commits that the points do not reach would stand alone.
     marks = fetch(session, StatusMark, _MARKS, **bounds)
     side = fetch(session, SidePoint, _SIDE, limit=MAX_SIDE_POINTS, **bounds) if branches and line.line_id else []
-    changes = fetch(session, SeriesChange, _CHANGES, limit=MAX_SIDE_POINTS, **bounds)
+    changes = fetch(session, SeriesChange, _CHANGES, limit=MAX_CHANGES, **bounds)[::-1]
     ids = {point.environment_id for point in points}
     return SeriesHistory(series, points, marks, _environments(session, ids), line.name, changes, side[::-1])
 

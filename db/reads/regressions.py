@@ -95,7 +95,8 @@ class NoteRow:
 class TrialRow:
     """A job that was to tell something about a change, and what it said.
 
-    base_sha is the commit that head_sha was measured beside. rounds: of its longest comparison; 0 of a check.
+    base_sha is the commit that head_sha was measured beside. rounds: of its longest comparison of a
+    series of the change; 0 of a check.
     """
 
     job_id: int
@@ -310,7 +311,8 @@ SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, a
      head.sha AS head_sha,
        ratio, low, high, trials.message, trials.created_at, answered_at,
        coalesce((SELECT max(jsonb_array_length(base_ns)) FROM comparisons JOIN runs ON runs.id = comparisons.run_id
-                 WHERE runs.job_id = trials.job_id), 0) AS rounds
+                 WHERE runs.job_id = trials.job_id AND comparisons.series_id IN (
+                     SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)), 0) AS rounds
 FROM trials
 JOIN jobs ON jobs.id = trials.job_id
 JOIN commits AS base ON base.id = trials.base_commit_id

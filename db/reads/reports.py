@@ -115,7 +115,7 @@ class ReportFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredSeries:
+class ReportedSeries:
     """A variant on a case and device; both are "" where a finding concerns a whole job."""
 
     operator: str
@@ -289,7 +289,7 @@ WHERE submissions.id = :id
 """
 
 
-def list_measured_series(session: Session, submission_id: int) -> list[MeasuredSeries]:
+def list_reported_series(session: Session, submission_id: int) -> list[ReportedSeries]:
     """What a submission measured, without what cannot run on its device."""
     sql = """
     SELECT DISTINCT operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device
@@ -302,7 +302,7 @@ def list_measured_series(session: Session, submission_id: int) -> list[MeasuredS
     JOIN devices ON devices.id = results.device_id
     WHERE jobs.submission_id = :id ORDER BY 1, 4, 2, 3 LIMIT :limit
     """
-    return fetch(session, MeasuredSeries, sql, id=submission_id, limit=MAX_SERIES)
+    return fetch(session, ReportedSeries, sql, id=submission_id, limit=MAX_SERIES)
 
 
 def count_pending(session: Session, submission_id: int) -> int:

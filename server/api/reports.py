@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from warpwatch.db.reads.callbacks import CallbackRow, list_callbacks
 from warpwatch.db.reads.query import Page
-from warpwatch.db.reads.reports import list_measured_series, read_report_facts
+from warpwatch.db.reads.reports import list_reported_series, read_report_facts
 from warpwatch.db.reads.work import read_submission
 from warpwatch.server.history.commits import operator_folder
 from warpwatch.server.http.problems import documented, not_found
@@ -66,7 +66,7 @@ def get_report(reported: Submission) -> Report:
 )
 def get_junit(reported: Submission, session: Db) -> Response:
     """The report as JUnit XML: one suite per operator and device, one test per variant and case."""
-    measured = list_measured_series(session, reported.report.submission_id)
+    measured = list_reported_series(session, reported.report.submission_id)
     return _file(reported, junit(reported.report, measured), "junit", "xml")
 
 

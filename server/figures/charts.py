@@ -6,6 +6,7 @@ The first custom value of every point is the address that a click opens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
@@ -337,7 +338,13 @@ def _what_changed(history: SeriesHistory, before: PointRow, after: PointRow) -> 
 
 
 def _commit_address(history: SeriesHistory, sha: str) -> str:
-    return f"/commits/{sha}?{urlencode({'repository': history.series.repository})}"
+    return f"/commits/{sha}?{_query_of(history.series.repository)}"
+
+
+@lru_cache(100)
+def _query_of(repository: str) -> str:
+    """Made once, because a history has thousands of points."""
+    return urlencode({"repository": repository})
 
 
 # --- parts ----------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def _pictures(rows: Sequence[ChangeRow], label: str, width: float, named: float)
 
 def _plot(rows: Sequence[ChangeRow], label: str, width: float, named: float) -> str:
     """named: the share of the width that the names take; 0 writes them above the dots."""
-    shown, left, pitch = rows[:MOST_ROWS], width * named or 8.0, ROW if named else TWO_LINES
+    shown, left, pitch = rows[:MOST_ROWS], width * named or 30.0, ROW if named else TWO_LINES
     ends = [abs(log(value)) for row in shown for value in (row.ratio, row.low, row.high) if value]
     reach = max(LEAST_SPAN, *ends) * 1.05
     middle, scale = (left + width - RIGHT) / 2, (width - RIGHT - left) / 2 / reach

@@ -19,12 +19,15 @@ HOVER = (
     "<b>%{customdata[4]}</b> %{customdata[5]}<extra></extra>"
 )
 """The first custom value is the address that a click opens."""
+MOST_BANDS = 60
+"""Bands are drawn again with every frame while the reader pans; the list below the chart has all changes."""
 _STEP, _REACH = 0.22, 0.88
 """Distance of two points of one branch on the axis, and how far from its fork a branch may reach."""
 
 
 def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[list[Figure], list[Figure]]:
-    """A band from base to head of every confirmed change, and its label, which leads to the regression."""
+    """A band from base to head of the worst confirmed changes, open ones first, and its label, which leads to the
+    regression."""
     before, behind = axis.ends
     worst: dict[int, SeriesChange] = {}
     for history in histories:
@@ -35,7 +38,8 @@ def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[
     shapes: list[Figure] = []
     labels: list[Figure] = []
     # The script of the page leaves out labels that find no room, the last ones first.
-    for item in sorted(worst.values(), key=lambda item: (item.phase in ENDED, -_severity(item), -item.head_ordinal)):
+    ranked = sorted(worst.values(), key=lambda item: (item.phase in ENDED, -_severity(item), -item.head_ordinal))
+    for item in ranked[:MOST_BANDS]:
         start = max((axis.places[sha] for sha, at in axis.ordinals.items() if at <= item.base_ordinal), default=before)
         end = min((axis.places[sha] for sha, at in axis.ordinals.items() if at >= item.head_ordinal), default=behind)
         colour = FASTER if item.direction == ChangeDirection.FASTER else SLOWER

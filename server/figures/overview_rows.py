@@ -1,14 +1,10 @@
-"""One row per operator for the overview: sparkline, best variant, worst open change, checks, and a row of the heat map.
-
-Sparklines are SVG drawn here, because a page has dozens of them.
-"""
+"""One row per operator for the overview: sparkline, best variant, worst open change, checks, row of the heat map."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from math import exp, log
 from statistics import median
@@ -17,9 +13,9 @@ from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.overview import OverviewCell
 from warpwatch.db.reads.trends import TrendCell, TrendCommit, TrendGrid
 from warpwatch.server.figures.formats import change, direction, plural, variant_order
+from warpwatch.server.figures.sparklines import trend_sparkline
 from warpwatch.server.figures.speedups import baseline_of, variant_speedups
 
-SPARK_WIDTH, SPARK_HEIGHT, SPARK_EDGE = 150, 24, 3
 LEAST_SPAN = log(1.05)
 """Height of a sparkline at least, so that noise does not look like a cliff."""
 CHECKS = ("pass", "fail", "not_applicable", "not_run")
@@ -85,7 +81,7 @@ def _summary(
         operator,
         len({cell.case for cell in cells}),
         len({cell.variant for cell in cells}),
-        sparkline_svg(operator, row),
+        _sparkline(operator, row),
         best_variant(cells),
         max((cell for cell in cells if cell.regression_id), key=_severity, default=None),
         check_counts(cells),
@@ -159,24 +155,11 @@ def levels(row: Sequence[TrendCell | None]) -> list[list[tuple[int, float]]]:
     return pieces
 
 
-def sparkline_svg(operator: str, row: Sequence[TrendCell | None]) -> str:
+def _sparkline(operator: str, row: Sequence[TrendCell | None]) -> str:
     """The geometric mean of an operator's series over the commits; empty without a point."""
     pieces = levels(row)
     if not pieces:
         return ""
-    values = [level for piece in pieces for _, level in piece]
-    middle, span = (max(values) + min(values)) / 2, max(max(values) - min(values), LEAST_SPAN)
-    step = (SPARK_WIDTH - 2 * SPARK_EDGE) / max(len(row) - 1, 1)
-
-    def at(place: int, level: float) -> str:
-        y = SPARK_HEIGHT / 2 - (level - middle) / span * (SPARK_HEIGHT - 2 * SPARK_EDGE)
-        return f"{SPARK_EDGE + place * step:.0f} {y:.1f}"
-
-    path = "".join(f"M{'L'.join(at(*point) for point in piece)}" for piece in pieces)
-    x, y = at(*pieces[-1][-1]).split()
     moved = exp(pieces[-1][-1][1] - pieces[-1][0][1])
-    label = f"{operator}: {change(moved)} over {plural(len(values), 'measured commit')}"
-    return (
-        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" role="img" aria-label="{escape(label)}">'
-        f'<path d="{path}"/><circle cx="{x}" cy="{y}" r="2.5"/></svg>'
-    )
+    label = f"{operator}: {change(moved)} over {plural(sum(map(len, pieces)), 'measured commit')}"
+    return trend_sparkline(pieces, len(row), LEAST_SPAN, label)

@@ -1,27 +1,57 @@
-"""Draws a series as a small line with a mark where it changed. SVG."""
+"""Draws small lines without axes, as SVG: how an operator moved, and where a series changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
-WIDTH, HEIGHT, MARGIN = 112.0, 26.0, 3.0
+WIDTH, HEIGHT, EDGE = 128.0, 24.0, 3.0
+Place = tuple[int, float]
+"""A column, and the level there."""
 
 
-def sparkline_svg(values: Sequence[float], changed_at: int, tone: str, label: str) -> str | None:
+def trend_sparkline(pieces: Sequence[Sequence[Place]], columns: int, least_span: float, label: str) -> str:
+    """Pieces of a line, which are not joined, and a dot at the newest place; empty without a place. least_span: the
+    difference of levels that fills the height at least."""
+    levels = [level for piece in pieces for _, level in piece]
+    if not levels:
+        return ""
+    at = _scale(levels, columns, least_span)
+    path = "".join(f"M{'L'.join(_text(at(*place)) for place in piece)}" for piece in pieces)
+    x, y = at(*pieces[-1][-1])
+    return _svg("trend", label, f'<path d="{path}"/><circle cx="{x:.0f}" cy="{y:.1f}" r="2.5"/>')
+
+
+def change_sparkline(values: Sequence[float], changed_at: int, tone: str, label: str) -> str | None:
     """None for fewer than two values. changed_at: index of the first value after the change. tone: good | bad | muted,
     the colour of the mark."""
     if len(values) < 2:
         return None
-    low, high = min(values), max(values)
-    across, up = (WIDTH - 2 * MARGIN) / (len(values) - 1), (HEIGHT - 2 * MARGIN) / ((high - low) or 1.0)
-    places = [(MARGIN + index * across, HEIGHT - MARGIN - (value - low) * up) for index, value in enumerate(values)]
-    line = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    at = _scale(values, len(values), 0.0)
+    places = [at(index, value) for index, value in enumerate(values)]
     mark = ""
     if 0 < changed_at < len(values):
-        x, y = places[changed_at]
-        start = places[changed_at - 1][0]
+        (start, _), (x, y) = places[changed_at - 1 : changed_at + 1]
         mark = f'<rect x="{start:.1f}" y="0" width="{x - start:.1f}" height="{HEIGHT:.0f}"/>'
-        mark += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>'
+        mark += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>'
+    return _svg(tone, label, f'{mark}<path d="M{"L".join(map(_text, places))}"/>')
+
+
+def _scale(levels: Sequence[float], columns: int, least_span: float) -> Callable[[int, float], tuple[float, float]]:
+    """Where a column and a level are drawn: the levels fill the height, from edge to edge."""
+    middle, span = (max(levels) + min(levels)) / 2, max(max(levels) - min(levels), least_span) or 1.0
+    step = (WIDTH - 2 * EDGE) / max(columns - 1, 1)
+
+    def at(column: int, level: float) -> tuple[float, float]:
+        return EDGE + column * step, HEIGHT / 2 - (level - middle) / span * (HEIGHT - 2 * EDGE)
+
+    return at
+
+
+def _text(place: tuple[float, float]) -> str:
+    return f"{place[0]:.0f} {place[1]:.1f}"
+
+
+def _svg(tone: str, label: str, parts: str) -> str:
     box = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" aria-label="{escape(label)}"'
-    return f'<svg class="sparkline {tone}" {box}>{mark}<path d="M{line}"/></svg>'
+    return f'<svg class="sparkline {tone}" {box}>{parts}</svg>'

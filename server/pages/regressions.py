@@ -33,7 +33,7 @@ from warpwatch.server.explanation.trace_files import load_trace
 from warpwatch.server.figures.charts import history_figure, rounds_figure
 from warpwatch.server.figures.dot_plot import cases_svg
 from warpwatch.server.figures.formats import change_headline, change_tone
-from warpwatch.server.figures.sparklines import sparkline_svg
+from warpwatch.server.figures.sparklines import change_sparkline
 from warpwatch.server.figures.timelines import pair_svg
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, settings_of
@@ -105,7 +105,7 @@ def _previews(page: Page, events: Sequence[EventRow]) -> dict[int, tuple[ChangeP
     return {
         number: (
             preview,
-            sparkline_svg(
+            change_sparkline(
                 preview.medians,
                 preview.changed_at,
                 change_tone(rows[number]),

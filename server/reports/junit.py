@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from warpwatch.db.reads.reports import MeasuredSeries
+from warpwatch.db.reads.reports import ReportedSeries
 from warpwatch.server.reports.model import ERRORS, FAILURES, Report, ReportRow
 from warpwatch.server.reports.words import sentence
 
@@ -16,16 +16,16 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 """Characters that XML forbids even when escaped; programs print them."""
 
 
-def junit(report: Report, measured: Sequence[MeasuredSeries] = ()) -> str:
+def junit(report: Report, measured: Sequence[ReportedSeries] = ()) -> str:
     """JUnit XML: wrong and slower are failures, failed and not run are errors, other findings are skipped.
 
     A test is a variant on a case and device, whatever became of it and at which commits, so that readers can follow it
     from one report to the next. measured: those without a finding pass, once everything is decided.
     """
     root = Element("testsuites", name="warpwatch")
-    tests: dict[MeasuredSeries, list[ReportRow]] = defaultdict(list)
+    tests: dict[ReportedSeries, list[ReportRow]] = defaultdict(list)
     for row in report.rows:
-        tests[MeasuredSeries(row.operator, row.variant or "", row.case or "", row.device)].append(row)
+        tests[ReportedSeries(row.operator, row.variant or "", row.case or "", row.device)].append(row)
     if report.conclusion != "pending" and not report.left_out:
         for series in measured:
             tests.setdefault(series, [])
@@ -45,7 +45,7 @@ def junit(report: Report, measured: Sequence[MeasuredSeries] = ()) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _case(suite: Element, series: MeasuredSeries, rows: list[ReportRow]) -> None:
+def _case(suite: Element, series: ReportedSeries, rows: list[ReportRow]) -> None:
     """One test with its worst finding, and the others below that."""
     name = " ".join(part for part in (series.variant, series.case) if part) or "all"
     case = SubElement(suite, "testcase", classname=_clean(f"warpwatch.{series.operator}"), name=_clean(name))

@@ -12,7 +12,7 @@ LIMIT = 65_536
 MARKER = "<!-- warpwatch -->"
 """Marks the comment, so that CI can find and replace it."""
 _ROOM_FOR_THE_END = 600
-_COLUMNS = ("operator", "variant", "case", "device", "time", "change", "evidence")
+_LAST_COLUMNS = ("device", "time", "change", "evidence")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~@$])")
 _ICONS = {"success": "✅", "failure": "❌", "error": "⚠️", "pending": "⏳"}
 
@@ -20,15 +20,15 @@ _ICONS = {"success": "✅", "failure": "❌", "error": "⚠️", "pending": "⏳
 def markdown(report: Report, limit: int = LIMIT) -> str:
     """Headline, table of findings and their reproduce commands; at most `limit` characters."""
     text = _head(report)
-    # A row of a range names its commit; elsewhere the headline does.
-    is_range = len({row.head_sha for row in report.rows}) > 1
+    # A report on a range has rows of several commits.
+    has_commits = len({row.head_sha for row in report.rows}) > 1
     if report.rows:
-        names = ["finding", *(["commit"] if is_range else []), *_COLUMNS]
+        names = ("finding", "operator", "variant", "case", *(("commit",) * has_commits), *_LAST_COLUMNS)
         text += f"\n| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
     shown: list[ReportRow] = []
     # Every row has details below the table, so the table gets half of the space.
     for row in report.rows:
-        line = _line(row, is_range)
+        line = _line(row, has_commits=has_commits)
         if len(text) + len(line) > limit // 2:
             break
         text += line
@@ -48,16 +48,17 @@ def _head(report: Report) -> str:
     )
 
 
-def _line(row: ReportRow, is_range: bool) -> str:
+def _line(row: ReportRow, *, has_commits: bool) -> str:
+    status = "–" if row.status == "ok" else _text(row.status.replace("_", " "))
     cells = (
         f"**{KINDS[row.kind]}**",
-        *([f"`{row.head_sha[:9]}`"] if is_range else []),
         _text(row.operator),
         _text(row.variant or "–"),
         _text(row.case or "all"),
+        *((f"`{row.head_sha[:9]}`",) * has_commits),
         _text(row.device),
         _text(times_text(row)) or "–",
-        _text(ratio_text(row)) or _text(row.status.replace("_", " ")),
+        _text(ratio_text(row)) or status,
         f"[{_text(row.decided_by)}]({row.url})",
     )
     return f"| {' | '.join(cells)} |\n"

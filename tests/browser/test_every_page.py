@@ -66,6 +66,8 @@ PAGES = {
     "traces beside each other": "/traces/compare?a=1&b=2",
     "a trace to be compared": "/traces/compare?a=1",
     "saved views": "/views",
+    "watches": "/watches",
+    "overview of nobody": "/?watcher=nobody",
     "machine code": "/operators/kron?code=code_bytes&arch=sm_80",
     "schedules": "/schedules",
     "alarms": "/alarms",

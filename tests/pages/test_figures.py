@@ -11,12 +11,13 @@ import plotly.graph_objects as plotly
 
 from warpwatch.contract.words import Status
 from warpwatch.db.reads.builds import CodeCommit, CodeHistory, CodeSeries, KernelCode
-from warpwatch.db.reads.history import PointRow, SeriesHistory, SeriesRow, StatusMark
+from warpwatch.db.reads.history import PointRow, SeriesChange, SeriesHistory, SeriesRow, StatusMark
 from warpwatch.db.reads.regressions import RegressionSeriesRow
 from warpwatch.server.figures.charts import SYMBOLS, history_figure, rounds_figure
 from warpwatch.server.figures.code_charts import code_figure
 from warpwatch.server.figures.formats import STATUS_NAMES
 from warpwatch.server.figures.history_layers import MOST_MARKS, quantiles
+from warpwatch.server.figures.history_marks import MOST_BANDS
 from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
 from warpwatch.server.figures.palette import PALETTE, variant_colour
@@ -296,3 +297,17 @@ def test_the_label_of_a_chart_tells_its_key_numbers() -> None:
     label = chart_label([history([point(1, 100.0), point(2, 150.0)])])
     for number in ("150", "2 commits", "+50.0"):
         assert number in label
+
+
+def test_of_many_changes_the_open_and_worst_ones_have_bands() -> None:
+    def changed(number: int, ratio: float, phase: str) -> SeriesChange:
+        base, head = f"{number:040x}", f"{number + 1:040x}"
+        return SeriesChange(number, "slower", phase, ratio, None, None, base, number, head, number + 1, 1, None)
+
+    changes = [changed(number, 2.0, "fixed") for number in range(MOST_BANDS)]
+    changes += [changed(80, 1.1, "culprit"), changed(81, 3.0, "fixed")]
+    series = replace(history([point(number, 1e4) for number in range(100)]), changes=changes)
+    labels = [note["text"] for note in history_figure([series])["layout"]["annotations"] if note["name"] == "change"]
+    assert len(labels) == MOST_BANDS
+    assert "/regressions/80" in labels[0]
+    assert "/regressions/81" in labels[1]

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from bench.example_rows import COMMITS, build
 from warpwatch import git
 from warpwatch.db.database import Database
+from warpwatch.server.figures.formats import change
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 from warpwatch.worker.bundle import BundleReader
@@ -35,12 +36,16 @@ def test_the_results_are_of_the_repository_that_the_script_makes(shas: list[str]
     assert git.first_parents(mirror, git.resolve(mirror, "main"))[::-1] == shas
 
 
-def test_the_example_shows_what_its_commits_did(
-    client: TestClient, settings: Settings, database: Database, shas: list[str]
-) -> None:
+@pytest.fixture
+def example(settings: Settings, database: Database) -> None:
+    """The example is imported and judged."""
     git.update_mirror(str(HISTORY), settings.home)
     import_bundle(database, RESULTS, "example-rows", "example", str(HISTORY))
     Judge(settings, database).sweep()
+
+
+@pytest.mark.usefixtures("example")
+def test_the_example_shows_what_its_commits_did(client: TestClient, shas: list[str]) -> None:
     asked = {"repository": "example-rows", "state": "any"}
     rows = {row["direction"]: row for row in client.get("/api/v1/regressions", params=asked).json()["items"]}
     assert {direction: shas.index(row["culprit_sha"]) for direction, row in rows.items()} == {
@@ -68,3 +73,41 @@ def test_the_example_shows_what_its_commits_did(
     assert "Measure again" not in commit
     for address in ("/?repository=example-rows", "/regressions?repository=example-rows"):
         assert f"/regressions/{rows['slower']['id']}" in client.get(address).text
+
+
+@pytest.mark.usefixtures("example")
+def test_every_page_says_the_same_of_the_slow_down(client: TestClient, shas: list[str]) -> None:
+    """Overview, operator, history, commit, regression, job, report and badge, as pages and as JSON."""
+
+    def read(address: str, **asked: Any) -> Any:
+        answer = client.get(f"/api/v1{address}", params={"repository": "example-rows", **asked})
+        assert answer.status_code == 200, (address, answer.text)
+        return answer.json()
+
+    sha = shas[SLOWER]
+    (row,) = [row for row in read("/regressions", state="open")["items"] if row["direction"] == "slower"]
+    detail = client.get(f"/api/v1/regressions/{row['id']}").json()
+    ratios = {series["case"]: series["ratio"] for series in detail["series"]}
+    assert row["ratio"] == max(ratios.values())
+    cells = [cell for cell in read("/overview", device=row["device_key"])["items"] if cell["regression_id"]]
+    assert {cell["case"]: cell["regression_ratio"] for cell in cells} == ratios
+    assert {(cell["regression_id"], cell["regression_sha"]) for cell in cells} == {(row["id"], sha)}
+    for series in detail["series"]:
+        changes = client.get(f"/api/v1/history/{series['series_id']}").json()["changes"]
+        assert [(found["regression_id"], found["ratio"]) for found in changes] == [(row["id"], series["ratio"])]
+        assert change(series["ratio"]) in client.get(f"/history/{series['series_id']}").text
+    compared = read(f"/commits/{sha}/cells", show="changed")["items"]
+    assert {cell["case"]: cell["compared"] for cell in compared} == ratios
+    report = client.get("/api/v1/submissions/1/report").json()
+    slower = [found for found in report["rows"] if found["kind"] == "slower"]
+    assert {found["case"]: found["ratio"] for found in slower} == ratios
+    assert {found["head_sha"] for found in slower} == {sha}
+    assert "1 slower" in client.get("/api/v1/badges/example-rows.svg").text
+    job = client.get(f"/api/v1/jobs/{detail['trials'][0]['job_id']}").json()
+    members = {series["series_id"] for series in detail["series"]}
+    lengths = [len(item["base_ns"]) for item in job["decision"]["compared"] if item["series_id"] in members]
+    assert detail["trials"][0]["rounds"] == max(lengths), "the rounds of other series do not count"
+    for address in ("/", "/operators/softmax", "/regressions", f"/regressions/{row['id']}", f"/commits/{sha}"):
+        page = client.get(address, params={"repository": "example-rows"}).text
+        assert change(row["ratio"]) in page, address
+        assert sha[:8] in page or address.startswith("/operators"), address

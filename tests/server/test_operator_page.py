@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import CASES, Lab
 from tests.planted import plant
 from warpwatch.contract.words import Status
+from warpwatch.db.reads import history
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.trends import list_recent_points, list_release_times
 
@@ -96,3 +98,14 @@ def test_a_history_begins_with_a_case_that_has_a_time(lab: Lab, client: TestClie
     assert f"<title>square {CASES[1]} " in page
     assert 'data-figure="history-figure"' not in page, "a chart without a time would be an empty frame"
     assert 'class="status bad"' in page
+
+
+def test_a_history_with_many_changes_holds_the_newest(
+    lab: Lab, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(4):
+        lab.bench(index, {V1: 100.0})
+    numbers = [plant(lab, index, index + 1, 1.3, [V1]) for index in range(3)]
+    monkeypatch.setattr(history, "MAX_CHANGES", 2)
+    found = client.get(f"/api/v1/history/{series_of(lab)[0]}").json()["changes"]
+    assert [change["regression_id"] for change in found] == numbers[1:]

@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 
 from tests.server.forms import JUNIT_CHILDREN, JUNIT_OPTIONAL, JUNIT_REQUIRED, SARIF_SCHEMA
-from warpwatch.db.reads.reports import MeasuredSeries
+from warpwatch.db.reads.reports import ReportedSeries
 from warpwatch.server.reports.github import check_run
 from warpwatch.server.reports.junit import junit
 from warpwatch.server.reports.markdown import LIMIT, MARKER, markdown
@@ -175,7 +175,7 @@ def test_junit_tells_kinds_apart() -> None:
     assert len(cases) == len(KINDS)
 
 
-def findings_by_name(made: Report, *measured: MeasuredSeries) -> dict[str | None, list[str]]:
+def findings_by_name(made: Report, *measured: ReportedSeries) -> dict[str | None, list[str]]:
     """The findings of every test of an operator, by the test's name."""
     cases = fromstring(junit(made, measured).encode()).iter("testcase")
     named = [case for case in cases if case.get("classname") == "warpwatch.square"]
@@ -184,7 +184,7 @@ def findings_by_name(made: Report, *measured: MeasuredSeries) -> dict[str | None
 
 
 def test_a_junit_test_keeps_its_name_whatever_becomes_of_it() -> None:
-    series = [MeasuredSeries("square", "v3", f"n={number},f32,fwd", "test-gpu") for number in (0, 1)]
+    series = [ReportedSeries("square", "v3", f"n={number},f32,fwd", "test-gpu") for number in (0, 1)]
     assert findings_by_name(report(), *series) == {"v3 n=0,f32,fwd": [], "v3 n=1,f32,fwd": []}
     slower = report(row("slower"), replace(row("wrong"), head_sha="c" * 40))
     assert findings_by_name(slower, *series) == {"v3 n=0,f32,fwd": ["slower"], "v3 n=1,f32,fwd": []}
@@ -193,7 +193,7 @@ def test_a_junit_test_keeps_its_name_whatever_becomes_of_it() -> None:
 
 @pytest.mark.parametrize("fields", [{"conclusion": "pending", "pending": 1}, {"left_out": 1}])
 def test_junit_passes_nothing_that_is_not_known(fields: dict[str, Any]) -> None:
-    series = MeasuredSeries("square", "v3", "n=1,f32,fwd", "test-gpu")
+    series = ReportedSeries("square", "v3", "n=1,f32,fwd", "test-gpu")
     assert findings_by_name(report(row("slower"), **fields), series) == {"v3 n=0,f32,fwd": ["slower"]}
 
 
@@ -216,8 +216,17 @@ def test_markdown_shows_times_and_for_a_range_the_commits() -> None:
     assert "12.3 µs → 15.0 µs" in text
     assert "| finding | operator |" in text
     text = markdown(report(slower, replace(slower, head_sha="c" * 40)))
-    assert "| finding | commit | operator |" in text
-    assert "| `ccccccccc` | square |" in text
+    assert "| case | commit | device |" in text
+    assert "| `ccccccccc` |" in text
+
+
+def test_markdown_of_a_range_names_the_commit_of_each_row() -> None:
+    text = markdown(report(row("slower"), replace(row("unsure", 1), head_sha="c" * 40, ratio=None)))
+    header, _, slower, unsure = [line for line in text.split("\n") if line.startswith("|")]
+    place = header.split(" | ").index("commit")
+    assert [line.split(" | ")[place] for line in (slower, unsure)] == [f"`{'a' * 9}`", f"`{'c' * 9}`"]
+    assert unsure.split(" | ")[place + 2] == "–", "no change was found, and `ok` would say that it is no finding"
+    assert "commit" not in markdown(report(row("slower"), row("unsure", 1))).split("|---")[0].split(" | ")
 
 
 def test_markdown_says_how_much_it_leaves_out() -> None:

@@ -51,7 +51,7 @@ class InterruptedByUser(Exception):  # noqa: N818 - it is no error
     """Ctrl-C or SIGTERM: time to stop cleanly."""
 
 
-class SupervisedClient(Client):
+class ServiceClient(Client):
     """Notices during an outage of the server that a service has ended for good."""
 
     def __init__(self, url: str, supervisor: Supervisor) -> None:
@@ -113,7 +113,7 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, case_limit: i
         )
         own_database = [] if settings.database_url else [EmbeddedDatabase(settings.home)]
         supervisor = Supervisor([*own_database, *services], lambda text: console.print(text, highlight=False))
-        client = SupervisedClient(settings.server_url, supervisor)
+        client = ServiceClient(settings.server_url, supervisor)
         # The checkout comes before the example, because pages show the repository that was registered first.
         checkout, name = _register_checkout(client)
         if example:

@@ -107,7 +107,9 @@ async function draw(place) {
 }
 
 // A chart that is folded away has no size, so it is drawn when it is unfolded.
-addEventListener("DOMContentLoaded", () => {
+addEventListener("DOMContentLoaded", async () => {
+  // Drawing thousands of points takes a second; the page is shown first.
+  await new Promise((resolve) => { requestAnimationFrame(() => setTimeout(resolve)); });
   for (const place of document.querySelectorAll("[data-figure]")) {
     const folded = place.closest("details:not([open])");
     if (!folded) { draw(place); continue; }
