@@ -214,6 +214,41 @@ def test_the_installed_distributions_of_an_operator_are_part_of_its_environment(
     assert "distributions" not in run(tools, measured, sha, plain).environment.facts
 
 
+def test_an_operator_may_count_its_own_file_alone(tools: Tools, measured: Repository, beside: Repository) -> None:
+    toml = defined.TOML + '[measured.operators]\n"*" = ["src/lib/{operator}.py"]\nother = ["src/lib/__init__.py"]\n'
+    files = defined.definitions(toml=toml) | {"operators/other.py": "import lib\n"}
+    version = DefinitionsVersion(beside.url, beside.commit("define", files))
+    first = measured.commit("first", defined.package() | {"src/lib/twice.py": ""})
+    second = measured.commit("second", defined.package("# new\n" + defined.PACKAGE))
+    third = measured.commit("third", {"src/lib/twice.py": "# new\n"})
+    git.update_mirror(beside.url, tools.host.home)
+    sources = Sources(git.update_mirror(measured.url, tools.host.home), version)
+    assert sources.of(first, "twice") == sources.of(second, "twice") != sources.of(third, "twice")
+    assert sources.of(first, "other") != sources.of(second, "other") == sources.of(third, "other")
+    assert statuses(run(tools, measured, third, version))["lib"] == Status.OK
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"
+
+
+@pytest.mark.parametrize("name", ["src/lib/table.bin", "src/lib/deep"])
+def test_a_commit_that_lacks_files_is_refused_with_a_reason(
+    tools: Tools, measured: Repository, beside: Repository, name: str
+) -> None:
+    version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions()))
+    before = measured.commit("any", defined.package())
+    if name.endswith(".bin"):
+        sha = measured.commit("keeps a file elsewhere", defined.package() | {name: LFS})
+    else:
+        sha = measured.submodule_commit("has a submodule", name, before)
+    with pytest.raises(CannotRunError) as failure:
+        run(tools, measured, sha, version)
+    assert failure.value.reason is Reason.INCOMPLETE_COMMIT
+    outcome = run(tools, measured, sha, version, known=KnownNames(["lib"], [defined.CASE]))
+    assert statuses(outcome) == {"lib": Status.UNSUPPORTED}
+    measured.reset(before)
+
+
 SETUP = """
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -325,6 +360,7 @@ def test_a_plain_folder_has_versions(tmp_path: Path) -> None:
     assert second.sha != first.sha
     mirror = git.mirror_path(first.url, tmp_path / "home")
     assert git.read_file(mirror, first.sha, "operators/twice.py") == defined.OPERATOR
+    assert newest_version(DefinitionsSource(str(folder), first.sha), tmp_path / "home") == first
 
 
 @pytest.mark.parametrize(
