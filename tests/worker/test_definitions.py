@@ -363,6 +363,15 @@ def test_a_plain_folder_has_versions(tmp_path: Path) -> None:
     assert newest_version(DefinitionsSource(str(folder), first.sha), tmp_path / "home") == first
 
 
+def test_a_version_of_a_folder_that_this_machine_never_saw(tools: Tools, measured: Repository, tmp_path: Path) -> None:
+    folder = write(tmp_path / "plain", defined.definitions())
+    sha = measured.commit("any", defined.package())
+    with pytest.raises(CannotRunError) as failure:
+        run(tools, measured, sha, DefinitionsVersion(str(folder), "f" * 40))
+    assert failure.value.reason is Reason.UNUSABLE_DEFINITIONS
+    assert statuses(run(tools, measured, sha, newest_version(DefinitionsSource(str(folder)), tools.host.home)))
+
+
 @pytest.mark.parametrize(
     ("files", "ref"),
     [
