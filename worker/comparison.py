@@ -42,12 +42,12 @@ def compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces
         raise CannotRunError("a comparison needs a base commit and at least one pair of variant and case")
     shas = [request.base_sha, request.sha]
     base_checkout, head_checkout = tools.checkouts(request.url, shas, reporter, request.definitions)
-    environment = head_checkout.environment_of(request.operator, reporter)
-    if base_checkout.environment_of(request.operator, reporter).key != environment.key:
+    if base_checkout.environment(reporter).key != head_checkout.environment(reporter).key:
         raise CannotRunError(
             "the two commits ask for different interpreters, so a comparison would not be about their code",
             reason=Reason.INTERPRETER_MISMATCH,
         )
+    environment = head_checkout.environment_of(request.operator, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter)
     limits = TimeLimits(outcome.peaks, head_checkout.host.kind)

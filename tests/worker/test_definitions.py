@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tools(folder: Path) -> Iterator[Tools]:
     settings = Settings(home=folder / "home", case_timeout_seconds=30, build_timeout_seconds=60)
     identify(settings.home)
+    (settings.home / "traces").mkdir()
     tools = Tools(Host(settings, "cpu"))
     yield tools
     tools.close()
@@ -65,9 +66,7 @@ def run(
     **spec: object,
 ) -> Outcome:
     request = JobRequest(kind, measured.url, sha, "twice", JobSpec(**spec), definitions=version)  # type: ignore[arg-type]
-    traces = tools.host.home / "traces"
-    traces.mkdir(exist_ok=True)
-    return execute(request, tools, Diary(), traces)
+    return execute(request, tools, Diary(), tools.host.home / "traces")
 
 
 def statuses(outcome: Outcome) -> dict[str, Status]:
