@@ -14,7 +14,7 @@ from tests.worker.conftest import Diary, Repository, identify
 from warpwatch import git
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec, KnownNames
-from warpwatch.contract.words import JobKind, Reason, Status
+from warpwatch.contract.words import Fault, JobKind, Reason, Status
 from warpwatch.definitions import DefinitionsError, DefinitionsSource, newest_version, parse_source
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources, matches
@@ -135,7 +135,9 @@ def test_a_commit_cannot_replace_what_defines_it(tools: Tools, measured: Reposit
     assert statuses(planted) == {"lib": Status.BUILD_FAILED}
     assert "operators._sizes" in planted.findings[0].message
     patched = run(tools, measured, measured.commit("patch", defined.package(PATCHING)), version)
-    assert statuses(patched)["lib"] == Status.WRONG
+    finding = next(finding for finding in patched.findings if finding.variant == "lib")
+    assert (finding.status, finding.fault) == (Status.WRONG, Fault.REPLACED_FUNCTION)
+    assert set(finding.subjects) == {"twice.reference"}
 
 
 def test_an_installed_package_never_stands_in_for_the_commit(
