@@ -63,9 +63,14 @@ def newest_version(
     """
     folder = Path(source.url)
     if folder.is_dir() and not _is_repository(folder):
-        if source.ref is not None:
+        mirror = git.mirror_path(source.url, home)
+        if source.ref is None:
+            sha = _store_folder(folder, mirror)
+        elif git.holds(mirror, source.ref):
+            # A command that repeats a measurement names the version that it was measured with.
+            sha = source.ref
+        else:
             raise DefinitionsError(f"{source.url} is no git repository, so it has no {source.ref!r}; leave out the ref")
-        sha = _store_folder(folder, git.mirror_path(source.url, home))
     else:
         sha = git.resolve(git.update_mirror(source.url, home, destinations, timeout), source.ref or "HEAD")
     text = git.read_file(git.mirror_path(source.url, home), sha, FILE_NAME)

@@ -374,8 +374,9 @@ def merge_base(mirror: Path, sha: str, other: str) -> str:
 
 def first_parents_since(mirror: Path, sha: str, oldest: str) -> set[str]:
     """`sha` and its first parents that are no ancestors of `oldest` (full ids); with `oldest`, if it is one of them."""
-    shas = git("rev-list", "--ignore-missing", "--first-parent", "--boundary", sha, f"^{oldest}", cwd=mirror).split()
-    return {item for item in shas if not item.startswith("-")} | ({oldest} & {sha, *(item[1:] for item in shas)})
+    listing = git("rev-list", "--ignore-missing", "--first-parent", "--parents", sha, f"^{oldest}", cwd=mirror)
+    parents = {own: others[:1] for own, *others in (line.split() for line in listing.splitlines())}
+    return parents.keys() | ({oldest} & {sha, *(first for line in parents.values() for first in line)})
 
 
 def descendants(mirror: Path, sha: str, newest: str) -> set[str]:

@@ -22,11 +22,17 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
 MEASURED_KEYS = {"path", "packages", "sources", "operators", "build", "inputs"}
 PROTECTED = {*sys.stdlib_module_names, "warpwatch", "torch", "torchgen", "numpy", "triton", "sympy"}
 """Packages that the harness itself imports: no commit may bring its own."""
+EVERY, NAME = "*", "{operator}"
+"""The key of `[measured.operators]` for operators that it does not name, and what stands for an operator's name."""
 _PACKAGE = re.compile(r"[A-Za-z_]\w*")
 
 
 class ProjectError(ValueError):
     """warpwatch.toml cannot be used; the message names the key and the remedy."""
+
+
+class IncompleteCommitError(ProjectError):
+    """A commit lacks files that it needs, because git keeps them elsewhere; the message names the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,9 @@ class MeasuredCode:
 
     path: the folder that holds the packages. packages: the modules at its top that operator files may import; all
     other modules come from the definitions or the interpreter. sources: globs of the files whose change may change a
-    result; by default the packages. by_operator: the same for single operators. build: the shell command that builds a
-    commit, None where it needs no build. inputs: globs of the files that the build reads; by default every file.
+    result; by default the packages. by_operator: the same for single operators, and for all others under EVERY. build:
+    the shell command that builds a commit, None where it needs no build. inputs: globs of the files that the build
+    reads; by default every file.
     """
 
     path: str
@@ -66,8 +73,16 @@ class MeasuredCode:
 
     def sources_of(self, operator: str) -> tuple[str, ...]:
         """The globs of the files that an operator measures, with those that its build reads."""
-        own = self.by_operator.get(operator, self.sources)
-        return own if self.build is None else tuple(dict.fromkeys((*own, *(self.inputs or ("**",)))))
+        own = self.by_operator.get(operator) or self.by_operator.get(EVERY) or self.sources
+        return tuple(glob.replace(NAME, operator) for glob in (*own, *self._build_inputs()))
+
+    def visible(self) -> tuple[str, ...]:
+        """The globs of all files of a commit that a child may read."""
+        globs = (*self.sources, *(glob for group in self.by_operator.values() for glob in group))
+        return tuple(glob.replace(NAME, "*") for glob in (*globs, *self._build_inputs()))
+
+    def _build_inputs(self) -> tuple[str, ...]:
+        return () if self.build is None else self.inputs or ("**",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,9 +132,10 @@ class Sources:
         if f"{operator}.py" not in layout.files:
             return None
         measured = layout.project.measured
-        files = self._matching(sha, measured.sources_of(operator)) if measured is not None else []
-        if self.definitions is not None and not files:
+        globs = measured.sources_of(operator) if measured is not None else ()
+        if self.definitions is not None and not self._matching(sha, globs[:1]):
             return None
+        files = self._matching(sha, globs)
         if self.definitions is not None:
             return _digest((self._defined(sha, operator, layout), files)), ""
         used = self._used(operator, layout)
@@ -179,8 +180,7 @@ class Sources:
         """Looks up the measured folders of many commits at once, which takes one call of git."""
         if prefixes is None:
             measured = self._layout(shas[0]).project.measured if shas and self.definitions is not None else None
-            globs = (measured.sources, *measured.by_operator.values(), measured.inputs) if measured is not None else ()
-            prefixes = {literal_prefix(glob) for group in globs for glob in group}
+            prefixes = {literal_prefix(glob) for glob in measured.visible()} if measured is not None else ()
         names = [(sha, prefix) for sha in shas for prefix in prefixes if (sha, prefix) not in self._trees]
         ids = git.object_ids(self._measured_mirror, [f"{sha}:{prefix}" for sha, prefix in names])
         self._trees.update(zip(names, ids, strict=True))

@@ -45,12 +45,12 @@ def compare(
     traces: Path,
 ) -> Outcome:
     """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ."""
-    environment = head_checkout.environment_of(request.operator, reporter)
-    if base_checkout.environment_of(request.operator, reporter).key != environment.key:
+    if base_checkout.environment(reporter).key != head_checkout.environment(reporter).key:
         raise CannotRunError(
             "the two commits ask for different interpreters, so a comparison would not be about their code",
             reason=Reason.INTERPRETER_MISMATCH,
         )
+    environment = head_checkout.environment_of(request.operator, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter)
     limits = TimeLimits(outcome.peaks, head_checkout.host.kind)

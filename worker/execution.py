@@ -15,8 +15,9 @@ from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, KnownNames
 from warpwatch.contract.words import RESUMABLE, Fault, JobKind, Reason, Status
+from warpwatch.definitions import DefinitionsError
 from warpwatch.git import GitError, UnknownRefError
-from warpwatch.project import ProjectError
+from warpwatch.project import IncompleteCommitError, ProjectError
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
@@ -59,7 +60,11 @@ def execute(
     except ProjectError as error:
         # The commit asks for something that this service does not support. That is a property of the commit and no
         # error of the job.
-        return Outcome(*tools.identify(bounded), findings=known_findings(request, Status.UNSUPPORTED, str(error)))
+        reason = Reason.INCOMPLETE_COMMIT if isinstance(error, IncompleteCommitError) else None
+        findings = known_findings(request, Status.UNSUPPORTED, str(error), reason=reason)
+        return Outcome(*tools.identify(bounded), findings=findings)
+    except DefinitionsError as error:
+        raise CannotRunError(str(error), reason=Reason.UNUSABLE_DEFINITIONS) from error
     except GitError as error:
         reason = reason_of(error, tools.host.home)
         raise CannotRunError(str(error), retry=not isinstance(error, UnknownRefError), reason=reason) from error

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from warpwatch import git
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import mirror_of
-from warpwatch.project import FILE_NAME, MeasuredCode, Project
+from warpwatch.project import FILE_NAME, IncompleteCommitError, MeasuredCode, Project
 from warpwatch.sources import literal_prefix, matches
 from warpwatch.worker import sandbox
 
@@ -34,6 +33,11 @@ _FILE_BYTES = 2**20
 """A longer file is data and not searched."""
 _NATIVE = {".cpp", ".cu", ".cuh", ".h", ".hpp"}
 _SETTINGS = {".cfg", ".ini", ".json", ".toml", ".yaml", ".yml"}
+_SUBMODULE = "160000 "
+"""The mode of a submodule in a tree of git."""
+_LFS = b"version https://git-lfs.github.com/spec/"
+_POINTER_BYTES = 1024
+"""More than what git LFS leaves in place of a file."""
 _WORD = re.compile(r"[\w.-]+")
 _INCLUDE = re.compile(r'#\s*include\s*["<]([^">\n]+)')
 _SERVICE = "warpwatch"
@@ -64,10 +68,9 @@ def lay_out(
             yield CommitTrees(root, root if measured is not None else None, packages, content)
         return
     source, path = mirror_of(mirror, definitions), folder.with_name(f"{folder.name}-measured")
-    with git.worktree(source, definitions.sha, folder) as root, git.worktree(mirror, sha, path) as commit:
-        content = reduce_worktree(root, source, definitions.sha, project)
-        content += reduce_to_sources(commit, mirror, sha, measured)
-        yield CommitTrees(root, commit, commit / measured.path, content)
+    with git.worktree(source, definitions.sha, folder) as root, _source_tree(mirror, sha, path, measured) as content:
+        content += reduce_worktree(root, source, definitions.sha, project)
+        yield CommitTrees(root, path, path / measured.path, content)
 
 
 def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str:
@@ -85,27 +88,37 @@ def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str
     return hashlib.sha256("\0".join(entries[name] for name in sorted(kept)).encode(errors="replace")).hexdigest()
 
 
-def reduce_to_sources(root: Path, mirror: Path, sha: str, measured: MeasuredCode) -> str:
-    """Removes from the worktree of a measured commit what no operator declares as its source; a digest of the rest.
+@contextmanager
+def _source_tree(mirror: Path, sha: str, path: Path, measured: MeasuredCode) -> Iterator[str]:
+    """Checks out those files of a measured commit that its operators declare as sources; a digest of them.
 
-    So what does not count as a change of an operator cannot change it.
+    So what does not count as a change of an operator cannot change it, and a mirror may lack the other files.
     """
-    operators = (*measured.by_operator, "")
-    globs = [glob for operator in operators for glob in measured.sources_of(operator)]
+    globs = measured.visible()
     listing = git.git("ls-tree", "-r", "-z", sha, cwd=mirror).split("\0")[:-1]
     kept = {line.partition("\t")[2]: line for line in listing if matches(line.partition("\t")[2], globs)}
-    for folder, folders, files in os.walk(root, topdown=False):
-        for name in (*files, *folders):
-            path = Path(folder, name)
-            relative = path.relative_to(root).as_posix()
-            if relative.partition("/")[0] == ".git" or relative in kept:
-                continue
-            if path.is_dir() and not path.is_symlink():
-                with suppress(OSError):  # It holds something that stays.
-                    path.rmdir()
-            else:
-                path.unlink()
-    return hashlib.sha256("\0".join(sorted(kept.values())).encode(errors="replace")).hexdigest()
+    for name, line in kept.items():
+        if line.startswith(_SUBMODULE):
+            raise IncompleteCommitError(f"{name} is a submodule, which is not checked out; leave it out of `sources`")
+    git.remove_worktree(mirror, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    git.git("worktree", "add", "--no-checkout", "--quiet", "--detach", "--force", str(path), sha, cwd=mirror)
+    try:
+        git.git("read-tree", sha, cwd=path)
+        git.git("checkout-index", "-z", "--stdin", cwd=path, text="\0".join([*kept, ""]), timeout=600)
+        for name in kept:
+            if _is_pointer(path / name):
+                raise IncompleteCommitError(f"git LFS keeps {name} elsewhere; leave it out of `sources`")
+        yield hashlib.sha256("\0".join(sorted(kept.values())).encode(errors="replace")).hexdigest()
+    finally:
+        git.remove_worktree(mirror, path)
+
+
+def _is_pointer(path: Path) -> bool:
+    """Whether git LFS left a few lines in place of the file."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > _POINTER_BYTES:
+        return False
+    return path.read_bytes().startswith(_LFS)
 
 
 def _kept(root: Path, names: set[str], project: Project) -> set[str]:
@@ -135,8 +148,7 @@ def _measured_roots(project: Project) -> set[str]:
     measured = project.measured
     if measured is None:
         return set()
-    globs = [glob for operator in (*measured.by_operator, "") for glob in measured.sources_of(operator)]
-    return {literal_prefix(glob).partition("/")[0] for glob in globs}
+    return {literal_prefix(glob).partition("/")[0] for glob in measured.visible()}
 
 
 def _files(start: Path) -> Iterator[Path]:

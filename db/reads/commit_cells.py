@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import text
 
-from warpwatch.contract.spec import JobSpec
-from warpwatch.db.reads.code import CommitRow
+from warpwatch.contract.spec import DefinitionsVersion, JobSpec
+from warpwatch.db.reads.code import CommitRow, definitions_version
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, read_line_of, share_line
 from warpwatch.db.reads.query import MAX_PAGE, PRIMARY_METRIC, Page, Session, fetch, page_of
 from warpwatch.db.reads.regressions import TABLES
@@ -188,8 +188,11 @@ def _read_cells(session: Session, commit: CommitRow, asked: Mapping[str, Any]) -
         # The commands of a run differ in the cell alone, and a file has thousands of cells.
         key = (run_id, kind, fields["operator"], device_kind)
         if key not in commands:
-            one_cell = specs.get(run_id, JobSpec()).of_cell(_VARIANT, _CASE)
-            commands[key] = shlex.join(one_cell.to_command(kind, commit.sha, fields["operator"], device_kind))
+            spec, definitions = specs.get(run_id, (JobSpec(), None))
+            words = spec.of_cell(_VARIANT, _CASE).to_command(
+                kind, commit.sha, fields["operator"], device_kind, definitions=definitions
+            )
+            commands[key] = shlex.join(words)
         replay = commands[key].replace(shlex.quote(_VARIANT), quote(fields["variant"]))
         replay = replay.replace(shlex.quote(_CASE), quote(fields["case"]))
         time = times.get(fields["bench_result_id"])
@@ -199,11 +202,18 @@ def _read_cells(session: Session, commit: CommitRow, asked: Mapping[str, Any]) -
     return [cell(**row) for row in rows]
 
 
-def _read_specs(session: Session, run_ids: set[int | None]) -> dict[int | None, JobSpec]:
-    """What the jobs of the runs asked for, by run."""
-    sql = "SELECT runs.id AS run_id, spec FROM runs JOIN jobs ON jobs.id = runs.job_id WHERE runs.id = ANY(:ids)"
+def _read_specs(
+    session: Session, run_ids: set[int | None]
+) -> dict[int | None, tuple[JobSpec, DefinitionsVersion | None]]:
+    """What the jobs of the runs asked for, and what defined their operators, by run."""
+    sql = """
+    SELECT runs.id AS run_id, spec, definitions_url AS url, jobs.definitions_sha AS sha
+    FROM runs JOIN jobs ON jobs.id = runs.job_id JOIN operators ON operators.id = jobs.operator_id
+    JOIN repositories ON repositories.id = operators.repository_id WHERE runs.id = ANY(:ids)
+    """
     ids = [run_id for run_id in run_ids if run_id is not None]
-    return dict(fetch(session, lambda run_id, spec: (run_id, spec), sql, ids=ids))
+    rows = fetch(session, lambda run_id, spec, url, sha: (run_id, (spec, definitions_version(url, sha))), sql, ids=ids)
+    return dict(rows)
 
 
 class _Time(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
+from warpwatch.db.reads.code import definitions_version
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of, share_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch, fetch_one, fetch_scalar
 from warpwatch.db.reads.watches import is_watched
@@ -321,7 +322,8 @@ WHERE regression_id = :id ORDER BY trials.id
 """
 
 _LINKS = """
-SELECT repositories.name AS repository, devices.kind AS device_kind, compare_job_id, base_trace_id, head_trace_id
+SELECT repositories.name AS repository, devices.kind AS device_kind, compare_job_id, base_trace_id, head_trace_id,
+       definitions_url, definitions_sha
 FROM regressions JOIN operators ON operators.id = regressions.operator_id
 JOIN repositories ON repositories.id = operators.repository_id
 JOIN devices ON devices.id = regressions.device_id WHERE regressions.id = :id
@@ -335,12 +337,13 @@ def read_regression(session: Session, regression_id: int) -> RegressionDetail | 
         return None
     links = dict(session.execute(text(_LINKS), {"id": regression_id}).mappings().one())
     device_kind = links.pop("device_kind")
+    definitions = definitions_version(links.pop("definitions_url"), links.pop("definitions_sha"))
 
     def member(kind: str | None, spec: JobSpec | None, **fields: Any) -> RegressionSeriesRow:
         if kind is None or spec is None:
             return RegressionSeriesRow(replay="", **fields)
         one_cell = spec.of_cell(fields["variant"], fields["case"])
-        command = one_cell.to_command(kind, row.head_sha, row.operator, device_kind)
+        command = one_cell.to_command(kind, row.head_sha, row.operator, device_kind, definitions=definitions)
         return RegressionSeriesRow(replay=shlex.join(command), **fields)
 
     series = fetch(session, member, _SERIES, id=regression_id)

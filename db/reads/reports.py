@@ -9,6 +9,7 @@ from typing import Any
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
+from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.events import SUPERSEDED
 from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
 from warpwatch.db.reads.regressions import CULPRIT
@@ -317,6 +318,8 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     if found is None:
         return None
     repository = found.repository
+    registered = find_repository(session, repository)
+    definitions = registered.definitions if registered is not None else None
 
     def job(
         job_id: int, state: str, message: str, reason: str | None, unchanged_since: str | None, **cell: Any
@@ -329,7 +332,8 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
         job_id: int, kind: str, status: str, message: str, known_before: bool, spec: JobSpec, **cell: Any
     ) -> ResultFact:
         one_cell = spec.of_cell(cell["variant"], cell["case"])
-        command = one_cell.to_command(kind, cell["head_sha"], cell["operator"], cell["device_kind"])
+        place = (cell["head_sha"], cell["operator"], cell["device_kind"])
+        command = one_cell.to_command(kind, *place, definitions=definitions)
         return ResultFact(job_id, kind, status, message, known_before, CellFact(replay=shlex.join(command), **cell))
 
     def compared(spec: JobSpec, **cell: Any) -> CellFact:

@@ -136,7 +136,9 @@ def list_open(session: Session, schedule_id: int, now: datetime) -> list[OpenJob
 
 @dataclass(frozen=True, slots=True)
 class RequestedJob:
-    """A job at a commit. environment_id: where it was measured; None while it was not, or was left out as unchanged."""
+    """A job at a commit. environment_id: where it was measured; None while it was not, or was left out as unchanged.
+    definitions_sha: the version of the definitions that it measures.
+    """
 
     sha: str
     operator: str
@@ -145,6 +147,7 @@ class RequestedJob:
     state: str
     spec: JobSpec
     environment_id: int | None
+    definitions_sha: str | None = None
 
 
 def list_requested(session: Session, repository_id: int, shas: list[str], kinds: list[str]) -> list[RequestedJob]:
@@ -152,7 +155,7 @@ def list_requested(session: Session, repository_id: int, shas: list[str], kinds:
     sql = """
     SELECT commits.sha, operators.name AS operator, jobs.device_id, jobs.kind, jobs.state, jobs.spec - 'known' AS spec,
            (SELECT environment_id FROM runs WHERE runs.job_id = jobs.id AND runs.state = 'done'
-            ORDER BY runs.id DESC LIMIT 1) AS environment_id
+            ORDER BY runs.id DESC LIMIT 1) AS environment_id, jobs.definitions_sha
     FROM commits JOIN jobs ON jobs.commit_id = commits.id JOIN operators ON operators.id = jobs.operator_id
     WHERE commits.repository_id = :repository_id AND commits.sha = ANY(:shas) AND jobs.kind = ANY(:kinds)
     ORDER BY jobs.id

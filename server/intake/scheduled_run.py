@@ -155,6 +155,7 @@ def _plan(
         readings = list_readings(session, start.repository.id) if schedule.kind == "rerun" else []
         unchanged = _Unchanged(session, start, mirror, head, choice, line)
     # Sources may have to be read at a thousand commits, so no transaction is open meanwhile.
+    measured = replace(measured, requested=_same_definition(measured.requested, start.repository, mirror, cache))
     if schedule.kind == "suite":
         candidates = list_suite_candidates(measured, unchanged.since)
     elif schedule.kind == "rerun":
@@ -248,6 +249,25 @@ def _measured(
     operators = {sha: [name for name in history.operators[sha] if name in choice.operators] for sha in shas}
     whole = [job for job in requested if _is_whole(job, suite)]
     return MeasuredCommits(shas, operators, [device.id for device in start.devices], kinds, suite, whole)
+
+
+def _same_definition(
+    jobs: Sequence[RequestedJob], repository: RepositoryRow, mirror: Path, cache: SourceCache
+) -> list[RequestedJob]:
+    """The jobs whose operator is defined today as it was for them: what was measured by another definition counts as
+    not measured."""
+    newest = repository.definitions
+
+    def definition(job: RequestedJob, version: str) -> str | None:
+        return cache.of(mirror, newest and replace(newest, sha=version)).definition(job.sha, job.operator)
+
+    if newest is None:
+        return list(jobs)
+    return [
+        job
+        for job in jobs
+        if job.definitions_sha is not None and definition(job, job.definitions_sha) == definition(job, newest.sha)
+    ]
 
 
 def _is_whole(job: RequestedJob, suite: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.contract.words import Reason
 from warpwatch.db import registry, runs
 from warpwatch.db.database import Database
+from warpwatch.server.intake.scheduled_run import run_schedule
+from warpwatch.settings import Settings
 
 Commit = Callable[[dict[str, str]], str]
 
@@ -165,3 +168,30 @@ def test_the_form_registers_definitions(client: TestClient, tmp_path: Path, meas
     form = {"name": "kernels", "url": str(tmp_path / "measured"), "definitions": str(tmp_path / "beside")}
     assert client.post("/repositories", data=form, follow_redirects=False).status_code == 303
     assert str(tmp_path / "beside") in client.get("/repositories").text
+
+
+def test_a_schedule_measures_again_what_is_defined_anew(
+    client: TestClient,
+    database: Database,
+    settings: Settings,
+    tmp_path: Path,
+    measured: Commit,
+    beside: Commit,
+    worker: int,
+) -> None:
+    assert register(client, tmp_path).status_code == 201
+    body = {"repository": "kernels", "name": "nightly", "kind": "suite", "cron": "0 2 * * *", "kinds": ["bench"]}
+    schedule = client.post("/api/v1/schedules", json=body).json()["id"]
+
+    def made() -> int:
+        with database.session() as session:
+            registry.worker_heartbeat(session, worker)
+        before = len(client.get("/api/v1/jobs", params={"limit": 200}).json()["items"])
+        assert run_schedule(database, settings, schedule, datetime.now(UTC), due=False)
+        return len(client.get("/api/v1/jobs", params={"limit": 200}).json()["items"]) - before
+
+    assert (made(), made()) == (1, 0)
+    beside({"operators/other.py": "import torch\n"})
+    assert (made(), made()) == (1, 0), "the new operator alone"
+    beside({"operators/_sizes.py": "SIZE = 101\n"})
+    assert (made(), made()) == (1, 0), "the operator that imports it"

@@ -210,14 +210,8 @@ def test_markdown_fits_and_says_nothing_that_it_was_not_told_to(name: str) -> No
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} <= {9}
 
 
-def test_markdown_shows_times_and_for_a_range_the_commits() -> None:
-    slower = row("slower", base_ns=12_300.0, head_ns=15_000.0)
-    text = markdown(report(slower))
-    assert "12.3 µs → 15.0 µs" in text
-    assert "| finding | operator |" in text
-    text = markdown(report(slower, replace(slower, head_sha="c" * 40)))
-    assert "| case | commit | device |" in text
-    assert "| `ccccccccc` |" in text
+def test_markdown_shows_times() -> None:
+    assert "| 12.3 µs → 15.0 µs |" in markdown(report(row("slower", base_ns=12_300.0, head_ns=15_000.0)))
 
 
 def test_markdown_of_a_range_names_the_commit_of_each_row() -> None:
@@ -225,7 +219,7 @@ def test_markdown_of_a_range_names_the_commit_of_each_row() -> None:
     header, _, slower, unsure = [line for line in text.split("\n") if line.startswith("|")]
     place = header.split(" | ").index("commit")
     assert [line.split(" | ")[place] for line in (slower, unsure)] == [f"`{'a' * 9}`", f"`{'c' * 9}`"]
-    assert unsure.split(" | ")[place + 2] == "–", "no change was found, and `ok` would say that it is no finding"
+    assert unsure.split(" | ")[place + 3] == "–", "no change was found, and `ok` would say that it is no finding"
     assert "commit" not in markdown(report(row("slower"), row("unsure", 1))).split("|---")[0].split(" | ")
 
 

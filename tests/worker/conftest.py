@@ -86,6 +86,15 @@ class Repository:
         """A commit that no branch holds."""
         return self._git("commit-tree", "-p", parent, "-m", subject, f"{parent}^{{tree}}").strip()
 
+    def submodule_commit(self, subject: str, name: str, sha: str) -> str:
+        """A commit with a submodule at the path, without a checkout of it."""
+        self._git("update-index", "--add", "--cacheinfo", f"160000,{sha},{name}")
+        self._git("commit", "--quiet", "--message", subject)
+        return self.head()
+
+    def reset(self, sha: str) -> None:
+        self._git("reset", "--quiet", "--hard", sha)
+
     def _git(self, *words: str) -> str:
         identity = {
             "GIT_AUTHOR_NAME": "A",

@@ -14,7 +14,7 @@ from tests.worker.conftest import Diary, Repository, identify
 from warpwatch import git
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec, KnownNames
-from warpwatch.contract.words import JobKind, Reason, Status
+from warpwatch.contract.words import Fault, JobKind, Reason, Status
 from warpwatch.definitions import DefinitionsError, DefinitionsSource, newest_version, parse_source
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources, matches
@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tools(folder: Path) -> Iterator[Tools]:
     settings = Settings(home=folder / "home", case_timeout_seconds=30, build_timeout_seconds=60)
     identify(settings.home)
+    (settings.home / "traces").mkdir()
     tools = Tools(Host(settings, "cpu"))
     yield tools
     tools.close()
@@ -65,9 +66,7 @@ def run(
     **spec: object,
 ) -> Outcome:
     request = JobRequest(kind, measured.url, sha, "twice", JobSpec(**spec), definitions=version)  # type: ignore[arg-type]
-    traces = tools.host.home / "traces"
-    traces.mkdir(exist_ok=True)
-    return execute(request, tools, Diary(), traces)
+    return execute(request, tools, Diary(), tools.host.home / "traces")
 
 
 def statuses(outcome: Outcome) -> dict[str, Status]:
@@ -136,7 +135,9 @@ def test_a_commit_cannot_replace_what_defines_it(tools: Tools, measured: Reposit
     assert statuses(planted) == {"lib": Status.BUILD_FAILED}
     assert "operators._sizes" in planted.findings[0].message
     patched = run(tools, measured, measured.commit("patch", defined.package(PATCHING)), version)
-    assert statuses(patched)["lib"] == Status.WRONG
+    finding = next(finding for finding in patched.findings if finding.variant == "lib")
+    assert (finding.status, finding.fault) == (Status.WRONG, Fault.REPLACED_FUNCTION)
+    assert set(finding.subjects) == {"twice.reference"}
 
 
 def test_an_installed_package_never_stands_in_for_the_commit(
@@ -212,6 +213,41 @@ def test_the_installed_distributions_of_an_operator_are_part_of_its_environment(
     assert outcome.environment.facts["distributions"] == {"rich": metadata.version("rich")}
     plain = DefinitionsVersion(beside.url, beside.commit("import none", defined.definitions()))
     assert "distributions" not in run(tools, measured, sha, plain).environment.facts
+
+
+def test_an_operator_may_count_its_own_file_alone(tools: Tools, measured: Repository, beside: Repository) -> None:
+    toml = defined.TOML + '[measured.operators]\n"*" = ["src/lib/{operator}.py"]\nother = ["src/lib/__init__.py"]\n'
+    files = defined.definitions(toml=toml) | {"operators/other.py": "import lib\n"}
+    version = DefinitionsVersion(beside.url, beside.commit("define", files))
+    first = measured.commit("first", defined.package() | {"src/lib/twice.py": ""})
+    second = measured.commit("second", defined.package("# new\n" + defined.PACKAGE))
+    third = measured.commit("third", {"src/lib/twice.py": "# new\n"})
+    git.update_mirror(beside.url, tools.host.home)
+    sources = Sources(git.update_mirror(measured.url, tools.host.home), version)
+    assert sources.of(first, "twice") == sources.of(second, "twice") != sources.of(third, "twice")
+    assert sources.of(first, "other") != sources.of(second, "other") == sources.of(third, "other")
+    assert statuses(run(tools, measured, third, version))["lib"] == Status.OK
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"
+
+
+@pytest.mark.parametrize("name", ["src/lib/table.bin", "src/lib/deep"])
+def test_a_commit_that_lacks_files_is_refused_with_a_reason(
+    tools: Tools, measured: Repository, beside: Repository, name: str
+) -> None:
+    version = DefinitionsVersion(beside.url, beside.commit("define", defined.definitions()))
+    before = measured.commit("any", defined.package())
+    if name.endswith(".bin"):
+        sha = measured.commit("keeps a file elsewhere", defined.package() | {name: LFS})
+    else:
+        sha = measured.submodule_commit("has a submodule", name, before)
+    with pytest.raises(CannotRunError) as failure:
+        run(tools, measured, sha, version)
+    assert failure.value.reason is Reason.INCOMPLETE_COMMIT
+    outcome = run(tools, measured, sha, version, known=KnownNames(["lib"], [defined.CASE]))
+    assert statuses(outcome) == {"lib": Status.UNSUPPORTED}
+    measured.reset(before)
 
 
 SETUP = """
@@ -325,6 +361,16 @@ def test_a_plain_folder_has_versions(tmp_path: Path) -> None:
     assert second.sha != first.sha
     mirror = git.mirror_path(first.url, tmp_path / "home")
     assert git.read_file(mirror, first.sha, "operators/twice.py") == defined.OPERATOR
+    assert newest_version(DefinitionsSource(str(folder), first.sha), tmp_path / "home") == first
+
+
+def test_a_version_of_a_folder_that_this_machine_never_saw(tools: Tools, measured: Repository, tmp_path: Path) -> None:
+    folder = write(tmp_path / "plain", defined.definitions())
+    sha = measured.commit("any", defined.package())
+    with pytest.raises(CannotRunError) as failure:
+        run(tools, measured, sha, DefinitionsVersion(str(folder), "f" * 40))
+    assert failure.value.reason is Reason.UNUSABLE_DEFINITIONS
+    assert statuses(run(tools, measured, sha, newest_version(DefinitionsSource(str(folder)), tools.host.home)))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ class Reason(StrEnum):
     (job, run): the results hold what the database cannot. worker_lost (job, run): the worker fell silent while it ran
     the job. missing_dependency (job, run): the operator imports a module that the interpreter lacks, and no earlier
     commit says which results that leaves out. unusable_definitions (job, run): the definitions do not fit this commit,
-    or cannot be read.
+    or cannot be read. incomplete_commit (job, run): the commit needs a submodule, or files that git LFS keeps
+    elsewhere.
     """
 
     UNCHANGED = "unchanged"
@@ -54,6 +55,7 @@ class Reason(StrEnum):
     WORKER_LOST = "worker_lost"
     MISSING_DEPENDENCY = "missing_dependency"
     UNUSABLE_DEFINITIONS = "unusable_definitions"
+    INCOMPLETE_COMMIT = "incomplete_commit"
 
 
 OUTAGES = frozenset({Reason.GIT_UNREACHABLE, Reason.DISK_FULL, Reason.HOST_FAULT})

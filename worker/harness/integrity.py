@@ -84,10 +84,10 @@ class _Binding:
         return vars(self.owner).get(self.name, _MISSING) is self.value
 
     def restore(self) -> None:
-        # A definition's operator is frozen.
-        object.__setattr__(self.owner, self.name, self.value) if isinstance(self.owner, Operator) else setattr(
-            self.owner, self.name, self.value
-        )
+        if isinstance(self.owner, Operator):
+            object.__setattr__(self.owner, self.name, self.value)  # An operator is frozen.
+        else:
+            setattr(self.owner, self.name, self.value)
 
 
 class TamperGuard:
@@ -99,11 +99,11 @@ class TamperGuard:
         self._names: dict[type, frozenset[str]] = {owner: frozenset(vars(owner)) for owner in _WATCHED_CLASSES}
 
     def protect(self, operator: Operator) -> None:
-        """Also watches what a definition says of its operator: the measured code must not change that."""
+        """Also watches what a definition says of its operator, without its variants: no measured code may change it."""
         for field in fields(operator):
-            value = getattr(operator, field.name)
             if field.name == "variants":
                 continue
+            value = getattr(operator, field.name)
             self._bindings.append(_Binding(f"{operator.name}.{field.name}", operator, field.name, value))
             self._bindings.extend(_members(f"{operator.name}.{field.name}", value))
 

@@ -17,7 +17,8 @@ _STATUSES = (
 )
 _REASONS = (
     "'unchanged', 'base_failed', 'interpreter_mismatch', 'unfit_device', 'git_unreachable', 'disk_full', "
-    "'host_fault', 'internal_error', 'unstorable', 'worker_lost', 'missing_dependency', 'unusable_definitions'"
+    "'host_fault', 'internal_error', 'unstorable', 'worker_lost', 'missing_dependency', 'unusable_definitions', "
+    "'incomplete_commit'"
 )
 _LISTS = (
     ("all_results", "status", _STATUSES),

@@ -1,0 +1,50 @@
+"""Layer norm of rows with weight and bias."""
+
+import torch
+from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+from operators._liger import apply, first
+
+from warpwatch import Cost, Operator, both_directions, case
+
+
+def inputs(case, make):
+    return {"x": make.normal(case["rows"], case["k"]), "w": make.normal(case["k"]), "b": make.normal(case["k"])}
+
+
+def reference(x, w, b):
+    return torch.nn.functional.layer_norm(x, (x.shape[-1],), w, b, 1e-5)
+
+
+def cost(case):
+    n, passes = case["rows"] * case["k"], 2 if case.direction == "fwd" else 3
+    return Cost(flops=6 * n, bytes=passes * case.element_bytes * n)
+
+
+operator = Operator(
+    "layer_norm",
+    "Layer norm of rows with weight and bias.",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    gradients=("x", "w", "b"),
+    depth=lambda case: case["k"],
+    cases={
+        "quick": both_directions(case(rows=512, k=1024)),
+        "full": both_directions(
+            case("bf16", rows=2048, k=4096),
+            case("bf16", rows=4096, k=8192),
+            case("bf16", rows=8192, k=1024),
+            case("bf16", rows=1024, k=16384),
+        ),
+    },
+)
+
+
+@operator.variant("torch", idea="torch calls")
+def torch_calls(x, w, b):
+    return torch.nn.functional.layer_norm(x, (x.shape[-1],), w, b, 1e-5)
+
+
+@operator.variant("liger", idea="the package's Triton kernel", devices=("cuda",))
+def liger(x, w, b):
+    return first(apply(LigerLayerNormFunction, x, w, b, 1e-5))
