@@ -135,6 +135,11 @@ def test_history_alone_suspects_what_was_measured_elsewhere(client: TestClient, 
     page = client.get(f"/regressions/{row['id']}")
     assert page.status_code == 200
     assert "data-unpaired" in page.text
+    (change,) = history(client)[0]["changes"]
+    assert (change["regression_id"], change["phase"]) == (row["id"], "unpaired")
+    assert change["ratio"] == pytest.approx(1.3, abs=0.01)
+    place = {"repository": "kernels", "operator": "sums", "device": "test-cpu"}
+    assert f'data-regression="{row["id"]}"' in client.get("/history", params=place).text
     assert (
         f'data-regression="{row["id"]}"' in client.get(f"/commits/{lab.shas[4]}", params={"repository": "kernels"}).text
     )

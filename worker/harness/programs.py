@@ -47,7 +47,7 @@ def run_command(command: str, folder: str) -> dict[str, Any]:
     with open(os.path.join(folder, PRINTED), "wb") as printed:  # noqa: PTH118, PTH123
         code = subprocess.call([_SHELL, "-c", command], stdout=printed, env=environment)
     reply = {"status": "ok", "exit_code": code, "seconds": time.monotonic() - begin}
-    return {**reply, "output": OUTPUT if os.path.lexists(output) else "", "printed": PRINTED}
+    return {**reply, "has_output": os.path.lexists(output)}
 
 
 def main() -> int:
