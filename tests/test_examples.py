@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.builders import make_repository, run_git
 from warpwatch.project import parse_project
 
 ROOT = Path(__file__).parent.parent
@@ -35,3 +37,22 @@ def test_definitions_of_other_projects_are_short(name: str, operators: int) -> N
     assert len(text.splitlines()) <= 10
     assert parse_project(text).measured is not None
     assert len(list((folder / "operators").glob("[a-z]*.py"))) == operators
+
+
+@pytest.mark.parametrize("name", ["google-benchmark", "pytest-benchmark"])
+def test_a_history_gets_the_files_of_an_example(name: str, tmp_path: Path) -> None:
+    clone, folder = tmp_path / "clone", ROOT / "examples" / name
+    shas = make_repository(clone, 3)
+    subprocess.run([str(ROOT / "examples" / "overlay.sh"), str(folder), str(clone), shas[0], shas[2]], check=True)
+    measured = run_git(clone, "rev-list", "--reverse", "measured").split()
+    assert [run_git(clone, "show", "-s", "--format=%s", sha).split(" (")[0] for sha in measured] == [
+        "Change 1",
+        "Change 3",
+    ]
+    files = run_git(clone, "ls-tree", "--name-only", "measured").split()
+    assert set(files) == {"kernels"} | {path.name for path in folder.iterdir() if path.name != "README.md"}
+    assert run_git(clone, "show", "measured:kernels/square.py") == "# Change 3\n"
+    (program,) = parse_project(run_git(clone, "show", "measured:warpwatch.toml")).programs
+    assert program.format == name
+    assert (clone / "kernels" / "square.py").read_text() == "# Change 3\n", "the clone itself stays as it was"
+    assert run_git(clone, "status", "--porcelain") == ""

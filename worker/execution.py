@@ -82,8 +82,23 @@ def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, trace
     if any(side.project.program(request.operator) is not None for side in (base, head)):
         return compare_programs(request, base, head, tools, reporter)
     if not request.spec.pairs:
-        raise CannotRunError("a comparison needs pairs of variant and case: --pairs, or both --variants and --cases")
+        request = replace(request, spec=replace(request.spec, pairs=_list_pairs(request, head, reporter)))
     return compare(request, base, head, tools, reporter, traces)
+
+
+def _list_pairs(request: JobRequest, head: Checkout, reporter: Reporter) -> list[tuple[str, str]]:
+    """Every variant and case that the specification chooses at the head, for a comparison that names none."""
+    try:
+        _, entry = head.catalogue(request.operator, reporter)
+    except ChildFailure as failure:
+        raise CannotRunError(f"the file of {request.operator} does not load: {failure.message}") from failure
+    if entry is None or entry.error is not None:
+        raise CannotRunError(entry.error if entry and entry.error else f"there is no operator {request.operator!r}")
+    variants = [item.name for item in choose_variants(entry, request.spec) if head.host.kind in item.devices]
+    pairs = [(name, case.key) for case in choose_cases(entry, request.spec, request.kind) for name in variants]
+    if not pairs:
+        raise CannotRunError(f"commit {request.sha[:12]} has none of the variants and cases asked for")
+    return pairs
 
 
 def known_findings(

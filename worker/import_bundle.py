@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -18,12 +18,18 @@ from warpwatch.worker.bundle import BundleError, BundleReader
 
 
 def import_bundle(
-    database: Database, path: Path, repository: str | None = None, origin: str = "bundle", url: str | None = None
+    database: Database,
+    path: Path,
+    repository: str | None = None,
+    origin: str = "bundle",
+    url: str | None = None,
+    fetch: Callable[[str], None] = lambda _: None,
 ) -> ImportedBundle:
     """Imports the results file at `path`; BundleError when it cannot be used, and then nothing was written.
 
     repository: name to record it under, instead of the one it was measured under. origin: "bundle", or "example" for
-    shipped data. url: where the repository is here.
+    shipped data. url: where the repository is here. fetch: brings the mirror of a repository that is registered here up
+    to date, by its address: without the commits nobody could judge the results.
     """
     with BundleReader(path) as bundle:
         manifest = bundle.manifest
@@ -33,6 +39,10 @@ def import_bundle(
             NewCommit(c.sha, c.parent_sha, c.ordinal, c.author, datetime.fromisoformat(c.authored_at), c.subject)
             for c in manifest.commits
         ]
+        with database.session() as s:
+            known = find_repository(s, name)
+        if known is not None:
+            fetch(known.url)
         try:
             with database.session() as s:
                 # A file from elsewhere must not redirect a repository that is registered here to another address.

@@ -42,6 +42,8 @@ from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 
 _RUNNER = Path(__file__).parent / "harness" / "programs.py"
+_OUTPUT, _PRINTED = "results.json", "printed"
+"""As in harness/programs.py. No name of a file comes from a child, which could name files of the host."""
 _NOT_EXECUTABLE, _NOT_FOUND, _SIGNALLED = 126, 127, 128
 _KILLED = 9
 _TAIL = 2000
@@ -115,7 +117,7 @@ class ProgramRunner:
         return reply if reply.exit_code == 0 else self._failure(reply)
 
     def _failure(self, reply: ProgramReply) -> ProgramRun:
-        code, words = reply.exit_code, self._last_words(reply.printed)
+        code, words = reply.exit_code, self._last_words()
         # A shell gives the signal that ended its command as an exit status.
         signal = -code if code < 0 else code - _SIGNALLED if _SIGNALLED < code <= _SIGNALLED + 64 else 0
         if signal == _KILLED:
@@ -126,19 +128,19 @@ class ProgramRunner:
             return ProgramRun(Status.BUILD_FAILED, f"its command is not there, or cannot be run{words}")
         return ProgramRun(Status.WRONG, f"it exited with status {code}{words}")
 
-    def _last_words(self, name: str) -> str:
-        printed = self._file(name, FILE_LIMIT)
+    def _last_words(self) -> str:
+        printed = self._file(_PRINTED, FILE_LIMIT)
         text = "" if printed is None else printed[-_TAIL:].decode(errors="replace").replace("\0", "").strip()
         return f"; it printed last:\n{text}" if text else ""
 
     def _read(self, reply: ProgramReply) -> ProgramRun:
-        data = self._file(reply.output or reply.printed, FILE_LIMIT + 1)
+        data = self._file(_OUTPUT if reply.has_output else _PRINTED, FILE_LIMIT + 1)
         if data is None:
             return ProgramRun(Status.UNREADABLE, "its results are no regular file")
         try:
             results = read_results(
                 self.program.format,
-                data if reply.output else strip_preamble(data),
+                data if reply.has_output else strip_preamble(data),
                 lambda name: self._file(name, 4 * SAMPLE_LIMIT + 1),
             )
         except FormatError as error:

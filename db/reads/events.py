@@ -12,6 +12,7 @@ from warpwatch.db.reads.lines import ALL_COMMITS, read_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch
 from warpwatch.db.reads.regressions import (
     COLUMNS,
+    IS_UNPAIRED,
     MATCHES,
     ON_LINE,
     RANK,
@@ -242,7 +243,7 @@ WITH told AS (
         SELECT head_commit_id FROM trials WHERE trials.regression_id = regressions.id ORDER BY trials.id LIMIT 1
     ) AS first ON true
     WHERE operators.repository_id = :repository_id AND NOT ({SUPERSEDED})
-      AND NOT (regressions.verdict = 'suspected' AND regressions.settled_at IS NOT NULL)
+      AND NOT {IS_UNPAIRED}
 )
 SELECT CASE WHEN period IS NOT NULL THEN CAST(:now AS timestamptz) - (period + 1) * make_interval(secs => :length) END
      AS since,

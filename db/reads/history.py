@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import Page, Session, fetch, fetch_one, fetch_page
-from warpwatch.db.reads.regressions import COMMITS_BETWEEN, ON_LINE, PHASE
+from warpwatch.db.reads.regressions import COMMITS_BETWEEN, IS_UNPAIRED, ON_LINE, PHASE
 from warpwatch.db.samples import unpack_samples
 
 
@@ -103,8 +103,9 @@ class SidePoint:
 
 @dataclass(frozen=True, slots=True)
 class SeriesChange:
-    """A confirmed change that a series shows, between two commits of the line. ratio: head over base of this series.
+    """A confirmed or unpaired change that a series shows, between two commits of the line.
 
+    ratio: head over base of this series.
     phase: contract.words.ChangePhase. commits: how many may have caused it. fixed_by_sha: the commit that ended it.
     """
 
@@ -266,14 +267,16 @@ ORDER BY points.ordinal DESC, points.commit_id DESC, points.id DESC, branches.id
 """
 
 _CHANGES = f"""
-SELECT regressions.id AS regression_id, regressions.direction, {PHASE} AS phase, member.ratio, member.low, member.high,
+SELECT regressions.id AS regression_id, regressions.direction, {PHASE} AS phase,
+       coalesce(member.ratio, member.suspected_ratio) AS ratio, member.low, member.high,
        base.sha AS base_sha, base.ordinal AS base_ordinal, head.sha AS head_sha, head.ordinal AS head_ordinal,
        {COMMITS_BETWEEN} + 1 AS commits,
        (SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha
 FROM regression_series AS member JOIN regressions ON regressions.id = member.regression_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
-WHERE member.series_id = :series_id AND member.verdict = 'confirmed' AND regressions.verdict = 'confirmed'
+WHERE member.series_id = :series_id
+  AND ((member.verdict = 'confirmed' AND regressions.verdict = 'confirmed') OR {IS_UNPAIRED})
   AND regressions.state <> 'invalid' AND head.ordinal >= :first AND base.ordinal <= :last AND {ON_LINE}
 ORDER BY head.ordinal DESC, regressions.id DESC LIMIT :limit
 """

@@ -107,7 +107,7 @@ def _describe(settings: Settings, repository: RepositoryRow, commit: str) -> git
         mirror = git.update_mirror(repository.url, settings.home, settings.destinations, git.REQUEST_SECONDS)
         return git.describe(mirror, git.resolve(mirror, commit))
     except git.UnknownRefError as error:
-        raise ForeignFileError("commit", str(error), "push it first, and name it by its SHA, branch or tag") from error
+        raise ForeignFileError("commit", str(error), "name it by its SHA, branch or tag") from error
     except git.GitError as error:
         raise ForeignFileError("repository", str(error), "check that the server can reach it") from error
 

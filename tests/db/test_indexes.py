@@ -42,6 +42,7 @@ from warpwatch.db.reads.commit_cells import CellFilter, list_cells
 from warpwatch.db.reads.commits import list_culprits, read_commit
 from warpwatch.db.reads.decisions import read_decision
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
+from warpwatch.db.reads.export import ExportCursor, ExportFilter, list_exported_series, list_points
 from warpwatch.db.reads.history import read_history
 from warpwatch.db.reads.lines import (
     HistoryLine,
@@ -219,6 +220,9 @@ def read_branches(world: World) -> None:
         list_release_times(s, world.repository, [series], line)
         point = s.query(PointRecord.id).limit(1).scalar()
         history.list_samples(s, [point])
+        chosen = ExportFilter(world.repository, with_samples=True)
+        (exported, *_) = list_exported_series(s, chosen, None)
+        assert list_points(s, exported, chosen, ExportCursor())[0]
         history.list_readings(s, series, line)
         detail = read_commit(s, world.repository, "b" * 40)
         assert detail is not None

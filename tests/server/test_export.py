@@ -32,7 +32,8 @@ def measured(lab: Lab) -> None:
 
 
 def exported(client: TestClient, **parameters: Any) -> bytes:
-    answer = client.get("/api/v1/export", params={"repository": "kernels"} | parameters)
+    end = parameters.pop("end", "")
+    answer = client.get(f"/api/v1/export{end}", params={"repository": "kernels"} | parameters)
     assert answer.status_code == 200, answer.text
     return answer.content
 
@@ -64,10 +65,10 @@ def test_filters_narrow_an_export(client: TestClient, lab: Lab) -> None:
 
 def test_csv_and_parquet_hold_the_same_as_json(client: TestClient) -> None:
     rows = rows_of(client, samples=True)
-    table = list(csv.DictReader(io.StringIO(exported(client, format="csv", samples=True).decode())))
+    table = list(csv.DictReader(io.StringIO(exported(client, end=".csv", samples=True).decode())))
     assert [float(row["median_ns"]) for row in table] == [row["median_ns"] for row in rows]
     assert [json.loads(row["samples_ns"]) for row in table] == [row["samples_ns"] for row in rows]
-    file = pyarrow.parquet.ParquetFile(io.BytesIO(exported(client, format="parquet", samples=True)))
+    file = pyarrow.parquet.ParquetFile(io.BytesIO(exported(client, end=".parquet", samples=True)))
     assert file.num_row_groups == 4, "one per page of a series"
     parquet = file.read().to_pylist()
     assert [row["commit"] for row in parquet] == [row["commit"] for row in rows]
@@ -76,7 +77,7 @@ def test_csv_and_parquet_hold_the_same_as_json(client: TestClient) -> None:
 
 
 def test_what_is_exported_as_nvbench_is_read_again(client: TestClient, lab: Lab) -> None:
-    data = exported(client, format="nvbench", metric="hot", commit=lab.shas[1])
+    data = exported(client, end=".nvbench", metric="hot", commit=lab.shas[1])
     results = read_results("nvbench", data)
     medians = {item.name.partition(",commit=")[0]: item.median_ns for item in results.benchmarks}
     assert medians == pytest.approx({f"square.v1,case={CASES[0]}": 1001.0, f"square.v2,case={CASES[2]}": 2001.0})
@@ -94,7 +95,8 @@ def test_an_unknown_name_is_a_problem(client: TestClient) -> None:
     for parameters, status in (
         ({"repository": "nothing"}, 404),
         ({"repository": "kernels", "commit": "abcdef01"}, 404),
-        ({"repository": "kernels", "format": "xls"}, 422),
+        ({"repository": "kernels", "commit": "HEAD"}, 422),
+        ({"repository": "kernels", "colour": "red"}, 422),
     ):
         answer = client.get("/api/v1/export", params=parameters)
         assert answer.status_code == status
@@ -118,3 +120,4 @@ def test_the_command_writes_a_file(settings: Settings, tmp_path: Any, monkeypatc
 def test_the_overview_links_to_the_export(client: TestClient) -> None:
     page = client.get("/", params={"repository": "kernels"}).text
     assert "/api/v1/export?" in page
+    assert "/api/v1/export.parquet?" in page

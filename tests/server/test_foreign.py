@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
 from tests.builders import CASES, Lab
 from warpwatch import git
+from warpwatch.cli import app as command
 from warpwatch.db.database import Database
 from warpwatch.db.models import RegressionRecord
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 
 PLACE = {"repository": "kernels", "format": "plain", "program": "sums"}
+FILES = Path(__file__).parents[1] / "foreign"
 SUSPECTED = {"repository": "kernels", "state": "any", "verdict": "suspected"}
 
 
@@ -135,6 +140,11 @@ def test_history_alone_suspects_what_was_measured_elsewhere(client: TestClient, 
     page = client.get(f"/regressions/{row['id']}")
     assert page.status_code == 200
     assert "data-unpaired" in page.text
+    (change,) = history(client)[0]["changes"]
+    assert (change["regression_id"], change["phase"]) == (row["id"], "unpaired")
+    assert change["ratio"] == pytest.approx(1.3, abs=0.01)
+    place = {"repository": "kernels", "operator": "sums", "device": "test-cpu"}
+    assert f'data-regression="{row["id"]}"' in client.get("/history", params=place).text
     assert (
         f'data-regression="{row["id"]}"' in client.get(f"/commits/{lab.shas[4]}", params={"repository": "kernels"}).text
     )
@@ -165,3 +175,26 @@ def test_results_of_a_closed_node_are_judged(client: TestClient, lab: Lab, judge
     judge.sweep()
     (row,) = client.get("/api/v1/regressions", params=SUSPECTED).json()["items"]
     assert (row["phase"], row["head_sha"]) == ("unpaired", lab.shas[4])
+
+
+def test_the_command_imports_a_file_with_its_samples(
+    client: TestClient, lab: Lab, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARPWATCH_DATABASE_URL", str(settings.database_url))
+    monkeypatch.setenv("WARPWATCH_HOME", str(settings.home))
+    file = tmp_path / "nvbench.json"
+    file.write_bytes((FILES / "nvbench.json").read_bytes())
+    (tmp_path / "nvbench.json-bin").mkdir()
+    (tmp_path / "nvbench.json-bin" / "0.bin").write_bytes(struct.pack("<4f", 1e-5, 2e-5, 3e-5, 6e-5))
+    outside = tmp_path.parent / "outside.bin"
+    outside.write_bytes(struct.pack("<4f", 9e-5, 9e-5, 9e-5, 9e-5))
+    (tmp_path / "nvbench.json-bin" / "1.bin").symlink_to(outside)
+    words = ["import", str(file), "--repository", "kernels", "--commit", lab.shas[1], "--format"]
+    done = CliRunner().invoke(command, [*words, "nvbench"])
+    assert done.exit_code == 0, done.output
+    points = {row["case"]: row["points"][0] for row in history(client, "nvbench")}
+    assert points["copy,Elements=1048576,T=F32"]["count"] == 4
+    assert points["copy,Elements=1048576,T=F32"]["median_ns"] == pytest.approx(25_000)
+    assert points["copy,Elements=16777216,T=F32"]["median_ns"] == pytest.approx(150_000), "links are not followed"
+    assert CliRunner().invoke(command, [*words, "plain"]).exit_code == 2
+    assert CliRunner().invoke(command, words[:-1]).exit_code == 2, "a commit without a format"

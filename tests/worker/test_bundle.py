@@ -137,6 +137,17 @@ def test_import_records_everything_once(bundle: Path, database: Database) -> Non
         assert b"".join(iter_trace_json(s, s.scalars(select(TraceRecord.id)).one())) == TRACE
 
 
+def test_import_fetches_the_history_of_a_known_repository_alone(bundle: Path, database: Database) -> None:
+    """The address in a file from elsewhere is nowhere that anybody asked to connect to."""
+    fetched: list[str] = []
+    import_bundle(database, _copy(bundle), "new", fetch=fetched.append)
+    assert fetched == []
+    with database.session() as s:
+        registry.ensure_repository(s, "measured", "/srv/mine")
+    import_bundle(database, bundle, fetch=fetched.append)
+    assert fetched == ["/srv/mine"]
+
+
 def test_import_never_redirects_a_known_repository(bundle: Path, database: Database) -> None:
     with database.session() as s:
         registry.ensure_repository(s, "measured", "/srv/mine")

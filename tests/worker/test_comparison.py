@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.worker.conftest import Diary
+from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison
@@ -16,6 +18,7 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.comparison import _Rounds, compare
+from warpwatch.worker.execution import _list_pairs
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
 PAIR = ("v1", "n=1")
@@ -49,3 +52,20 @@ def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
     with pytest.raises(CannotRunError) as caught:
         compare(REQUEST, base, head, tools, BoundedReporter(Diary()), tmp_path)
     assert (caught.value.reason, caught.value.retry) == (Reason.INTERPRETER_MISMATCH, False)
+
+
+def test_a_comparison_without_pairs_takes_all_that_the_head_has() -> None:
+    variants = [VariantEntry(name, "", "", [kind], native=False) for name, kind in (("v1", "cpu"), ("v2", "cuda"))]
+    cases = [
+        CaseEntry(f"n={n}", {}, "f32", "fwd", "contiguous", [suite], 1, 1) for n, suite in ((1, "quick"), (2, "full"))
+    ]
+    entry = OperatorEntry("square", "", variants, cases)
+    head: Any = SimpleNamespace(catalogue=lambda *_: (None, entry), host=SimpleNamespace(kind="cpu"))
+
+    def pairs(**spec: Any) -> list[tuple[str, str]]:
+        return _list_pairs(replace(REQUEST, spec=JobSpec(**spec)), head, Diary())
+
+    assert pairs() == [("v1", "n=1")]
+    assert pairs(cases=["n=2"]) == [("v1", "n=2")]
+    with pytest.raises(CannotRunError):
+        pairs(variants=["v2"])

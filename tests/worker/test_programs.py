@@ -18,6 +18,7 @@ from warpwatch.settings import Settings
 from warpwatch.sources import Sources
 from warpwatch.worker.checkout import Host, Tools
 from warpwatch.worker.execution import execute
+from warpwatch.worker.harness.programs import visible_device
 from warpwatch.worker.reporter import CannotRunError, Stopped
 
 PROGRAM = """
@@ -218,6 +219,15 @@ def test_a_program_stops_when_its_job_does(tools: Tools, repository: Repository,
     with pytest.raises(Stopped):
         execute(request, tools, Diary(stop_after=0.5), tmp_path)
     assert processes_with("sleep 50") == []
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "shown"),
+    [("cpu", "", None), ("cuda", "", "0"), ("cuda:1", "", "1"), ("cuda:1", "4,6", "6"), ("cuda:0", "GPU-a", "GPU-a")],
+)
+def test_a_program_sees_the_gpu_that_its_worker_measures_on(device: str, visible: str, shown: str | None) -> None:
+    words = ["programs.py", "--root", "/", "--device", device, "--threads", "0"]
+    assert visible_device(words, visible).get("CUDA_VISIBLE_DEVICES") == shown
 
 
 def test_the_same_sources_are_those_that_a_program_names(repository: Repository, tools: Tools) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from warpwatch import git
 from warpwatch.cli import app
 from warpwatch.formats import FILE_LIMIT, FORMATS, SAMPLE_LIMIT
 from warpwatch.settings import SettingError, Settings, load_settings
@@ -43,7 +45,7 @@ def import_files(
             for file in files:
                 try:
                     if commit is None:
-                        is_new = import_file(url, file, repository)
+                        is_new = import_file(url, file, repository, fetch=_Mirrors(settings).fetch)
                     else:
                         foreign = ForeignFile(
                             _read(file),
@@ -68,9 +70,15 @@ def import_files(
 
 
 def import_file(
-    database_url: str, path: Path, repository: str | None = None, origin: str = "bundle", url: str | None = None
+    database_url: str,
+    path: Path,
+    repository: str | None = None,
+    origin: str = "bundle",
+    url: str | None = None,
+    fetch: Callable[[str], None] = lambda _: None,
 ) -> bool:
-    """Imports one results file; False when it had been imported before. url: where its repository is here.
+    """Imports one results file; False when it had been imported before. url: where its repository is here. fetch: see
+    worker.import_bundle.
 
     BundleError, EngineError: nothing was written.
     """
@@ -79,7 +87,7 @@ def import_file(
 
     database = Database(database_url, pool_size=1)
     try:
-        return import_bundle(database, path, repository, origin, url).new
+        return import_bundle(database, path, repository, origin, url, fetch).new
     finally:
         database.close()
 
@@ -99,6 +107,21 @@ def _read(file: Path) -> bytes:
     """The file, or so much of it that its reader sees that it is too long."""
     with file.open("rb") as opened:
         return opened.read(FILE_LIMIT + 1)
+
+
+class _Mirrors:
+    """Fetches the commits that results are about, where their host answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def fetch(self, url: str) -> None:
+        try:
+            git.update_mirror(url, self._settings.home, self._settings.destinations, git.REQUEST_SECONDS)
+        except git.GitError as error:
+            typer.echo(
+                f"its results get charts and no verdict, because its history cannot be fetched: {error}", err=True
+            )
 
 
 class _Sidecars:

@@ -72,7 +72,7 @@ def parse_pairs(values: list[str]) -> list[tuple[str, str]]:
 
 def pairs_of(spec: JobSpec) -> list[tuple[str, str]] | None:
     """What a comparison measures: the pairs, or every variant on every case where both are named; None where neither is
-    so, which takes all benchmarks of a program."""
+    so, which takes all that the head has."""
     return spec.pairs or [(variant, case) for case in spec.cases or () for variant in spec.variants or ()] or None
 
 

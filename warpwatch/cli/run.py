@@ -89,7 +89,7 @@ def run(
     rounds: int | None = typer.Option(None, min=1, help=f"Paired rounds of a comparison; {ROUNDS} by default."),
     stop: str | None = typer.Option(None, help=plans.STOP_HELP),
     pairs: list[str] = typer.Option(
-        [], help="VARIANT:CASE to compare, separated by blanks; by default --variants on --cases."
+        [], help="VARIANT:CASE to compare, separated by blanks; by default --variants on --cases, or all that there is."
     ),
     known_variants: list[str] = typer.Option([], help=plans.KNOWN_HELP),
     known_cases: list[str] = typer.Option([], help="The same for cases, separated by blanks."),

@@ -168,16 +168,14 @@ class ProfileReply:
 class ProgramReply:
     """How one command of a program ended. exit_code: negative where a signal ended it.
 
-    output: name of the file of results in the temporary folder, "" where it wrote none. printed: that of
-    what it printed.
+    has_output: whether it wrote the file of results; else its results are what it printed.
     """
 
     status: Status
     message: str = ""
     exit_code: int = 0
     seconds: float = 0.0
-    output: str = ""
-    printed: str = ""
+    has_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,7 @@ _FACTS_OF_MEMORY = ("l2_cache_size", "ecc_state")
 
 
 def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
-    meta = values.get("meta")
-    version = meta.get("version") if isinstance(meta, dict) else None
-    schema = version.get("json") if isinstance(version, dict) else None
-    if not isinstance(schema, dict):
-        raise invalid("it has no meta.version.json, so nvbench of 2022 or later did not write it")
-    expect_version(whole(schema.get("major")), VERSIONS, "the JSON of nvbench")
+    version = _version(values)
     devices = objects(values, "devices")
     if len({str(device.get("name")) for device in devices}) > 1:
         raise invalid("it holds results of several models of GPU", "run nvbench with --devices ID, once per model")
@@ -51,13 +46,25 @@ def read(values: dict[str, Any], sidecars: dict[str, bytes]) -> ForeignResults:
         benchmarks += [_benchmark(name, state, sidecars, many) for state in objects(item, "states")]
     device = devices[0] if devices else {}
     facts = {name: device[name] for name in (*_FACTS, *_FACTS_OF_MEMORY) if name in device}
-    facts["nvbench"] = str((version or {}).get("nvbench", {}))[:200]
+    facts["nvbench"] = str(version.get("nvbench", {}))[:200]
     return ForeignResults("nvbench", "cuda", str(device.get("name", "")), facts, benchmarks)
+
+
+def _version(values: dict[str, Any]) -> dict[str, Any]:
+    """The versions that the file names; FormatError for a file that nvbench did not write, or wrote in another one."""
+    meta = values.get("meta")
+    version = meta.get("version") if isinstance(meta, dict) else None
+    schema = version.get("json") if isinstance(version, dict) else None
+    if not isinstance(version, dict) or not isinstance(schema, dict):
+        raise invalid("it has no meta.version.json, so nvbench of 2022 or later did not write it")
+    expect_version(whole(schema.get("major")), VERSIONS, "the JSON of nvbench")
+    return version
 
 
 def sidecar_names(values: dict[str, Any]) -> list[str]:
     """The files of samples that the JSON names, as paths relative to it; FormatError for a path that leaves its
     folder."""
+    _version(values)
     names = []
     for item in objects(values, "benchmarks"):
         for state in objects(item, "states"):

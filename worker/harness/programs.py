@@ -32,6 +32,17 @@ def open_channels() -> tuple[IO[str], IO[str]]:
     return requests, os.fdopen(descriptor, "w", encoding="utf-8")
 
 
+def visible_device(words: list[str], visible: str) -> dict[str, str]:
+    """The variable that shows a program the one GPU that the worker measures on; words: of the command line."""
+    device = words[words.index("--device") + 1] if "--device" in words else "cpu"
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return {}
+    names = [name for name in visible.split(",") if name]
+    number = int(index or 0)
+    return {"CUDA_VISIBLE_DEVICES": names[number] if number < len(names) else str(number)}
+
+
 def run_command(command: str, folder: str) -> dict[str, Any]:
     """Runs a command to its end; the parent ends this process where it takes too long."""
     output = os.path.join(folder, OUTPUT)  # noqa: PTH118
@@ -43,11 +54,12 @@ def run_command(command: str, folder: str) -> dict[str, Any]:
     # `python` means the interpreter that the repository asks for.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])  # noqa: PTH120
     environment = {**os.environ, "PATH": path, "WARPWATCH_OUTPUT": output, "WARPWATCH_BUILD": build}
+    environment |= visible_device(sys.argv, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     begin = time.monotonic()
     with open(os.path.join(folder, PRINTED), "wb") as printed:  # noqa: PTH118, PTH123
         code = subprocess.call([_SHELL, "-c", command], stdout=printed, env=environment)
     reply = {"status": "ok", "exit_code": code, "seconds": time.monotonic() - begin}
-    return {**reply, "output": OUTPUT if os.path.lexists(output) else "", "printed": PRINTED}
+    return {**reply, "has_output": os.path.lexists(output)}
 
 
 def main() -> int:
