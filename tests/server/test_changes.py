@@ -217,10 +217,10 @@ def test_cost_grows_with_the_neighbourhood_not_with_history() -> None:
     def seconds(count: int) -> float:
         readings = noisy([1.0] * count, 0.01)
         first, last = span(count - 1)
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(5):
             find_changes(readings[max(0, first) : last + 1], "cuda", around=count - 1)
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     assert seconds(10_000) < 10 * seconds(1_000)
 

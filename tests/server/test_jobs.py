@@ -200,7 +200,10 @@ def events(settings: Settings, job: int, last_event_id: int | None = None) -> It
                 event = {}
 
 
-def test_a_job_is_followed_live(served: Settings, lab: Lab) -> None:
+@pytest.mark.timeout(60)
+def test_a_job_is_followed_live(served: Settings, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    # News must come by announcement.
+    monkeypatch.setattr(live, "LOOK_AGAIN_SECONDS", 3600.0)
     job = lab.submit("check", 0)
     stream = events(served, job)
     kind, state, _ = next(stream)
@@ -210,9 +213,7 @@ def test_a_job_is_followed_live(served: Settings, lab: Lab) -> None:
     assert (kind, state["state"], state["run_id"]) == ("state", "running", run)
     with lab.database.session() as session:
         runs.append_log(session, run, "compiling\n")
-    began = time.monotonic()
     kind, piece, piece_id = next(stream)
-    assert time.monotonic() - began < 4, "the announcement was not heard; it was found by looking again"
     assert (kind, piece["text"], piece["run"]) == ("log", "compiling\n", run)
     with lab.database.session() as session:
         runs.set_progress(session, run, 1, 4, "v1")
