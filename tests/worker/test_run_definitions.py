@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tests.worker import defined
 from tests.worker.conftest import Repository, identify
+from warpwatch.cli.run import _find_commits
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
+from warpwatch.settings import Settings
 from warpwatch.worker.bundle import BundleReader
 
 
@@ -33,6 +35,14 @@ def test_run_measures_with_definitions_as_typed(repository: Repository, tmp_path
         (done,) = list(bundle.runs())
     assert done.order.definitions is not None
     assert done.order.definitions.url == str(folder)
+
+
+def test_run_reads_a_repository_without_a_checkout(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("right", defined.package())
+    bare = tmp_path / "bare"
+    subprocess.run(["git", "clone", "--quiet", "--bare", repository.url, str(bare)], check=True)
+    _, shas = _find_commits(Settings(home=tmp_path / "home"), str(bare), "HEAD")
+    assert shas == [repository.head()]
 
 
 def test_a_replay_command_names_the_version() -> None:

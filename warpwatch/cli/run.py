@@ -153,7 +153,11 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
 
 def _find_commits(settings: Settings, repository: str, commits: str) -> tuple[str, list[str]]:
     """The repository's address and the commits. In a checkout, refs such as HEAD are resolved there."""
-    if Path(repository).is_dir():
+    folder = Path(repository)
+    if folder.is_dir() and git.git("rev-parse", "--is-bare-repository", cwd=folder).strip() == "true":
+        # Without a checkout it is read like one at a URL.
+        root, url = git.update_mirror(str(folder.absolute()), settings.home), str(folder.absolute())
+    elif folder.is_dir():
         root = Path(git.git("rev-parse", "--show-toplevel", cwd=Path(repository)).strip())
         url = str(root)
     else:
