@@ -143,7 +143,7 @@ def test_a_view_is_saved_with_the_range_that_is_shown(visit: Visit) -> None:
     shown = re.search("from=[0-9a-f]{8}&to=[0-9a-f]{8}", page.url)
     assert shown is not None
     page.get_by_text("Save view", exact=True).click()
-    page.get_by_label("Name").fill("the step of v3")
+    page.get_by_label("Name", exact=True).fill("the step of v3")
     page.get_by_role("button", name="Save", exact=True).click()
     page.wait_for_url(re.compile(shown[0]))
     visit.open("/")
