@@ -43,7 +43,7 @@ printf '#!/bin/sh\nexec "%s" -m pip "$@"\n' "$python" > "$TMPDIR/environment/bin
 "$python" -c 'import pip' 2> /dev/null \
   || printf '#!/bin/sh\nexec uv pip "$@"\n' > "$TMPDIR/environment/bin/pip"
 chmod +x "$TMPDIR/environment/bin/pip"
-export VIRTUAL_ENV="$TMPDIR/environment" PATH="$TMPDIR/environment/bin:$PATH"
+export VIRTUAL_ENV="$TMPDIR/environment" PATH="$TMPDIR/environment/bin:$(dirname "$1"):$PATH"
 cp -R "$2/." "$TMPDIR/tree"
 rm -f "$TMPDIR/tree/.git"
 cd "$TMPDIR/tree"
