@@ -32,15 +32,6 @@ def points(page: Page) -> Locator:
     return page.locator(".scatterlayer .points path.point")
 
 
-def click_middle(page: Page, place: Locator) -> None:
-    """Plotly lays a sheet for the mouse over its points, so the mouse goes where the point is drawn."""
-    box = place.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.wait_for_timeout(150)
-    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-
-
 def drag(page: Page, start: float, end: float) -> None:
     """Drags the mouse across the chart. start, end: shares of its width."""
     box = page.locator(".nsewdrag").first.bounding_box()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0030"
+revision = "0021"
 down_revision = "0020"
 branch_labels = None
 depends_on = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0040"
-down_revision = "0050"
+revision = "0023"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 

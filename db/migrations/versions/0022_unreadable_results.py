@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0050"
-down_revision = "0030"
+revision = "0022"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
