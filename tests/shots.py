@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from warpwatch.cli.client import Client
 from warpwatch.cli.services import running_database, running_services
@@ -35,7 +35,7 @@ QUALITY = 0.55
 LARGEST_BYTES = 1_000_000
 """All pictures together."""
 _SWITCHES = ["--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-_DRAWN = "[...document.querySelectorAll('[data-figure]')].every((place) => place.dataset.drawn)"
+_UNDRAWN = "[data-figure]:not([data-drawn])"
 _TO_WEBP = """async ({ png, quality }) => {
   const image = new Image();
   image.src = `data:image/png;base64,${png}`;
@@ -145,7 +145,7 @@ def take_all(browser: Browser, server: str, ids: ExampleIds) -> None:
 def take(page: Page, address: str) -> bytes:
     """The upper part of a page as PNG, once its charts are drawn and it has loaded what follows later."""
     page.goto(address, wait_until="load")
-    page.wait_for_function(_DRAWN)
+    expect(page.locator(_UNDRAWN)).to_have_count(0, timeout=30_000)
     page.wait_for_timeout(400)
     return page.screenshot()
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
+from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
@@ -112,6 +113,8 @@ WRITERS: Mapping[str, tuple[Callable[[Pages], Iterator[bytes]], str, str]] = {
     "nvbench": (write_nvbench, "application/json", "nvbench.json"),
 }
 """By name of the format: its writer, its media type and the end of a file's name."""
+HAS_PARQUET = find_spec("pyarrow") is not None
+"""Whether Parquet can be written: pyarrow is an extra."""
 
 
 def csv_cell(value: object) -> object:

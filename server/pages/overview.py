@@ -16,6 +16,7 @@ from warpwatch.db.reads.regressions import Question, list_regressions
 from warpwatch.db.reads.saved_views import list_saved_views
 from warpwatch.db.reads.trends import list_running, read_queue, read_trends
 from warpwatch.db.reads.watches import list_watchers
+from warpwatch.server.figures.exports import HAS_PARQUET
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.overview_rows import operator_summaries
 from warpwatch.server.http.problems import not_found
@@ -83,6 +84,7 @@ def overview(
         "overview.html",
         json=query("/overview", **filters),
         csv=query("/api/v1/overview.csv", **filters),
+        has_parquet=HAS_PARQUET,
         trends_json=query("/api/v1/overview/trends", **filters),
         bench=bench,
         suite=suite,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, Request
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
 from tests.browser.world import World, build, make_source
 from warpwatch.db import migrate, registry
@@ -89,6 +89,15 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
     return {**browser_type_launch_args, "args": list(SWITCHES), **({"executable_path": installed} if installed else {})}
 
 
+def wait_until(page: Page, condition: str) -> None:
+    """Returns when a condition in JavaScript holds. Playwright's wait_for_function evaluates it in a script of the
+    page once it did not hold at first, which our policy forbids."""
+    deadline = time.monotonic() + 15
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(20)
+
+
 @dataclass
 class Visit:
     """A page, and what went wrong on it so far."""
@@ -113,9 +122,7 @@ class Visit:
         return self.page
 
     def wait_for_charts(self) -> None:
-        self.page.wait_for_function(
-            "[...document.querySelectorAll('[data-figure]')].every((place) => place.dataset.drawn)"
-        )
+        expect(self.page.locator("[data-figure]:not([data-drawn])")).to_have_count(0, timeout=15_000)
 
     def watch(self) -> None:
         """Note errors of the console, failed requests and requests to anywhere else."""

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, wait_until
 from tests.browser.test_using_it import HISTORY, points
 from tests.browser.world import COMMITS, World
 
@@ -88,7 +88,7 @@ def test_a_tap_says_what_a_point_is_and_a_drag_scrolls(phone: Visit, world: Worl
         touch = {"x": x, "y": y - 20 * step}
         session.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [touch]})
     session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    page.wait_for_function(f"scrollY > {before}")
+    wait_until(page, f"scrollY > {before}")
     panel.get_by_role("link", name="Open").click()
     page.wait_for_url(f"**/commits/{sha}*")
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from sqlalchemy import text
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, wait_until
 from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, CPU, GPU, World, submit
 from tests.rewording import stored
@@ -168,7 +168,7 @@ def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
     expect(html).to_have_attribute("data-theme-choice", "light")
     button.click()
     expect(html).to_have_attribute("data-theme", "dark")
-    page.wait_for_function(f"document.querySelector('[data-figure]').layout.font.color !== '{before}'")
+    wait_until(page, f"document.querySelector('[data-figure]').layout.font.color !== '{before}'")
     page.reload()
     expect(html).to_have_attribute("data-theme", "dark")
     page.get_by_role("button", name="Theme: dark").click()
@@ -387,7 +387,7 @@ def test_a_table_that_is_fetched_anew_stays_where_it_was_moved(visit: Visit) -> 
     page = visit.open("/jobs")
     page.locator(".scroll").last.evaluate("table => { table.scrollLeft = 120; table.dataset.old = 'yes'; }")
     expect(page.locator(".scroll[data-old]")).to_have_count(0)
-    page.wait_for_function("[...document.querySelectorAll('.scroll')].at(-1).scrollLeft === 120")
+    wait_until(page, "[...document.querySelectorAll('.scroll')].at(-1).scrollLeft === 120")
 
 
 # --- regressions and traces -----------------------------------------------------------------------------------

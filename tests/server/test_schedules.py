@@ -302,9 +302,7 @@ def test_why_nothing_happens_is_said(client: TestClient, lab: Lab, settings: Set
         session.execute(text("UPDATE workers SET stopped_at = now()"))
     run_schedule(lab.database, settings, suite, now)
     row = show(client, suite)
-    assert row["message"].startswith(
-        "waiting: no worker for any device is online; start a worker with `warpwatch worker"
-    )
+    assert row["message"].startswith("waiting: no worker for test-cpu; start a worker with `warpwatch worker")
     assert datetime.fromisoformat(row["next_at"]) - now <= timedelta(minutes=10)
 
     lab.switch(GPU)

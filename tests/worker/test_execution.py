@@ -327,7 +327,7 @@ def test_a_file_that_does_not_load_breaks_its_own_rows_only(
 ) -> None:
     sha = repository.commit("broken", {"kernels/probe.py": "import no_such_module", "kernels/second.py": probes.SECOND})
     outcome = run(order(repository, sha, known=KNOWN), tools, tmp_path)
-    assert statuses(outcome) == {"ok": ["build_failed"] * 2, "loop": ["build_failed"] * 2}
+    assert statuses(outcome) == {"ok": ["missing_dependency"] * 2, "loop": ["missing_dependency"] * 2}
     assert "no_such_module" in outcome.findings[0].message or Switch.is_on
     other = replace(order(repository, sha, variants=["ok"]), operator="second")
     assert statuses(run(other, tools, tmp_path)) == {"ok": ["ok"] * 3}
