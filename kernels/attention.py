@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels._aligned import aligned
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
+
+from ._aligned import aligned
+from ._compiled import compiled
 
 LARGEST_DIM = 128
 """Of a head, for the CUDA kernels of v3."""
@@ -382,7 +383,7 @@ def triton_refused(case: Case, device: DeviceKind) -> str | None:
     unsupported=triton_refused,
 )
 def triton_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    from kernels._triton_attention import TritonAttention
+    from ._triton_attention import TritonAttention
 
     out: Tensor = TritonAttention.apply(q, k, v, causal)  # type: ignore[no-untyped-call]
     return out

@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
+
+from ._compiled import compiled
 
 CUDA_CORES, TENSOR_CORES = 3, 4
 """Versions of the native operator, numbered as in csrc/causal_conv/causal_conv.h."""

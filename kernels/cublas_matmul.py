@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precision, both_directions, case
 from warpwatch.peers import compile_unsupported
+
+from ._compiled import compiled
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:

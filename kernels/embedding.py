@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
+
+from ._compiled import compiled
 
 ATOMIC, SORTED = 3, 4
 """Versions of the native operator: how its gradient is summed."""

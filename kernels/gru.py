@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._captured import CapturedCall
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import _recurrent
+from ._captured import CapturedCall
+from ._compiled import compiled
 from ._triton_gru import triton_scan
 
 Outputs = tuple[Tensor, Tensor]

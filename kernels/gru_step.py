@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from . import _recurrent
+from ._compiled import compiled
 from ._triton_gru import triton_scan
 from ._triton_linear import TritonLinear
 

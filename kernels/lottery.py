@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported
 
 from . import magnitude_prune
+from ._compiled import compiled
 
 CLASSES, TESTED = 2, 256
 

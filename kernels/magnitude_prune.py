@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported
+
+from ._compiled import compiled
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsupported
+
+from ._compiled import compiled
 
 NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS, DOUBLE, WARPS, TENSOR, SPLIT = range(3, 13)
 """Rungs of the native operator, numbered as in csrc/matmul/matmul.h."""

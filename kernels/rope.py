@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
+
+from ._compiled import compiled
 
 FLAT, TABLE = 3, 4
 """Versions of the native operator, numbered as in csrc/rope/rope.h."""

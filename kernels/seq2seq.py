@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._captured import CapturedCall
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported
 
 from . import _recurrent
+from ._captured import CapturedCall
+from ._compiled import compiled
 
 START, END = 1, 2
 LONGEST_COMPILED = 8

@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels._aligned import aligned
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, Precision, both_directions, case
 from warpwatch.peers import compile_unsupported
+
+from ._aligned import aligned
+from ._compiled import compiled
 
 MOST_TOKENS = 8
 """Rows of x that the CUDA kernel takes, as in csrc/sparse24/sparse24.h."""

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
+
+from ._compiled import compiled
 
 TILES, VECTORS = range(2)
 """Launch shapes of the native operators, numbered as in csrc/square/square.h."""

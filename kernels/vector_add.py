@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels._compiled import compiled
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
+
+from ._compiled import compiled
 
 THREADS, BLOCKS, ONE_BLOCK, VECTORS = range(4)
 """Launch shapes of the native operator, numbered as in csrc/vector_add/vector_add.h."""

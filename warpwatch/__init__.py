@@ -1,5 +1,7 @@
 """The SDK that operator files import. It needs the standard library alone; native code lives in warpwatch.native."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from warpwatch.operator import (
@@ -28,9 +30,12 @@ __all__ = [
     "Variant",
     "both_directions",
     "case",
+    "load",
 ]
 
 if TYPE_CHECKING:
+    from warpwatch.loading import LoadedOperator
+
     __version__: str
 else:
 
@@ -45,3 +50,16 @@ else:
         except PackageNotFoundError:
             # A child may run with an interpreter that loads the package from its folder.
             return "0+unknown"
+
+
+def load(operator: str, device: DeviceKind | None = None) -> LoadedOperator:
+    """An operator that ships with Warpwatch, such as `load("kron")`, with its torch operators registered.
+
+    Its variants are attributes: `load("kron").v3(x, w1, w2, factors)`. The first call on a machine compiles its
+    library. device: what libraries are built for, "cpu" or "cuda" (which runs on the CPU as well), the same for all
+    operators of a process; by default "cuda" where torch finds a GPU. Raises warpwatch.loading.LoadError.
+    """
+    # An operator file imports this package, and needs neither compilers nor torch for it.
+    from warpwatch.loading import load_operator
+
+    return load_operator(operator, device)

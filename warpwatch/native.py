@@ -34,6 +34,7 @@ __all__ = [
     "build",
     "configure",
     "configure_prebuilt",
+    "configured",
     "find_key",
     "load",
     "operators",
@@ -203,6 +204,18 @@ def configure(
     global _state
     cache.mkdir(parents=True, exist_ok=True)
     _state = _Configuration(source_root.resolve(), cache.resolve(), device, sanitize, fingerprints)
+
+
+@contextmanager
+def configured(source_root: Path, cache: Path, device: str, *, fingerprints: bool = True) -> Iterator[None]:
+    """`configure` for one block: afterwards builds are as they were configured before, or not at all."""
+    global _state
+    before = _state
+    configure(source_root, cache, device, fingerprints=fingerprints)
+    try:
+        yield
+    finally:
+        _state = before
 
 
 def configure_prebuilt(libraries: Path) -> None:

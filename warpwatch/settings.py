@@ -29,7 +29,12 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("WARPWATCH_HOME", "`.warpwatch`", "data directory: embedded database, mirrors, worktrees, builds, logs"),
+    Variable(
+        "WARPWATCH_HOME",
+        "`.warpwatch`",
+        "data directory: embedded database, mirrors, worktrees, builds, logs; `warpwatch.load` builds in "
+        "`~/.cache/warpwatch` where it is unset",
+    ),
     Variable("WARPWATCH_HOST", "`127.0.0.1`", "address that the server listens on"),
     Variable("WARPWATCH_PORT", "`8321`", "port that the server listens on, 1 to 65535"),
     Variable("WARPWATCH_TOKEN", "none", "token that callers must send; required on any address but loopback"),
@@ -141,6 +146,16 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         trial_share=_number(environ, "WARPWATCH_TRIAL_SHARE", 0.2, low=0, high=1),
         private_hosts=_hosts(environ, "WARPWATCH_PRIVATE_HOSTS"),
     )
+
+
+def library_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where `warpwatch.load` keeps its libraries: with those of jobs where WARPWATCH_HOME is set, else in the user's
+    cache folder, as a program may run in any current folder."""
+    home = environ.get("WARPWATCH_HOME")
+    if home:
+        return Path(home).absolute() / "builds"
+    caches = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches, "warpwatch", "builds").absolute()
 
 
 def _hosts(environ: Mapping[str, str], name: str) -> str:

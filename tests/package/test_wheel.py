@@ -17,6 +17,7 @@ import pytest
 
 from tests.package.conftest import ROOT, Installed
 from tests.server.test_serve import wait_until_healthy
+from tests.test_loading import example
 from warpwatch.db import embedded
 
 PLAIN_BYTES = 2_000_000
@@ -136,3 +137,37 @@ def test_operators_that_ship_with_it_build_and_run(full: Installed, tmp_path: Pa
     """Outside any repository the command works on the operators and native sources in the wheel."""
     done = full.run("kron", "--device", "cpu", "16", "8", "8", "check", cwd=tmp_path, WARPWATCH_HOME=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_programs_load_the_operators_that_ship_with_it(full: Installed, tmp_path: Path) -> None:
+    """The example of the page compares with the formula in torch, and compiles."""
+    home = {"WARPWATCH_HOME": str(tmp_path / "home")}
+    began = time.monotonic()
+    done = python(full, example(), tmp_path, **home)
+    print(f"the example of docs/using-kernels.md, with the first build: {time.monotonic() - began:.0f} s")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["builds"], "it needs no database"
+
+
+def test_loading_without_torch_is_an_error_of_its_own(plain: Installed, tmp_path: Path) -> None:
+    program = """
+import warpwatch
+from warpwatch.loading import UnavailableError
+try:
+    warpwatch.load("kron")
+except UnavailableError as error:
+    print(error)
+"""
+    done = python(plain, program, tmp_path)
+    assert "warpwatch[measure]" in done.stdout, done.stderr
+
+
+def python(installed: Installed, program: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [installed.python, "-c", program],
+        cwd=folder,
+        env=installed.environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
