@@ -14,6 +14,7 @@ from warpwatch.operator import (
     Variant,
     both_directions,
     case,
+    gap,
 )
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Variant",
     "both_directions",
     "case",
+    "gap",
 ]
 
 if TYPE_CHECKING:
