@@ -16,6 +16,7 @@ from warpwatch.operator import (
     Variant,
     both_directions,
     case,
+    gap,
 )
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Variant",
     "both_directions",
     "case",
+    "gap",
     "load",
 ]
 

@@ -13,8 +13,10 @@ This module imports the standard library only, so that reading a catalogue needs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from warpwatch.contract.case import Case, Direction, Precision, Size, derive_case
@@ -37,6 +39,13 @@ def case(precision: Precision = "f32", direction: Direction = "fwd", layout: str
 def both_directions(*cases: Case) -> tuple[Case, ...]:
     """Every case given, forward and backward: a gradient is measured as a problem of its own."""
     return tuple(Case(c.sizes, c.precision, d, c.layout) for c in cases for d in ("fwd", "bwd"))
+
+
+def gap(remedy: str) -> Any:
+    """Stands for what nobody has written yet. Raises NotImplementedError with the file and line of the call."""
+    caller = sys._getframe(1)
+    file = "/".join(Path(caller.f_code.co_filename).parts[-2:])
+    raise NotImplementedError(f"{file}, line {caller.f_lineno}: {remedy}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,229 @@
+"""`warpwatch init`: looks at a repository, without running its code, and writes a first definition."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import typer
+
+from warpwatch import git
+from warpwatch.cli import app
+from warpwatch.cli.init_files import OperatorSketch, ProgramSketch, RepositoryFiles
+from warpwatch.cli.init_native import BuildSketch, find_build, find_native_operators
+from warpwatch.cli.init_programs import find_programs
+from warpwatch.cli.init_python import REGISTERS, PackageFile, find_operators, read_modules
+from warpwatch.cli.init_text import DefinitionSketch
+from warpwatch.project import FILE_NAME, ProjectError, parse_project
+
+_FOLDERS = "operators", "warpwatch_operators"
+"""Where operator files go, and where they go if the repository has such a folder already."""
+_KINDS = "torch.library operators, functions that launch @triton.jit kernels, TORCH_LIBRARY and pybind11 modules"
+
+
+class SketchError(Exception):
+    """No definition can be written; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchResult:
+    """A definition, and what was found and is not part of it: the line in front, and why."""
+
+    definition: DefinitionSketch
+    left_out: tuple[tuple[OperatorSketch | ProgramSketch, str], ...] = ()
+
+
+@app.command()
+def init(
+    folder: Path = typer.Argument(Path(), help="A checkout of the repository."),
+    output: Path | None = typer.Option(
+        None, help="Folder for the definition beside the history, such as ../definitions; by default the checkout."
+    ),
+) -> None:
+    """Write a first warpwatch.toml and operator files for a repository. Its code is read and never run.
+
+    Nothing is overwritten. What the source does not say is a gap in the files, which fails with its file and line until
+    somebody fills it.
+    """
+    try:
+        root = _root(folder)
+        is_inside = output is None or output.resolve() == root
+        place = root if output is None or is_inside else output
+        result = sketch(RepositoryFiles(root), is_inside=is_inside)
+        texts = result.definition.texts()
+        parse_project(texts[FILE_NAME])
+        _write(place, texts)
+    except (SketchError, git.GitError, ProjectError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    _report(result, texts, place)
+    _advise(result.definition, root, place, is_inside=is_inside)
+
+
+def sketch(files: RepositoryFiles, *, is_inside: bool) -> SketchResult:
+    """The definition of what the files hold. is_inside: whether it will lie in the repository itself; only there it can
+    have programs. Raises SketchError if there is nothing to measure."""
+    taken: dict[str, str] = {}
+    modules = read_modules(files)
+    operators = find_operators(modules, taken)
+    path = _path(modules, operators)
+    build = find_build(files, path)
+    operators += find_native_operators(files, build, taken)
+    programs = find_programs(files, path, build.command, taken)
+    packages = _packages(modules, operators, path, build)
+    chosen, left_out = _choose(modules, operators, path, packages, build)
+    if not is_inside:
+        left_out += [(program, "programs are run in commits that hold its warpwatch.toml") for program in programs]
+    kept = tuple(programs) if is_inside else ()
+    if not chosen and not kept and not operators and packages:
+        chosen = [_of_package(modules, packages[0], path)]
+    if not chosen and not kept:
+        hint = "; leave out --output to write its benchmark programs into the checkout" if programs else ""
+        raise SketchError(
+            f"{files.root} holds nothing to measure{hint}. Looked for: Python packages, {_KINDS}, and benchmarks of "
+            f"pytest-benchmark, Google Benchmark and nvbench, in {len(files.names)} files that git knows"
+        )
+    return SketchResult(_definition(files, chosen, kept, path, packages, build, is_inside), tuple(left_out))
+
+
+def _definition(
+    files: RepositoryFiles,
+    operators: list[OperatorSketch],
+    programs: tuple[ProgramSketch, ...],
+    path: str,
+    packages: list[str],
+    build: BuildSketch,
+    is_inside: bool,
+) -> DefinitionSketch:
+    is_taken = "operators" in packages or (is_inside and "operators" in files.folders)
+    folder = _FOLDERS[is_taken]
+    prefix = "" if path == "." else f"{path}/"
+    sources: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    if build.command is not None:
+        own = [f"{prefix}{name}/**" for name in packages if f"{prefix}{name}" in files.folders]
+        own += [f"{prefix}{name}.py" for name in packages if f"{prefix}{name}.py" in files.names_set]
+        sources = tuple(dict.fromkeys([*own, *build.sources]))
+        # Without inputs the build reads every file, which is right where it does not say what it reads.
+        inputs = tuple(dict.fromkeys([*build.inputs, *sources])) if build.inputs else ()
+    has_csrc = is_inside and "csrc" in files.folders
+    return DefinitionSketch(
+        folder, tuple(operators), programs, path, tuple(packages), sources, build.command, inputs, has_csrc
+    )
+
+
+def _root(folder: Path) -> Path:
+    """The checkout that a folder lies in."""
+    if folder.is_dir():
+        try:
+            return Path(git.git("rev-parse", "--show-toplevel", cwd=folder).rstrip("\n")).resolve()
+        except git.GitError:
+            pass
+    raise SketchError(f"{folder} is no checkout of a git repository; clone the repository and name that folder")
+
+
+def _path(modules: list[PackageFile], operators: list[OperatorSketch]) -> str:
+    """The folder from which packages are imported: where most operators are, else most modules of packages."""
+    places = {module.file: module.place for module in modules}
+    counts = Counter(places[operator.file] for operator in operators)
+    counts = counts or Counter(module.place for module in modules if _is_in_package(module))
+    return max(sorted(counts), key=lambda place: counts[place], default=".")
+
+
+def _is_in_package(module: PackageFile) -> bool:
+    return module.is_package or "." in module.name
+
+
+def _packages(modules: list[PackageFile], operators: list[OperatorSketch], path: str, build: BuildSketch) -> list[str]:
+    """The packages and modules at `path` that are measured, the one with most operators first."""
+    here = [module for module in modules if module.place == path]
+    counts = Counter(operator.package for operator in operators)
+    files = {operator.file for operator in operators}
+    names = {module.package for module in here if _is_in_package(module) or module.file in files}
+    pending = set(names)
+    while pending:
+        # A module of the commit is imported only where `packages` names it.
+        imported = {
+            target.partition(".")[0]
+            for module in here
+            if module.package in pending
+            for target in module.imports.values()
+        }
+        pending = imported & {module.package for module in here} - names
+        names |= pending
+    if path == ".":
+        names |= {name.partition(".")[0] for name in build.modules}
+    return sorted(names, key=lambda name: (-counts[name], name))
+
+
+def _choose(
+    modules: list[PackageFile], operators: list[OperatorSketch], path: str, packages: list[str], build: BuildSketch
+) -> tuple[list[OperatorSketch], list[tuple[OperatorSketch | ProgramSketch, str]]]:
+    """The operators that the packages hold or load, and the others with the reason why they are left out."""
+    places = {module.file: module.place for module in modules}
+    loading = [name for name in packages if name in {module.partition(".")[0] for module in build.modules}] or packages
+    chosen: list[OperatorSketch] = []
+    left_out: list[tuple[OperatorSketch | ProgramSketch, str]] = []
+    for operator in operators:
+        if not packages:
+            left_out.append((operator, "no Python package loads it"))
+        elif places.get(operator.file, path) != path:
+            left_out.append((operator, f"it is not imported from {path}; write a second definition for it"))
+        elif operator.package:
+            chosen.append(operator)
+        else:
+            imports = (*operator.imports, *(f"import {name}{REGISTERS}" for name in loading))
+            chosen.append(replace(operator, package=loading[0], imports=imports))
+    return chosen, left_out
+
+
+def _of_package(modules: list[PackageFile], package: str, path: str) -> OperatorSketch:
+    """An operator file for a package in which no kernel was found: what to call is a gap as well."""
+    file = next(module.file for module in modules if module.place == path and module.package == package)
+    return OperatorSketch(package, f"the Python package {package}", file, 1, package, (f"import {package}",))
+
+
+def _write(place: Path, texts: dict[str, str]) -> None:
+    existing = next((place / name for name in texts if (place / name).exists() or (place / name).is_symlink()), None)
+    if existing is not None:
+        raise SketchError(f"{existing} exists, and nothing is overwritten; move it, or choose another --output")
+    for name, text in texts.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _report(result: SketchResult, texts: dict[str, str], place: Path) -> None:
+    definition = result.definition
+    if definition.operators:
+        typer.echo(f"packages: {', '.join(definition.packages)}, imported from {definition.path}")
+        typer.echo(f"build: {definition.build or 'none'}")
+    typer.echo("found:")
+    for operator in definition.operators:
+        typer.echo(f"  {operator.file}:{operator.line}  {operator.kind} → {definition.folder}/{operator.name}.py")
+    for program in definition.programs:
+        typer.echo(f"  {program.file}:{program.line}  benchmarks of {program.format} → program {program.name}")
+    for rest, reason in result.left_out:
+        kind = rest.kind if isinstance(rest, OperatorSketch) else f"benchmarks of {rest.format}"
+        typer.echo(f"  {rest.file}:{rest.line}  {kind}: left out, {reason}")
+    typer.echo(f"wrote {place / FILE_NAME} and {len(texts) - 1} operator files")
+
+
+def _advise(definition: DefinitionSketch, root: Path, place: Path, *, is_inside: bool) -> None:
+    name = shlex.quote(root.name)
+    checkout, folder = shlex.quote(str(root)), shlex.quote(str(place.absolute()))
+    if definition.operators:
+        typer.echo(f"Fill the gaps: grep -n 'gap(\"' {folder}/{definition.folder}/*.py. Then:")
+    else:
+        typer.echo("Then:")
+    run = f"warpwatch run --repository {checkout} --commits HEAD --kinds check,bench --output {name}.wwb"
+    if is_inside:
+        named = f"{FILE_NAME} {definition.folder}" if definition.operators else FILE_NAME
+        typer.echo(f"  git -C {checkout} add {named} && git -C {checkout} commit -m 'Add Warpwatch definitions'")
+        typer.echo(f"  {run}")
+    else:
+        typer.echo(f"  {run} --definitions {folder}")
+        typer.echo(f"  warpwatch repository add {name} {checkout} --definitions {folder}")

@@ -1,0 +1,203 @@
+"""Finds what C++ and CUDA sources hold: TORCH_LIBRARY and pybind11 modules; and how the repository builds them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from warpwatch.cli.init_files import (
+    IGNORED,
+    NATIVE,
+    TESTS,
+    OperatorSketch,
+    RepositoryFiles,
+    distinct_name,
+    line_of,
+)
+from warpwatch.cli.init_python import parse_schema, registered, safe_name, split_arguments
+
+_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_MODULE = re.compile(
+    r"\b(PYBIND11_MODULE|NB_MODULE|(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT|_EXPAND)?)\s*\(\s*(\w+)\s*,\s*(\w+)"
+)
+_DEFINED = re.compile(
+    r'\b(\w+)\s*\.\s*def\s*\(\s*(?:TORCH_SELECTIVE_\w+\(\s*)?((?:"(?:[^"\\\n]|\\.)*"\s*)+)\)?\s*(?:,\s*&?\s*([\w:]+))?'
+)
+_REGISTERED = re.compile(r'\.\s*op\s*\(\s*"(\w+)::(\w+)[^"]*"\s*(?:,\s*&?\s*([\w:]+))?')
+_EXTENSIONS = {"CppExtension", "CUDAExtension", "SyclExtension", "Extension", "Pybind11Extension", "CMakeExtension"}
+_BACKENDS = {"scikit_build_core.build", "mesonpy", "maturin", "py_build_cmake.build"}
+_CMAKE_MODULE = re.compile(r"\b(?:pybind11_add_module|nanobind_add_module|Python3?_add_library)\s*\(|\bTorch\b")
+_SETUP_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSketch:
+    """How a commit is built. command: None where nothing is. inputs: globs of what the build reads, beside the
+    packages. sources: globs of native sources. modules: dotted names of the native modules, as far as setup.py says."""
+
+    command: str | None = None
+    inputs: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+
+def find_native_operators(files: RepositoryFiles, build: BuildSketch, taken: dict[str, str]) -> list[OperatorSketch]:
+    """Every operator that native sources register or bind, by file and line."""
+    texts = {}
+    for file in files.sources(NATIVE, IGNORED | TESTS):
+        texts[file] = _without_comments(files.text(file) or "")
+    sketches = [
+        sketch
+        for file, text in texts.items()
+        for sketch in (*_registered(file, text, texts), *_bound(file, text, texts, build))
+    ]
+    sketches.sort(key=lambda sketch: (sketch.file, sketch.line))
+    # A function without arguments, such as one that returns a version, computes nothing.
+    sketches = [sketch for sketch in sketches if sketch.call is None or sketch.parameters]
+    return [replace(sketch, name=distinct_name(sketch.name, sketch.file, taken)) for sketch in sketches]
+
+
+def _registered(file: str, text: str, texts: dict[str, str]) -> Iterator[OperatorSketch]:
+    """Operators of the older `torch::RegisterOperators().op(…)`."""
+    if "RegisterOperators" in text:
+        for match in _REGISTERED.finditer(text):
+            names = _parameters(match[3], file, texts)
+            arguments = [(name, False) for name in names or ()]
+            place = (file, line_of(text, match.start()))
+            sketch = registered(match[1], match[2], arguments, place, "", ("import torch",))
+            yield sketch if names is not None else replace(sketch, call=None)
+
+
+def _bound(file: str, text: str, texts: dict[str, str], build: BuildSketch) -> Iterator[OperatorSketch]:
+    """What the blocks of pybind11 and TORCH_LIBRARY define."""
+    blocks = list(_MODULE.finditer(text))
+    for number, block in enumerate(blocks):
+        end = blocks[number + 1].start() if number + 1 < len(blocks) else len(text)
+        for match in _DEFINED.finditer(text, block.end(), end):
+            if match[1] != block[3]:
+                continue
+            place = (file, line_of(text, match.start()))
+            words = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', match[2]))
+            if "TORCH_LIBRARY" not in block[1]:
+                if re.fullmatch(r"\w+", words):
+                    yield _of_module(block[2], words, place, _parameters(match[3], file, texts), build)
+                continue
+            namespace = block[2] if block[1] != "TORCH_LIBRARY_EXPAND" else ""
+            parsed = parse_schema(words if "::" in words.partition("(")[0] else f"{namespace or '_'}::{words}")
+            if parsed is not None:
+                sketch = registered(*parsed, place, "", ("import torch",))
+                yield sketch if namespace else replace(sketch, kind=f"TORCH_LIBRARY operator {parsed[1]}", call=None)
+            elif re.fullmatch(r"\w+", words) and namespace:
+                names = _parameters(match[3], file, texts)
+                arguments = [(name, False) for name in names or ()]
+                sketch = registered(namespace, words, arguments, place, "", ("import torch",))
+                yield sketch if names is not None else replace(sketch, call=None)
+
+
+def _of_module(
+    module: str, function: str, place: tuple[str, int], parameters: list[str] | None, build: BuildSketch
+) -> OperatorSketch:
+    """A function of a native Python module. Its dotted name stands in setup.py, where it can be told."""
+    candidates = [name for name in build.modules if module in ("TORCH_EXTENSION_NAME", name.rpartition(".")[2])]
+    dotted = candidates[0] if len(candidates) == 1 else ""
+    kind = f"function {function}() of the native module {dotted or module}"
+    sketch = OperatorSketch(function, kind, *place, dotted.partition(".")[0])
+    if not dotted or parameters is None:
+        return sketch
+    call = f"{dotted}.{function}({', '.join(parameters)})"
+    # Native modules of torch extensions need torch's libraries, which `import torch` loads.
+    return replace(sketch, imports=("import torch", f"import {dotted}"), parameters=tuple(parameters), call=call)
+
+
+def _parameters(function: str | None, file: str, texts: dict[str, str]) -> list[str] | None:
+    """The parameters of a C++ function, from its definition; None where there is none, or several of that name."""
+    name = (function or "").rpartition(":")[2]
+    if not name:
+        return None
+    pattern = re.compile(rf"\b{name}\s*\(([^(){{}};]*)\)\s*(?:const\s*)?\{{")
+    lists = pattern.findall(texts[file]) or [found for text in texts.values() for found in pattern.findall(text)]
+    if len(lists) != 1:
+        return None
+    words = [re.findall(r"\w+", parameter.partition("=")[0], re.ASCII) for parameter in split_arguments(lists[0])]
+    names = [safe_name(parts[-1]) for parts in words if len(parts) > 1]
+    return names if len(set(names)) == len(words) else None
+
+
+def find_build(files: RepositoryFiles, place: str) -> BuildSketch:
+    """How the repository builds its native modules: by setup.py, by the backend of pyproject.toml, or by CMake."""
+    sources = _native_globs(files)
+    setup = files.tree("setup.py")
+    nodes = list(ast.walk(setup)) if setup is not None else []
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    named = {_called(node) for node in nodes if isinstance(node, (ast.Attribute, ast.Name))}
+    if named & _EXTENSIONS or "ext_modules" in {keyword.arg for call in calls for keyword in call.keywords}:
+        modules = [name for call in calls if _called(call.func) in _EXTENSIONS and (name := _first(call))]
+        # What CMake reads stands in its own files, so then every file counts.
+        inputs = () if "cmake" in (files.text("setup.py") or "").lower() else _inputs(files, nodes)
+        command = "python setup.py build_ext --inplace"
+        return BuildSketch(command, inputs, sources, tuple(dict.fromkeys(modules)))
+    if _backend(files) in _BACKENDS:
+        command = "pip install --no-build-isolation --no-deps ."
+        return BuildSketch(command, (), sources)
+    cmake = files.text("CMakeLists.txt")
+    if cmake is not None and _CMAKE_MODULE.search(cmake):
+        output = "$PWD" if place == "." else f"$PWD/{place}"
+        command = f'cmake -S . -B build "-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={output}" && cmake --build build'
+        return BuildSketch(command, (), sources)
+    return BuildSketch(sources=sources)
+
+
+def _native_globs(files: RepositoryFiles) -> tuple[str, ...]:
+    """The folders at the top that hold native sources; single files at the root."""
+    tops = {PurePosixPath(name).parts for name in files.sources(NATIVE | {".h", ".hpp", ".cuh"}, IGNORED | TESTS)}
+    return tuple(sorted({f"{parts[0]}/**" if len(parts) > 1 else parts[0] for parts in tops}))
+
+
+def _inputs(files: RepositoryFiles, setup: list[ast.AST]) -> tuple[str, ...]:
+    """What setup.py reads: the usual files, and every file or folder that it or pyproject.toml names."""
+    texts = [node.value for node in setup if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    names = {text.removeprefix("./").rstrip("/") for text in (*texts, *_texts(_toml(files)))}
+    named = {name for name in names if name in files.names_set} | {name for name in _SETUP_FILES if files.text(name)}
+    folders = names & files.folders - {".", "", "doc", "docs", "example", "examples", *TESTS}
+    return (*sorted(named), *sorted(f"{name}/**" for name in folders))
+
+
+def _texts(value: object) -> list[str]:
+    """Every text in a TOML document."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [text for part in value for text in _texts(part)]
+    return [value] if isinstance(value, str) else []
+
+
+def _toml(files: RepositoryFiles) -> dict[str, object]:
+    try:
+        return tomllib.loads(files.text("pyproject.toml") or "")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
+
+
+def _backend(files: RepositoryFiles) -> object:
+    system = _toml(files).get("build-system")
+    return system.get("build-backend") if isinstance(system, dict) else None
+
+
+def _called(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _first(call: ast.Call) -> str:
+    """The module that an extension is called, where it is a plain text of dotted names."""
+    values = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "name")]
+    value = values[0].value if values and isinstance(values[0], ast.Constant) else ""
+    return value if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")) else ""
+
+
+def _without_comments(text: str) -> str:
+    """C++ without comments, in the same lines."""
+    return _COMMENT.sub(lambda m: m[0] if m[0].startswith('"') else "\n" * m[0].count("\n"), text)

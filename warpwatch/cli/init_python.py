@@ -1,0 +1,298 @@
+"""Finds what Python sources hold: `torch.library` operators, and functions that launch `@triton.jit` kernels."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from warpwatch.cli.init_files import IGNORED, TESTS, OperatorSketch, RepositoryFiles, distinct_name
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_DECORATORS = {"torch.library.custom_op", "torch.library.triton_op"}
+_AUTOGRAD = {"torch.autograd.Function", "torch.autograd.function.Function"}
+_QUALIFIED = re.compile(r"(\w+)::(\w+(?:\.\w+)?)", re.ASCII)
+_SCHEMA = re.compile(r"\s*(?:(\w+)::)?(\w*(?:\.\w+)?)\s*\((.*)\)\s*->.*", re.ASCII | re.DOTALL)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+REGISTERS = "  # noqa: F401 - it registers the operator"
+"""Stands behind an import in an operator file that nothing names."""
+_TAKEN_HERE = {"inputs", "reference", "cost", "operator", "measured", "gap", "Operator", "torch"}
+"""Names that an operator file itself defines or imports."""
+
+
+@dataclass(frozen=True)
+class PackageFile:
+    """A Python file of a package. place: the folder that it is imported from. name: its dotted name."""
+
+    file: str
+    place: str
+    name: str
+    is_package: bool
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        return self.name.partition(".")[0]
+
+    @cached_property
+    def definitions(self) -> dict[str, _Definition]:
+        """Functions and classes of the module, also those behind an `if` or `try`."""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        return {node.name: node for node in _statements(self.tree.body) if isinstance(node, kinds)}
+
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """What local names stand for, as dotted names."""
+        names: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    names[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom):
+                parts = self.name.split(".")
+                base = parts[: len(parts) - node.level + self.is_package] if node.level else []
+                module = ".".join([*base, *([node.module] if node.module else [])])
+                names |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
+        return names
+
+    def resolve(self, node: ast.AST) -> str:
+        """The dotted name that an expression stands for; "" for anything but a name and its attributes."""
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        start = f"{self.name}.{node.id}" if node.id in self.definitions else self.imports.get(node.id, node.id)
+        return ".".join([start, *attributes])
+
+
+def read_modules(files: RepositoryFiles) -> list[PackageFile]:
+    """The Python modules that a package may consist of."""
+    modules = []
+    for file in files.sources({".py"}, IGNORED | TESTS):
+        place = files.module_of(file)
+        tree = files.tree(file) if place is not None else None
+        if place is not None and tree is not None:
+            modules.append(PackageFile(file, *place, file.endswith("/__init__.py"), tree))
+    return modules
+
+
+def find_operators(modules: list[PackageFile], taken: dict[str, str]) -> list[OperatorSketch]:
+    """Every operator in Python sources, by file and line."""
+    sketches: list[OperatorSketch] = []
+    custom: set[str] = set()
+    for module in modules:
+        for sketch, definition in _library_operators(module):
+            custom.add(definition)
+            sketches.append(sketch)
+    sketches += _launchers(modules, custom)
+    # The file of fewer folders keeps the plain name: what lies deeper is often a copy for another device.
+    sketches.sort(key=lambda sketch: (sketch.file.count("/"), sketch.file, sketch.line))
+    return [replace(sketch, name=distinct_name(sketch.name, sketch.file, taken)) for sketch in sketches]
+
+
+def _library_operators(module: PackageFile) -> Iterator[tuple[OperatorSketch, str]]:
+    """Operators that the module registers with torch.library, with the dotted name of their function, if any."""
+    for name, node in module.definitions.items():
+        for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            is_custom = isinstance(decorator, ast.Call) and module.resolve(decorator.func) in _DECORATORS
+            qualified = _QUALIFIED.fullmatch(_text(decorator.args)) if isinstance(decorator, ast.Call) else None
+            if is_custom and qualified and isinstance(node, ast.FunctionDef):
+                kind = f"torch.library operator {qualified[0]}"
+                yield _of_function(module, node, qualified[2], kind, required(node)), f"{module.name}.{name}"
+    libraries = _libraries(module)
+    for call in ast.walk(module.tree):
+        if not isinstance(call, ast.Call):
+            continue
+        texts = [_text([argument]) for argument in call.args]
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if module.resolve(call.func) == "torch.library.define" and len(texts) > 1:
+            schema = texts[0] + texts[1]
+        elif isinstance(owner, ast.Name) and owner.id in libraries and _attribute(call.func) == "define" and texts:
+            schema = f"{libraries[owner.id]}::{texts[0]}"
+        else:
+            continue
+        parsed = parse_schema(schema)
+        if parsed is not None:
+            imports = ("import torch", f"import {module.name}{REGISTERS}")
+            yield registered(*parsed, (module.file, call.lineno), module.package, imports), ""
+
+
+def registered(
+    namespace: str,
+    name: str,
+    arguments: list[tuple[str, bool]],
+    place: tuple[str, int],
+    package: str,
+    imports: tuple[str, ...],
+) -> OperatorSketch:
+    """An operator that is called through torch.ops. arguments: names, and whether they are given by name."""
+    words = [f"{argument}={argument}" if is_named else argument for argument, is_named in arguments]
+    call = f"torch.ops.{namespace}.{name}({', '.join(words)})"
+    parameters = tuple(argument for argument, _ in arguments)
+    kind = f"torch.library operator {namespace}::{name}"
+    return OperatorSketch(name.replace(".", "_"), kind, *place, package, imports, parameters, call)
+
+
+def parse_schema(schema: str) -> tuple[str, str, list[tuple[str, bool]]] | None:
+    """Namespace, name and required arguments of `namespace::name(Tensor x, int k=1) -> Tensor`."""
+    match = _SCHEMA.fullmatch(schema)
+    if match is None or not match[1] or not match[2]:
+        return None
+    arguments: list[tuple[str, bool]] = []
+    is_named = False
+    for argument in split_arguments(match[3]):
+        words = re.findall(r"\w+", argument, re.ASCII)
+        if argument.strip() == "*":
+            is_named = True
+        elif words and "=" not in argument:
+            arguments.append((safe_name(words[-1]), is_named))
+    return match[1], match[2], arguments
+
+
+def split_arguments(text: str) -> list[str]:
+    """The parts of a list between commas outside all brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part for part in parts if part.strip()]
+
+
+def safe_name(name: str) -> str:
+    """A parameter's name that Python and the operator file allow."""
+    return f"{name}_" if keyword.iskeyword(name) or name in _TAKEN_HERE else name
+
+
+def _libraries(module: PackageFile) -> dict[str, str]:
+    """Variables that hold a torch.library.Library, with its namespace."""
+    libraries: dict[str, str] = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            namespace = _text(node.value.args)
+            if module.resolve(node.value.func) == "torch.library.Library" and re.fullmatch(r"\w+", namespace):
+                libraries |= {target.id: namespace for target in node.targets if isinstance(target, ast.Name)}
+    return libraries
+
+
+def _launchers(modules: list[PackageFile], custom: set[str]) -> Iterator[OperatorSketch]:
+    """What launches Triton kernels: each autograd function, and each other function that nothing listed calls."""
+    kernels = {name for module in modules for name, node in module.definitions.items() if _is_kernel(module, node)}
+    places = {
+        f"{module.name}.{name}": (module, node) for module in modules for name, node in module.definitions.items()
+    }
+    places = {name: place for name, place in places.items() if not _is_kernel(*place)}
+    launching = {name for name, place in places.items() if _launches(*place, kernels)}
+    if not launching:
+        return
+    edges = {name: _used(*place) & places.keys() - {name} for name, place in places.items()}
+    reached = {name: _closure([name], edges) for name in places}
+    functions = {
+        name
+        for name, (module, node) in places.items()
+        if isinstance(node, ast.ClassDef)
+        and _AUTOGRAD & {module.resolve(base) for base in node.bases}
+        and reached[name] & launching
+    }
+    covered = {other for name in functions | custom for other in reached.get(name, set())}
+    # Of two that call each other neither is the other's part.
+    inner = {other for name in launching for other in reached[name] if name not in reached[other]}
+    for name in sorted(functions | (launching - covered - inner)):
+        module, node = places[name]
+        yield _launcher(module, node, name in functions)
+
+
+def _launcher(module: PackageFile, node: _Definition, is_autograd: bool) -> OperatorSketch:
+    if not isinstance(node, ast.ClassDef):
+        kind = f"{node.name}(), which launches @triton.jit kernels"
+        return _of_function(module, node, node.name, kind, required(node), is_cuda=True)
+    name = _HUMP.sub("_", node.name.removesuffix("Function") or node.name).lower()
+    methods = {child.name: child for child in node.body if isinstance(child, ast.FunctionDef)}
+    if not is_autograd or "forward" not in methods:
+        kind = f"class {node.name}, which launches @triton.jit kernels"
+        return OperatorSketch(name, kind, module.file, node.lineno, module.package, is_cuda=True)
+    parameters = required(methods["forward"])[0 if "setup_context" in methods else 1 :]
+    kind = f"autograd function {node.name}, which launches @triton.jit kernels"
+    return _of_function(module, node, name, kind, parameters, is_cuda=True)
+
+
+def _of_function(
+    module: PackageFile, node: _Definition, name: str, kind: str, parameters: list[str], *, is_cuda: bool = False
+) -> OperatorSketch:
+    """A sketch that imports and calls a function, or applies an autograd function."""
+    parameters = [safe_name(parameter) for parameter in parameters]
+    local = f"{node.name}_" if node.name in {*_TAKEN_HERE, *parameters} else node.name
+    what = node.name if local == node.name else f"{node.name} as {local}"
+    call = f"{local}{'.apply' if isinstance(node, ast.ClassDef) else ''}({', '.join(parameters)})"
+    imports = (f"from {module.name} import {what}",)
+    return OperatorSketch(
+        name, kind, module.file, node.lineno, module.package, imports, tuple(parameters), call, is_cuda
+    )
+
+
+def required(node: _Function) -> list[str]:
+    """The parameters without a default that are given by position; all of them where each has a default."""
+    names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+    return names[: len(names) - len(node.args.defaults)] or names
+
+
+def _is_kernel(module: PackageFile, node: _Definition) -> bool:
+    decorators = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
+    return any(module.resolve(decorator) == "triton.jit" for decorator in decorators)
+
+
+def _launches(module: PackageFile, node: _Definition, kernels: set[str]) -> bool:
+    """Whether the code holds `kernel[grid](…)`. The last part of the name decides, because packages export again."""
+    return any(
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Subscript)
+        and module.resolve(call.func.value).rpartition(".")[2] in kernels
+        for call in ast.walk(node)
+    )
+
+
+def _used(module: PackageFile, node: _Definition) -> set[str]:
+    """Dotted names in a definition, and those in front of an attribute, such as `apply`."""
+    names = {module.resolve(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))}
+    return names | {name.rpartition(".")[0] for name in names}
+
+
+def _closure(start: Iterable[str], edges: dict[str, set[str]]) -> set[str]:
+    reached, pending = set[str](), list(start)
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending += edges[name]
+    return reached
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a module, with those inside `if`, `try` and `with`."""
+    for node in body:
+        yield node
+        if isinstance(node, (ast.If, ast.Try, ast.With)):
+            yield from _statements(node.body)
+            for name in ("orelse", "finalbody"):
+                yield from _statements(getattr(node, name, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _statements(handler.body)
+
+
+def _text(arguments: list[ast.expr]) -> str:
+    """The first argument where it is a text; else ""."""
+    first = arguments[0] if arguments else None
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+
+
+def _attribute(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else ""
