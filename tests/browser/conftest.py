@@ -135,7 +135,7 @@ class Visit:
         self.page.on("request", self._asked)
 
     def _note(self, text: str) -> None:
-        if text.startswith(("console: htmx:afterRequest", "console: htmx:sendError")):
+        if text.startswith(("console: htmx:afterRequest", "console: htmx:sendAbort", "console: htmx:sendError")):
             self.unsent.append(text)
             return
         # Perfetto asks for a script on another host and for a local helper, and reports that our policy stops both.
