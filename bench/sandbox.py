@@ -23,8 +23,9 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
-from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
+from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import SilentReporter
 
 ROOT = Path(__file__).parents[1]

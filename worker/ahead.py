@@ -23,7 +23,7 @@ from warpwatch.contract.words import JobKind
 from warpwatch.git import GitError
 from warpwatch.project import Project, ProjectError
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
-from warpwatch.worker.checkout import Host
+from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import read_project, trusted_mirror
 from warpwatch.worker.reporter import CannotRunError, Reporter, SilentReporter, Stopped
 

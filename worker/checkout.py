@@ -9,7 +9,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,12 +21,12 @@ from warpwatch.contract.messages import BuildReply, CeilingsReply
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.contract.words import Status
 from warpwatch.project import Project
-from warpwatch.settings import Settings
 from warpwatch.sources import Sources
-from warpwatch.worker import bytecode, sandbox
+from warpwatch.worker import sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 from warpwatch.worker.caches import cache_of, remove_unused
-from warpwatch.worker.child import BOOTSTRAP, Child, ChildFailure, ChildSpec, find_interpreter
+from warpwatch.worker.child import Child, ChildFailure, ChildSpec, find_interpreter
+from warpwatch.worker.host import THREADS, Host, greeted
 from warpwatch.worker.mirrors import project_of, trusted_mirror
 from warpwatch.worker.package_build import PackageBuildError, build_package
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
@@ -39,76 +39,6 @@ QUICK_SECONDS = 60.0
 CEILINGS_SECONDS = 180.0
 LIBRARIES = 64
 """Libraries that one operator may use."""
-THREADS = 0
-"""CPU threads of a child: one per core, which the child counts itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, folders that children must
-    not see, the control group in which children get theirs, and what the current job spends its time on."""
-
-    settings: Settings
-    device: str
-    hidden: tuple[Path, ...] = ()
-    bootstrap: Path = BOOTSTRAP
-    group: Path | None = None
-    stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
-
-    @property
-    def kind(self) -> str:
-        return self.device.partition(":")[0]
-
-    @property
-    def home(self) -> Path:
-        return self.settings.home
-
-    def confinement(self) -> sandbox.Confinement:
-        """How this worker's children are isolated."""
-        settings = self.settings
-        return sandbox.confinement(
-            self.home,
-            settings.memory_bytes,
-            self.hidden,
-            settings.isolation,
-            scratch_bytes=settings.scratch_bytes,
-            device_kind=self.kind,
-            group=self.group,
-        )
-
-    def installed(self, interpreter: str | None) -> str:
-        """What identifies an interpreter with its packages; None for the worker's own."""
-        program = find_interpreter(interpreter)
-        return bytecode.read_interpreter(program, self.confinement()).key if program is not None else ""
-
-    def start_child(self, spec: ChildSpec, reporter: Reporter) -> Child:
-        """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when asked to stop."""
-        return greeted(self.launch_child(spec, reporter))
-
-    def launch_child(self, spec: ChildSpec, reporter: Reporter) -> Child:
-        """A child that is still starting; it must be `greeted` before it is asked anything."""
-        confinement = self.confinement()
-        spec = replace(spec, bytecode=bytecode.prepare(self.home, spec.command()[0], confinement))
-        if spec.sanitizer is not None:
-            # Sanitizers reserve terabytes of addresses for their bookkeeping and touch almost none of them.
-            confinement = replace(confinement, memory_bytes=None, traceable=True)
-        if not confinement.network_closed:
-            reporter.log("without a network namespace, kernel code can reach the network")
-        return Child(spec, confinement, reporter)
-
-    def empty_child(self, root: Path) -> ChildSpec:
-        """A child in a folder without a repository."""
-        return ChildSpec(root, self.device, root, THREADS, bootstrap=self.bootstrap)
-
-
-def greeted(child: Child) -> Child:
-    """The child once it has greeted; one that does not is killed."""
-    try:
-        child.wait_ready()
-    except (CannotRunError, Stopped):
-        child.close()
-        raise
-    return child
 
 
 class Checkout:
@@ -418,16 +348,12 @@ class Tools:
         """Fingerprint and ceilings of this device with the worker's own interpreter, asked of a child that loads no
         repository."""
         if self._identity is None:
-            root = sandbox.make_temp()
-            child = self.host.start_child(self.host.empty_child(root), reporter)
             try:
-                environment = child.ask(Environment, "environment", QUICK_SECONDS, reporter)
-                self._identity = environment, self._peaks(environment, reporter, child)
+                with self.host.lone_child(reporter) as child:
+                    environment = child.ask(Environment, "environment", QUICK_SECONDS, reporter)
+                    self._identity = environment, self._peaks(environment, reporter, child)
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure}") from failure
-            finally:
-                child.close()
-                shutil.rmtree(root, ignore_errors=True)
         return self._identity
 
     def checkouts(

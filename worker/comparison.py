@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
+from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import METRICS, PROTOCOL
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.rounds import ROUNDS
-from warpwatch.contract.spec import BUDGET_NS, JobRequest
+from warpwatch.contract.rounds import ROUNDS, StopRule
+from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
@@ -21,6 +23,8 @@ from warpwatch.worker.measurer import Measurer, build_native, derive_cases, desc
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
+Pair = tuple[str, str]
+"""A variant and the key of a case."""
 MIN_ROUNDS = 6
 """With fewer rounds no interval holds the median in 95 of 100 cases."""
 TYPICAL = {"cuda": 0.5, "cpu": 0.1}
@@ -45,11 +49,7 @@ def compare(
     traces: Path,
 ) -> Outcome:
     """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ."""
-    if base_checkout.environment(reporter).key != head_checkout.environment(reporter).key:
-        raise CannotRunError(
-            "the two commits ask for different interpreters, so a comparison would not be about their code",
-            reason=Reason.INTERPRETER_MISMATCH,
-        )
+    expect_one_interpreter(base_checkout.environment(reporter), head_checkout.environment(reporter))
     environment = head_checkout.environment_of(request.operator, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter)
@@ -170,7 +170,7 @@ class _Rounds:
         self._base = base
         self._head = head
         self._reporter = reporter
-        self._rounds = max(MIN_ROUNDS, request.spec.rounds or ROUNDS)
+        self._rounds = planned_rounds(request.spec)
         self._budget_ns = request.spec.budget_ns or BUDGET_NS
         self._stop = request.spec.stop
         metric = METRICS[head.checkout.host.kind][0]
@@ -182,11 +182,11 @@ class _Rounds:
     def run(self, outcome: Outcome) -> Outcome:
         try:
             for index in range(self._rounds):
-                undecided = self._undecided()
-                if not undecided:
+                pairs = list_undecided(self._comparisons, self._stop)
+                if not pairs:
                     break
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
-                self._take_round(index, undecided)
+                self._take_round(index, pairs)
         finally:
             for side in (self._base, self._head):
                 side.checkout.drop_spares()
@@ -223,14 +223,6 @@ class _Rounds:
             return 0
         certain = self._stop.earliest if self._stop and index < self._stop.earliest else index + 2
         return min(certain, self._rounds) - index - 1
-
-    def _undecided(self) -> list[tuple[str, str]]:
-        """The pairs that need another round: those that have not failed, and whose rounds do not decide yet."""
-        return [
-            pair
-            for pair, comparison in self._comparisons.items()
-            if comparison.status is Status.OK and not (self._stop and self._stop.is_met(comparison.ratios))
-        ]
 
     def _round(self, comparison: Comparison, index: int) -> Comparison:
         """One more round of a pair; the first failure ends the comparison."""
@@ -272,7 +264,35 @@ class _Rounds:
         for side in (self._base, self._head):
             if side.checkout.running:
                 side.ask("finish", comparison.variant, comparison.case, self._budget_ns, self._rounds)
-        return replace(comparison, status=status, message=message, reason=reason, base_ns=[], head_ns=[])
+        return ended(comparison, status, message, reason)
+
+
+def expect_one_interpreter(base: Environment, head: Environment) -> None:
+    """CannotRunError where the two commits are measured in different environments."""
+    if base.key != head.key:
+        raise CannotRunError(
+            "the two commits ask for different interpreters, so a comparison would not be about their code",
+            reason=Reason.INTERPRETER_MISMATCH,
+        )
+
+
+def planned_rounds(spec: JobSpec) -> int:
+    """The most rounds that a comparison takes."""
+    return max(MIN_ROUNDS, spec.rounds or ROUNDS)
+
+
+def list_undecided(comparisons: Mapping[Pair, Comparison], stop: StopRule | None) -> list[Pair]:
+    """The pairs that need another round: those that have not failed, and whose rounds do not decide yet."""
+    return [
+        pair
+        for pair, comparison in comparisons.items()
+        if comparison.status is Status.OK and not (stop and stop.is_met(comparison.ratios))
+    ]
+
+
+def ended(comparison: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
+    """The comparison without its rounds."""
+    return replace(comparison, status=status, message=message, reason=reason, base_ns=[], head_ns=[])
 
 
 def typical(samples_ns: list[float], device_kind: str) -> float:

@@ -30,6 +30,7 @@ from warpwatch.worker.measurer import (
     choose_variants,
     derive_cases,
     describe,
+    expect_entry,
     load_failure,
     pick,
 )
@@ -88,12 +89,7 @@ def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, trace
 
 def _list_pairs(request: JobRequest, head: Checkout, reporter: Reporter) -> list[tuple[str, str]]:
     """Every variant and case that the specification chooses at the head, for a comparison that names none."""
-    try:
-        _, entry = head.catalogue(request.operator, reporter)
-    except ChildFailure as failure:
-        raise CannotRunError(f"the file of {request.operator} does not load: {failure.message}") from failure
-    if entry is None or entry.error is not None:
-        raise CannotRunError(entry.error if entry and entry.error else f"there is no operator {request.operator!r}")
+    entry = expect_entry(head, request.operator, reporter)
     variants = [item.name for item in choose_variants(entry, request.spec) if head.host.kind in item.devices]
     pairs = [(name, case.key) for case in choose_cases(entry, request.spec, request.kind) for name in variants]
     if not pairs:

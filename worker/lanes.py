@@ -16,7 +16,8 @@ from queue import Empty, SimpleQueue
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
-from warpwatch.worker.checkout import Checkout, Host
+from warpwatch.worker.checkout import Checkout
+from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import Reporter, Stopped
 
 MOST = 8

@@ -31,10 +31,11 @@ from warpwatch.db.runs import ClaimedJob
 from warpwatch.settings import Settings
 from warpwatch.worker import groups, sandbox
 from warpwatch.worker.ahead import JOBS, BuildAhead
-from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.checkout import Tools
 from warpwatch.worker.device_lock import lock_device, physical_id
 from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
+from warpwatch.worker.host import Host
 from warpwatch.worker.log_writer import LogWriter
 from warpwatch.worker.outages import reason_of
 from warpwatch.worker.reporter import CannotRunError, SilentReporter, Stopped, UnhealthyError

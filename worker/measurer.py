@@ -18,7 +18,7 @@ from warpwatch.contract.words import Fault, Reason, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure, find_interpreter
 from warpwatch.worker.plausibility import TimeLimits
-from warpwatch.worker.reporter import Reporter
+from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.sanitizers import ADDRESS, SLOWER
 
 TRACE_LIMIT = 512 * 2**20
@@ -81,6 +81,17 @@ class LoadFailure:
     fault: Fault | None = None
     subjects: tuple[str, ...] = ()
     reason: Reason | None = None
+
+
+def expect_entry(checkout: Checkout, operator: str, reporter: Reporter) -> OperatorEntry:
+    """The operator as the commit declares it; CannotRunError where its file does not load, or there is none."""
+    try:
+        _, entry = checkout.catalogue(operator, reporter)
+    except ChildFailure as failure:
+        raise CannotRunError(f"{operator} does not load: {failure.message}") from failure
+    if entry is None or entry.error is not None:
+        raise CannotRunError((entry and entry.error) or f"there is no operator {operator!r}")
+    return entry
 
 
 def load_failure(checkout: Checkout, entry: OperatorEntry) -> LoadFailure | None:

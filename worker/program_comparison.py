@@ -6,17 +6,14 @@ from dataclasses import replace
 
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.outcome import Comparison, Outcome
-from warpwatch.contract.rounds import ROUNDS
 from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import Reason, Status
 from warpwatch.formats import VARIANT, ForeignResults
 from warpwatch.project import Program
 from warpwatch.worker.checkout import Checkout, Tools
-from warpwatch.worker.comparison import MIN_ROUNDS
+from warpwatch.worker.comparison import Pair, ended, expect_one_interpreter, list_undecided, planned_rounds
 from warpwatch.worker.programs import ProgramRun, ProgramRunner, catalogue_of, expect_fit, identify, runner_of
 from warpwatch.worker.reporter import CannotRunError, Reporter
-
-Pair = tuple[str, str]
 
 
 def compare_programs(request: JobRequest, base: Checkout, head: Checkout, tools: Tools, reporter: Reporter) -> Outcome:
@@ -24,11 +21,7 @@ def compare_programs(request: JobRequest, base: Checkout, head: Checkout, tools:
     there are none; each round runs the program of both commits once."""
     pairs = request.spec.pairs or []
     environment, peaks = identify(head, tools, reporter)
-    if identify(base, tools, reporter)[0].key != environment.key:
-        raise CannotRunError(
-            "the two commits ask for different interpreters, so a comparison would not be about their code",
-            reason=Reason.INTERPRETER_MISMATCH,
-        )
+    expect_one_interpreter(identify(base, tools, reporter)[0], environment)
     outcome = Outcome(environment, peaks)
     expect_fit(head, peaks, tools, reporter)
     sides = {"base": base.project.program(request.operator), "head": head.project.program(request.operator)}
@@ -40,7 +33,7 @@ def compare_programs(request: JobRequest, base: Checkout, head: Checkout, tools:
     if trouble is not None and not pairs:
         raise CannotRunError(trouble[1], reason=trouble[2])
     if trouble is not None:
-        return replace(outcome, comparisons=[_ended(item, *trouble) for item in comparisons.values()])
+        return replace(outcome, comparisons=[ended(item, *trouble) for item in comparisons.values()])
     runners = {
         name: runner_of(checkout, side, reporter)
         for (name, side), checkout in zip(sides.items(), (base, head), strict=True)
@@ -79,12 +72,12 @@ class _Rounds:
         self.newest: dict[str, ForeignResults | None] = {"base": None, "head": None}
         self._runners = runners
         self._reporter = reporter
-        self._rounds = max(MIN_ROUNDS, request.spec.rounds or ROUNDS)
+        self._rounds = planned_rounds(request.spec)
         self._stop = request.spec.stop
 
     def take_all(self) -> None:
         for index in range(self._rounds):
-            if self.comparisons and not self._undecided():
+            if self.comparisons and not list_undecided(self.comparisons, self._stop):
                 break
             self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
             self._take(index)
@@ -109,28 +102,20 @@ class _Rounds:
             if not shared:
                 raise CannotRunError("the two commits have no benchmark in common")
             self.comparisons = {(VARIANT, case): Comparison(VARIANT, case, *self._kind, Status.OK) for case in shared}
-        for pair in self._undecided():
+        for pair in list_undecided(self.comparisons, self._stop):
             self.comparisons[pair] = _with_round(self.comparisons[pair], times)
-
-    def _undecided(self) -> list[Pair]:
-        """The pairs that need another round."""
-        return [
-            pair
-            for pair, item in self.comparisons.items()
-            if item.status is Status.OK and not (self._stop and self._stop.is_met(item.ratios))
-        ]
 
     def _end_all(self, name: str, run: ProgramRun) -> None:
         reason = Reason.BASE_FAILED if name == "base" else None
-        for pair in self._undecided():
-            self.comparisons[pair] = _ended(self.comparisons[pair], run.status, f"{name}: {run.message}", reason)
+        for pair in list_undecided(self.comparisons, self._stop):
+            self.comparisons[pair] = ended(self.comparisons[pair], run.status, f"{name}: {run.message}", reason)
 
 
 def _with_round(item: Comparison, times: dict[str, dict[str, float]]) -> Comparison:
     for name in ("base", "head"):
         if item.case not in times[name]:
             reason = Reason.BASE_FAILED if name == "base" else None
-            return _ended(item, Status.SKIPPED, f"{name}: the program has no time of {item.case}", reason)
+            return ended(item, Status.SKIPPED, f"{name}: the program has no time of {item.case}", reason)
     base_ns, head_ns = [*item.base_ns, times["base"][item.case]], [*item.head_ns, times["head"][item.case]]
     return replace(item, base_ns=base_ns, head_ns=head_ns)
 
@@ -145,7 +130,3 @@ def _trouble(sides: dict[str, Program | None]) -> tuple[Status, str, Reason | No
         message = f"the base is timed by {base.format}, the head by {head.format}: two protocols are never compared"
         return Status.UNSUPPORTED, message, None
     return None
-
-
-def _ended(item: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
-    return replace(item, status=status, message=message, reason=reason, base_ns=[], head_ns=[])

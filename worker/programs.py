@@ -6,9 +6,6 @@ from elsewhere.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +31,6 @@ from warpwatch.formats import (
     strip_preamble,
 )
 from warpwatch.project import Program
-from warpwatch.worker import sandbox
 from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import Child, ChildFailure
 from warpwatch.worker.files import read_regular
@@ -210,19 +206,12 @@ def identify(checkout: Checkout, tools: Tools, reporter: Reporter) -> tuple[Envi
     """The worker's environment, with the interpreter that the repository asks for; it needs no torch of its own."""
     environment, peaks = tools.identify(reporter)
     installed = checkout.host.installed(checkout.project.interpreter)
-    facts = environment.facts | {"program_interpreter": installed}
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-    return replace(environment, key=key, facts=facts), peaks
+    return environment.with_facts({"program_interpreter": installed}), peaks
 
 
 def expect_fit(checkout: Checkout, peaks: dict[str, float] | None, tools: Tools, reporter: Reporter) -> None:
     """Returns once the device is fit to be measured on; see gate.expect_healthy."""
     if tools.host.kind != "cuda":
         return
-    root = sandbox.make_temp()
-    child = tools.host.start_child(tools.host.empty_child(root), reporter)
-    try:
+    with tools.host.lone_child(reporter) as child:
         expect_healthy(child, checkout.host.device, peaks, reporter)
-    finally:
-        child.close()
-        shutil.rmtree(root, ignore_errors=True)

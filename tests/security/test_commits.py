@@ -14,8 +14,9 @@ from warpwatch.contract.words import Status
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
 from warpwatch.worker.building import LIBRARY
-from warpwatch.worker.checkout import Checkout, Host, Tools
+from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
+from warpwatch.worker.host import Host
 
 CHILD = Path(__file__).with_name("commit_child.py")
 NATIVE = {"csrc/plain/plain.cpp": 'extern "C" int answer() { return 42; }'}

@@ -12,8 +12,9 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import Fault, JobKind, Status
 from warpwatch.settings import Settings
-from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
+from warpwatch.worker.host import Host
 from warpwatch.worker.plausibility import TimeLimits, fastest_possible_ns
 
 PEAKS = {"copy": 1e12, "f32": 1e13, "bf16": 1e14}

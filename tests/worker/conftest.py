@@ -12,7 +12,7 @@ import pytest
 
 from warpwatch.contract.environment import Environment
 from warpwatch.settings import Settings
-from warpwatch.worker.checkout import Host
+from warpwatch.worker.host import Host
 
 SCRIPTED = Path(__file__).with_name("scripted_child.py")
 

@@ -11,7 +11,7 @@ from tests.worker.conftest import Diary
 from warpwatch.contract.messages import BuildReply
 from warpwatch.settings import Settings
 from warpwatch.worker import bytecode, sandbox
-from warpwatch.worker.checkout import Host
+from warpwatch.worker.host import Host
 
 ATTACKING_CHILD = Path(__file__).parents[1] / "security" / "commit_child.py"
 IMPORTING = """

@@ -22,8 +22,9 @@ from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.settings import Settings
 from warpwatch.worker import comparison, execution
-from warpwatch.worker.checkout import Checkout, Host, Tools
+from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.execution import execute
+from warpwatch.worker.host import Host
 from warpwatch.worker.lanes import check_in_lanes
 from warpwatch.worker.measurer import choose_cases
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped

@@ -14,7 +14,8 @@ import pytest
 from tests.worker.conftest import Diary, identify
 from warpwatch.settings import Settings
 from warpwatch.worker import proving
-from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.checkout import Tools
+from warpwatch.worker.host import Host
 from warpwatch.worker.proving import KINDS, Proof, prove, read_expectations
 
 pytestmark = pytest.mark.timeout(900)

@@ -33,8 +33,9 @@ def prove(
     submit: bool = typer.Option(False, help="Publish the outcome on the Self-tests page of the server."),
 ) -> None:
     """Run the self-tests; exit 1 when a fault is missed or named wrongly, or a correct variant raises an alarm."""
-    from warpwatch.worker.checkout import Host, Tools
+    from warpwatch.worker.checkout import Tools
     from warpwatch.worker.devices import choose_device
+    from warpwatch.worker.host import Host
     from warpwatch.worker.proving import KINDS
     from warpwatch.worker.reporter import CannotRunError
 

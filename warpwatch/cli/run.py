@@ -125,7 +125,8 @@ def run(
 
 def _run(settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path) -> int:
     from warpwatch.worker.bundle import BundleWriter
-    from warpwatch.worker.checkout import Host, Tools
+    from warpwatch.worker.checkout import Tools
+    from warpwatch.worker.host import Host
 
     url, shas = _find_commits(settings, repository, commits)
     base_sha = _find_commits(settings, repository, request.base)[1][0] if request.base else None

@@ -67,8 +67,9 @@ def try_changes(
 
     Exits 0 if all is right and nothing is slower, 1 if something is wrong or slower, 2 if it could not be measured.
     """
-    from warpwatch.worker.checkout import Host, Tools
+    from warpwatch.worker.checkout import Tools
     from warpwatch.worker.devices import choose_device
+    from warpwatch.worker.host import Host
     from warpwatch.worker.reporter import CannotRunError, Stopped
 
     spec = JobSpec(
@@ -216,16 +217,9 @@ class _Attempt:
         return named or [case.key for case in choose_cases(entry, self._request.spec, JobKind.BENCH)]
 
     def _entry(self, checkout: Checkout) -> OperatorEntry:
-        from warpwatch.worker.child import ChildFailure
-        from warpwatch.worker.reporter import CannotRunError
+        from warpwatch.worker.measurer import expect_entry
 
-        try:
-            _, entry = checkout.catalogue(self._operator, self._progress)
-        except ChildFailure as failure:
-            raise CannotRunError(f"{self._operator} does not load: {failure.message}") from None
-        if entry is None or entry.error is not None:
-            raise CannotRunError((entry and entry.error) or f"there is no operator {self._operator!r}")
-        return entry
+        return expect_entry(checkout, self._operator, self._progress)
 
     def _execute(self, kind: JobKind, spec: JobSpec) -> Outcome:
         from warpwatch.worker.execution import execute
