@@ -1,6 +1,29 @@
-"""Calls functions of liger_kernel whose signatures changed over its history."""
+"""What several operators share: suites of cases, and calls of functions whose signatures changed over the history."""
 
 import inspect
+
+from warpwatch import both_directions, case
+
+ROWS = {
+    "quick": both_directions(case(rows=512, k=1024)),
+    "full": both_directions(
+        case("bf16", rows=2048, k=4096),
+        case("bf16", rows=4096, k=8192),
+        case("bf16", rows=8192, k=1024),
+        case("bf16", rows=1024, k=16384),
+    ),
+}
+"""A matrix of `rows` rows with k columns."""
+LOGITS = {
+    "quick": both_directions(case(rows=256, vocabulary=4096)),
+    "full": both_directions(
+        case("bf16", rows=2048, vocabulary=32000),
+        case("bf16", rows=4096, vocabulary=32000),
+        case("bf16", rows=2048, vocabulary=128256),
+        case("bf16", rows=8192, vocabulary=32000),
+    ),
+}
+"""A row of logits or log-probabilities per token."""
 
 
 def apply(function, *values, **options):

@@ -2,9 +2,9 @@
 
 import torch
 from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
-from operators._liger import apply, first
+from operators._liger import LOGITS, apply, first
 
-from warpwatch import Cost, Operator, both_directions, case
+from warpwatch import Cost, Operator
 
 
 def inputs(case, make):
@@ -29,15 +29,7 @@ operator = Operator(
     cost=cost,
     gradients=("x",),
     depth=lambda case: case["vocabulary"],
-    cases={
-        "quick": both_directions(case(rows=256, vocabulary=4096)),
-        "full": both_directions(
-            case("bf16", rows=2048, vocabulary=32000),
-            case("bf16", rows=4096, vocabulary=32000),
-            case("bf16", rows=2048, vocabulary=128256),
-            case("bf16", rows=8192, vocabulary=32000),
-        ),
-    },
+    cases=LOGITS,
 )
 
 

@@ -2,9 +2,9 @@
 
 import torch
 from liger_kernel.ops.geglu import LigerGELUMulFunction
-from operators._liger import apply
+from operators._liger import ROWS, apply
 
-from warpwatch import Cost, Operator, both_directions, case
+from warpwatch import Cost, Operator
 
 
 def inputs(case, make):
@@ -28,15 +28,7 @@ operator = Operator(
     cost=cost,
     gradients=("a", "b"),
     depth=lambda case: 1,
-    cases={
-        "quick": both_directions(case(rows=512, k=1024)),
-        "full": both_directions(
-            case("bf16", rows=2048, k=4096),
-            case("bf16", rows=4096, k=8192),
-            case("bf16", rows=8192, k=1024),
-            case("bf16", rows=1024, k=16384),
-        ),
-    },
+    cases=ROWS,
 )
 
 

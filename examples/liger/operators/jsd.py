@@ -1,9 +1,9 @@
 """Jensen-Shannon divergence (beta 0.5) of log-probabilities."""
 
 from liger_kernel.ops.jsd import LigerJSDFunction
-from operators._liger import apply
+from operators._liger import LOGITS, apply
 
-from warpwatch import Cost, Operator, both_directions, case
+from warpwatch import Cost, Operator
 
 
 def inputs(case, make):
@@ -30,15 +30,7 @@ operator = Operator(
     cost=cost,
     gradients=("y",),
     depth=lambda case: case["rows"] * case["vocabulary"],
-    cases={
-        "quick": both_directions(case(rows=256, vocabulary=4096)),
-        "full": both_directions(
-            case("bf16", rows=2048, vocabulary=32000),
-            case("bf16", rows=4096, vocabulary=32000),
-            case("bf16", rows=2048, vocabulary=128256),
-            case("bf16", rows=8192, vocabulary=32000),
-        ),
-    },
+    cases=LOGITS,
 )
 
 
