@@ -33,8 +33,9 @@ from warpwatch.server.intake.submissions import submit
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 from warpwatch.worker.bundle import BundleWriter
-from warpwatch.worker.checkout import Host, Tools
+from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
+from warpwatch.worker.host import Host
 from warpwatch.worker.reporter import SilentReporter
 
 SOURCE = Path(__file__).parents[1] / "examples" / "rows"

@@ -30,7 +30,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.million_points import LOAD, METRICS, REGRESSIONS, wait_for
+from bench.million_points import METRICS, insert_rows, wait_for
 from warpwatch.db import embedded, migrate
 
 COMMITS, OPERATORS, VARIANTS = 2000, 2, 5
@@ -145,11 +145,8 @@ def load(url: str, points: int) -> None:
         "regressions": 5000,
     }
     began = time.monotonic()
-    with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
-        for statement in (LOAD + REGRESSIONS).split(";\n"):
-            if statement.strip():
-                connection.execute(statement, values)
-        connection.execute("VACUUM ANALYZE")
+    insert_rows(url, values)
+    with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://")) as connection:
         row = connection.execute("SELECT count(*) FROM points").fetchone()
     print(f"loaded {row[0] if row else 0:,} points in {time.monotonic() - began:.0f} s", flush=True)
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -143,6 +144,15 @@ def commits_for(points: int) -> int:
     return max(points // SERIES, 30)
 
 
+def insert_rows(url: str, values: dict[str, Any]) -> None:
+    """Inserts what LOAD and REGRESSIONS describe with these values."""
+    with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
+        for statement in (LOAD + REGRESSIONS).split(";\n"):
+            if statement.strip():
+                connection.execute(statement, values)
+        connection.execute("VACUUM ANALYZE")
+
+
 def load(url: str, points: int, regressions: int) -> None:
     values = {
         "commits": commits_for(points),
@@ -154,11 +164,8 @@ def load(url: str, points: int, regressions: int) -> None:
         "regressions": regressions,
     }
     began = time.monotonic()
+    insert_rows(url, values)
     with psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True) as connection:
-        for statement in (LOAD + REGRESSIONS).split(";\n"):
-            if statement.strip():
-                connection.execute(statement, values)
-        connection.execute("VACUUM ANALYZE")
         counted = [
             connection.execute(f"SELECT count(*) FROM {what}").fetchone()
             for what in ("points", "series", "commits", "regressions", f"regressions WHERE {OPEN}")

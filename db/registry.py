@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -186,10 +186,10 @@ def record_catalogue(s: Session, commit_id: int, catalogue: Catalogue) -> None:
         if s.execute(find).one().catalogue_digest == digest:
             return
     _store_catalogue(s, commit_id, catalogue, digest)
-    upsert(s, OperatorRecord, _operator_rows(repository_id, catalogue), key=_OPERATOR_KEY, refresh=["summary"])
+    _upsert_names(s, _operator_names(repository_id, catalogue))
     ids = ensure_operators(s, repository_id, [entry.name for entry in catalogue.operators])
-    upsert(s, VariantRecord, _variant_rows(ids, catalogue), key=["operator_id", "name"], refresh=["idea"])
-    upsert(s, CaseRecord, _case_rows(ids, catalogue), key=["operator_id", "key"], refresh=_CASE_FACTS)
+    for names in _variant_and_case_names(ids, catalogue):
+        _upsert_names(s, names)
 
 
 def _store_catalogue(s: Session, commit_id: int, catalogue: Catalogue, digest: str) -> None:
@@ -209,36 +209,50 @@ def _is_recorded(s: Session, repository_id: int, catalogue: Catalogue) -> bool:
     keys = [(repository_id, entry.name) for entry in catalogue.operators]
     stored = _select_by_key(s, OperatorRecord, keys, _OPERATOR_KEY, ["id"])
     ids = {name: operator_id for (_, name), (operator_id,) in stored.items()}
-    return len(ids) == len(set(keys)) and not (
-        _changed_rows(s, OperatorRecord, _operator_rows(repository_id, catalogue), _OPERATOR_KEY, ["summary"])
-        or _changed_rows(s, VariantRecord, _variant_rows(ids, catalogue), ["operator_id", "name"], ["idea"])
-        or _changed_rows(s, CaseRecord, _case_rows(ids, catalogue), ["operator_id", "key"], _CASE_FACTS)
-    )
+    if len(ids) < len(set(keys)):
+        return False
+    names = (_operator_names(repository_id, catalogue), *_variant_and_case_names(ids, catalogue))
+    return not any(_changed_rows(s, *rows) for rows in names)
 
 
-def _operator_rows(repository_id: int, catalogue: Catalogue) -> list[dict[str, Any]]:
+class _Names(NamedTuple):
+    """Rows that a catalogue names, and which columns of them may change."""
+
+    table: type[Base]
+    rows: list[dict[str, Any]]
+    key: Sequence[str]
+    refresh: Sequence[str]
+
+
+def _upsert_names(s: Session, names: _Names) -> None:
+    upsert(s, names.table, names.rows, key=names.key, refresh=names.refresh)
+
+
+def _operator_names(repository_id: int, catalogue: Catalogue) -> _Names:
     # An operator whose file does not load has an empty summary; the one from another commit stays.
-    return [
+    rows = [
         {"repository_id": repository_id, "name": entry.name, "summary": entry.summary}
         for entry in catalogue.operators
         if entry.error is None
     ]
+    return _Names(OperatorRecord, rows, _OPERATOR_KEY, ["summary"])
 
 
-def _variant_rows(operator_ids: Mapping[str, int], catalogue: Catalogue) -> list[dict[str, Any]]:
-    return [
+def _variant_and_case_names(operator_ids: Mapping[str, int], catalogue: Catalogue) -> tuple[_Names, _Names]:
+    variants = [
         {"operator_id": operator_ids[entry.name], "name": variant.name, "idea": variant.idea}
         for entry in catalogue.operators
         for variant in entry.variants
     ]
-
-
-def _case_rows(operator_ids: Mapping[str, int], catalogue: Catalogue) -> list[dict[str, Any]]:
-    return [
+    cases = [
         {"operator_id": operator_ids[entry.name], "key": case.key, **_facts(case)}
         for entry in catalogue.operators
         for case in entry.cases
     ]
+    return (
+        _Names(VariantRecord, variants, ["operator_id", "name"], ["idea"]),
+        _Names(CaseRecord, cases, ["operator_id", "key"], _CASE_FACTS),
+    )
 
 
 def record_derived_cases(s: Session, operator_id: int, cases: Sequence[CaseEntry]) -> None:

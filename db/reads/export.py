@@ -96,12 +96,13 @@ def list_points(
             "limit": size,
         },
     ).all()
-    return [_point(series, **row._mapping) for row in rows], ExportCursor(rows[-1].ordinal, rows[-1].point_id) if len(
-        rows
-    ) == size else None
+    points = [_point(series, dict(row._mapping)) for row in rows]
+    return points, ExportCursor(rows[-1].ordinal, rows[-1].point_id) if len(rows) == size else None
 
 
-def _point(series: SeriesRow, *, point_id: int, data: bytes | None, **values: Any) -> ExportedPoint:  # noqa: ARG001
+def _point(series: SeriesRow, values: dict[str, Any]) -> ExportedPoint:
+    data: bytes | None = values.pop("data")
+    del values["point_id"]
     return ExportedPoint(
         repository=series.repository,
         operator=series.operator,

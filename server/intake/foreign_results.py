@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 
-from warpwatch import git
+from warpwatch import CONTRACT, git
 from warpwatch.contract.catalogue import Catalogue
-from warpwatch.contract.environment import Environment
+from warpwatch.contract.environment import Environment, key_of
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind
@@ -27,7 +27,6 @@ from warpwatch.formats import ForeignResults, FormatError, case_entry, list_find
 from warpwatch.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
-_CONTRACT = 1
 
 
 class ForeignFileError(ValueError):
@@ -76,7 +75,7 @@ def import_foreign(database: Database, settings: Settings, file: ForeignFile) ->
     info = _describe(settings, repository, file.commit)
     findings = list_findings(results, environment.device_kind)
     cases = [case_entry(benchmark.name, benchmark.sizes) for benchmark in results.benchmarks]
-    catalogue = Catalogue(_CONTRACT, [operator_entry(program, f"Benchmarks in {results.format} format.", cases)])
+    catalogue = Catalogue(CONTRACT, [operator_entry(program, f"Benchmarks in {results.format} format.", cases)])
     now = datetime.now(UTC)
     request = JobRequest(JobKind.BENCH, repository.url, info.sha, program, JobSpec())
     job = BundledJob(request, Outcome(environment, catalogue=catalogue, findings=findings), now, now)
@@ -125,11 +124,6 @@ def _environment(session: Session, results: ForeignResults, key: str | None) -> 
     if not slug or (device is not None and key is None and device.kind != results.device_kind):
         raise ForeignFileError("device", f"{name!r} is of another kind", "name a device by its key")
     facts = {"measured_by": results.format, **results.facts}
-    identity = json.dumps([slug, facts], sort_keys=True, default=str)
-    return Environment(
-        hashlib.sha256(identity.encode()).hexdigest(),
-        kind,
-        slug,
-        device.name if device is not None else name[:200],
-        facts,
-    )
+    # The file's facts need not name the device.
+    key = key_of({"device": slug, "facts": facts})
+    return Environment(key, kind, slug, device.name if device is not None else name[:200], facts)

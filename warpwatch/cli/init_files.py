@@ -89,7 +89,7 @@ class RepositoryFiles:
     def text(self, name: str) -> str | None:
         """The text of a file; None where there is none."""
         if name not in self._texts:
-            is_there = name in self.names
+            is_there = name in self.names_set
             self._texts[name] = (self.root / name).read_text("utf-8", "replace") if is_there else None
         return self._texts[name]
 

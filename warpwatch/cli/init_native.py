@@ -65,11 +65,7 @@ def _registered(file: str, text: str, texts: dict[str, str]) -> Iterator[Operato
     """Operators of the older `torch::RegisterOperators().op(…)`."""
     if "RegisterOperators" in text:
         for match in _REGISTERED.finditer(text):
-            names = _parameters(match[3], file, texts)
-            arguments = [(name, False) for name in names or ()]
-            place = (file, line_of(text, match.start()))
-            sketch = registered(match[1], match[2], arguments, place, "", ("import torch",))
-            yield sketch if names is not None else replace(sketch, call=None)
+            yield _of_function(match[1], match[2], (file, line_of(text, match.start())), match[3], texts)
 
 
 def _bound(file: str, text: str, texts: dict[str, str], build: BuildSketch) -> Iterator[OperatorSketch]:
@@ -92,10 +88,17 @@ def _bound(file: str, text: str, texts: dict[str, str], build: BuildSketch) -> I
                 sketch = registered(*parsed, place, "", ("import torch",))
                 yield sketch if namespace else replace(sketch, kind=f"TORCH_LIBRARY operator {parsed[1]}", call=None)
             elif re.fullmatch(r"\w+", words) and namespace:
-                names = _parameters(match[3], file, texts)
-                arguments = [(name, False) for name in names or ()]
-                sketch = registered(namespace, words, arguments, place, "", ("import torch",))
-                yield sketch if names is not None else replace(sketch, call=None)
+                yield _of_function(namespace, words, place, match[3], texts)
+
+
+def _of_function(
+    namespace: str, name: str, place: tuple[str, int], function: str | None, texts: dict[str, str]
+) -> OperatorSketch:
+    """An operator that is registered without a schema: its arguments are those of the C++ function."""
+    names = _parameters(function, place[0], texts)
+    arguments = [(argument, False) for argument in names or ()]
+    sketch = registered(namespace, name, arguments, place, "", ("import torch",))
+    return sketch if names is not None else replace(sketch, call=None)
 
 
 def _of_module(
