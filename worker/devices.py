@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_GPU_FACT = re.compile(r"^([\w ]+):[ \t]*(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +41,33 @@ def list_devices() -> list[str]:
     return [device.name for device in find_devices()]
 
 
-def choose_device(name_or_kind: str) -> str:
+def choose_device(name_or_kind: str, environ: MutableMapping[str, str] = os.environ) -> str:
     """The device that `--device` means: "auto" is the first GPU if there is one, "cuda" the first GPU.
 
-    ValueError when it is not here.
+    From then on this process and its children see no other GPU, so a GPU is always "cuda:0". ValueError when the device
+    is not here.
     """
-    names = list_devices()
-    if name_or_kind == "auto":
-        return names[-1] if len(names) == 1 else names[1]
-    name = "cuda:0" if name_or_kind == "cuda" else name_or_kind
+    names = [device.name for device in find_devices(environ)]
+    name = {"auto": names[min(1, len(names) - 1)], "cuda": "cuda:0"}.get(name_or_kind, name_or_kind)
     if name not in names:
         raise ValueError(f"this machine has no device {name_or_kind!r}; it has {', '.join(names)}")
-    return name
+    if name == "cpu":
+        return name
+    environ["CUDA_VISIBLE_DEVICES"] = gpu_ids(environ)[names.index(name) - 1]
+    return "cuda:0"
+
+
+def foreign_nodes(environ: Mapping[str, str] = os.environ, folder: Path = _GPUS) -> frozenset[str]:
+    """Names below /dev of the GPUs that this process does not use.
+
+    None where CUDA_VISIBLE_DEVICES names no GPU by its UUID, as with slices of one, or where the driver lists none.
+    """
+    nodes: dict[str, str] = {}
+    for file in folder.glob("*/information"):
+        facts = dict(_GPU_FACT.findall(file.read_text(errors="replace")))
+        nodes[facts.get("GPU UUID", "")] = f"nvidia{facts.get('Device Minor', '')}"
+    own = nodes.get(environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return frozenset(nodes.values()) - {own} if own else frozenset()
 
 
 def _gpus() -> list[tuple[str, str]]:

@@ -34,6 +34,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
+from warpwatch.worker.devices import foreign_nodes
 from warpwatch.worker.groups import open_group, remove_group
 from warpwatch.worker.seccomp import build_filter
 
@@ -369,7 +370,10 @@ def run_confined(
 
 
 def _nodes(patterns: Sequence[str]) -> list[str]:
-    return [str(path.relative_to("/dev")) for pattern in patterns for path in sorted(Path("/dev").glob(pattern))]
+    """Names below /dev that match, without the GPUs that this worker does not measure on."""
+    foreign = foreign_nodes()
+    paths = [path for pattern in patterns for path in sorted(Path("/dev").glob(pattern))]
+    return [str(path.relative_to("/dev")) for path in paths if path.name not in foreign]
 
 
 def _sockets() -> list[str]:

@@ -19,7 +19,7 @@ from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.db.models import CommitRecord, ResultRecord, TraceRecord
 from warpwatch.worker.bundle import BundleReader
-from warpwatch.worker.devices import choose_device, find_devices
+from warpwatch.worker.devices import choose_device, find_devices, foreign_nodes
 
 BLOCKED = ("sqlalchemy", "psycopg", "procrastinate", "alembic", "fastapi", "numpy", "torch", "warpwatch.db")
 COMMAND = f"""
@@ -163,6 +163,17 @@ def test_devices_are_listed(tmp_path: Path) -> None:
     assert listing.communicate(timeout=60)[0].startswith("cpu\t")
 
 
+def test_the_nodes_of_other_gpus_are_known(tmp_path: Path) -> None:
+    for minor in (0, 3):
+        (tmp_path / f"0000:0{minor}:00.0").mkdir()
+        text = f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-{minor}\nBus Type: \t PCIe\nDevice Minor: \t {minor}\n"
+        (tmp_path / f"0000:0{minor}:00.0" / "information").write_text(text)
+    assert foreign_nodes({"CUDA_VISIBLE_DEVICES": "GPU-3"}, tmp_path) == {"nvidia0"}
+    for visible in ({}, {"CUDA_VISIBLE_DEVICES": "MIG-3"}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        assert foreign_nodes(visible, tmp_path) == set()
+    assert foreign_nodes({"CUDA_VISIBLE_DEVICES": "GPU-3"}, tmp_path / "missing") == set()
+
+
 def test_gpus_are_those_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: GPU-1)'\necho 'GPU 1: NVIDIA A100 (UUID: GPU-2)'\n")
@@ -170,7 +181,11 @@ def test_gpus_are_those_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [(d.name, d.model) for d in find_devices()][1:] == [("cuda:0", "NVIDIA H100"), ("cuda:1", "NVIDIA A100")]
-    assert choose_device("auto") == choose_device("cuda") == "cuda:0"
+    for words, uuid in (("auto", "GPU-1"), ("cuda", "GPU-1"), ("cuda:1", "GPU-2")):
+        environ: dict[str, str] = {}
+        assert choose_device(words, environ) == "cuda:0"
+        assert environ == {"CUDA_VISIBLE_DEVICES": uuid}
+        assert [d.name for d in find_devices(environ)] == ["cpu", "cuda:0"]
     assert [d.model for d in find_devices({"CUDA_VISIBLE_DEVICES": "1"})][1:] == ["NVIDIA A100"]
     assert find_devices({"CUDA_VISIBLE_DEVICES": ""})[1:] == []
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
