@@ -58,7 +58,6 @@ class Checkout:
         self._environments: dict[tuple[str, ...], Environment] = {}
         self._catalogues: dict[str | None, Catalogue] = {}
         self._child: Child | None = None
-        self._starting: Child | None = None
         self._spares: deque[Child] = deque()
         self._sanitizer: Sanitizer | None = None
         self._load_together = True
@@ -193,24 +192,19 @@ class Checkout:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environments[modules]
 
-    def renew_child(self, reporter: Reporter, ahead: int = 0) -> None:
-        """Replaces the child by a fresh one, without waiting for it, so that several commits' children can start at
-        once.
-
-        ahead: how many more children import torch meanwhile, for the next calls. None of them opens the device.
-        """
+    def start_children(self, count: int, reporter: Reporter) -> None:
+        """Starts as many fresh children, one for each time that the last was dropped. It waits for none of them, so
+        those of several commits start at once."""
         self.drop_child()
+        self.drop_spares()
         with self.host.stopwatch.measure(Activity.START):
-            while len(self._spares) <= ahead:
-                self._spares.append(self.host.launch_child(replace(self._spec(), hold=True), reporter))
-            self._starting = self._spares.popleft()
-            self._starting.release()
+            self._spares.extend(self.host.launch_child(self._spec(), reporter) for _ in range(count))
 
     def lane(self) -> Checkout:
         """The same worktree with a child and a stopwatch of its own, for another thread, which must close it."""
         lane = copy.copy(self)
         lane.host = replace(self.host, stopwatch=Stopwatch())
-        lane._child = lane._starting = None
+        lane._child = None
         lane._spares, lane._ran, lane._stack = deque(), set(), ExitStack()
         return lane
 
@@ -219,10 +213,9 @@ class Checkout:
             self._spares.pop().close()
 
     def drop_child(self) -> None:
-        for child in (self._child, self._starting):
-            if child is not None:
-                child.close()
-        self._child = self._starting = None
+        if self._child is not None:
+            self._child.close()
+        self._child = None
         self._ran.clear()
 
     def keep(self, name: str, kept: T, close: Callable[[], None]) -> T:
@@ -249,13 +242,24 @@ class Checkout:
         self.drop_child()
         self._stack.close()
 
+    def _await_children(self, reporter: Reporter) -> list[Child]:
+        """All children of the commit, each of which has greeted."""
+        return [self._living(reporter), *map(greeted, self._spares)]
+
+    def _discard(self, child: Child) -> None:
+        if child is self._child:
+            self.drop_child()
+        else:
+            self._spares.remove(child)
+            child.close()
+
     def _living(self, reporter: Reporter) -> Child:
         if self._child is not None and not self._child.alive:
             self.drop_child()
         if self._child is None:
-            starting, self._starting = self._starting, None
             with self.host.stopwatch.measure(Activity.START):
-                self._child = greeted(starting) if starting else self.host.start_child(self._spec(), reporter)
+                child = self._spares.popleft() if self._spares else self.host.launch_child(self._spec(), reporter)
+                self._child = greeted(child)
         return self._child
 
     @property
@@ -326,6 +330,28 @@ class Checkout:
             return git.merge_base(self._mirror, first, self.sha) == first
         except git.UnknownRefError:
             return False
+
+
+def load_at_once(checkouts: Sequence[Checkout], operator: str, reporter: Reporter) -> None:
+    """Lets all children of these commits load the operator at the same time, before the first of them is timed.
+
+    A child that cannot is closed. Whoever asks for the operator gets another one, and learns why.
+    """
+    try:
+        with checkouts[0].host.stopwatch.measure(Activity.START):
+            children = [(checkout, child) for checkout in checkouts for child in checkout._await_children(reporter)]
+            for _, child in children:
+                child.send("cases", operator=operator)
+            for checkout, child in children:
+                try:
+                    child.receive(checkout.host.settings.case_timeout_seconds, reporter)
+                except ChildFailure:
+                    checkout._discard(child)
+    except (CannotRunError, Stopped):
+        for checkout in checkouts:
+            checkout.drop_child()
+            checkout.drop_spares()
+        raise
 
 
 CheckoutKey = tuple[str, str, int, DefinitionsVersion | None]

@@ -88,7 +88,6 @@ class ChildSpec:
     sanitizer: Sanitizer | None = None
     builds: str | None = None
     cache: CodeCache | None = None
-    hold: bool = False
     bytecode: Path | None = None
     measured: tuple[Path, ...] = ()
     packages: tuple[str, ...] = ()
@@ -114,7 +113,7 @@ class ChildSpec:
         words += [word for folder in self.measured for word in ("--measured", str(folder))]
         words += ["--packages", ",".join(self.packages)] if self.measured else []
         words += ["--build"] if self.builds else []
-        return [interpreter, "-P", str(self.bootstrap), *words, *(["--hold"] if self.hold else [])]
+        return [interpreter, "-P", str(self.bootstrap), *words]
 
 
 def find_interpreter(name: str | None) -> str | None:
@@ -132,6 +131,7 @@ class Child:
         """What the last request spent its time on, as the child says, and within what it took."""
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._requests = 0
+        self._has_greeted = self._is_closed = False
         self._doing = ""
         self._cache = spec.cache
         self._jail = sandbox.Jail(confinement)
@@ -186,14 +186,10 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def release(self) -> None:
-        """Lets a child that is held open its device."""
-        with contextlib.suppress(BrokenPipeError):
-            assert self._process.stdin is not None
-            self._process.stdin.write(b"\n")
-
     def wait_ready(self) -> None:
-        """Returns once the child greets; CannotRunError when it says that it cannot work."""
+        """Returns once the child has greeted; CannotRunError when it says that it cannot work."""
+        if self._has_greeted:
+            return
         if self._cache is not None:
             # No code of the commit runs before the first request.
             with _logged_failure(self._reporter, "earlier compilations cannot be used"):
@@ -205,18 +201,28 @@ class Child:
             raise CannotRunError(message, retry=True, reason=Reason.HOST_FAULT) from failure
         if greeting.get("event") != "ready":
             raise CannotRunError(str(greeting.get("message", "the harness did not start")))
+        self._has_greeted = True
 
     def request(self, verb: str, seconds: float, reporter: Reporter, **fields: Any) -> dict[str, Any]:
         """The child's reply to one request as plain JSON; ChildFailure when none comes within `seconds`, Stopped when
         asked to stop."""
-        self._reporter = reporter
+        self.send(verb, **fields)
+        return self.receive(seconds, reporter)
+
+    def send(self, verb: str, **fields: Any) -> None:
+        """Sends one request. `receive` must take its reply before the next."""
         self._requests += 1
         self._read_output()
         self._tail.clear()
         self._doing = ""
-        self.times, begin = RunTimes(), time.monotonic()
+        self.times = RunTimes()
         self._send(Request(self._requests, verb, **fields))
-        deadline = time.monotonic() + seconds
+
+    def receive(self, seconds: float, reporter: Reporter) -> dict[str, Any]:
+        """The reply to what was sent; raises like `request`."""
+        self._reporter = reporter
+        begin = time.monotonic()
+        deadline = begin + seconds
         while True:
             message = self._next_message(deadline, seconds)
             # Events before the reply say how far one case is, which is finer than a job's progress; after a crash it
@@ -290,7 +296,11 @@ class Child:
             (self.temp / name).unlink()
 
     def close(self) -> None:
-        """Kills the child with everything it started. Nothing of it is left when this returns."""
+        """Kills the child with everything it started. Nothing of it is left when this returns; a second time does
+        nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._jail.kill(self._process.pid)
         self._process.wait()
         if self._cache is not None:

@@ -16,7 +16,7 @@ from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import ROUNDS, StopRule
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout, Tools, load_at_once
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.measurer import Measurer, build_native, derive_cases, describe, load_failure
@@ -25,6 +25,8 @@ from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
 Pair = tuple[str, str]
 """A variant and the key of a case."""
+_CHILDREN = 3
+"""Children of each side that start at once. Each holds a CUDA context of half a gigabyte."""
 MIN_ROUNDS = 6
 """With fewer rounds no interval holds the median in 95 of 100 cases."""
 TYPICAL = {"cuda": 0.5, "cpu": 0.1}
@@ -49,11 +51,15 @@ def compare(
     traces: Path,
 ) -> Outcome:
     """Paired rounds of every (variant, case) in `request.spec.pairs`; a profile per side where they may differ."""
+    for checkout in (base_checkout, head_checkout):
+        if not checkout.running:
+            checkout.start_children(1, reporter)
     expect_one_interpreter(base_checkout.environment(reporter), head_checkout.environment(reporter))
     environment = head_checkout.environment_of(request.operator, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter)
     limits = TimeLimits(outcome.peaks, head_checkout.host.kind)
+    load_at_once((base_checkout, head_checkout), request.operator, reporter)
     base = _Side("base", base_checkout, request, reporter, traces, limits)
     head = _Side("head", head_checkout, request, reporter, traces, limits)
     base.load()
@@ -171,6 +177,9 @@ class _Rounds:
         self._head = head
         self._reporter = reporter
         self._rounds = planned_rounds(request.spec)
+        self._started = 0
+        self._checkouts = (base.checkout, head.checkout)
+        self._operator = request.operator
         self._budget_ns = request.spec.budget_ns or BUDGET_NS
         self._stop = request.spec.stop
         metric = METRICS[head.checkout.host.kind][0]
@@ -186,10 +195,12 @@ class _Rounds:
                 if not pairs:
                     break
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
-                self._take_round(index, pairs)
+                self._renew_children(index)
+                for pair in pairs:
+                    self._comparisons[pair] = self._round(self._comparisons[pair], index)
         finally:
-            for side in (self._base, self._head):
-                side.checkout.drop_spares()
+            for checkout in self._checkouts:
+                checkout.drop_spares()
         profiles: dict[str, list[Finding]] = {"base": [], "head": []}
         for (variant, case), comparison in self._comparisons.items():
             self._reporter.log(f"compare {variant} {case} {comparison.status} {comparison.message}".rstrip())
@@ -207,22 +218,27 @@ class _Rounds:
             base_findings=profiles["base"],
         )
 
-    def _take_round(self, index: int, pairs: list[tuple[str, str]]) -> None:
-        """One more round of these pairs, in fresh children."""
-        for side in (self._base, self._head):
-            side.checkout.renew_child(self._reporter, self._children_ahead(index))
-        for pair in pairs:
-            self._comparisons[pair] = self._round(self._comparisons[pair], index)
+    def _renew_children(self, index: int) -> None:
+        """Gives both sides a fresh child, which has loaded the operator.
 
-    def _children_ahead(self, index: int) -> int:
-        """How many children of each side start while round `index` is measured, for the rounds that surely follow.
-
-        None on a CPU, where they would take the time of those that are measured.
+        Children of several rounds start at once, and none while others are timed: opening a GPU disturbs them.
         """
+        if index < self._started:
+            for checkout in self._checkouts:
+                checkout.drop_child()
+            return
+        self._started = index + self._certain_rounds(index)
+        for checkout in self._checkouts:
+            checkout.start_children(self._started - index, self._reporter)
+        load_at_once(self._checkouts, self._operator, self._reporter)
+
+    def _certain_rounds(self, index: int) -> int:
+        """How many rounds surely follow from round `index` on, at most `_CHILDREN`; one on a CPU, which more children
+        would fill."""
         if self._head.checkout.host.kind != "cuda":
-            return 0
-        certain = self._stop.earliest if self._stop and index < self._stop.earliest else index + 2
-        return min(certain, self._rounds) - index - 1
+            return 1
+        look = self._stop.next_look(index) if self._stop is not None else None
+        return min(_CHILDREN, (look or self._rounds) - index)
 
     def _round(self, comparison: Comparison, index: int) -> Comparison:
         """One more round of a pair; the first failure ends the comparison."""

@@ -80,3 +80,8 @@ def test_the_boundary_is_wide_at_first_and_ends_at_the_threshold() -> None:
 def test_a_rule_that_would_decide_by_chance_is_refused(earliest: int, ratio: float) -> None:
     with pytest.raises(ValueError, match="stop"):
         StopRule(earliest, ratio)
+
+
+def test_the_next_look_is_the_next_that_may_end_a_comparison() -> None:
+    assert [StopRule(3, 1.005).next_look(count) for count in (0, 3, 4, 9, 10)] == [3, 4, 6, 10, None]
+    assert [StopRule(7, 1.005).next_look(count) for count in (0, 6, 8)] == [8, 8, 10]

@@ -14,6 +14,7 @@ from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison
+from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.worker.checkout import Checkout
@@ -25,9 +26,9 @@ PAIR = ("v1", "n=1")
 REQUEST = JobRequest(JobKind.COMPARE, "/srv/kernels", "b" * 40, "square", JobSpec(pairs=[PAIR]), "a" * 40)
 
 
-def side(name: str, status: Status) -> Any:
+def side(name: str, status: Status, kind: str = "cpu") -> Any:
     """One commit, every step of which ends with `status`."""
-    checkout = SimpleNamespace(host=SimpleNamespace(kind="cpu"), running=False, renew_child=lambda reporter: None)
+    checkout = SimpleNamespace(host=SimpleNamespace(kind=kind), running=False)
     return SimpleNamespace(name=name, checkout=checkout, ask=lambda *_: SampleReply(status, "a message"))
 
 
@@ -42,10 +43,29 @@ def test_a_failure_of_the_base_is_not_one_of_the_head(base: Status, head: Status
     assert from_json(Comparison, to_json(comparison)) == comparison
 
 
+@pytest.mark.parametrize(
+    ("kind", "stop", "rounds"),
+    [
+        ("cuda", StopRule(3, 1.005), [3, 1, 2, 2, 2, 2]),
+        ("cuda", StopRule(4, 1.005), [3, 1, 2, 2, 2, 2]),
+        ("cuda", None, [3, 3, 3, 3]),
+        ("cpu", StopRule(3, 1.005), [1] * 12),
+    ],
+)
+def test_children_start_for_the_rounds_that_surely_follow(kind: str, stop: StopRule | None, rounds: list[int]) -> None:
+    request = replace(REQUEST, spec=replace(REQUEST.spec, stop=stop, rounds=12))
+    taken = _Rounds(request, side("base", Status.OK, kind), side("head", Status.OK, kind), BoundedReporter(Diary()))
+    index, certain = 0, []
+    while index < 12:
+        certain.append(taken._certain_rounds(index))
+        index += certain[-1]
+    assert certain == rounds
+
+
 def test_different_interpreters_are_not_compared(tmp_path: Path) -> None:
     keys = iter(("one interpreter", "another interpreter"))
     checkouts = [
-        SimpleNamespace(environment=lambda reporter, key=key: SimpleNamespace(key=key), sanitize=None) for key in keys
+        SimpleNamespace(environment=lambda reporter, key=key: SimpleNamespace(key=key), running=True) for key in keys
     ]
     base, head = cast("list[Checkout]", checkouts)
     tools: Any = SimpleNamespace()

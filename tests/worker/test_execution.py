@@ -15,14 +15,15 @@ import pytest
 from tests.rewording import Switch
 from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
-from warpwatch.contract.catalogue import CaseEntry, OperatorEntry
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.settings import Settings
 from warpwatch.worker import comparison, execution
-from warpwatch.worker.checkout import Checkout, Tools
+from warpwatch.worker.checkout import Checkout, Tools, load_at_once
+from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.lanes import check_in_lanes
@@ -254,22 +255,42 @@ def test_bench_and_profile(repository: Repository, good: str, tools: Tools, tmp_
         assert json.load(trace)["traceEvents"]
 
 
-def test_children_of_later_rounds_start_ahead_and_open_no_device(
+def test_children_start_and_load_at_once_and_serve_one_after_the_other(
     repository: Repository, good: str, tools: Tools, diary: Diary
 ) -> None:
     (checkout,) = tools.checkouts(str(repository.path), [good], diary)
+    checkout.start_children(2, diary)
+    load_at_once([checkout], "probe", diary)
+    (spare,) = checkout._spares
     first = checkout.environment(diary)
-    checkout.renew_child(diary, ahead=2)
-    assert len(checkout._spares) == 2
-    spare = checkout._spares[0]
-    # A child that is held answers nothing, not even that it is ready.
-    assert spare._replies.take() is None
-    checkout.renew_child(diary)
-    assert (checkout._starting, len(checkout._spares)) == (spare, 1)
+    assert checkout._child is not spare
+    checkout.drop_child()
     assert checkout.ask(Environment, "environment", 60, diary) == first
-    last = checkout._spares[0]
-    checkout.drop_spares()
-    assert not last.alive
+    assert checkout._child is spare
+    assert not checkout._spares
+    checkout.drop_child()
+    assert not spare.alive
+
+
+def test_children_that_cannot_load_are_closed_and_the_next_says_why(
+    repository: Repository, good: str, tools: Tools, diary: Diary
+) -> None:
+    sha = repository.commit("leaves", {"kernels/probe.py": "import os\nos._exit(3)\n"})
+    (checkout,) = tools.checkouts(str(repository.path), [sha], diary)
+    checkout.start_children(2, diary)
+    children = list(checkout._spares)
+    load_at_once([checkout], "probe", diary)
+    assert not any(child.alive for child in children)
+    assert not checkout._spares
+    with pytest.raises(ChildFailure) as failure:
+        checkout.ask(Catalogue, "catalogue", 60, diary, operator="probe")
+    assert failure.value.status is Status.CRASHED
+    # Whoever is told to stop while children load leaves none behind.
+    checkout.start_children(2, diary)
+    children = list(checkout._spares)
+    with pytest.raises(Stopped):
+        load_at_once([checkout], "probe", Diary(stop_after=0))
+    assert not any(child.alive for child in children)
 
 
 def test_a_comparison_is_paired_and_profiled(repository: Repository, good: str, tools: Tools, tmp_path: Path) -> None:

@@ -39,6 +39,10 @@ class StopRule:
         bound = early_ratio(self.ratio, len(ratios))
         return interval[0] > bound or interval[1] < 1 / bound or self.excludes_change(ratios)
 
+    def next_look(self, count: int) -> int | None:
+        """After how many rounds it is asked again, once there are `count`; None after the last time."""
+        return next((look for look in LOOKS if look > count and look >= self.earliest), None)
+
     def excludes_change(self, ratios: Sequence[float]) -> bool:
         """Whether no change that is worth confirming remains possible."""
         low, high = interval_of_rounds(ratios) or (0.0, float("inf"))

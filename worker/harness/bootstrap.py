@@ -51,7 +51,6 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 means one per core")
     parser.add_argument("--sanitize", default="", help="sanitizer that libraries are built for")
     parser.add_argument("--build", action="store_true", help="build libraries, and run no code of the commit")
-    parser.add_argument("--hold", action="store_true", help="wait for an empty line before the device is opened")
     parser.add_argument("--import", dest="imports", action="store_true", help="import what children import, and exit")
     parser.add_argument(
         "--count", nargs=4, metavar=("OPERATOR", "VARIANT", "CASE", "SEED"), help="call once for ncu, and exit"
@@ -151,9 +150,6 @@ def main() -> int:
     os.environ.pop("LD_PRELOAD", None)
     try:
         harness = load_harness(arguments)
-        if arguments.hold:
-            # Opening a GPU disturbs the processes that are timed on it; importing torch on idle cores does not.
-            requests.readline()
         server = harness.HarnessServer(arguments, requests, replies)
     except Exception as error:  # noqa: BLE001 - any error at start-up must reach the parent as one line.
         message = f"{sys.executable}: {type(error).__name__}: {error}"

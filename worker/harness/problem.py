@@ -245,11 +245,10 @@ class CaseProblem:
 
     def _inputs(self, seed: int) -> dict[str, Any]:
         # Seeded for operator files that draw random numbers themselves.
+        # torch.manual_seed keeps a stack trace of every call, for a later start of devices that are not there.
+        torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
-            torch.manual_seed(seed)
-        else:
-            # Without a GPU, torch.manual_seed keeps a stack trace of every call for a later start of CUDA.
-            torch.default_generator.manual_seed(seed)
+            torch.cuda.manual_seed_all(seed)
         return self.operator.inputs(self.case, SeededMaker(seed, self.device, self.case.precision))
 
 
