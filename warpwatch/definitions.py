@@ -40,7 +40,8 @@ class DefinitionsSource:
 def parse_source(text: str) -> DefinitionsSource:
     """The source in `PATH_OR_URL[@ref]`; an @ in front of a host belongs to the URL."""
     if Path(text).is_dir():
-        return DefinitionsSource(text)
+        # git runs in other folders, where a relative path would mean another place.
+        return DefinitionsSource(str(Path(text).absolute()))
     place, _, ref = text.rpartition("@")
     is_host = "://" in ref or ":" in ref or (place.partition("://")[1] and "/" not in place.partition("://")[2])
     return DefinitionsSource(text) if not place or is_host or not ref else DefinitionsSource(place, ref)

@@ -405,6 +405,12 @@ def test_a_ref_follows_the_address(text: str, url: str, ref: str | None) -> None
     assert parse_source(text) == DefinitionsSource(url, ref)
 
 
+def test_a_relative_folder_is_the_same_from_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "definitions").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_source("definitions") == DefinitionsSource(str(tmp_path / "definitions"))
+
+
 @pytest.mark.parametrize(
     ("path", "glob", "expected"),
     [

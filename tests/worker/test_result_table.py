@@ -7,6 +7,7 @@ from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import PROTOCOL, Measurement
 from warpwatch.contract.messages import BenchReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
+from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.words import JobKind, Status
 
 CASE = "n=8,f32,fwd"
@@ -17,8 +18,8 @@ def findings(*rows: Finding) -> Outcome:
     return Outcome(ENVIRONMENT, findings=list(rows))
 
 
-def compared(variant: str, base_ns: float, head_ns: float) -> Comparison:
-    wobble = [1 + n / 10_000 for n in range(12)]
+def compared(variant: str, base_ns: float, head_ns: float, rounds: int = 12) -> Comparison:
+    wobble = [1 + n / 10_000 for n in range(rounds)]
     base, head = [base_ns * w for w in wobble], [head_ns * w for w in wobble]
     return Comparison(variant, CASE, "hot", PROTOCOL, Status.OK, "", base, head)
 
@@ -38,6 +39,14 @@ def test_a_row_holds_check_time_and_comparison() -> None:
     assert second.endswith("off by one")
     assert (first_style, second_style) == ("red", "red")
     assert (table.wrong, table.slower) == (1, 1)
+
+
+def test_three_rounds_decide_only_what_was_suspected() -> None:
+    outcome = Outcome(ENVIRONMENT, comparisons=[compared("v1", 1000.0, 2000.0, rounds=3)])
+    for earliest, slower in ((3, 1), (6, 0)):
+        table = ResultTable("cuda")
+        table.add(JobKind.COMPARE, outcome, StopRule(earliest, 1.005))
+        assert table.slower == slower
 
 
 def test_columns_without_content_and_unsupported_variants_are_left_out() -> None:

@@ -15,7 +15,7 @@ HELP = "Calls a profile skips, warms up with and records, and how often: WAIT,WA
 SANITIZE_HELP = "Check under memcheck, racecheck or initcheck (GPU) or address (CPU, native code)."
 COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
 BUDGET_HELP = "Milliseconds to spend on timing one variant on one case."
-STOP_HELP = "End a comparison early: EARLIEST,RATIO, such as 3,1.005; by default it takes all rounds."
+STOP_HELP = "End a comparison early: EARLIEST,RATIO, such as 3,1.005; without it, --rounds takes all of them."
 KNOWN_HELP = "Variants that an earlier commit had: they get the status of a commit that does not load."
 
 

@@ -86,7 +86,9 @@ def run(
     budget_ms: float | None = typer.Option(None, help=plans.BUDGET_HELP),
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
     base: str | None = typer.Option(None, help="The commit that kind compare measures beside each of the others."),
-    rounds: int | None = typer.Option(None, min=1, help=f"Paired rounds of a comparison; {ROUNDS} by default."),
+    rounds: int | None = typer.Option(
+        None, min=1, help=f"Paired rounds of a comparison; by default {ROUNDS}, or fewer where they decide."
+    ),
     stop: str | None = typer.Option(None, help=plans.STOP_HELP),
     pairs: list[str] = typer.Option(
         [], help="VARIANT:CASE to compare, separated by blanks; by default --variants on --cases, or all that there is."
@@ -124,10 +126,14 @@ def run(
 
 
 def _run(settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path) -> int:
+    from warpwatch.server.verdicts.thresholds import stop_rule
     from warpwatch.worker.bundle import BundleWriter
     from warpwatch.worker.checkout import Tools
     from warpwatch.worker.host import Host
 
+    if request.spec.rounds is None and request.spec.stop is None:
+        rule = stop_rule(device.partition(":")[0], is_suspected=False)
+        request = replace(request, spec=replace(request.spec, stop=rule))
     url, shas = _find_commits(settings, repository, commits)
     base_sha = _find_commits(settings, repository, request.base)[1][0] if request.base else None
     mirror = git.update_mirror(url, settings.home)
@@ -216,7 +222,7 @@ def _measure(
             if outcome is not None:
                 bundle.add(job, _few_traces(outcome, request.traces - bundle.traces), started, datetime.now(UTC))
                 table = tally.tables.setdefault((job.sha, job.operator), ResultTable(tools.host.kind))
-                table.add(job.kind, outcome)
+                table.add(job.kind, outcome, job.spec.stop)
                 results: list[Finding | Comparison] = [*outcome.findings, *outcome.comparisons]
                 tally.statuses.update(str(result.status) for result in results)
                 known[job.operator] = KnownNames(

@@ -204,7 +204,7 @@ class _Attempt:
         if not pairs:
             return _Result(table, [])
         spec = replace(self._request.spec, case_limit=None, pairs=pairs, stop=stop_rule(kind, is_suspected=False))
-        table.add(JobKind.COMPARE, self._execute(JobKind.COMPARE, spec))
+        table.add(JobKind.COMPARE, self._execute(JobKind.COMPARE, spec), spec.stop)
         return _Result(table, self._changed_code() if checked.build is not None else [])
 
     def _cases(self, head: Checkout) -> list[str]:
