@@ -12,7 +12,7 @@ from statistics import median
 from warpwatch.contract.words import Cause, ChangeDirection
 from warpwatch.db.reads.observed import ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
-from warpwatch.server.verdicts.changes import find_changes
+from warpwatch.server.verdicts.changes import EDGE, find_changes
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
 from warpwatch.server.verdicts.steps import NewSuspicion
@@ -115,10 +115,11 @@ class SeriesWindow:
     def first(self) -> ObservedReading:
         return self.rows[0]
 
-    def noticed(self) -> dict[tuple[int, int], float]:
-        """Ranges of commits (ids) in which the time changed, with head over base: change points near the new point.
+    def noticed(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """Ranges of commits (ids) in which the time changed, with head over base and the score of a change: change
+        points near the new point.
 
-        Where a series has too few readings before it for a level to change from, jumps between neighbours count
+        Where a series has too few commits before it for a level to change from, jumps between neighbours count
         instead.
         """
         thresholds = thresholds_of(self.device_kind)
@@ -126,23 +127,48 @@ class SeriesWindow:
         readings = [_reading(row) for row in self.rows]
         here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
         ranges = {
-            (self.rows[change.base].commit_id, self.rows[change.head].commit_id): change.ratio
+            (self.rows[change.base].commit_id, self.rows[change.head].commit_id): (change.ratio, change.score)
             for change in find_changes(readings, self.device_kind, rule)
             if here[0] - NEAR <= change.head <= here[-1] + NEAR
         }
         least = expm1(thresholds.suspicion.threshold(self._noise().spread))
         for base, head in () if self.is_final else self.neighbours():
-            ratio, before = head.median_ns / base.median_ns, sum(row.ordinal < head.ordinal for row in self.rows)
+            ratio, before = head.median_ns / base.median_ns, sum(level.ordinal < head.ordinal for level in self.levels)
             is_large = abs(head.median_ns - base.median_ns) >= thresholds.suspicion.least_ns
             if severity(ratio) > 1 + least and is_large and before < thresholds.level_readings:
-                ranges.setdefault((base.commit_id, head.commit_id), ratio)
-        return {(base, head): ratio for (base, head), ratio in ranges.items() if base != head}
+                ranges.setdefault((base.commit_id, head.commit_id), (ratio, 0.0))
+        return ranges
 
     def neighbours(self) -> Iterator[tuple[CommitLevel, CommitLevel]]:
         """The new point's commit with the nearest older one, and the nearest newer one with it."""
         for base, head in pairwise(self.levels):
             if self.commit_id in (base.commit_id, head.commit_id):
                 yield base, head
+
+    def untried(
+        self, base: CommitLevel, head: CommitLevel, cleared: Sequence[tuple[int, int]], *, is_plain: bool
+    ) -> tuple[CommitLevel, CommitLevel] | None:
+        """Where to look for a change that history puts between two commits; None where enough was compared.
+
+        cleared: ordinals between which trials found no change. Commits in them are left out. If that is all of them and
+        the shift stays, history has misplaced the change: it is looked for once more in a range that is wider by EDGE
+        commits on both sides. is_plain: whether history alone calls it a change; a smaller shift is not looked for
+        twice.
+        """
+        first, last = self.levels.index(base), self.levels.index(head)
+        ordinals = [level.ordinal for level in self.levels]
+        places = [
+            place
+            for place in range(first, last)
+            if not any(begin <= ordinals[place] and ordinals[place + 1] <= end for begin, end in cleared)
+        ]
+        if places:
+            return self.levels[places[0]], self.levels[places[-1] + 1]
+        near = [(begin, end) for begin, end in cleared if begin < head.ordinal and base.ordinal < end]
+        was_wider = len(near) > 1 and any(begin < base.ordinal and head.ordinal < end for begin, end in near)
+        if self.is_final or not is_plain or was_wider or last + EDGE >= len(self.levels):
+            return None
+        return self.levels[max(0, first - EDGE)], self.levels[last + EDGE]
 
     def before_environment(self) -> ObservedReading | None:
         """The last reading before the environment changed, if the new point is the first one since."""
@@ -210,12 +236,16 @@ def find_suspicions(
 def _candidates_of(window: SeriesWindow, known: KnownRegressions) -> Iterator[Candidate]:
     first, levels = window.first, {level.commit_id: level for level in window.levels}
     noticed = window.noticed()
-    for (base_id, head_id), ratio in noticed.items():
-        base, head = levels[base_id], levels[head_id]
-        ends = (direction_of(ratio), base.ordinal, head.ordinal)
-        if window.is_final and known.is_unpaired(first.series_id, *ends):
+    cleared = known.cleared(first.series_id)
+    for (base_id, head_id), (ratio, score) in noticed.items():
+        ends = levels[base_id], levels[head_id]
+        if window.is_final and known.is_unpaired(first.series_id, direction_of(ratio), *(end.ordinal for end in ends)):
             continue
-        if not known.is_known(first.series_id, *ends):
+        untried = window.untried(*ends, cleared, is_plain=score >= 1)
+        if untried is None:
+            continue
+        base, head = untried
+        if not known.is_known(first.series_id, direction_of(ratio), base.ordinal, head.ordinal):
             yield window.candidate(base, head, ratio, Cause.HISTORY)
     for before, after, ratio in () if window.is_final else _unseen(window):
         is_noticed = (before.commit_id, after.commit_id) in noticed

@@ -11,12 +11,16 @@ from bench.detectors.scenarios import (
     at,
     cost_of_two_speeds,
     false_changes_of_two_speeds,
+    judge_along,
+    judged_after_outliers,
     line_up,
+    observed,
     order_of_repeats,
     steps_after_outliers,
     steps_of_two_speeds,
 )
 from warpwatch.server.verdicts.noise import learn
+from warpwatch.server.verdicts.suspicion import SeriesWindow
 
 
 def test_a_step_after_an_outlier_is_named_as_a_range() -> None:
@@ -39,6 +43,12 @@ def test_the_order_of_repeats_does_not_matter() -> None:
     assert len({learn([*first, *order], "cuda") for order in permutations(repeats)}) == 1
 
 
+def test_repeats_are_no_history_of_levels() -> None:
+    """Three runs of one commit are one level, so a jump at the next commit still counts as one between neighbours."""
+    rows = [observed(at(0, shift)) for shift in (0.0, 0.001, 0.002, 0.001)] + [observed(at(1, 0.2))]
+    assert list(SeriesWindow(rows, [], "cuda", 1).noticed()) == [(0, 1)]
+
+
 def test_two_speeds_are_no_change_and_hide_none_that_is_larger() -> None:
     false, steps = false_changes_of_two_speeds(25), steps_of_two_speeds(25)
     assert max(share for name, share in false.items() if "stays" not in name) <= 0.25
@@ -55,3 +65,17 @@ def test_a_speed_that_stays_is_a_change() -> None:
     draw = random.Random(8)
     shifts = [0.08 * (draw.random() < 0.25) for _ in range(40)] + [0.08] * 60
     assert len(alarms(line_up([shift + draw.gauss(0, 0.003) for shift in shifts]))) == 1
+
+
+def test_a_misplaced_change_is_looked_for_again() -> None:
+    """An outlier of the size of the step is compared and cleared; the step right behind it is still found."""
+    results = list(judged_after_outliers(12))
+    assert all(is_found for is_found, _ in results)
+    assert sum(compared for _, compared in results) <= 3 * len(results)
+
+
+def test_a_place_is_compared_twice_at_most() -> None:
+    """Level shifts that no code explains stay, and are cleared once where they are and once in a wider range."""
+    draw = random.Random(9)
+    shifts = [draw.gauss(0, 0.004) + (0.1 if place >= 20 else 0) for place in range(60)]
+    assert judge_along(line_up(shifts), None) == (False, 2)
