@@ -190,9 +190,22 @@ def observed(reading: Reading) -> ObservedReading:
     return ObservedReading(1, "v1", "n=1", reading.environment_id, reading.commit_id, sha, reading.ordinal, *times)
 
 
-def judge_along(readings: Sequence[Reading], head: int | None, first: int = 8) -> tuple[bool, int]:
-    """Whether comparisons confirm the step to slower whose first commit is `head`, and how many comparisons of a range
-    were asked for. Every answer is the truth, and comes before the next reading."""
+Answer = Callable[[int, int], tuple[int, int] | None]
+"""The range that a comparison of two commits and its bisection end with; None where both are the same."""
+
+
+def step_at(head: int) -> Answer:
+    """The truth of a series that changed at one commit."""
+    return lambda base, end: (head - 1, head) if base < head <= end else None
+
+
+def same(base: int, head: int) -> None:
+    """The truth of a series whose code never changed its times."""
+
+
+def judge_along(readings: Sequence[Reading], answer: Answer, first: int = 8) -> list[KnownChange]:
+    """The changes that the service suspects as readings come, and how they are decided. Comparisons answer before the
+    next reading."""
     known: list[KnownChange] = []
     places = {reading.commit_id: place for place, reading in reversed(list(enumerate(readings)))}
     all_rows = [observed(replace(reading, ordinal=places[reading.commit_id])) for reading in readings]
@@ -203,13 +216,16 @@ def judge_along(readings: Sequence[Reading], head: int | None, first: int = 8) -
             if item.cause != "history":
                 continue
             ends = item.base_ordinal, item.head_ordinal
-            is_real = head is not None and ends[0] < head <= ends[1]
-            known.append(_answered(len(known), ends, item.ratio, head if is_real else None))
-    return any(change.verdict == "confirmed" for change in known), len(known)
+            known.append(_answered(len(known), ends, item.ratio, answer(*ends)))
+    return known
 
 
-def _answered(number: int, ends: tuple[int, int], ratio: float, culprit: int | None) -> KnownChange:
-    base, head = (culprit - 1, culprit) if culprit is not None else ends
+def is_confirmed(known: Sequence[KnownChange]) -> bool:
+    return any(change.verdict == "confirmed" for change in known)
+
+
+def _answered(number: int, ends: tuple[int, int], ratio: float, culprit: tuple[int, int] | None) -> KnownChange:
+    base, head = culprit or ends
     return KnownChange(
         id=number,
         direction="slower" if ratio > 1 else "faster",
@@ -227,10 +243,10 @@ def _answered(number: int, ends: tuple[int, int], ratio: float, culprit: int | N
     )
 
 
-def judged_after_outliers(count: int = 100) -> Iterator[tuple[bool, int]]:
+def judged_after_outliers(count: int = 100) -> Iterator[list[KnownChange]]:
     """Steps of 10 % right after a run that took 8 to 12 % longer for another reason, judged as readings come."""
     for seed in range(count):
         draw = random.Random(f"misplaced {seed}")
         shifts = [draw.gauss(0, QUIET) + (0.1 if index > 30 else 0) for index in range(60)]
         shifts[30] += draw.uniform(0.08, 0.12)
-        yield judge_along(line_up(shifts), 31)
+        yield judge_along(line_up(shifts), step_at(31))

@@ -27,6 +27,10 @@ class KnownRegressions:
             for change in self._of(series_id)
         )
 
+    def asked(self, series_id: int) -> list[tuple[int, int]]:
+        """The ranges between whose ends trials compared a series, or are going to."""
+        return [(first, last) for change in self._of(series_id) for first, last in change.asked]
+
     def cleared(self, series_id: int) -> list[tuple[int, int]]:
         """The ranges between whose ends trials found no change of a series."""
         return [

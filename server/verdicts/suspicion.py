@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from math import expm1
+from math import exp, expm1, log
 from statistics import median
 
 from warpwatch.contract.words import Cause, ChangeDirection
 from warpwatch.db.reads.observed import ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
-from warpwatch.server.verdicts.changes import EDGE, find_changes
+from warpwatch.server.verdicts.changes import EDGE, LEVEL, Change, find_changes
+from warpwatch.server.verdicts.creep import find_creep
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
 from warpwatch.server.verdicts.steps import NewSuspicion
 from warpwatch.server.verdicts.thresholds import thresholds_of
 from warpwatch.server.verdicts.trials import severity
 
-NEAR = 16
+NEAR = 4
 """Readings from a new point within which it may have brought changes to light."""
 MAX_PAIRS = 6
 """Series of one suspicion; the most changed ones come first."""
@@ -104,12 +105,16 @@ class SeriesWindow:
     commit_id: int
     is_final: bool = False
     levels: list[CommitLevel] = field(init=False)
+    changes: list[Change] = field(init=False)
 
     def __post_init__(self) -> None:
         groups = (
             (key, list(rows)) for key, rows in groupby(self.rows, key=lambda row: (row.commit_id, row.sha, row.ordinal))
         )
         self.levels = [CommitLevel(*key, median(row.median_ns for row in rows)) for key, rows in groups]
+        thresholds = thresholds_of(self.device_kind)
+        rule = thresholds.alarm if self.is_final else thresholds.suspicion
+        self.changes = find_changes([_reading(row) for row in self.rows], self.device_kind, rule)
 
     @property
     def first(self) -> ObservedReading:
@@ -123,12 +128,10 @@ class SeriesWindow:
         instead.
         """
         thresholds = thresholds_of(self.device_kind)
-        rule = thresholds.alarm if self.is_final else thresholds.suspicion
-        readings = [_reading(row) for row in self.rows]
         here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
         ranges = {
             (self.rows[change.base].commit_id, self.rows[change.head].commit_id): (change.ratio, change.score)
-            for change in find_changes(readings, self.device_kind, rule)
+            for change in self.changes
             if here[0] - NEAR <= change.head <= here[-1] + NEAR
         }
         least = expm1(thresholds.suspicion.threshold(self._noise().spread))
@@ -138,6 +141,38 @@ class SeriesWindow:
             if severity(ratio) > 1 + least and is_large and before < thresholds.level_readings:
                 ranges.setdefault((base.commit_id, head.commit_id), (ratio, 0.0))
         return ranges
+
+    def creep(self, asked: Sequence[tuple[int, int]]) -> tuple[CommitLevel, CommitLevel, float] | None:
+        """The last commit of the best level and the newest commit, with the ratio of the levels, where the series
+        became slower without a change point.
+
+        asked: ordinals between which trials compared the series. What lies before the end of a long one is decided:
+        its commits made the series slower, or something else than the code did.
+        """
+        if self.is_final or self.levels[-1].commit_id != self.commit_id:
+            return None
+        ordinals, rule = [level.ordinal for level in self.levels], thresholds_of(self.device_kind).alarm
+        long = [last for first, last in asked if sum(first <= ordinal <= last for ordinal in ordinals) > LEVEL]
+        plain = [self.rows[change.head].ordinal for change in self.changes if change.score >= 1]
+        since = max([*long, *plain], default=0)
+        levels = [level for level in self.levels if level.ordinal >= since]
+        result = find_creep([level.median_ns for level in levels], rule, self._noise().spread)
+        return None if result is None else (levels[result[0]], levels[-1], result[1])
+
+    def before(self) -> CommitLevel | None:
+        """What the series reads at the commit before the new point."""
+        here = [level.commit_id for level in self.levels].index(self.commit_id)
+        return self.levels[here - 1] if here else None
+
+    def shift(self) -> float | None:
+        """How far the log time of the new point lies off the level before it; None where there is no level yet."""
+        here = [level.commit_id for level in self.levels].index(self.commit_id)
+        heads = [self.rows[change.head].ordinal for change in self.changes]
+        since = max((head for head in heads if head < self.levels[here].ordinal), default=0)
+        before = [level.median_ns for level in self.levels[:here] if level.ordinal >= since][-LEVEL:]
+        if len(before) < thresholds_of(self.device_kind).level_readings:
+            return None
+        return log(self.levels[here].median_ns / median(before))
 
     def neighbours(self) -> Iterator[tuple[CommitLevel, CommitLevel]]:
         """The new point's commit with the nearest older one, and the nearest newer one with it."""
@@ -192,13 +227,24 @@ class SeriesWindow:
 
 
 def windows_of(
-    rows: Sequence[ObservedReading], line: set[str], commit_id: int, environment_id: int, device_kind: str
+    rows: Sequence[ObservedReading],
+    line: set[str],
+    commit_id: int,
+    environment_id: int,
+    device_kind: str,
+    common: Mapping[int, float],
 ) -> list[SeriesWindow]:
-    """The series around a new point of this commit and environment; line: ids of the commits on its line of history."""
+    """The series around a new point of this commit and environment.
+
+    line: ids of the commits on its line of history. common: log time by which all unchanged series of a commit lay off
+    their levels, which is taken off.
+    """
     windows = []
     for _, group in groupby((row for row in rows if row.sha in line), key=lambda row: row.series_id):
         readings = list(group)
-        here = [row for row in readings if row.environment_id == environment_id]
+        here = [
+            _without(row, common.get(row.commit_id, 0.0)) for row in readings if row.environment_id == environment_id
+        ]
         elsewhere = [row for row in readings if row.environment_id != environment_id]
         windows.append(SeriesWindow(here, elsewhere, device_kind, commit_id))
     return windows
@@ -247,6 +293,11 @@ def _candidates_of(window: SeriesWindow, known: KnownRegressions) -> Iterator[Ca
         base, head = untried
         if not known.is_known(first.series_id, direction_of(ratio), base.ordinal, head.ordinal):
             yield window.candidate(base, head, ratio, Cause.HISTORY)
+    creep = window.creep(known.asked(first.series_id))
+    if creep is not None and not known.is_known(
+        first.series_id, ChangeDirection.SLOWER, creep[0].ordinal, creep[1].ordinal
+    ):
+        yield window.candidate(*creep, Cause.HISTORY)
     for before, after, ratio in () if window.is_final else _unseen(window):
         is_noticed = (before.commit_id, after.commit_id) in noticed
         if not is_noticed and not known.is_tried(first.series_id, before.ordinal, after.ordinal):
@@ -288,6 +339,12 @@ def _by_range(series: list[SuspiciousSeries]) -> dict[tuple[str, str, ChangeDire
 def direction_of(ratio: float) -> ChangeDirection:
     """The direction of a change of time by its ratio, head over base."""
     return ChangeDirection.SLOWER if ratio >= 1 else ChangeDirection.FASTER
+
+
+def _without(row: ObservedReading, shift: float) -> ObservedReading:
+    """A reading as it would be without a shift of log time."""
+    median_ns, low_ns, high_ns = (exp(-shift) * ns for ns in (row.median_ns, row.low_ns, row.high_ns))
+    return replace(row, median_ns=median_ns, low_ns=low_ns, high_ns=high_ns)
 
 
 def _reading(row: ObservedReading) -> Reading:
