@@ -4,7 +4,7 @@ docs/decisions/change-detection.md states, on fewer series."""
 from __future__ import annotations
 
 import random
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from bench.detectors.scenarios import (
     alarms,
@@ -23,6 +23,7 @@ from bench.detectors.scenarios import (
     steps_of_two_speeds,
     two_speeds,
 )
+from tests.server.simulated_trials import SimulatedDevice, SimulatedJudge
 from warpwatch.server.verdicts.creep import find_creep
 from warpwatch.server.verdicts.noise import learn
 from warpwatch.server.verdicts.suspicion import SeriesWindow
@@ -109,3 +110,16 @@ def test_noise_and_two_speeds_do_not_creep() -> None:
             times = [reading.median_ns for reading in readings]
             spread = learn(readings, "cuda").spread
             assert all(find_creep(times[:end], RULE, spread) is None for end in range(32, 129, 4))
+
+
+def test_a_creep_is_split_over_the_commits_between() -> None:
+    """Ten steps of 0.3 % in forty commits: no trial sees one of them, and the ranges share them out."""
+    device = SimulatedDevice(41, times={1: {4 * step: 1.003 for step in range(1, 11)}}, noise=0.0015)
+    judge = SimulatedJudge(device)
+    judge.suspect(0, 40, {1: 1.03})
+    judge.work()
+    located = sorted(judge.located())
+    assert len(located) >= 3
+    assert {direction for direction, _, _ in located} == {"slower"}
+    assert (located[0][1], located[-1][2]) == (0, 40)
+    assert all(before[2] == behind[1] for before, behind in pairwise(located))
