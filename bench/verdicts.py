@@ -1,6 +1,6 @@
 """Measures how often change detectors find real steps and false ones: our rule and those of other services.
 
-python bench/verdicts.py [FILE] [--gpu NAME] [--positions 3] [--fast] [--paired FILE.json]
+python bench/verdicts.py [FILE] [--gpu NAME] [--positions 3] [--fast] [--scenarios] [--paired FILE.json]
 
 FILE holds public timings in the format of bench/data/h100-kernel-series.csv.gz (see the README there), the default. Its
 control series measure code that was not under test, so every change found there is a false alarm, except where a whole
@@ -11,7 +11,10 @@ separately.
 
 The second table adds comparisons: paired rounds measure every suspicion, with noise as measured on a GPU, and
 server/verdicts/paired.py decides. *Changed code* also measures series whose noise may hide a change, at every commit,
-as if the code had changed at each.
+as if the code had changed at each. *As judged* plays the service: it asks as readings come, comparisons answer with the
+truth, and what was compared is known from then on. *Less common shifts* takes off what each run did to all series.
+
+The scenarios at the end are those in which the rules once failed; --scenarios prints them alone.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import json
 import random
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -32,7 +36,30 @@ from typing import Literal
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.detectors.rules import LOOK_AHEAD, RULES, Detector, ours, suspicions
-from bench.detectors.series import GPU, SHAPES, Series, load_controls, synthesize, with_step
+from bench.detectors.scenarios import (
+    alarms,
+    cost_of_two_speeds,
+    drifting,
+    false_changes_of_two_speeds,
+    is_confirmed,
+    judge_along,
+    judged_after_outliers,
+    order_of_repeats,
+    same,
+    step_at,
+    steps_after_outliers,
+    steps_in,
+    steps_of_two_speeds,
+)
+from bench.detectors.series import (
+    GPU,
+    SHAPES,
+    Series,
+    load_controls,
+    synthesize,
+    with_step,
+    without_common_shifts,
+)
 from warpwatch.server.verdicts.changes import find_changes, span
 from warpwatch.server.verdicts.noise import Reading, detectable, is_blind, learn
 from warpwatch.server.verdicts.paired import decide
@@ -41,10 +68,14 @@ from warpwatch.server.verdicts.thresholds import THRESHOLDS
 DATA = Path(__file__).parent / "data" / "h100-kernel-series.csv.gz"
 STEPS = (1.05, 1.10, 1.20)
 CONFIRMED_STEP = 1.03
+JUDGED_STEPS = (1.02, 1.03, *STEPS)
+DRIFTS = 20
 LEAST_BEFORE = 8
 """Readings before a point that is judged here."""
 NEAR = 1
 """Readings by which a detected step may miss its place."""
+SOON = 3
+"""Readings after a step within which it is still found soon."""
 LATER = 8
 """Readings after a step in which a suspicion still counts."""
 PAIRED_DEVIATION = 0.0025
@@ -91,18 +122,46 @@ def positions(series: Series, count: int) -> list[int]:
 
 def tally_online(detect: Detector, dataset: Sequence[Series], count: int, steps: Sequence[float] = STEPS) -> Tally:
     """Decisions at every newest reading, from it and all readings before."""
-    tally = Tally(detected=dict.fromkeys(steps, 0))
+    return tally_by(lambda series, index: "", detect, dataset, count, steps)[""]
+
+
+def tally_by(
+    key: Callable[[Series, int], str],
+    detect: Detector,
+    dataset: Sequence[Series],
+    count: int,
+    steps: Sequence[float] = STEPS,
+) -> dict[str, Tally]:
+    """The same by a key of series and index."""
+    tallies: dict[str, Tally] = defaultdict(lambda: Tally(detected=dict.fromkeys(steps, 0)))
     for series in dataset:
         for index in range(LEAST_BEFORE, len(series.readings)):
             if index not in series.shifts:
+                tally = tallies[key(series, index)]
                 tally.points += 1
                 tally.false += index in detect(series.readings[: index + 1])
         for index in positions(series, count):
+            tally = tallies[key(series, index)]
             tally.steps += 1
             for factor in steps:
                 stepped = with_step(series.readings, index, factor)[: index + 1]
                 tally.detected[factor] += detect(stepped).get(index) == 1
-    return tally
+    return tallies
+
+
+def tally_soon(detect: Detector, dataset: Sequence[Series], count: int, steps: Sequence[float] = STEPS) -> list[float]:
+    """Shares of steps that are detected at once or within SOON more readings, within one reading of the step."""
+    cases = [(series.readings, index) for series in dataset for index in positions(series, count)]
+
+    def is_detected(readings: Sequence[Reading], index: int) -> bool:
+        ends = range(index + 1, min(index + 1 + SOON, len(readings)) + 1)
+        near = range(index - NEAR, index + NEAR + 1)
+        return any(detect(readings[:end]).get(place) == 1 for end in ends for place in near)
+
+    return [
+        sum(is_detected(with_step(readings, index, factor), index) for readings, index in cases) / len(cases)
+        for factor in steps
+    ]
 
 
 def tally_later(detect: Detector, dataset: Sequence[Series], count: int, steps: Sequence[float] = STEPS) -> Tally:
@@ -213,9 +272,9 @@ def print_rules(title: str, dataset: Sequence[Series], count: int) -> None:
         print(f"{name:50} {tally_online(detect, dataset, count)!s:>20} {later:>20}", flush=True)
 
 
-def print_stages(dataset: Sequence[Series], count: int, paired: Paired) -> None:
+def print_stages(title: str, dataset: Sequence[Series], count: int, paired: Paired) -> None:
     bound = f"of {IDENTICAL:,} pairs of identical code at most {false_confirmations(paired):.3%} are confirmed"
-    print(f"\nwith comparisons, +{CONFIRMED_STEP - 1:.0%}; {bound}")
+    print(f"\nwith comparisons, {title}, +{CONFIRMED_STEP - 1:.0%}; {bound}")
     print(f"{'':50} {'compared / 1000':>16} {'false / 10,000 ≤':>18} {'found':>8}")
     for name, code_changed, later in (
         ("suspicions, at once", False, False),
@@ -224,8 +283,83 @@ def print_stages(dataset: Sequence[Series], count: int, paired: Paired) -> None:
         ("and changed code, and as 8 more arrive", True, True),
     ):
         stages = tally_stages(dataset, count, paired, code_changed=code_changed, later=later)
-        rates = f"{1000 * stages.compared:16.0f} {10_000 * stages.false:18.2f} {stages.confirmed:8.1%}"
+        rates = f"{1000 * stages.compared:16.1f} {10_000 * stages.false:18.2f} {stages.confirmed:8.1%}"
         print(f"{name:50} {rates}", flush=True)
+
+
+def print_halves(controls: Sequence[Series], count: int) -> None:
+    """Prints our rule on the kernels that its constants were chosen on, and on the others, with the range over kernels
+    and over runs."""
+    tuned, untuned = ([series for series in controls if (series.kernel in TUNED_ON) is on] for on in (True, False))
+    for name, dataset in (("all kernels", controls), ("kernels tuned on", tuned), ("other kernels", untuned)):
+        if not dataset:
+            continue
+        soon = "/".join(f"{100 * share:3.0f}" for share in tally_soon(ours, dataset, count))
+        online, later = tally_online(ours, dataset, count), tally_later(ours, dataset, count)
+        print(f"ours, {name:20} online {online}   within {SOON} more {soon}   later {later}", flush=True)
+        by_kernel = tally_by(lambda series, index: series.kernel, ours, dataset, count)
+        by_run = tally_by(lambda series, index: str(series.readings[index].ordinal), ours, dataset, count)
+        for title, tallies in (("kernels", by_kernel), ("runs", by_run)):
+            false = [tally.false_share for tally in tallies.values()]
+            found = [tally.share(STEPS[1]) for tally in tallies.values() if tally.steps]
+            print(
+                f"    over {len(tallies)} {title}: false {min(false):.2%} to {max(false):.2%}, "
+                f"{STEPS[1] - 1:+.0%} found at once {min(found):.0%} to {max(found):.0%}"
+            )
+
+
+def print_judged(controls: Sequence[Series], count: int) -> None:
+    """Prints what the service asks for and finds as readings come, with and without the common shifts of runs."""
+    print(f"\nas judged; steps are confirmed at once or within {SOON} more readings")
+    for title, dataset in (("as measured", controls), ("less common shifts", without_common_shifts(controls))):
+        for name, is_tuned in (("tuned on", True), ("others", False)):
+            half = [series for series in dataset if (series.kernel in TUNED_ON) is is_tuned]
+            if not half:
+                continue
+            points = sum(len(series.readings) - LEAST_BEFORE for series in half)
+            compared = sum(len(judge_along(series.readings, same)) for series in half)
+            shares = []
+            for factor in JUDGED_STEPS:
+                cases = [
+                    (with_step(s.readings, i, factor)[: i + 1 + SOON], i) for s in half for i in positions(s, count)
+                ]
+                shares.append(
+                    sum(is_confirmed(judge_along(readings, step_at(i), i - SOON)) for readings, i in cases) / len(cases)
+                )
+            steps = ", ".join(
+                f"{factor - 1:+.0%}: {share:.0%}" for factor, share in zip(JUDGED_STEPS, shares, strict=True)
+            )
+            print(f"{title}, {name:10} {1000 * compared / points:5.1f} comparisons / 1000, {steps}", flush=True)
+
+
+def print_scenarios(controls: Sequence[Series], count: int) -> None:
+    """Prints the scenarios in which our rules once failed."""
+    tuned, untuned = ([series for series in controls if (series.kernel in TUNED_ON) is on] for on in (True, False))
+    print(f"\n(a) steps of +10 % right after an outlier:   {steps_after_outliers()}")
+    for name, dataset in (("tuned on", tuned), ("others", untuned)):
+        placement = steps_in(dataset, partial(positions, count=count)) if dataset else ""
+        print(f"    steps of +10 % in controls, {name:10}       {placement}")
+    triangles = sum(len(alarms(series.readings)) for series in controls)
+    print(
+        f"(b) triangles at unchanged code: {triangles} in {sum(len(s.readings) for s in controls)} readings, all grey"
+    )
+    print(f"(d) series that change with the order of repeats: {order_of_repeats():.1%}")
+    steps = steps_of_two_speeds()
+    for name, share in false_changes_of_two_speeds().items():
+        print(f"(e) two speeds, {name:40} end with a false change {share:4.0%}, named +20 % {steps[name]:4.0%}")
+    found = [judge_along(drifting(seed), lambda base, head: (base, head)) for seed in range(DRIFTS)]
+    at = median(known[0].head_ordinal if known else len(drifting(0)) for known in found)
+    cleared = [len(judge_along(drifting(seed), same)) for seed in range(DRIFTS)]
+    print(f"(f) +35 % by drift: {sum(map(is_confirmed, found))} of {DRIFTS} said, at reading {at:.0f} of 300 (median);")
+    print(f"    of the machine: {sum(cleared) / DRIFTS:.1f} comparisons, none confirmed")
+    print(f"(g) one more reading at two speeds: {cost_of_two_speeds():.1f} ms")
+    judged = list(judged_after_outliers())
+    compared = sum(map(len, judged)) / len(judged)
+    print(
+        f"(h) steps behind an outlier of their size: {sum(map(is_confirmed, judged))} of {len(judged)} confirmed, ",
+        end="",
+    )
+    print(f"{compared:.1f} comparisons each")
 
 
 def print_detectable(dataset: Sequence[Series], count: int) -> None:
@@ -269,6 +403,7 @@ def main() -> None:
     parser.add_argument("--gpu", default=GPU)
     parser.add_argument("--positions", type=int, default=3, help="steps inserted into each series, per size")
     parser.add_argument("--fast", action="store_true", help="only our rule on the control series")
+    parser.add_argument("--scenarios", action="store_true", help="only the scenarios in which our rule once failed")
     parser.add_argument("--paired", type=Path, help="rounds written by bench/trials.py --output")
     arguments = parser.parse_args()
     controls = load_controls(arguments.file, arguments.gpu)
@@ -276,19 +411,20 @@ def main() -> None:
         parser.error(f"{arguments.file} has no control series of {arguments.gpu!r} with enough points")
     shifts = sum(len(series.shifts) for series in controls)
     print(f"{arguments.file.name}: {shifts} readings left out, at which a whole family of series shifted")
-    tuned, untuned = ([series for series in controls if (series.kernel in TUNED_ON) is on] for on in (True, False))
-    for name, dataset in (("all kernels", controls), ("kernels tuned on", tuned), ("other kernels", untuned)):
-        if dataset:
-            online = tally_online(ours, dataset, arguments.positions)
-            print(f"ours, {name:20} online {online}   later {tally_later(ours, dataset, arguments.positions)}")
-    if arguments.fast:
+    if not arguments.scenarios:
+        print_halves(controls, arguments.positions)
+        print_judged(controls, 1)
+    if not arguments.fast:
+        print_scenarios(controls, arguments.positions)
+    if arguments.fast or arguments.scenarios:
         return
     print_rules("H100 controls", controls, arguments.positions)
     paired: Paired = paired_normal
     if arguments.paired:
         rounds = json.loads(arguments.paired.read_text())["rounds"]
         paired = partial(paired_measured, [case["identical"] for case in rounds.values()])
-    print_stages(controls, arguments.positions, paired)
+    print_stages("as measured", controls, arguments.positions, paired)
+    print_stages("less common shifts", without_common_shifts(controls), arguments.positions, paired)
     print_detectable(controls, arguments.positions)
     for shape in SHAPES:
         print_rules(f"synthetic, {shape}", synthesize(shape, SYNTHETIC), 1)

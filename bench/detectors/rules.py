@@ -30,7 +30,7 @@ LEAST = 3
 def ours(readings: Sequence[Reading]) -> Signs:
     """Our rule for alarms without a comparison."""
     return {
-        change.head: 1 if change.ratio > 1 else -1
+        change.border: 1 if change.ratio > 1 else -1
         for change in find_changes(readings, "cuda", THRESHOLDS["cuda"].alarm)
     }
 
@@ -38,7 +38,7 @@ def ours(readings: Sequence[Reading]) -> Signs:
 def suspicions(readings: Sequence[Reading]) -> Signs:
     """Our rule for what a comparison is to decide."""
     return {
-        change.head: 1 if change.ratio > 1 else -1
+        change.border: 1 if change.ratio > 1 else -1
         for change in find_changes(readings, "cuda", THRESHOLDS["cuda"].suspicion)
     }
 

@@ -6,14 +6,17 @@ import csv
 import gzip
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 from statistics import median, quantiles
 from zlib import crc32
 
+from warpwatch.db.reads.job_sources import LEAST_SHIFTS
+from warpwatch.server.verdicts.changes import LEVEL
 from warpwatch.server.verdicts.noise import Reading
+from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 GPU = "NVIDIA H100 80GB HBM3"
 CONTROLS = ("torch", "huggingface")
@@ -21,6 +24,7 @@ LEAST_POINTS = 24
 NS_PER_MS = 1e6
 SHIFT_SHARE, SHIFT_LEAST = 0.8, 0.03
 LENGTH = 60
+LEAST_LEVEL = THRESHOLDS["cuda"].level_readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +98,40 @@ def _alike(shifts: list[float]) -> bool:
 
 def with_step(readings: list[Reading], index: int, factor: float) -> list[Reading]:
     """The same readings, `factor` times as long from `index` on."""
-    return readings[:index] + [
-        replace(one, median_ns=one.median_ns * factor, low_ns=one.low_ns * factor, high_ns=one.high_ns * factor)
-        for one in readings[index:]
+    return readings[:index] + [scaled(reading, factor) for reading in readings[index:]]
+
+
+def without_common_shifts(dataset: Sequence[Series]) -> list[Series]:
+    """The same series, less what each run did to all: the median by which the series of other kernels lie off their
+    levels in it, from this and earlier runs alone. The service does the same from the benches it has judged."""
+    by_run = [{reading.ordinal: reading for reading in series.readings} for series in dataset]
+    past: list[list[float]] = [[] for _ in dataset]
+    common: dict[tuple[str, int], float] = {}
+    for run in sorted({run for readings in by_run for run in readings}):
+        shifts = [
+            (series.kernel, log(readings[run].median_ns) - median(levels[-LEVEL:]))
+            for series, readings, levels in zip(dataset, by_run, past, strict=True)
+            if run in readings and len(levels) >= LEAST_LEVEL
+        ]
+        for kernel in {series.kernel for series in dataset}:
+            others = [shift for other, shift in shifts if other != kernel]
+            common[kernel, run] = median(others) if len(others) >= LEAST_SHIFTS else 0.0
+        for series, readings, levels in zip(dataset, by_run, past, strict=True):
+            if run in readings:
+                levels.append(log(readings[run].median_ns) - common[series.kernel, run])
+    return [
+        replace(
+            series,
+            readings=[scaled(reading, exp(-common[series.kernel, reading.ordinal])) for reading in series.readings],
+        )
+        for series in dataset
     ]
+
+
+def scaled(reading: Reading, factor: float) -> Reading:
+    """The same reading, so many times as long."""
+    median_ns, low_ns, high_ns = (factor * ns for ns in (reading.median_ns, reading.low_ns, reading.high_ns))
+    return replace(reading, median_ns=median_ns, low_ns=low_ns, high_ns=high_ns)
 
 
 # --- synthetic series -----------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from warpwatch.db.models.results import (
 from warpwatch.db.models.saved_views import SavedViewRecord
 from warpwatch.db.models.verdicts import (
     ComparisonRecord,
+    JobSourcesRecord,
     MutedSeriesRecord,
     RegressionNoteRecord,
     RegressionRecord,
@@ -61,6 +62,7 @@ __all__ = [
     "DeviceRecord",
     "EnvironmentRecord",
     "JobRecord",
+    "JobSourcesRecord",
     "MutedSeriesRecord",
     "OperatorRecord",
     "PartialOutcomeRecord",

@@ -162,3 +162,22 @@ class MutedSeriesRecord(Base):
     author: Mapped[str]
     reason: Mapped[str] = mapped_column(server_default="")
     created_at: Mapped[datetime] = created()
+
+
+class JobSourcesRecord(Base):
+    """What the operator of a bench was made of when it was judged, and what that says of the run."""
+
+    __tablename__ = "job_sources"
+    __table_args__ = (
+        Index(None, "operator_id", "commit_id"),
+        Index(None, "commit_id", "environment_id"),
+        Index(None, "environment_id"),
+    )
+    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
+    commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    sources: Mapped[str | None]
+    """Fingerprint of the operator's sources; None where git could not read them."""
+    shifts: Mapped[list[Any]] = mapped_column(server_default="[]")
+    """By how much log time lay off the level of each series, where the sources are those of the commit before."""

@@ -26,7 +26,7 @@ from warpwatch.server.figures.formats import (
     unit_of,
 )
 from warpwatch.server.figures.history_layers import noise_bands, sample_strips
-from warpwatch.server.figures.history_marks import FASTER, HOVER, SLOWER, change_bands, side_points
+from warpwatch.server.figures.history_marks import FASTER, HOVER, SAME, SLOWER, change_bands, side_points
 from warpwatch.server.figures.history_view import CommitAxis, HeightScale, HistoryView, axis_of, scale_of
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
 from warpwatch.server.figures.palette import PALETTE, faint, variant_colour
@@ -206,9 +206,10 @@ def _steps(
     axis: CommitAxis,
     scale: HeightScale,
 ) -> list[Figure]:
-    """A labelled triangle on the first point after every level shift that is shown; one trace per direction."""
+    """A labelled triangle on the first point after every level shift that is shown; one trace per direction, and one
+    each, in grey, for those at which no code changed."""
     traces: list[Figure] = []
-    for name, symbol, colour, place in (
+    for direction, symbol, colour, place in (
         ("slower", "triangle-up", SLOWER, "top center"),
         ("faster", "triangle-down", FASTER, "bottom center"),
     ):
@@ -217,23 +218,26 @@ def _steps(
             for history in histories
             for step in steps.get(history.series.id, ())
             for point in history.points
-            if point.commit_sha == step.head_sha and (step.ratio > 1) == (name == "slower")
+            if point.commit_sha == step.head_sha and (step.ratio > 1) == (direction == "slower")
         ]
-        if shifts:
+        for name, is_grey in ((f"level shift, {direction}", False), (f"{direction}, same code", True)):
+            shown = [item for item in shifts if (item[2].is_code_changed is False) == is_grey]
+            if not shown:
+                continue
             traces.append(
                 {
                     "type": "scatter",
-                    "mode": "markers+text",
-                    "name": f"level shift, {name}",
+                    "mode": "markers" if is_grey else "markers+text",
+                    "name": name,
                     "cliponaxis": False,
                     "hovertemplate": HOVER,
-                    "x": [axis.places[point.commit_sha] for _, point, _ in shifts],
-                    "y": [scale.of(history, point) for history, point, _ in shifts],
-                    "text": [change(step.ratio) for _, _, step in shifts],
+                    "x": [axis.places[point.commit_sha] for _, point, _ in shown],
+                    "y": [scale.of(history, point) for history, point, _ in shown],
+                    "text": [change(step.ratio) for _, _, step in shown],
                     "textposition": place,
                     "textfont": {"color": colour, "size": 12},
-                    "marker": {"symbol": symbol, "size": 11, "color": colour},
-                    "customdata": [_step_hover(history, point, step) for history, point, step in shifts],
+                    "marker": {"symbol": symbol, "size": 11, "color": SAME if is_grey else colour},
+                    "customdata": [_step_hover(history, point, step) for history, point, step in shown],
                 }
             )
     return traces
@@ -244,9 +248,11 @@ def _step_hover(history: SeriesHistory, point: PointRow, step: LevelShift) -> li
         _commit_address(history, point.commit_sha),
         short(point.commit_sha),
         escape(_shortened(point.subject)),
-        f"{escape(history.series.variant)}, level shift since {short(step.base_sha)}",
+        f"{escape(history.series.variant)}, level shift in {short(step.base_sha)}..{short(step.head_sha)}",
         change(step.ratio),
-        "in history, not a verdict",
+        "same code at both ends: noise or the machine"
+        if step.is_code_changed is False
+        else "in history, not a verdict",
     ]
 
 

@@ -12,7 +12,7 @@ from warpwatch.server.figures.formats import absolute, change, duration, short
 from warpwatch.server.figures.history_view import CommitAxis, HeightScale
 
 Figure = dict[str, Any]
-SLOWER, FASTER = "#d2453a", "#2f9e6a"
+SLOWER, FASTER, SAME = "#d2453a", "#2f9e6a", "#8a8f98"
 ENDED = (ChangePhase.FIXED, ChangePhase.REVERTED)
 HOVER = (
     "<b>%{customdata[1]}</b> %{customdata[2]}<br>%{customdata[3]}<br>"

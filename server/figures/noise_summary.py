@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
 from warpwatch.db.reads.history import ReadingRow, list_readings
+from warpwatch.db.reads.job_sources import list_sources
 from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.query import Session
 from warpwatch.server.verdicts.changes import Change, find_changes
@@ -17,13 +18,18 @@ from warpwatch.server.verdicts.thresholds import thresholds_of
 
 @dataclass(frozen=True, slots=True)
 class LevelShift:
-    """A shift of level between two adjacent measured commits; ratio is head over base level."""
+    """A shift of level in the range between two measured commits; ratio is head over base level.
+
+    is_code_changed: whether the operator's sources differ at both ends; null where that is not known. Where they do
+    not, noise or the machine shifted the level.
+    """
 
     base_sha: str
     head_sha: str
     base_ordinal: int
     head_ordinal: int
     ratio: float
+    is_code_changed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,16 @@ class NoiseSummary:
 def read_learned(session: Session, series_id: int, line: HistoryLine) -> list[NoiseSummary]:
     """One summary per environment, of a line; the environment of the newest commit comes first."""
     rows = list_readings(session, series_id, line)
-    return learn_from(rows)
+    summaries = learn_from(rows)
+    ids = {row.commit_sha: row.commit_id for row in rows}
+    ends = {ids[sha] for summary in summaries for step in summary.steps for sha in (step.base_sha, step.head_sha)}
+    sources = list_sources(session, series_id, ends) if ends else {}
+
+    def with_code(step: LevelShift) -> LevelShift:
+        before, behind = (sources.get(ids[sha]) for sha in (step.base_sha, step.head_sha))
+        return replace(step, is_code_changed=None if before is None or behind is None else before != behind)
+
+    return [replace(summary, steps=[with_code(step) for step in summary.steps]) for summary in summaries]
 
 
 def learn_from(rows: Sequence[ReadingRow]) -> list[NoiseSummary]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from warpwatch import git
@@ -11,7 +11,7 @@ from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import JobOrigin
 from warpwatch.server.history.mirror import Mirror
 from warpwatch.server.verdicts.context import CommitPath, PathCommit
-from warpwatch.server.verdicts.suspicion import CodeDifference, CommitPair
+from warpwatch.server.verdicts.suspicion import CodeDifference, CommitPair, SeriesWindow
 
 
 def read_path(mirror: Mirror, operator: str, base_sha: str, head_sha: str) -> CommitPath:
@@ -50,6 +50,21 @@ def compare_code(
         for pair, difference in differences.items()
         if difference is not None
     }
+
+
+def read_shifts(
+    mirror: Mirror, operator: str, sha: str, windows: Sequence[SeriesWindow], common: float
+) -> tuple[str | None, list[float]]:
+    """The fingerprint of an operator's sources at a new point, and by how much log time each series lay off its level
+    there, where the sources are those of the commit before. common: what was taken off the times already."""
+    try:
+        sources = mirror.sources.of(sha, operator)
+        before = [window.before() for window in windows]
+        is_same = [level is not None and mirror.same_sources(operator, level.sha, sha) for level in before]
+    except git.GitError:
+        return None, []
+    shifts = [window.shift() for window, same in zip(windows, is_same, strict=True) if same]
+    return sources, [shift + common for shift in shifts if shift is not None]
 
 
 def _compare_sources(mirror: Mirror, operator: str, pair: CommitPair) -> CodeDifference | None:

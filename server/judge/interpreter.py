@@ -13,7 +13,9 @@ from warpwatch import git
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import JobKind, JobState
 from warpwatch.db.database import Database
+from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.reads import judging
+from warpwatch.db.reads.job_sources import list_common_shifts
 from warpwatch.db.reads.judging import JobOrigin, KnownChange, RegressionFacts
 from warpwatch.db.reads.observed import (
     BAD,
@@ -29,7 +31,7 @@ from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
 from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirrors
-from warpwatch.server.judge.evidence import compare_code, read_path
+from warpwatch.server.judge.evidence import compare_code, read_path, read_shifts
 from warpwatch.server.judge.imported import confirm_imported
 from warpwatch.server.judge.repetition import repeat_unsure
 from warpwatch.server.judge.writing import ContextChangedError, write_steps, write_suspicion
@@ -49,7 +51,7 @@ class JobFacts:
     """All that judging an ended job starts from: either the regression that its trial is about, or what it measured.
 
     trial_id: of the trial that the job answers. known: the regressions of the operator and device near the readings.
-    imported: rounds of a comparison that was made elsewhere.
+    imported: rounds of a comparison that was made elsewhere. common: by commit, see list_common_shifts.
     """
 
     origin: JobOrigin
@@ -59,6 +61,7 @@ class JobFacts:
     checks: list[CheckRow] = field(default_factory=list)
     known: list[KnownChange] = field(default_factory=list)
     imported: list[RoundsRow] = field(default_factory=list)
+    common: dict[int, float] = field(default_factory=dict)
 
 
 def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: float) -> None:
@@ -95,7 +98,9 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
     if job.kind == JobKind.BENCH:
         readings = list_readings(session, job.id)
         oldest = min((row.ordinal for row in readings), default=0)
-        return JobFacts(origin, readings=readings, known=_list_known(session, job, oldest))
+        here = next((row.environment_id for row in readings if row.commit_id == job.commit_id), 0)
+        common = list_common_shifts(session, job.operator_id, here, {row.commit_id for row in readings})
+        return JobFacts(origin, readings=readings, known=_list_known(session, job, oldest), common=common)
     if job.kind == JobKind.CHECK and job.spec.sanitize is None:
         # A sanitizer finds what a plain check cannot see, so the two are not compared.
         checks = list_checks_around(session, job.id)
@@ -165,7 +170,9 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     recent = [change for change in facts.known if change.head_ordinal >= oldest]
     changes = _on_line(recent, line)
     known = KnownRegressions(changes)
-    windows = windows_of(facts.readings, line, job.commit_id, new_point.environment_id, origin.device_kind)
+    environment_id = new_point.environment_id
+    windows = windows_of(facts.readings, line, job.commit_id, environment_id, origin.device_kind, facts.common)
+    sources, shifts = read_shifts(mirror, origin.operator, new_point.sha, windows, facts.common.get(job.commit_id, 0.0))
     candidates = find_candidates(windows, known)
     # What was measured elsewhere cannot be measured again, so history has the last word unless a file brought a trial.
     final = find_candidates([replace(item, is_final=True) for item in windows], known) if imported_job_id else []
@@ -179,6 +186,8 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     def write(session: Session) -> None:
         if (suspicions or unpaired) and _list_known(session, job, oldest) != recent:
             raise ContextChangedError
+        code = {"operator_id": job.operator_id, "commit_id": job.commit_id, "environment_id": environment_id}
+        save_job_sources(session, job_id=job.id, sources=sources, shifts=shifts, **code)
         place = (job.operator_id, job.device_id)
         answered = [item for item in suspicions if write_suspicion(session, *place, item, ids, imported_job_id)]
         for item in unpaired:

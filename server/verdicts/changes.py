@@ -6,21 +6,21 @@ must shift together; a run that was disturbed mostly stretches it). Levels that 
 again are no change, so kernels that settle on one of two speeds per process raise no alarm. The last commit is judged
 by what there is; as later readings come, what did not stay is no change any more, and smaller shifts are seen.
 
-Everything is a pure function of the readings in their order: whichever order they arrived in, the same readings have
-the same changes. The walk starts anew in every block of BLOCK commits, so that a new reading concerns the changes of
-its own and of neighbouring blocks only; `span` says which readings are needed to find them.
+Everything is a pure function of the readings: all readings of one commit count as one, so whichever order they arrived
+in, the same readings have the same changes. The walk starts anew in every block of BLOCK commits, so that a new reading
+concerns the changes of its own and of neighbouring blocks only; `span` says which readings are needed to find them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
 from math import exp, hypot, log, pi, sqrt
 from statistics import median, median_high, median_low
 
-from warpwatch.server.verdicts.noise import PRIOR_WEIGHT, Reading, deviation, shrink, width
+from warpwatch.server.verdicts.noise import PRIOR_WEIGHT, Reading, deviation, merge_repeats, shrink, width
 from warpwatch.server.verdicts.thresholds import ShiftRule, thresholds_of
 
 BLOCK = 128
@@ -41,19 +41,27 @@ LONGER = 3
 """How many times as long as on an earlier visit a series must stay at a level that is to be its own."""
 SELDOM = 8
 """One reading in so many may be elsewhere and not end a stay."""
+SWITCHES = 3
+"""Visits to the new level before a change, and returns to the old one after it, from which on it has two speeds."""
+EDGE = 3
+"""Readings by which the named range may reach over the place where two levels fit best."""
 LEAST_SHARE = 0.7
 """Share of the deviation between runs that any number of readings leaves: neighbouring runs are not independent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of level between two neighbouring readings: their indices, and head over base level.
+    """A change of level between two readings: their indices, and head over base level.
+
+    The last reading of the commit `base` is at the old level, and the first one of `head` at the new one. Commits
+    between them are at neither: one of them may have changed it, or `head`. border: where two levels fit best.
 
     score: its size over what the rule for alarms asks for; from 1 on, history alone says that it is one.
     """
 
     base: int
     head: int
+    border: int
     ratio: float
     score: float
 
@@ -61,17 +69,23 @@ class Change:
 def find_changes(
     readings: Sequence[Reading], device_kind: str, rule: ShiftRule | None = None, around: int | None = None
 ) -> list[Change]:
-    """The changes in readings of one series in one environment, sorted by ordinal and order of measuring.
+    """The changes in readings of one series in one environment, sorted by ordinal, those of a commit side by side.
 
     device_kind: cuda | cpu. rule: how large a shift must be. The default is the rule for suspicions, so small that a
     comparison has to confirm it; the rule for alarms is for verdicts from history alone. around: only what a reading at
     this ordinal may have changed is looked for.
     """
-    walk = _Walk(readings, device_kind, rule or thresholds_of(device_kind).suspicion)
+    repeats = [list(group) for _, group in groupby(readings, key=lambda reading: reading.commit_id)]
+    first_of = [0, *accumulate(map(len, repeats))]
+    levels = [merge_repeats(group) for group in repeats]
+    walk = _Walk(readings, levels, first_of, device_kind, rule or thresholds_of(device_kind).suspicion)
     changes: list[Change] = []
-    for warm_up, first, end in _blocks(readings, around):
-        changes += [change for change in walk.changes(warm_up, end) if first <= change.head < end]
-    return changes
+    for warm_up, first, end in _blocks(levels, around):
+        changes += [change for change in walk.changes(warm_up, end) if first <= change.border < end]
+    return [
+        replace(item, base=first_of[item.base + 1] - 1, head=first_of[item.head], border=first_of[item.border])
+        for item in changes
+    ]
 
 
 def span(ordinal: int) -> tuple[int, int]:
@@ -90,56 +104,72 @@ def _blocks(readings: Sequence[Reading], around: int | None) -> Iterator[tuple[i
 
 
 class _Walk:
-    """A walk along readings in log time, which knows since when the level is what it is, and what noise to expect."""
+    """A walk along the readings of commits in log time, which knows since when the level is what it is, and what noise
+    to expect."""
 
-    def __init__(self, readings: Sequence[Reading], device_kind: str, rule: ShiftRule) -> None:
-        self.lows = [log(reading.low_ns) for reading in readings]
-        self.medians = [log(reading.median_ns) for reading in readings]
-        self.highs = [log(reading.high_ns) for reading in readings]
-        self.widths = [width(reading) for reading in readings]
-        self.commits = [reading.commit_id for reading in readings]
+    def __init__(
+        self,
+        readings: Sequence[Reading],
+        levels: Sequence[Reading],
+        first_of: Sequence[int],
+        device_kind: str,
+        rule: ShiftRule,
+    ) -> None:
+        self.levels, self.readings = _logs_of(levels), _logs_of(readings)
+        self.medians, self.first_of = self.levels[0], first_of
+        self.widths = [width(reading) for reading in levels]
         self.rule = rule
         thresholds = thresholds_of(device_kind)
         self.alarm, self.level_readings = thresholds.alarm, thresholds.level_readings
         self.usual = thresholds.prior_between, PRIOR_WEIGHT
         self.start, self.prior = 0, self.usual
+        self.judged: dict[tuple[int, int, tuple[float, float]], Change | None] = {}
+        """By head, first reading of the past, and prior: walks of neighbouring blocks mostly agree in them."""
 
     def changes(self, start: int, end: int) -> Iterator[Change]:
         """Changes with a head from `start` to `end`, each against the level since the one before it."""
         self.start, self.prior = start, self.usual
-        head, last = start + self.level_readings, len(self.commits)
+        head, last = start + self.level_readings, len(self.medians)
         while head < end:
-            change = (
-                self._change_at(head, min(head + AFTER, last)) if self.commits[head] != self.commits[head - 1] else None
-            )
+            key = head, max(self.start, head - WINDOW), self.prior
+            if key not in self.judged:
+                self.judged[key] = self._change_at(head, min(head + AFTER, last))
+            change = self.judged[key]
             if change is None:
                 head += 1
                 continue
             yield change
-            past = self.medians[max(self.start, change.head - WINDOW) : change.head]
+            past = self._past(self.readings[0], change.border)
             self.prior = shrink(deviation(past), len(past), *self.prior), min(len(past) + self.prior[1], SETTLED)
             self.start, head = change.head, change.head + self.level_readings
 
     def _change_at(self, head: int, end: int) -> Change | None:
         """The change between the level before `head` and that of the readings from `head` to `end`; None when noise may
         explain it."""
-        if head - self.start < self.rule.least_before and end - head < SETTLED // 2:
+        before, behind = (self.first_of[b] - self.first_of[a] for a, b in ((self.start, head), (head, end)))
+        if before < self.rule.least_before and behind < SETTLED // 2:
             return None
-        level, now = median(self.medians[max(self.start, head - LEVEL) : head]), median(self.medians[head:end])
+        old, new = self.medians[max(self.start, head - LEVEL) : head], self.medians[head:end]
+        level, now = median(old), median(new)
         sign = 1 if now > level else -1
-        if abs(exp(now) - exp(level)) < self.rule.least_ns or sign * (now - level) < self.rule.least:
+        # Of two speeds the median may lie between, where no reading is; the nearer of both levels counts.
+        nearer = (median_high(old), median_low(new)) if sign > 0 else (median_low(old), median_high(new))
+        if sign * (nearer[1] - nearer[0]) < self.rule.least or abs(exp(now) - exp(level)) < self.rule.least_ns:
+            return None
+        if self._is_known(head, *nearer):
             return None
         stretched = self._stretched(head, end)
         score = float("inf")
-        for values in (self.medians, self.lows, self.highs):
-            shift, spread = self._size(values, head, end, sign, stretched)
+        for levels, readings in zip(self.levels, self.readings, strict=True):
+            old, new = levels[max(self.start, head - LEVEL) : head], levels[head:end]
+            shift = sign * ((median_low(new) if sign > 0 else median_high(new)) - median(old))
+            spread = self._spread(self._past(readings, head), stretched) * _share(len(old), len(new))
             if shift < self.rule.threshold(spread):
                 return None
             score = min(score, shift / self.alarm.threshold(spread))
-        if self._known(head, level, now):
-            return None
         border = self._border(head, end, level, now)
-        return Change(border - 1, border, exp(now - level), score)
+        base, first = self._range(border, end, level, now)
+        return Change(base, first, border, exp(now - level), score)
 
     def _stretched(self, head: int, end: int) -> float:
         """How much wider the intervals of the new readings are than this series' usually are."""
@@ -148,53 +178,93 @@ class _Walk:
             median(self.widths[head:end]) - USUAL_WIDTH * median(self.widths[max(self.start, head - WINDOW) : head]),
         )
 
-    def _size(self, values: Sequence[float], head: int, end: int, sign: int, stretched: float) -> tuple[float, float]:
-        """The shift of one end of the interval, and the deviation that noise gives it."""
-        past, new = values[max(self.start, head - WINDOW) : head], values[head:end]
-        shift = (median_low(new) if sign > 0 else median_high(new)) - median(past[-LEVEL:])
-        spread = hypot(shrink(deviation(past), len(past), *self.prior), stretched)
-        return sign * shift, spread * _share(min(len(past), LEVEL), len(new))
+    def _past(self, values: Sequence[float], head: int) -> Sequence[float]:
+        """Of all readings, those of the commits before `head` that the noise is taken from."""
+        return values[self.first_of[max(self.start, head - WINDOW)] : self.first_of[head]]
 
-    def _known(self, head: int, level: float, now: float) -> bool:
+    def _spread(self, past: Sequence[float], stretched: float) -> float:
+        """The deviation that noise gives a new reading."""
+        return hypot(shrink(deviation(past), len(past), *self.prior), stretched)
+
+    def _is_known(self, head: int, level: float, now: float) -> bool:
         """Whether the readings from `head` on are at a level that is none of its own yet.
 
         The series may have come there before and left again, and has not stayed for much longer than then; or it only
-        went back there, from a level that was its own for a short time.
+        went back there, from a level that was its own for a short time; or it goes back and forth between the two.
         """
-        first, stay = max(0, head - WINDOW), self._stay(head, level, now)
-        there = [_there(value, level, now) for value in self.medians[first:head]]
+        first, stay = max(0, head - WINDOW), _stay(_is_at(self.medians[head : head + WINDOW], level, now))
+        there = _is_at(self.medians[first:head], level, now)
         since = there[max(0, self.start - first) :]
         settled = len(since) >= SETTLED
-        if not settled and any(there) and stay < SETTLED:
+        if not settled and stay < SETTLED and any(there):
             return True
-        visits = [len(list(group)) for inside, group in groupby(since) if inside]
+        visits = _lengths(since)
         if visits and since[0] and settled:
             del visits[0]  # It began there, and did not come.
-        return bool(visits) and stay <= LONGER * max(visits)
-
-    def _stay(self, head: int, level: float, now: float) -> int:
-        """How long from `head` on the readings are at the new level, but for one in SELDOM and one more."""
-        missed = 0
-        for index in range(head, min(head + WINDOW, len(self.medians))):
-            missed += not _there(self.medians[index], level, now)
-            if missed > 1 + (index - head) // SELDOM:
-                return index - head
-        return min(head + WINDOW, len(self.medians)) - head
+        if visits and stay <= LONGER * max(visits):
+            return True
+        stays = [*_stays(there), *_stays(_is_at(self.medians[head + 1 : head + WINDOW], now, level))]
+        return len(stays) >= SWITCHES and stay <= LONGER * max(stays)
 
     def _border(self, head: int, end: int, level: float, now: float) -> int:
-        """The index from `head` on at which two constant levels fit the readings best, by absolute deviations; first of
-        a commit."""
+        """The index from `head` on at which two constant levels fit the readings best, by absolute deviations."""
         best, cost, least = head, 0.0, 0.0
         for index in range(head, end - 1):
             cost += abs(self.medians[index] - level) - abs(self.medians[index] - now)
-            if cost < least and self.commits[index + 1] != self.commits[index]:
+            if cost < least:
                 best, least = index + 1, cost
         return best
 
+    def _range(self, border: int, end: int, level: float, now: float) -> tuple[int, int]:
+        """The last reading before a border that is at the old level, and the first one from there on at the new one.
 
-def _there(value: float, level: float, now: float) -> bool:
-    """Whether a reading is at the new level rather than at the old one."""
-    return SAME_LEVEL[0] < (value - level) / (now - level) < SAME_LEVEL[1]
+        A reading at neither level may be an outlier of either, so that the change may lie on both of its sides.
+        """
+        base, head = border - 1, border
+        before = _is_at(self.medians[max(self.start, base - EDGE) : border], now, level)[::-1]
+        behind = _is_at(self.medians[border : min(end, border + EDGE + 1)], level, now)
+        if True in before:
+            base -= before.index(True)
+        if True in behind:
+            head += behind.index(True)
+        return base, head
+
+
+def _logs_of(readings: Sequence[Reading]) -> tuple[list[float], list[float], list[float]]:
+    """Log times: medians, low ends and high ends."""
+    medians = [log(reading.median_ns) for reading in readings]
+    return medians, [log(reading.low_ns) for reading in readings], [log(reading.high_ns) for reading in readings]
+
+
+def _is_at(values: Sequence[float], level: float, now: float) -> list[bool]:
+    """Which readings are at the level `now` rather than at the other one."""
+    low, high = sorted(level + share * (now - level) for share in SAME_LEVEL)
+    return [low < value < high for value in values]
+
+
+def _lengths(there: Sequence[bool]) -> list[int]:
+    """How many readings each visit to a level lasted."""
+    return [len(list(group)) for inside, group in groupby(there) if inside]
+
+
+def _stay(there: Sequence[bool]) -> int:
+    """How long readings stay at a level from the first one on, but for one in SELDOM and one more."""
+    missed = 0
+    for index, is_there in enumerate(there):
+        missed += not is_there
+        if missed > 1 + index // SELDOM:
+            return index
+    return len(there)
+
+
+def _stays(there: Sequence[bool]) -> list[int]:
+    """How long readings stayed at a level each time that they came there, with the same exceptions."""
+    stays, index = [], 0
+    while index < len(there):
+        if there[index]:
+            stays.append(_stay(there[index:]))
+        index += stays[-1] if there[index] else 1
+    return stays
 
 
 def _share(before: int, after: int) -> float:

@@ -27,6 +27,19 @@ class KnownRegressions:
             for change in self._of(series_id)
         )
 
+    def asked(self, series_id: int) -> list[tuple[int, int]]:
+        """The ranges between whose ends trials compared a series, or are going to."""
+        return [(first, last) for change in self._of(series_id) for first, last in change.asked]
+
+    def cleared(self, series_id: int) -> list[tuple[int, int]]:
+        """The ranges between whose ends trials found no change of a series."""
+        return [
+            (first, last)
+            for change in self._of(series_id)
+            if change.verdict == Verdict.DISMISSED and change.is_settled
+            for first, last in change.asked
+        ]
+
     def located_inside(self, series_id: int, direction: str, base: int, head: int) -> KnownChange | None:
         """A change of other series inside the range, which may be this one's too: it is tried there first."""
         return next(

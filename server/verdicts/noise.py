@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from math import expm1, fsum, log, sqrt
 from statistics import median
 
@@ -33,9 +33,6 @@ Of normal noise it would be nearly all; real noise has heavier tails.
 """
 WIDEST = 3.0
 """Deviation of log time, a factor of 20, beyond which a series shows nothing; its thresholds would not be numbers."""
-REPEAT_WEIGHT = 2
-"""How many differences between neighbouring commits one between runs of the same commit is worth: nothing but noise is
-in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +73,34 @@ def split_environments(readings: Iterable[Reading]) -> dict[int, list[Reading]]:
     return dict(by_environment)
 
 
+def merge_repeats(readings: Sequence[Reading]) -> Reading:
+    """The readings of one commit in one environment as a single one, whatever their order."""
+    if len(readings) == 1:
+        return readings[0]
+    return replace(
+        readings[0],
+        median_ns=median(reading.median_ns for reading in readings),
+        low_ns=median(reading.low_ns for reading in readings),
+        high_ns=median(reading.high_ns for reading in readings),
+    )
+
+
 def learn(readings: Sequence[Reading], device_kind: str) -> Noise:
     """The noise of a series in one environment, from repeats of commits and from neighbours in history.
 
     device_kind: cuda | cpu.
 
     Neighbours differ by noise save at the few changes, which a median ignores; repeats of one commit differ by noise
-    alone.
+    alone. Their order does not matter.
     """
-    differences = []
-    for before, after in pairwise(readings):
-        difference = abs(log(after.median_ns / before.median_ns)) / sqrt(2)
-        differences += [difference] * (REPEAT_WEIGHT if before.commit_id == after.commit_id else 1)
+    levels, differences = [], []
+    for _, group in groupby(readings, key=lambda reading: reading.commit_id):
+        logs = [log(reading.median_ns) for reading in group]
+        levels.append(median(logs))
+        if len(logs) > 1:
+            mean, scale = fsum(logs) / len(logs), sqrt(len(logs) / (len(logs) - 1))
+            differences += [scale * abs(value - mean) for value in logs]
+    differences += [abs(after - before) / sqrt(2) for before, after in pairwise(levels)]
     within = median(width(reading) for reading in readings) / NORMAL_INTERVAL if readings else 0.0
     seen = NORMAL_MAD * median(differences) if differences else 0.0
     return Noise(

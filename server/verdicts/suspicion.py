@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from math import expm1
+from math import exp, expm1, log
 from statistics import median
 
 from warpwatch.contract.words import Cause, ChangeDirection
 from warpwatch.db.reads.observed import ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
-from warpwatch.server.verdicts.changes import find_changes
+from warpwatch.server.verdicts.changes import EDGE, LEVEL, Change, find_changes
+from warpwatch.server.verdicts.creep import find_creep
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
 from warpwatch.server.verdicts.steps import NewSuspicion
 from warpwatch.server.verdicts.thresholds import thresholds_of
 from warpwatch.server.verdicts.trials import severity
 
-NEAR = 16
+NEAR = 4
 """Readings from a new point within which it may have brought changes to light."""
 MAX_PAIRS = 6
 """Series of one suspicion; the most changed ones come first."""
@@ -104,45 +105,105 @@ class SeriesWindow:
     commit_id: int
     is_final: bool = False
     levels: list[CommitLevel] = field(init=False)
+    changes: list[Change] = field(init=False)
 
     def __post_init__(self) -> None:
         groups = (
             (key, list(rows)) for key, rows in groupby(self.rows, key=lambda row: (row.commit_id, row.sha, row.ordinal))
         )
         self.levels = [CommitLevel(*key, median(row.median_ns for row in rows)) for key, rows in groups]
+        thresholds = thresholds_of(self.device_kind)
+        rule = thresholds.alarm if self.is_final else thresholds.suspicion
+        self.changes = find_changes([_reading(row) for row in self.rows], self.device_kind, rule)
 
     @property
     def first(self) -> ObservedReading:
         return self.rows[0]
 
-    def noticed(self) -> dict[tuple[int, int], float]:
-        """Ranges of commits (ids) in which the time changed, with head over base: change points near the new point.
+    def noticed(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """Ranges of commits (ids) in which the time changed, with head over base and the score of a change: change
+        points near the new point.
 
-        Where a series has too few readings before it for a level to change from, jumps between neighbours count
+        Where a series has too few commits before it for a level to change from, jumps between neighbours count
         instead.
         """
         thresholds = thresholds_of(self.device_kind)
-        rule = thresholds.alarm if self.is_final else thresholds.suspicion
-        readings = [_reading(row) for row in self.rows]
         here = [number for number, row in enumerate(self.rows) if row.commit_id == self.commit_id]
         ranges = {
-            (self.rows[change.base].commit_id, self.rows[change.head].commit_id): change.ratio
-            for change in find_changes(readings, self.device_kind, rule)
+            (self.rows[change.base].commit_id, self.rows[change.head].commit_id): (change.ratio, change.score)
+            for change in self.changes
             if here[0] - NEAR <= change.head <= here[-1] + NEAR
         }
         least = expm1(thresholds.suspicion.threshold(self._noise().spread))
         for base, head in () if self.is_final else self.neighbours():
-            ratio, before = head.median_ns / base.median_ns, sum(row.ordinal < head.ordinal for row in self.rows)
+            ratio, before = head.median_ns / base.median_ns, sum(level.ordinal < head.ordinal for level in self.levels)
             is_large = abs(head.median_ns - base.median_ns) >= thresholds.suspicion.least_ns
             if severity(ratio) > 1 + least and is_large and before < thresholds.level_readings:
-                ranges.setdefault((base.commit_id, head.commit_id), ratio)
-        return {(base, head): ratio for (base, head), ratio in ranges.items() if base != head}
+                ranges.setdefault((base.commit_id, head.commit_id), (ratio, 0.0))
+        return ranges
+
+    def creep(self, asked: Sequence[tuple[int, int]]) -> tuple[CommitLevel, CommitLevel, float] | None:
+        """The last commit of the best level and the newest commit, with the ratio of the levels, where the series
+        became slower without a change point.
+
+        asked: ordinals between which trials compared the series. What lies before the end of a long one is decided:
+        its commits made the series slower, or something else than the code did.
+        """
+        if self.is_final or self.levels[-1].commit_id != self.commit_id:
+            return None
+        ordinals, rule = [level.ordinal for level in self.levels], thresholds_of(self.device_kind).alarm
+        long = [last for first, last in asked if sum(first <= ordinal <= last for ordinal in ordinals) > LEVEL]
+        plain = [self.rows[change.head].ordinal for change in self.changes if change.score >= 1]
+        since = max([*long, *plain], default=0)
+        levels = [level for level in self.levels if level.ordinal >= since]
+        result = find_creep([level.median_ns for level in levels], rule, self._noise().spread)
+        return None if result is None else (levels[result[0]], levels[-1], result[1])
+
+    def before(self) -> CommitLevel | None:
+        """What the series reads at the commit before the new point."""
+        here = [level.commit_id for level in self.levels].index(self.commit_id)
+        return self.levels[here - 1] if here else None
+
+    def shift(self) -> float | None:
+        """How far the log time of the new point lies off the level before it; None where there is no level yet."""
+        here = [level.commit_id for level in self.levels].index(self.commit_id)
+        heads = [self.rows[change.head].ordinal for change in self.changes]
+        since = max((head for head in heads if head < self.levels[here].ordinal), default=0)
+        before = [level.median_ns for level in self.levels[:here] if level.ordinal >= since][-LEVEL:]
+        if len(before) < thresholds_of(self.device_kind).level_readings:
+            return None
+        return log(self.levels[here].median_ns / median(before))
 
     def neighbours(self) -> Iterator[tuple[CommitLevel, CommitLevel]]:
         """The new point's commit with the nearest older one, and the nearest newer one with it."""
         for base, head in pairwise(self.levels):
             if self.commit_id in (base.commit_id, head.commit_id):
                 yield base, head
+
+    def untried(
+        self, base: CommitLevel, head: CommitLevel, cleared: Sequence[tuple[int, int]], *, is_plain: bool
+    ) -> tuple[CommitLevel, CommitLevel] | None:
+        """Where to look for a change that history puts between two commits; None where enough was compared.
+
+        cleared: ordinals between which trials found no change. Commits in them are left out. If that is all of them and
+        the shift stays, history has misplaced the change: it is looked for once more in a range that is wider by EDGE
+        commits on both sides. is_plain: whether history alone calls it a change; a smaller shift is not looked for
+        twice.
+        """
+        first, last = self.levels.index(base), self.levels.index(head)
+        ordinals = [level.ordinal for level in self.levels]
+        places = [
+            place
+            for place in range(first, last)
+            if not any(begin <= ordinals[place] and ordinals[place + 1] <= end for begin, end in cleared)
+        ]
+        if places:
+            return self.levels[places[0]], self.levels[places[-1] + 1]
+        near = [(begin, end) for begin, end in cleared if begin < head.ordinal and base.ordinal < end]
+        was_wider = len(near) > 1 and any(begin < base.ordinal and head.ordinal < end for begin, end in near)
+        if self.is_final or not is_plain or was_wider or last + EDGE >= len(self.levels):
+            return None
+        return self.levels[max(0, first - EDGE)], self.levels[last + EDGE]
 
     def before_environment(self) -> ObservedReading | None:
         """The last reading before the environment changed, if the new point is the first one since."""
@@ -166,13 +227,24 @@ class SeriesWindow:
 
 
 def windows_of(
-    rows: Sequence[ObservedReading], line: set[str], commit_id: int, environment_id: int, device_kind: str
+    rows: Sequence[ObservedReading],
+    line: set[str],
+    commit_id: int,
+    environment_id: int,
+    device_kind: str,
+    common: Mapping[int, float],
 ) -> list[SeriesWindow]:
-    """The series around a new point of this commit and environment; line: ids of the commits on its line of history."""
+    """The series around a new point of this commit and environment.
+
+    line: ids of the commits on its line of history. common: log time by which all unchanged series of a commit lay off
+    their levels, which is taken off.
+    """
     windows = []
     for _, group in groupby((row for row in rows if row.sha in line), key=lambda row: row.series_id):
         readings = list(group)
-        here = [row for row in readings if row.environment_id == environment_id]
+        here = [
+            _without(row, common.get(row.commit_id, 0.0)) for row in readings if row.environment_id == environment_id
+        ]
         elsewhere = [row for row in readings if row.environment_id != environment_id]
         windows.append(SeriesWindow(here, elsewhere, device_kind, commit_id))
     return windows
@@ -210,13 +282,22 @@ def find_suspicions(
 def _candidates_of(window: SeriesWindow, known: KnownRegressions) -> Iterator[Candidate]:
     first, levels = window.first, {level.commit_id: level for level in window.levels}
     noticed = window.noticed()
-    for (base_id, head_id), ratio in noticed.items():
-        base, head = levels[base_id], levels[head_id]
-        ends = (direction_of(ratio), base.ordinal, head.ordinal)
-        if window.is_final and known.is_unpaired(first.series_id, *ends):
+    cleared = known.cleared(first.series_id)
+    for (base_id, head_id), (ratio, score) in noticed.items():
+        ends = levels[base_id], levels[head_id]
+        if window.is_final and known.is_unpaired(first.series_id, direction_of(ratio), *(end.ordinal for end in ends)):
             continue
-        if not known.is_known(first.series_id, *ends):
+        untried = window.untried(*ends, cleared, is_plain=score >= 1)
+        if untried is None:
+            continue
+        base, head = untried
+        if not known.is_known(first.series_id, direction_of(ratio), base.ordinal, head.ordinal):
             yield window.candidate(base, head, ratio, Cause.HISTORY)
+    creep = window.creep(known.asked(first.series_id))
+    if creep is not None and not known.is_known(
+        first.series_id, ChangeDirection.SLOWER, creep[0].ordinal, creep[1].ordinal
+    ):
+        yield window.candidate(*creep, Cause.HISTORY)
     for before, after, ratio in () if window.is_final else _unseen(window):
         is_noticed = (before.commit_id, after.commit_id) in noticed
         if not is_noticed and not known.is_tried(first.series_id, before.ordinal, after.ordinal):
@@ -258,6 +339,12 @@ def _by_range(series: list[SuspiciousSeries]) -> dict[tuple[str, str, ChangeDire
 def direction_of(ratio: float) -> ChangeDirection:
     """The direction of a change of time by its ratio, head over base."""
     return ChangeDirection.SLOWER if ratio >= 1 else ChangeDirection.FASTER
+
+
+def _without(row: ObservedReading, shift: float) -> ObservedReading:
+    """A reading as it would be without a shift of log time."""
+    median_ns, low_ns, high_ns = (exp(-shift) * ns for ns in (row.median_ns, row.low_ns, row.high_ns))
+    return replace(row, median_ns=median_ns, low_ns=low_ns, high_ns=high_ns)
 
 
 def _reading(row: ObservedReading) -> Reading:

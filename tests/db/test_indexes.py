@@ -16,9 +16,10 @@ from warpwatch.contract.words import Answer, BranchKind, JobState, Purpose, Stat
 from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
 from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.database import Database
+from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.models import JobRecord, OperatorRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.muting import mute, unmute
-from warpwatch.db.reads import history, judging, observed
+from warpwatch.db.reads import history, job_sources, judging, observed
 from warpwatch.db.reads.alarms import (
     list_paused_workers,
     list_shared_devices,
@@ -274,10 +275,15 @@ def judge_everything(world: World) -> None:
         judging.find_trace(s, job, ends[0], series)
         judging.read_code_hash(s, world.operator, ends[0], 1)
         judging.list_native(s, ends[0], "kron")
+        owner = {"job_id": job, "operator_id": world.operator, "commit_id": ends[0]}
+        environment = s.query(PointRecord.environment_id).limit(1).scalar()
+        save_job_sources(s, **owner, environment_id=environment, sources="a", shifts=[0.1])
+        job_sources.list_common_shifts(s, world.operator, environment, ends)
+        job_sources.list_sources(s, series, ends)
 
 
 @pytest.mark.parametrize(
-    ("act", "fewest"), [(use_everything, 41), (read_everything, 27), (judge_everything, 33), (read_branches, 31)]
+    ("act", "fewest"), [(use_everything, 41), (read_everything, 27), (judge_everything, 36), (read_branches, 31)]
 )
 def test_no_statement_reads_a_whole_table(world: World, act: Callable[[World], None], fewest: int) -> None:
     seen: dict[str, Any] = {}

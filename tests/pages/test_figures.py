@@ -17,7 +17,7 @@ from warpwatch.server.figures.charts import SYMBOLS, history_figure, rounds_figu
 from warpwatch.server.figures.code_charts import code_figure
 from warpwatch.server.figures.formats import STATUS_NAMES
 from warpwatch.server.figures.history_layers import MOST_MARKS, quantiles
-from warpwatch.server.figures.history_marks import MOST_BANDS
+from warpwatch.server.figures.history_marks import MOST_BANDS, SAME, SLOWER
 from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
 from warpwatch.server.figures.palette import PALETTE, variant_colour
@@ -131,6 +131,14 @@ def test_changes_of_level_are_triangles_with_their_size() -> None:
     assert marks["level shift, slower"]["customdata"][0][0] == f"/commits/{2:040x}?repository=kernels"
     accepted(figure)
     assert history_figure([history([point(1, 1e4)])], {}) == history_figure([history([point(1, 1e4)])])
+
+
+def test_a_change_of_level_without_a_change_of_code_is_grey() -> None:
+    steps = [LevelShift("b" * 40, f"{number:040x}", 1, 2, 1.3, is_code_changed=number == 3) for number in (2, 3)]
+    figure = history_figure([history([point(1, 1e4), point(2, 1.3e4), point(3, 1.7e4)])], {1: steps})
+    marks = {trace["x"][0]: trace["marker"]["color"] for trace in figure["data"] if "triangle" in str(trace["marker"])}
+    assert marks == {1: SAME, 2: SLOWER}
+    accepted(figure)
 
 
 def test_nothing_measured_is_still_a_figure() -> None:
