@@ -26,10 +26,11 @@ SUPERSEDED = "not sent: a later status took its place"
 
 @dataclass(frozen=True, slots=True)
 class DueCallback:
-    """A status that is to be sent now. attempts: how often that failed before."""
+    """A status that is to be sent now. submission_id: None for a commit that waits for a member. attempts: how often
+    that failed before."""
 
     id: int
-    submission_id: int
+    submission_id: int | None
     url: str
     token: str | None
     body: dict[str, Any]
@@ -57,6 +58,16 @@ def tell(s: Session, submission_id: int, url: str, body: dict[str, Any], *, is_f
     s.execute(text(sql), parameters)
 
 
+def tell_before_submission(s: Session, repository_id: int, url: str, body: dict[str, Any]) -> None:
+    """Stores a status of a commit that no submission has measured yet; once per address, however often it is told."""
+    sql = """
+    INSERT INTO callbacks (repository_id, url, body, concluded_at)
+    SELECT :id, :url, CAST(:body AS jsonb), now()
+    WHERE NOT EXISTS (SELECT FROM callbacks WHERE url = :url)
+    """
+    s.execute(text(sql), {"id": repository_id, "url": url, "body": dumps(body)})
+
+
 def reopen(s: Session, submission_id: int, description: str) -> None:
     """Stores `pending` again for a submission that is measured again after its final status."""
     sql = "SELECT url, body, concluded_at FROM callbacks WHERE submission_id = :id ORDER BY id DESC LIMIT 1 FOR UPDATE"
@@ -77,13 +88,17 @@ def claim_due(s: Session) -> DueCallback | None:
     sql = """
     SELECT callbacks.id, submission_id, callbacks.url, body, attempts, status_token AS token
     FROM callbacks
-    JOIN submissions ON submissions.id = submission_id
-    JOIN repositories ON repositories.id = submissions.repository_id
+    LEFT JOIN submissions ON submissions.id = submission_id
+    JOIN repositories ON repositories.id = coalesce(submissions.repository_id, callbacks.repository_id)
     WHERE sent_at IS NULL AND given_up_at IS NULL AND next_at <= now()
       AND NOT EXISTS (SELECT FROM callbacks AS later WHERE later.submission_id = callbacks.submission_id
            AND later.id > callbacks.id)
-      AND NOT EXISTS (SELECT FROM callbacks AS claimed JOIN submissions AS other ON other.id = claimed.submission_id
-           WHERE claimed.claimed_until > now() AND other.repository_id = submissions.repository_id)
+      AND NOT EXISTS (SELECT FROM callbacks AS later WHERE callbacks.submission_id IS NULL
+           AND later.url = callbacks.url AND later.id > callbacks.id)
+      AND NOT EXISTS (SELECT FROM callbacks AS claimed
+           LEFT JOIN submissions AS other ON other.id = claimed.submission_id
+           WHERE claimed.claimed_until > now()
+           AND coalesce(other.repository_id, claimed.repository_id) = repositories.id)
     ORDER BY next_at, callbacks.id LIMIT 1
     """
     s.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CLAIM_LOCK})

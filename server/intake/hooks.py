@@ -42,11 +42,22 @@ class ChangeRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """A pull or merge request from a fork: anybody can open one, so a member starts its run."""
+
+    event: str
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ignored:
     """An event that starts no run, and why."""
 
     event: str
     reason: str
+
+
+HookEvent = Push | ChangeRequest | ForkRequest | Ignored
 
 
 def is_genuine(secret: str | None, headers: Mapping[str, str], body: bytes) -> bool:
@@ -60,7 +71,7 @@ def is_genuine(secret: str | None, headers: Mapping[str, str], body: bytes) -> b
     return hmac.compare_digest(given.encode(), expected.encode()) and bool(secret)
 
 
-def understand(headers: Mapping[str, str], body: bytes) -> Push | ChangeRequest | Ignored:
+def understand(headers: Mapping[str, str], body: bytes) -> HookEvent:
     """Parses an authenticated event; HookError when it cannot be read."""
     message = _payload(headers, body)
     try:
@@ -86,7 +97,7 @@ def _payload(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     return message
 
 
-def _github(event: str, message: dict[str, Any]) -> Push | ChangeRequest | Ignored:
+def _github(event: str, message: dict[str, Any]) -> HookEvent:
     if event == "push":
         default = message.get("repository", {}).get("default_branch")
         return _push(message["ref"], default, message["before"], message["after"])
@@ -97,11 +108,11 @@ def _github(event: str, message: dict[str, Any]) -> Push | ChangeRequest | Ignor
         return Ignored(event, f"action {action} starts no run")
     head, base = change["head"], change["base"]
     if _differ(head.get("repo"), base.get("repo"), "full_name"):
-        return Ignored(event, "code from a fork does not run automatically; review it, then submit it by hand")
+        return ForkRequest(event, _sha(head["sha"]))
     return ChangeRequest(_sha(head["sha"]), _sha(base["sha"]))
 
 
-def _gitlab(kind: str, message: dict[str, Any]) -> Push | ChangeRequest | Ignored:
+def _gitlab(kind: str, message: dict[str, Any]) -> HookEvent:
     if kind == "push":
         default = message.get("project", {}).get("default_branch")
         return _push(message["ref"], default, message["before"], message["after"])
@@ -113,7 +124,7 @@ def _gitlab(kind: str, message: dict[str, Any]) -> Push | ChangeRequest | Ignore
     if action not in _GITLAB_ACTIONS or (action == "update" and "oldrev" not in change):
         return Ignored(kind, f"action {action} starts no run")
     if change.get("source_project_id") != change.get("target_project_id"):
-        return Ignored(kind, "code from a fork does not run automatically; review it, then submit it by hand")
+        return ForkRequest(kind, _sha(change["last_commit"]["id"]))
     return ChangeRequest(_sha(change["last_commit"]["id"]), _branch(change["target_branch"]))
 
 

@@ -118,7 +118,7 @@ class StatusNotifier(Background):
         except EngineError as error:
             _log.warning("the result of a status is not stored, so it is sent again: %s", error)
         except Exception:  # noqa: BLE001 - the pool would swallow what nobody thought of.
-            _log.exception("the status of submission %d is tried again after an unknown error", due.submission_id)
+            _log.exception("the status %d for %s is tried again after an unknown error", due.id, due.url)
 
     def _record(self, due: DueCallback, attempt: _Attempt) -> None:
         with self._database.session() as session:
@@ -131,7 +131,7 @@ class StatusNotifier(Background):
                 session, due.id, attempt.trouble, None if is_final else max(pause, attempt.pause_seconds)
             )
         suffix = "; given up" if is_final else ""
-        _log.warning("the status of submission %d was not taken: %s%s", due.submission_id, attempt.trouble, suffix)
+        _log.warning("the status %d for %s was not taken: %s%s", due.id, due.url, attempt.trouble, suffix)
 
     async def _send(self, due: DueCallback) -> _Attempt:
         """Sends one status within DELIVERY_SECONDS, however slowly the other side answers, or until this stops."""

@@ -15,6 +15,7 @@ import os
 import sys
 import traceback
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 ARCHS = (80, 90, 100)
@@ -53,7 +54,7 @@ def interpret(operator: Any, variant: Any, cases: list[Any]) -> None:
         with problem.modes():
             data = problem.data(7)
             results = problem.run(data)
-            wrong = explain_first(Oracle(problem, data).judge(results), results)
+            wrong = explain_first(Oracle(problem, data, partial(problem.data, 7)).judge(results), results)
         say(operator=operator.name, variant=variant.name, case=case.key, wrong=wrong)
 
 

@@ -14,11 +14,12 @@ from fastapi.testclient import TestClient
 
 from tests.apps import create_app
 from tests.builders import Lab, catalogue, commit, make_repository, run_git
-from tests.server.listener import signature
+from tests.server.listener import listening, signature
 from tests.server.test_code import problem
 from warpwatch.db import registry
 from warpwatch.db.database import Database
 from warpwatch.server.http.security import MAX_BODY_BYTES
+from warpwatch.server.threads.callbacks import StatusNotifier
 from warpwatch.settings import Settings
 
 SECRET = "a secret of some length"
@@ -269,3 +270,37 @@ def test_hooks_need_a_signature_but_no_token_and_nothing_else_does(exposed: Test
         assert answer.status_code in (401, 403), path
         assert answer.status_code == 401 or "signature" in answer.text, path
     problem(exposed.patch("/api/v1/repositories/kernels", json={"branch": "x"}), 401)
+
+
+@pytest.mark.parametrize("host", ["github", "gitlab"])
+def test_a_fork_gets_a_status_that_it_waits_for_a_member(
+    client: TestClient, lab: Lab, settings: Settings, host: str
+) -> None:
+    """Once, whatever is sent again; a later submission's status follows it, and neither waits for the other."""
+    with listening() as heard:
+        body = {"status_url": f"{heard.url}/statuses/{{sha}}", "status_token": "a-token"}
+        assert client.patch("/api/v1/repositories/kernels", json=body).status_code == 200
+        for _ in range(2):
+            if host == "github":
+                answer = github(client, "pull_request", pull(lab, head="mallory/kernels"))
+            else:
+                change = {"action": "open", "last_commit": {"id": lab.shas[3]}, "target_branch": "main"}
+                change |= {"source_project_id": "666", "target_project_id": "1"}
+                answer = gitlab(client, {"object_kind": "merge_request", "object_attributes": change})
+            assert (answer.status_code, answer.json()["submission_id"]) == (200, None)
+        teller = StatusNotifier(settings, lab.database, first_pause=0)
+        teller.sweep()
+        assert heard.states == ["pending"]
+        path, headers, sent = heard.messages[0]
+        assert path == f"/statuses/{lab.shas[3]}"
+        assert headers["authorization"] == "Bearer a-token"
+        form = client.get(sent["target_url"].removeprefix(settings.server_url))
+        assert form.status_code == 200
+        assert lab.shas[3] in form.text
+        request = {"repository": "kernels", "commits": lab.shas[3], "base": "merge-base", "kinds": ["check"]}
+        submitted = client.post("/api/v1/submissions", json=request)
+        assert submitted.status_code == 201, submitted.text
+        teller.sweep()
+        assert heard.states == ["pending", "pending"]
+        assert heard.messages[1][2]["target_url"].endswith(f"/submissions/{submitted.json()['id']}")
+        teller._pool.shutdown()

@@ -164,7 +164,7 @@ def _judged(
         data = problem.data(SEED)
         try:
             results = problem.run(data)
-            errors = Oracle(problem, data).judge(results)
+            errors = Oracle(problem, data, lambda: data).judge(results)
         except WrongResultError as error:
             print(f"{name} {direction}: {error}", file=sys.stderr)
             return {}, None

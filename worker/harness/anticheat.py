@@ -7,6 +7,7 @@ on repeated inputs is much faster than a call on new ones. All inputs come from 
 from __future__ import annotations
 
 import gc
+import math
 import secrets
 import threading
 import time
@@ -36,7 +37,8 @@ Beside such a call, the time that the host takes to compare inputs is negligible
 """
 _CACHED_SHARE = 0.5
 """A call on repeated inputs that takes less than this share of one on new inputs did not do the same work."""
-_ATTEMPTS = 2
+_MORE_PAIRS = (1, 2, 4)
+"""A suspicion is followed by twice and by four times as many pairs of calls."""
 _NOTICEABLE_NS = 1_000
 _SCRAMBLED = 20_000
 _ROUNDS, _CALLS_IN_A_ROW = 3, 3
@@ -83,7 +85,8 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
         if running:
             message = f"The variant returns while the thread {running[0]!r} that it started still runs"
             raise WrongResultError(message, Fault.UNFINISHED, *running)
-    error = explain_first(Oracle(problem, _redraw(problem, live, seed)).judge(results), results)
+    redraw = partial(_redraw, problem, live, seed)
+    error = explain_first(Oracle(problem, redraw(), redraw).judge(results), results)
     if error is not None:
         # A slow thread or stream may not have started on the work yet.
         time.sleep(_PATIENCE_SECONDS)
@@ -91,7 +94,6 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
         if problem.device.type == "cuda" and _is_right_on_idle_device(problem, live, call):
             cause = "the same call is right on an idle device, so it does not wait for the current stream"
             raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}", Fault.OTHER_STREAM)
-        redraw = partial(_redraw, problem, live, seed)
         diagnosis = explain(problem, redraw, results, [_redraw(problem, live, first_seed)], decoys)
         message = f"Wrong on fresh inputs: {error}{diagnosis.text}"
         raise WrongResultError(message, diagnosis.fault, *diagnosis.subjects)
@@ -119,7 +121,8 @@ def _is_right_on_idle_device(problem: CaseProblem, live: CaseData, call: Callabl
     problem.synchronize()
     results = problem.results(call())
     problem.synchronize()
-    return explain_first(Oracle(problem, _redraw(problem, live, seed)).judge(results), results) is None
+    redraw = partial(_redraw, problem, live, seed)
+    return explain_first(Oracle(problem, redraw(), redraw).judge(results), results) is None
 
 
 def _run_without_waiting(
@@ -146,7 +149,7 @@ def _run_without_waiting(
 def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> None:
     """Raises WrongResultError when a call is much faster on repeated inputs: the variant caches results by value.
 
-    It must happen twice in a row, because on shared cores all calls on new inputs may be slow by chance.
+    On shared cores the few calls on new inputs may all be slow by chance, so a suspicion is timed more often.
     """
     new_ns = _expect_as_long(problem, live, call, _wall_ns, _PAIRS)
     if problem.device.type == "cuda" and new_ns < _LONG_NS:
@@ -155,14 +158,15 @@ def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], A
 
 
 def _expect_as_long(problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, pairs: int) -> float:
-    """Nanoseconds of the fastest call on new inputs, of at most `pairs`.
+    """Nanoseconds of the fastest call on new inputs, of `pairs`.
 
     Raises WrongResultError when calls on repeated inputs are much faster.
     """
-    repeat_ns = new_ns = 0.0
-    for _ in range(_ATTEMPTS):
+    repeat_ns = new_ns = math.inf
+    for factor in _MORE_PAIRS:
+        repeated, new = _time_repeated_and_new(problem, live, call, clock, factor * pairs)
         # Other load makes calls slower and never faster, so the fastest of each kind compare fairly.
-        repeat_ns, new_ns = map(min, _time_repeated_and_new(problem, live, call, clock, pairs))
+        repeat_ns, new_ns = min(repeat_ns, *repeated), min(new_ns, *new)
         if repeat_ns >= _CACHED_SHARE * new_ns or new_ns - repeat_ns < _NOTICEABLE_NS:
             return new_ns
     message = (

@@ -7,6 +7,8 @@ inputs. A variant that passes is then probed: see probes.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,7 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
     """
     with problem.modes():
         live = problem.data(seed)
-        first, first_errors, oracle = _run_and_judge(problem, live)
+        first, first_errors, oracle = _run_and_judge(problem, live, seed)
         first_copy = {name: tensor.clone() for name, tensor in first.items()}
         if any(not error.right for error in first_errors):
             return _wrong(first_errors, first, seed)
@@ -39,7 +41,7 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
         # Two oracles at once may not fit into memory beside a large case.
         del oracle
         live = _replace_inputs(live, problem.data(seed + _SECOND_SEED))
-        second, second_errors, oracle = _run_and_judge(problem, live)
+        second, second_errors, oracle = _run_and_judge(problem, live, seed + _SECOND_SEED)
         if any(not error.right for error in second_errors):
             return _wrong(second_errors, second, seed, "; the first call was right, so the variant may cache results")
         _expect_first_results_intact(first, first_copy, live)
@@ -59,15 +61,20 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
     return CheckReply(Status.OK, note, seed, first_errors, probes)
 
 
-def _run_and_judge(problem: CaseProblem, live: CaseData) -> tuple[dict[str, Tensor], list[TensorError], Oracle]:
-    """(results of one call, their errors, the oracle); WrongResultError when the call changes its inputs."""
+def _run_and_judge(
+    problem: CaseProblem, live: CaseData, seed: int
+) -> tuple[dict[str, Tensor], list[TensorError], Oracle]:
+    """(results of one call, their errors, the oracle); WrongResultError when the call changes its inputs.
+
+    live: holds the inputs of `seed`.
+    """
     pristine = live.clone()
     _poison_free_memory(problem)
     results = problem.run(live)
     changed = live.changed_since(pristine)
     if changed is not None:
         raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)
-    oracle = Oracle(problem, pristine)
+    oracle = Oracle(problem, pristine, partial(problem.data, seed))
     return results, oracle.judge(results), oracle
 
 

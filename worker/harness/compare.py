@@ -7,6 +7,10 @@ eps_sum belongs to the expected accumulator: float32 for tf32 and every 16-bit p
 torch's own result in that precision (the operator's `by_torch`, else its reference) may be less exact, because of
 several rounded steps or cancellation. Then four times its error is allowed, up to 16 times the formula. In f64 the
 oracle is no more exact than the result, so the error of a float32 run is used, scaled down.
+
+A result outside this tolerance is judged again with the sensitivity of the oracle (see sensitivity.py): the rounding
+errors of sums then belong to the size of their terms, even if the terms cancel, and an element may be anything that the
+last bit of an input can make of it.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from warpwatch.contract.measurement import TensorError
 from warpwatch.contract.words import Fault
 
 from .failures import WrongResultError
+from .sensitivity import Sensitivity
 
 EPSILON = {
     "f64": 2.0**-52,
@@ -34,6 +39,10 @@ EPSILON = {
     "i32": 0.0,
 }
 _SMALLEST_NORMAL = {"f64": -1022, "f32": -126, "3xtf32": -126, "tf32": -126, "bf16": -126, "f16": -14, "i32": 0}
+_SMALLEST = {name: 2.0**exponent if exponent else 0.0 for name, exponent in _SMALLEST_NORMAL.items()} | {
+    "f16": 2.0**-24
+}
+"""Below it a result may be zero: the smallest normal number, for f16 the smallest of all, because none is flushed."""
 _MARGIN = 2.0
 _TORCH_MARGIN = 4.0
 _LOOSEST = 16.0
@@ -67,13 +76,20 @@ def expect_alike(name: str, result: Tensor, shape: Sequence[int], dtype: torch.d
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected value of one tensor: its float64 oracle, the oracle's norm and the allowed relative error."""
+    """The expected value of one tensor: its float64 oracle, the oracle's norm and the allowed relative error.
+
+    torch_error: norm of the error of torch's own result, None where torch cannot run it; torch_relative: the same over
+    the oracle's norm. sensitivity: None until a result needs it.
+    """
 
     oracle: Tensor
     scale: float
+    torch_error: float | None
     torch_relative: float | None
     allowed: float
     precision: str
+    depth: int
+    sensitivity: Sensitivity | None = None
 
 
 def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) -> Expected:
@@ -85,34 +101,70 @@ def expect(oracle: Tensor, by_torch: Tensor | None, precision: str, depth: int) 
     scale = _norm(oracle.double())
     if not math.isfinite(scale):
         scale = _norm(oracle.double().masked_fill(~oracle.isfinite(), 0.0))
-    torch_relative = None if by_torch is None else _relative(_difference(by_torch, oracle), scale)
-    if torch_relative is not None and precision == "f64":
-        torch_relative *= EPSILON["f64"] / EPSILON["f32"]
-    return Expected(oracle, scale, torch_relative, tolerance(precision, depth, torch_relative), precision)
+    torch_error = None if by_torch is None else _norm(_difference(by_torch, oracle))
+    if torch_error is not None and precision == "f64":
+        torch_error *= EPSILON["f64"] / EPSILON["f32"]
+    torch_relative = None if torch_error is None else _ratio(torch_error, scale)
+    allowed = tolerance(precision, depth, torch_relative)
+    return Expected(oracle, scale, torch_error, torch_relative, allowed, precision, depth)
 
 
 def compare(name: str, result: Tensor, expected: Expected) -> TensorError:
     """Every error measure of `result`. NaN and infinite errors become the largest float, since JSON has neither."""
     difference = _difference(result, expected.oracle)
-    relative = _relative(difference, expected.scale)
+    relative = _ratio(_norm(difference), expected.scale)
     absolute, worst_index = _largest(difference)
+    right, allowed = relative <= expected.allowed, expected.allowed
+    if not right and expected.sensitivity is not None:
+        right, allowed = _judge_by_sensitivity(result, expected, difference)
     return TensorError(
         name=name,
-        right=relative <= expected.allowed,
+        right=right,
         norm=_finite(_norm(result.double())),
         oracle_norm=_finite(_norm(expected.oracle.double())),
         relative=_finite(relative),
         absolute=_finite(absolute),
         ulp=_finite(_ulp(difference, expected.oracle, expected.precision)),
         torch_relative=None if expected.torch_relative is None else _finite(expected.torch_relative),
-        tolerance=expected.allowed,
+        tolerance=_finite(allowed),
         worst_index=worst_index,
     )
 
 
 def is_right(result: Tensor, expected: Expected) -> bool:
     """Whether `compare` would call `result` right, without the error measures that take longer to compute."""
-    return _relative(_difference(result, expected.oracle), expected.scale) <= expected.allowed
+    difference = _difference(result, expected.oracle)
+    if _ratio(_norm(difference), expected.scale) <= expected.allowed:
+        return True
+    return expected.sensitivity is not None and _judge_by_sensitivity(result, expected, difference)[0]
+
+
+def _judge_by_sensitivity(result: Tensor, expected: Expected, difference: Tensor) -> tuple[bool, float]:
+    """(whether the result is right by what the last bit can change, the allowed relative error of this result)."""
+    assert expected.sensitivity is not None
+    low, high = expected.sensitivity.low, expected.sensitivity.high
+    wide = result.detach().to(low.dtype)
+    outside = torch.where((wide >= low) & (wide <= high), 0.0, torch.minimum(_gap(wide, low), _gap(wide, high)))
+    # An element that is not finite has the difference of the oracle: 0 where both are the same.
+    outside = torch.where(outside.isfinite(), torch.minimum(outside, difference), difference)
+    terms = max(expected.scale, expected.sensitivity.scale)
+    accumulator = EPSILON["f64" if expected.precision == "f64" else "f32"] * math.sqrt(max(expected.depth, 1))
+    # TF32 rounds the factors, and everything else only the result.
+    rounded = terms if expected.precision in ("tf32", "3xtf32") else expected.scale
+    allowed = _MARGIN * (EPSILON[expected.precision] * rounded + accumulator * terms)
+    if expected.precision == "i32":
+        allowed = 0.0
+    elif expected.torch_error is not None and math.isfinite(expected.torch_error):
+        loosest = _LOOSEST * _MARGIN * (EPSILON[expected.precision] + accumulator) * terms
+        allowed = max(allowed, min(_TORCH_MARGIN * expected.torch_error, loosest))
+    # Numbers below the smallest normal one may be flushed to zero.
+    allowed += _SMALLEST[expected.precision] * math.sqrt(result.numel())
+    ambiguous = _norm(difference - outside)
+    return _norm(outside) <= allowed, _ratio(ambiguous + allowed, expected.scale)
+
+
+def _gap(result: Tensor, border: Tensor) -> Tensor:
+    return (result - border).abs().double()
 
 
 def explain(error: TensorError, result: Tensor) -> str:
@@ -142,8 +194,7 @@ def _difference(result: Tensor, oracle: Tensor) -> Tensor:
     return difference.nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(same, 0.0)
 
 
-def _relative(difference: Tensor, scale: float) -> float:
-    error = _norm(difference)
+def _ratio(error: float, scale: float) -> float:
     if error == 0.0:
         return 0.0
     return error / scale if scale else math.inf

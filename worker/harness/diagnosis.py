@@ -70,7 +70,7 @@ def explain(
     redraw: draws the inputs of these results again. earlier: inputs that were in the same buffers before.
     """
     values = {name: result.detach() for name, result in results.items()}
-    wrong = next((error for error in Oracle(problem, redraw()).judge(results) if not error.right), None)
+    wrong = next((error for error in Oracle(problem, redraw(), redraw).judge(results) if not error.right), None)
     if wrong is None:
         return Diagnosis(Fault.UNFINISHED, "; it became right later, so work went on after the call had returned")
     if any(decoys.match(value) for value in values.values()):
@@ -111,7 +111,7 @@ def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> b
     def call() -> None:
         with suppress(RuntimeError, WrongResultError), problem.modes():
             results = problem.run(redraw())
-            verdict.append(explain_first(Oracle(problem, redraw()).judge(results), results) is None)
+            verdict.append(explain_first(Oracle(problem, redraw(), redraw).judge(results), results) is None)
 
     thread = threading.Thread(target=call, name="untimed call")
     thread.start()

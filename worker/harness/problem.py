@@ -16,7 +16,7 @@ from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, DeviceKind, Operator, Variant
 
 from .failures import Refusal, WrongResultError
-from .inputs import DTYPES, SeededMaker, map_tensors, named_tensors, precision_switches
+from .inputs import DTYPES, SeededMaker, bits, map_tensors, named_tensors, precision_switches
 from .integrity import expect_plain
 from .spent import STOPWATCH
 
@@ -51,7 +51,10 @@ class CaseData:
         return sum(tensor.numel() * tensor.element_size() for _, tensor in self.tensors())
 
     def fits(self, other: CaseData) -> bool:
-        """Whether `other` can be copied into these buffers: same shapes, and no two elements share memory."""
+        """Whether `other` can be copied into these buffers: same shapes and plain values, and no two elements share
+        memory."""
+        if _without_tensors(self.inputs) != _without_tensors(other.inputs):
+            return False
         pairs = list(zip(self.tensors(), other.tensors(), strict=False))
         return all(mine.shape == theirs.shape and not has_overlap(mine) for (_, mine), (_, theirs) in pairs)
 
@@ -64,7 +67,7 @@ class CaseData:
     def changed_since(self, pristine: CaseData) -> str | None:
         """The name of the first tensor that differs from `pristine`; None when all are equal."""
         pairs = zip(self.tensors(), pristine.tensors(), strict=True)
-        return next((name for (name, now), (_, then) in pairs if not torch.equal(now, then)), None)
+        return next((name for (name, now), (_, then) in pairs if not _is_same(now, then)), None)
 
 
 class CaseProblem:
@@ -107,7 +110,8 @@ class CaseProblem:
         if not self.backward:
             return CaseData(inputs)
         make = SeededMaker(seed ^ _INCOMING_SEED, self.device, self.case.precision)
-        incoming = tuple(make.normal(*shape).to(dtype) for shape, dtype in self.expected if dtype.is_floating_point)
+        expected = [self.expected[index] for index in self._differentiable]
+        incoming = tuple(make.normal(*shape).to(dtype) for shape, dtype in expected)
         for _, leaf in self._leaves(inputs):
             leaf.requires_grad_()
         return CaseData(inputs, incoming)
@@ -115,16 +119,43 @@ class CaseProblem:
     @cached_property
     def expected(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of every forward output, as the reference returns them in the case's own precision."""
-        inputs = self._inputs(0)
-        with torch.no_grad():
-            try:
-                outputs = _as_tensors(self.operator.reference(**inputs))
-                return [(tuple(y.shape), y.dtype) for y in outputs]
-            except RuntimeError:
-                # torch lacks an operation in this precision; float64 gives the same shapes.
-                outputs = _as_tensors(self.operator.reference(**_widened(inputs)))
         dtype = DTYPES[self.case.precision]
-        return [(tuple(y.shape), dtype if y.dtype.is_floating_point else y.dtype) for y in outputs]
+        outputs, is_narrow = self._reference_outputs
+        return [(tuple(y.shape), y.dtype if is_narrow or not y.dtype.is_floating_point else dtype) for y in outputs]
+
+    @property
+    def _differentiable(self) -> list[int]:
+        """Which outputs of the reference carry a gradient; a mean that a norm returns beside its result has none."""
+        return [index for index, output in enumerate(self._reference_outputs[0]) if output.requires_grad]
+
+    @cached_property
+    def _reference_outputs(self) -> tuple[tuple[Tensor, ...], bool]:
+        """(the outputs of the reference without their numbers, whether it ran in the case's own precision)."""
+        inputs = self._inputs(0)
+        try:
+            return self._without_numbers(inputs), True
+        except RuntimeError:
+            # torch lacks an operation in this precision; float64 gives the same shapes.
+            return self._without_numbers(_widened(inputs)), False
+
+    def _without_numbers(self, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+        leaves = [leaf for _, leaf in self._leaves(inputs)] if self.backward else []
+        for leaf in leaves:
+            leaf.requires_grad_()
+        with torch.set_grad_enabled(self.backward):
+            outputs = _as_tensors(self.operator.reference(**inputs))
+        return tuple(y.detach().to("meta").requires_grad_(y.requires_grad) for y in outputs)
+
+    @cached_property
+    def _unused(self) -> set[str]:
+        """The gradients that autograd leaves out for the reference, whose result does not depend on these inputs."""
+        data = self.data(0)
+        wide = CaseData(_widened(data.inputs), tuple(g.double() for g in data.incoming))
+        for _, leaf in self._leaves(wide.inputs):
+            leaf.requires_grad_()
+        with torch.enable_grad():
+            gradients = self._call(self.operator.reference, wide)()
+        return {name for name, gradient in zip(self._gradient_names, gradients, strict=True) if gradient is None}
 
     def replaceable(self, data: CaseData) -> CaseData:
         """The tensors of `data` that may change between two calls.
@@ -152,7 +183,7 @@ class CaseProblem:
         assert isinstance(call, partial)
         fresh = self.prepared(data)
         old = CaseData({name: call.keywords[name] for name in fresh})
-        if _without_tensors(old.inputs) != _without_tensors(fresh) or not old.fits(CaseData(fresh)):
+        if not old.fits(CaseData(fresh)):
             return self._call(partial(self.variant.function, **fresh), data)
         old.overwrite(CaseData(fresh))
         return call
@@ -164,11 +195,16 @@ class CaseProblem:
         if len(returned) != len(self._gradient_names):
             message = f"The variant has {len(returned)} gradients, expected {len(self._gradient_names)}"
             raise WrongResultError(message, Fault.WRONG_FORM)
-        for name, gradient in zip(self._gradient_names, returned, strict=True):
-            if gradient is None:
+        leaves = [leaf for _, leaf in self._leaves(self._inputs(0))] if None in returned else []
+        for index, (name, gradient) in enumerate(zip(self._gradient_names, returned, strict=True)):
+            if gradient is None and name in self._unused:
+                returned = (*returned[:index], torch.zeros_like(leaves[index]), *returned[index + 1 :])
+            elif gradient is None:
                 message = f"{name} is None: the backward pass does not compute it"
                 raise WrongResultError(message, Fault.MISSING_GRADIENT, name)
-        return dict(zip(self._gradient_names, returned, strict=True))
+        # A gradient that is zero everywhere may have no memory until it is copied.
+        plain = [gradient.clone() if gradient._is_zerotensor() else gradient for gradient in returned]
+        return dict(zip(self._gradient_names, plain, strict=True))
 
     def run(self, data: CaseData, calls: list[Callable[[], Any]] | None = None) -> dict[str, Tensor]:
         """Calls the variant once and waits for the device.
@@ -219,13 +255,14 @@ class CaseProblem:
     def _call(self, function: Callable[..., Any], data: CaseData) -> Callable[[], Any]:
         if not self.backward:
             return partial(function, **data.inputs)
-        outputs = [y for y in _as_tensors(function(**data.inputs)) if y.dtype.is_floating_point]
-        if len(outputs) != len(data.incoming):
-            raise WrongResultError(
-                f"The variant returns {len(outputs)} floating-point outputs, expected {len(data.incoming)}",
-                Fault.WRONG_FORM,
-            )
-        for (name, output), gradient in zip(_name_outputs(tuple(outputs)).items(), data.incoming, strict=True):
+        returned = _as_tensors(function(**data.inputs))
+        if len(returned) != len(self.expected):
+            message = f"The variant returns {len(returned)} tensors, expected {len(self.expected)}"
+            raise WrongResultError(message, Fault.WRONG_FORM)
+        named = list(_name_outputs(returned).items())
+        outputs = [returned[index] for index in self._differentiable]
+        for index, gradient in zip(self._differentiable, data.incoming, strict=True):
+            name, output = named[index]
             if output.shape != gradient.shape:
                 message = f"{name} has shape {tuple(output.shape)}, expected {tuple(gradient.shape)}"
                 raise WrongResultError(message, Fault.WRONG_FORM, name)
@@ -278,10 +315,10 @@ def _widened(inputs: dict[str, Any]) -> dict[str, Any]:
     return widened
 
 
-def _without_tensors(prepared: dict[str, Any]) -> Any:
-    """The prepared arguments with every tensor replaced by its name."""
-    names = {id(tensor): name for name, tensor in named_tensors(prepared)}
-    return map_tensors(lambda tensor: names[id(tensor)], prepared)
+def _without_tensors(arguments: dict[str, Any]) -> Any:
+    """The arguments with every tensor replaced by its name."""
+    names = {id(tensor): name for name, tensor in named_tensors(arguments)}
+    return map_tensors(lambda tensor: names[id(tensor)], arguments)
 
 
 def _as_tensors(value: Any) -> tuple[Tensor, ...]:
@@ -298,6 +335,13 @@ def _name_outputs(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
     if len(outputs) == 1:
         return {"y": outputs[0]}
     return {f"y[{index}]": output for index, output in enumerate(outputs)}
+
+
+def _is_same(now: Tensor, then: Tensor) -> bool:
+    """Whether both hold the same numbers; a NaN is the same as itself."""
+    if torch.equal(now, then):
+        return True
+    return now.dtype.is_floating_point and now.layout is torch.strided and torch.equal(bits(now), bits(then))
 
 
 def has_overlap(tensor: Tensor) -> bool:

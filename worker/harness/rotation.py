@@ -111,7 +111,7 @@ class Rotation:
                 message = f"The variant modifies its input {changed} in timed calls"
                 raise WrongResultError(message, Fault.MODIFIED_INPUT, changed)
             named = self.problem.results(result)
-            error = explain_first(Oracle(self.problem, pristine).judge(named), named)
+            error = explain_first(Oracle(self.problem, pristine, partial(self._pristine, index)).judge(named), named)
             if error is not None:
                 redraw, earlier = partial(self._pristine, index), self._earlier_contents(index)
                 diagnosis = explain(self.problem, redraw, named, earlier, self._decoys)

@@ -1,0 +1,203 @@
+"""Honest code is not accused: where terms cancel, where several results are right, and where no gradient is defined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from warpwatch.contract.words import Fault, Status
+from warpwatch.operator import Case, Cost, Operator, Variant, case
+from warpwatch.worker.harness import anticheat
+from warpwatch.worker.harness.check import check
+from warpwatch.worker.harness.failures import WrongResultError
+from warpwatch.worker.harness.problem import CaseProblem
+
+Function = Callable[..., Any]
+
+
+def judge(
+    reference: Function,
+    variant: Function,
+    chosen: Case,
+    inputs: Callable[[Case, Any], dict[str, Any]],
+    gradients: tuple[str, ...] = ("x",),
+) -> Fault | None:
+    """The fault that a check finds in the variant; None where it is right."""
+    operator = Operator(
+        "operator",
+        "An operator.",
+        inputs=inputs,
+        reference=reference,
+        cost=lambda given: Cost(1, 1),
+        cases={"quick": (chosen,)},
+        gradients=gradients,
+    )
+    problem = CaseProblem(operator, Variant("v1", variant, "another way"), chosen, torch.device("cpu"))
+    try:
+        reply = check(problem, 5, set(), lambda done, total, text: None)
+    except WrongResultError as wrong:
+        return wrong.fault
+    assert (reply.status is Status.OK) == (reply.fault is None), reply
+    return reply.fault
+
+
+def normal(given: Case, make: Any) -> dict[str, Any]:
+    return {"x": make.normal(given["rows"], given["n"])}
+
+
+def layer_norm(x: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+def layer_norm_by_hand(x: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5)
+
+
+class TimesFactor(torch.autograd.Function):
+    """A layer norm whose gradient is wrong by a factor or by a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float, shift: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.wrong = factor, shift
+        return layer_norm(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        factor, shift = ctx.wrong
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(layer_norm(x), x, g)
+        return factor * gradient + shift, None, None
+
+
+@pytest.mark.parametrize("precision", ["f64", "f32", "bf16"])
+@pytest.mark.parametrize(("rows", "n"), [(1, 1), (1, 2), (7, 1), (33, 2), (1, 5)])
+@pytest.mark.parametrize("variant", [layer_norm, layer_norm_by_hand])
+def test_a_gradient_whose_terms_cancel_is_right(precision: Any, rows: int, n: int, variant: Function) -> None:
+    assert judge(layer_norm, variant, case(precision, "bwd", rows=rows, n=n), normal) is None
+
+
+@pytest.mark.parametrize(("n", "factor", "shift"), [(1, 1.0, 0.1), (2, 1.0, 0.1), (5, 1.001, 0.0), (64, 1.0, 1e-3)])
+def test_a_fault_beside_terms_that_cancel_is_found(n: int, factor: float, shift: float) -> None:
+    fault = judge(layer_norm, lambda x: TimesFactor.apply(x, factor, shift), case("f32", "bwd", rows=7, n=n), normal)
+    assert fault is Fault.WRONG_VALUES
+
+
+def tied(given: Case, make: Any) -> dict[str, Any]:
+    """Rows that hold every number twice."""
+    half = make.normal(given["rows"], given["n"] // 2)
+    return {"x": torch.cat([half, half], -1)}
+
+
+def test_a_tie_has_several_right_gradients() -> None:
+    chosen = case("f32", "bwd", rows=7, n=12)
+    assert judge(lambda x: x.amax(-1), lambda x: x.max(-1).values, chosen, tied) is None
+    assert judge(lambda x: x.max(-1).values, lambda x: x.flip(-1).max(-1).values, chosen, tied) is None
+
+
+def test_the_gradient_of_a_tie_belongs_to_one_of_the_tied() -> None:
+    chosen = case("f32", "bwd", rows=7, n=12)
+    assert judge(lambda x: x.amax(-1), lambda x: x.amin(-1), chosen, tied) is Fault.WRONG_VALUES
+    shifted = judge(lambda x: x.amax(-1), lambda x: x.roll(1, -1).max(-1).values.roll(1), chosen, tied)
+    assert shifted is Fault.WRONG_VALUES
+
+
+def test_tied_numbers_may_come_in_any_order() -> None:
+    def first(x: Tensor) -> Any:
+        return torch.sort(x, dim=-1, stable=True).indices[..., :1]
+
+    def last(x: Tensor) -> Any:
+        n = x.shape[-1]
+        return n - 1 - torch.sort(x.flip(-1), dim=-1, stable=True).indices[..., :1]
+
+    assert judge(first, last, case(rows=7, n=12), tied, ()) is None
+    assert judge(first, lambda x: torch.argmax(x, -1, keepdim=True), case(rows=7, n=12), tied, ()) is not None
+
+
+def test_a_gradient_that_autograd_leaves_out_may_be_left_out() -> None:
+    chosen = case("f32", "bwd", rows=3, n=4)
+
+    def inputs(given: Case, make: Any) -> dict[str, Any]:
+        return {"x": make.normal(given["rows"], given["n"]), "unused": make.normal(2)}
+
+    def doubled(x: Tensor, unused: Tensor) -> Tensor:
+        return 2 * x
+
+    assert judge(doubled, doubled, chosen, inputs, ("x", "unused")) is None
+    used = judge(lambda x, unused: 2 * x + unused.sum(), doubled, chosen, inputs, ("x", "unused"))
+    assert used is Fault.MISSING_GRADIENT
+
+
+def test_an_output_without_gradient_stands_beside_one_with_it() -> None:
+    def with_mean(x: Tensor) -> tuple[Tensor, Tensor]:
+        return layer_norm(x), x.mean(-1).detach()
+
+    assert judge(with_mean, with_mean, case("f32", "bwd", rows=3, n=8), normal) is None
+    lost = judge(with_mean, lambda x: (layer_norm(x).detach(), x.mean(-1)), case("f32", "bwd", rows=3, n=8), normal)
+    assert lost is Fault.MISSING_GRADIENT
+
+
+def test_a_nan_among_the_inputs_is_no_change_of_them() -> None:
+    def inputs(given: Case, make: Any) -> dict[str, Any]:
+        x = make.normal(given["n"])
+        x[3] = float("nan")
+        return {"x": x}
+
+    assert judge(lambda x: 2 * x, lambda x: x + x, case(n=9), inputs) is None
+
+
+def test_plain_arguments_that_vary_are_not_mixed_up() -> None:
+    def inputs(given: Case, make: Any) -> dict[str, Any]:
+        return {"x": make.normal(given["n"]), "factor": float(make.normal(1))}
+
+    assert judge(lambda x, factor: factor * x, lambda x, factor: x * factor, case(n=9), inputs) is None
+
+
+def test_a_number_too_small_for_its_precision_may_be_zero() -> None:
+    def inputs(given: Case, make: Any) -> dict[str, Any]:
+        return {"x": 1e-4 * make.normal(given["n"])}
+
+    assert judge(lambda x: x.prod(), lambda x: x.flip(0).prod(), case(n=40), inputs) is None
+
+
+def test_a_nan_in_padding_may_be_left_out() -> None:
+    def padded(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, 4)) @ torch.nn.functional.pad(torch.ones(9, 1), (0, 0, 0, 4)).to(x)
+
+    def times_zero(x: Tensor) -> Tensor:
+        mask = torch.zeros(x.shape[-1]).index_fill(0, torch.arange(4), 1.0).to(x)
+        return x * mask
+
+    def selected(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x[..., :4], (0, x.shape[-1] - 4))
+
+    assert judge(times_zero, selected, case(rows=3, n=9), normal) is None
+    assert judge(padded, lambda x: x.sum(-1, keepdim=True), case(rows=3, n=9), normal) is None
+    swallowed = judge(lambda x: 2 * x, lambda x: (2 * x).nan_to_num(), case(rows=3, n=9), normal)
+    assert swallowed is Fault.PROBE
+
+
+@pytest.mark.parametrize(("slow_rounds", "accused"), [(0, False), (1, False), (2, False), (3, True)])
+def test_a_suspicion_on_a_busy_host_is_timed_more_often(slow_rounds: int, accused: bool, monkeypatch: Any) -> None:
+    """Calls on new inputs are slow by chance in the first rounds; a variant that caches is slow there in all."""
+    asked: list[int] = []
+
+    def timed(_problem: Any, _live: Any, _call: Any, _clock: Any, pairs: int) -> tuple[list[float], list[float]]:
+        asked.append(pairs)
+        return [1e5] * pairs, [9e5 if len(asked) <= slow_rounds else 1e5] * pairs
+
+    monkeypatch.setattr(anticheat, "_time_repeated_and_new", timed)
+    arguments: Any = (None, None, None, None, 5)
+    if accused:
+        with pytest.raises(WrongResultError) as wrong:
+            anticheat._expect_as_long(*arguments)
+        assert wrong.value.fault is Fault.CACHED_RESULT
+    else:
+        assert anticheat._expect_as_long(*arguments) == 1e5
+    assert asked == [5, 10, 20][: slow_rounds + 1]
