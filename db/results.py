@@ -42,6 +42,7 @@ from warpwatch.db.registry import ensure_environment, ensure_rows, record_catalo
 from warpwatch.db.samples import pack_samples
 from warpwatch.db.tallies import forget_counts
 from warpwatch.db.traces import store_trace
+from warpwatch.db.trends import forget_trends
 
 _SERIES_KEY = ("case_id", "variant_id", "metric", "protocol")
 
@@ -132,7 +133,8 @@ def record_outcome(
     if outcome.build is not None:
         _record_build(s, job, names.environment_id, outcome.build)
     _record_comparisons(s, job, run, outcome.comparisons, names)
-    # Last, because it locks rows that the jobs of one commit share.
+    # Last, because these lock rows that jobs share.
+    forget_trends(s, job.operator_id, job.device_id)
     forget_counts(s, [commit_id for commit_id in (job.commit_id, job.base_commit_id) if commit_id is not None])
     return names.environment_id
 

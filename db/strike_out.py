@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -11,6 +13,7 @@ from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.live import announce
 from warpwatch.db.submissions import retry_job
 from warpwatch.db.tallies import forget_all_counts
+from warpwatch.db.trends import forget_trends
 
 _RESULTS = "UPDATE all_results SET is_struck_out = :struck WHERE run_id = :run"
 _POINTS = """
@@ -82,7 +85,7 @@ def undo_strike_out(s: Session, job_id: int) -> None:
     announce(s, "state", job_id=job_id)
 
 
-def _lock(s: Session, job_id: int) -> dict[str, object]:
+def _lock(s: Session, job_id: int) -> dict[str, Any]:
     """What the statements need to know of an ended job with results, which nobody else changes meanwhile."""
     sql = "SELECT state, kind, commit_id, operator_id, device_id FROM jobs WHERE id = :job FOR UPDATE"
     job = s.execute(text(sql), {"job": job_id}).one_or_none()
@@ -98,9 +101,12 @@ def _lock(s: Session, job_id: int) -> dict[str, object]:
     return values | {"operator": job.operator_id, "device": job.device_id}
 
 
-def _mark(s: Session, values: dict[str, object], *, struck: bool) -> None:
+def _mark(s: Session, values: dict[str, Any], *, struck: bool) -> None:
     for statement in (_RESULTS, _POINTS, _COMPARISONS):
         s.execute(text(statement), values | {"struck": struck})
     s.execute(text("UPDATE runs SET statuses = NULL WHERE id = :run"), values)
     commits = "SELECT DISTINCT commit_id FROM all_results WHERE run_id = :run"
     forget_all_counts(s, list(s.scalars(text(commits), values)))
+    # A row of results that is inserted has this lock; see db.trends.
+    s.execute(text("SELECT id FROM operators WHERE id = :operator FOR KEY SHARE"), values)
+    forget_trends(s, values["operator"], values["device"])

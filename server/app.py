@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -25,6 +26,7 @@ from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.server.judge import Judge
 from warpwatch.server.pages.login import router as login_router
+from warpwatch.server.pages.render import compile_templates
 from warpwatch.server.threads.callbacks import StatusNotifier
 from warpwatch.server.threads.cleaner import RepositoryCleaner
 from warpwatch.server.threads.live import Hub
@@ -82,6 +84,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     hub.start()
     for thread in threads:
         thread.start()
+    Thread(target=compile_templates, daemon=True).start()
     yield
     await hub.stop()
     for thread in threads:

@@ -27,6 +27,7 @@ from warpwatch.db.models.results import (
     TraceChunkRecord,
     TraceKernelRecord,
     TraceRecord,
+    TrendRecord,
 )
 from warpwatch.db.models.saved_views import SavedViewRecord
 from warpwatch.db.models.verdicts import (
@@ -83,6 +84,7 @@ __all__ = [
     "TraceChunkRecord",
     "TraceKernelRecord",
     "TraceRecord",
+    "TrendRecord",
     "TrialRecord",
     "VariantRecord",
     "WatchRecord",

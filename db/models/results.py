@@ -107,6 +107,19 @@ class PointRecord(Base):
     measured_at: Mapped[datetime] = created()
 
 
+class TrendRecord(Base):
+    """How an operator moved over the newest commits on a device, so that the overview need not read all its points."""
+
+    __tablename__ = "trends"
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"), primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"), primary_key=True)
+    metric: Mapped[str] = mapped_column(primary_key=True)
+    commit_ids: Mapped[list[Any]]
+    """The commits that are compared, oldest first; what is kept is no answer for others."""
+    cells: Mapped[list[Any]]
+    """The fields of each db.reads.trends.TrendCell but the name of the operator."""
+
+
 class SamplesRecord(Base):
     """Every kept sample of a point: float32 nanoseconds, little endian, zlib."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from json import dumps
 from typing import Any
 
 from warpwatch.db.reads.lines import HistoryLine, on_line
@@ -73,6 +75,8 @@ class QueueSummary:
     newest_run: int
 
 
+SHOWN_COMMITS = 30
+"""Commits of the overview's heat map."""
 MOST_RUNNING = 8
 """Running jobs that are listed; the page of jobs has all."""
 
@@ -91,7 +95,7 @@ WITH chosen AS (
     SELECT DISTINCT ON (series.operator_id, case_id, variant_id) series.id, operators.name AS operator
     FROM operators JOIN series ON series.operator_id = operators.id
     JOIN cases ON cases.id = series.case_id
-    WHERE operators.repository_id = :repository_id AND series.device_id = :device_id AND series.metric = :metric
+    WHERE operators.id = ANY(:operator_ids) AND series.device_id = :device_id AND series.metric = :metric
       AND (CAST(:suite AS text) IS NULL OR cases.suites ? CAST(:suite AS text))
       AND {is_watched("operators.id", "cases.id")}
     ORDER BY series.operator_id, case_id, variant_id, series.id DESC
@@ -113,6 +117,24 @@ FROM moved GROUP BY operator, commit_id ORDER BY operator, commit_id
 """
 
 
+_KEPT = """
+SELECT operators.id, operators.name AS operator, trends.cells FROM operators
+LEFT JOIN trends ON trends.operator_id = operators.id AND trends.device_id = :device_id AND trends.metric = :metric
+     AND trends.commit_ids = CAST(:commits AS jsonb)
+WHERE operators.repository_id = :repository_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTrend:
+    """What is kept of an operator; see db.trends. cells: the fields of each TrendCell but the operator's name; None
+    where nothing is kept for these commits."""
+
+    id: int
+    operator: str
+    cells: list[list[Any]] | None
+
+
 def read_trends(
     session: Session,
     repository_id: int,
@@ -120,18 +142,60 @@ def read_trends(
     metric: str,
     line: HistoryLine,
     suite: str | None = None,
-    limit: int = 30,
+    limit: int = SHOWN_COMMITS,
     watcher: str | None = None,
 ) -> TrendGrid:
     """The newest `limit` commits of a line that were measured on the device, and how each operator moved at them."""
-    of_device = {"repository_id": repository_id, "device_id": device_id, "metric": metric}
-    # One commit more than is shown, so that the oldest one has something to be compared with.
-    commits = fetch(session, TrendCommit, _COMMITS, limit=limit + 1, **of_device, **line.parameters)[::-1]
+    commits = list_trend_commits(session, repository_id, device_id, metric, line, limit)
     shown = commits[-limit:]
+    asked = [commit.id for commit in commits]
+    kept = list_kept(session, repository_id, device_id, metric, asked)
+    if suite is not None or watcher is not None:
+        # What is kept counts all cases.
+        kept = [OperatorTrend(row.id, row.operator, None) for row in kept]
+    missing = [row.id for row in kept if row.cells is None]
+    cells = [_read_cell(row.operator, values) for row in kept for values in row.cells or []]
+    if missing:
+        cells += compare_operators(session, missing, device_id, metric, asked, suite, watcher)
     ids = {commit.id for commit in shown}
-    asked = {"suite": suite, "watcher": watcher, "commits": [commit.id for commit in commits]}
-    cells = fetch(session, TrendCell, _CELLS, **asked, **of_device)
-    return TrendGrid(shown, [cell for cell in cells if cell.commit_id in ids])
+    cells = [cell for cell in cells if cell.commit_id in ids]
+    return TrendGrid(shown, sorted(cells, key=lambda cell: (cell.operator, cell.commit_id)))
+
+
+def list_trend_commits(
+    session: Session, repository_id: int, device_id: int, metric: str, line: HistoryLine, limit: int = SHOWN_COMMITS
+) -> list[TrendCommit]:
+    """The newest commits of a line with a point on the device, oldest first. One more than `limit`, so that the oldest
+    one that is shown has something to be compared with."""
+    of_device = {"repository_id": repository_id, "device_id": device_id, "metric": metric}
+    return fetch(session, TrendCommit, _COMMITS, limit=limit + 1, **of_device, **line.parameters)[::-1]
+
+
+def list_kept(
+    session: Session, repository_id: int, device_id: int, metric: str, commit_ids: Sequence[int]
+) -> list[OperatorTrend]:
+    """Every operator of a repository, with what is kept of it for just these commits."""
+    asked = {"device_id": device_id, "metric": metric, "commits": dumps(list(commit_ids))}
+    return fetch(session, OperatorTrend, _KEPT, repository_id=repository_id, **asked)
+
+
+def compare_operators(
+    session: Session,
+    operator_ids: Sequence[int],
+    device_id: int,
+    metric: str,
+    commit_ids: Sequence[int],
+    suite: str | None = None,
+    watcher: str | None = None,
+) -> list[TrendCell]:
+    """How each of these operators moved from one of the commits to the next, from its points."""
+    asked = {"suite": suite, "watcher": watcher, "commits": list(commit_ids), "operator_ids": list(operator_ids)}
+    return fetch(session, TrendCell, _CELLS, device_id=device_id, metric=metric, **asked)
+
+
+def _read_cell(operator: str, values: list[Any]) -> TrendCell:
+    commit_id, change, compared, series_id, measured_at = values
+    return TrendCell(operator, commit_id, change, compared, series_id, datetime.fromisoformat(measured_at))
 
 
 _RUNNING = """

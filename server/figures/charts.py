@@ -1,6 +1,7 @@
 """Plotly figures as plain JSON. Colours of text and grid come from the page's theme, in web/static/charts.js.
 
-The first custom value of every point is the address that a click opens.
+The first custom value of every point is the address that a click opens. The custom values of a history's points are
+made by that script as well: written out, those of 10,000 points are 3 MB.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from urllib.parse import urlencode
 from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark
 from warpwatch.db.reads.regressions import RegressionSeriesRow
 from warpwatch.server.figures.formats import (
+    DURATION_UNITS,
     STATUS_NAMES,
     absolute,
     change,
-    duration,
     fact,
     headline,
+    rounded,
     shape,
     share,
     short,
@@ -95,8 +97,12 @@ def _history_layout(
     layout["xaxis"] |= axis.layout()
     borders, bands = _environment_borders(histories, axis), change_bands(histories, axis)
     layout["shapes"], layout["annotations"] = (one + other for one, other in zip(borders, bands, strict=True))
-    # The script of the page writes the shown range into the address, as commits.
-    layout["meta"] = {"commits": [[place, short(sha)] for sha, place in axis.places.items()]}
+    # The script of the page writes the shown range into the address, as commits, and makes the tooltips.
+    layout["meta"] = {
+        "commits": _commits(histories, axis),
+        "query": _query_of(histories[0].series.repository) if histories else "",
+        "units": DURATION_UNITS,
+    }
     if rows:
         layout["yaxis2"] = {
             "domain": [0, floor - 0.04],
@@ -139,18 +145,31 @@ def rounds_figure(series: RegressionSeriesRow) -> Figure:
 # --- histories ------------------------------------------------------------------------------------------------
 
 
+def _commits(histories: Sequence[SeriesHistory], axis: CommitAxis) -> list[list[Any]]:
+    """Place, id, subject and byline of every commit of the axis; a commit without a point has no words."""
+    words: dict[str, tuple[str, str]] = {}
+    for history in histories:
+        for point in history.points:
+            if point.commit_sha not in words:
+                byline = f"{escape(point.author)}, {absolute(point.authored_at)}"
+                words[point.commit_sha] = escape(_shortened(point.subject)), byline
+    return [[place, sha, *words.get(sha, ("", ""))] for sha, place in axis.places.items()]
+
+
 def _lines(
     history: SeriesHistory, axis: CommitAxis, scale: HeightScale, *, several: bool, has_markers: bool
 ) -> list[Figure]:
+    """Three traces per environment: both ends of the interval, without the places that they share with the median; and
+    the median, whose `meta` says what tooltips show besides the commit."""
     colour = variant_colour(history.series.variant)
     traces: list[Figure] = []
+    indexes = {sha: index for index, sha in enumerate(axis.places)}
     for number, environment in enumerate(dict.fromkeys(point.environment_id for point in history.points)):
         points = [point for point in history.points if point.environment_id == environment]
         # Commits of one ordinal stand in the order of their ids.
         points.sort(key=lambda point: axis.places[point.commit_sha])
         shared = {
             "type": "scatter",
-            "x": [axis.places[point.commit_sha] for point in points],
             "legendgroup": str(history.series.id),
             "line": {"color": colour, "width": 0},
         }
@@ -163,34 +182,35 @@ def _lines(
         }
         heights = [scale.of(history, point, point.high_ns) for point in points]
         high = {**low, "y": heights, "fill": "tonexty", "fillcolor": faint(colour)}
+        remarks = [_remark(point) for point in points]
+        kinds = list(dict.fromkeys(remarks))
         median = {
             **shared,
             "mode": "lines+markers" if has_markers else "lines",
+            "x": [axis.places[point.commit_sha] for point in points],
             "y": [scale.of(history, point) for point in points],
             "name": escape(history.series.variant),
             "showlegend": several and number == 0,
             "line": {"color": colour, "width": 2},
             "marker": {"size": 6, "color": colour},
-            "customdata": [_hover(history, point) for point in points],
+            "meta": {
+                "commits": [indexes[point.commit_sha] for point in points],
+                "times": [[rounded(ns) for ns in (point.median_ns, point.low_ns, point.high_ns)] for point in points],
+                "remarks": kinds,
+                "remark": [kinds.index(remark) for remark in remarks] if len(kinds) > 1 else [0] * len(points),
+            },
             "hovertemplate": HOVER,
         }
         traces += [low, high, median]
     return traces
 
 
-def _hover(history: SeriesHistory, point: PointRow) -> list[str]:
-    interval = f"{escape(history.series.variant)}, {duration(point.low_ns, 4)} to {duration(point.high_ns, 4)}"
-    if point.roofline_share is not None:
-        interval += f"<br>{share(point.roofline_share)} of {_ceiling_name(point.bound)}"
-    interval += "".join(f"<br>{escape(remark)}" for remark in shape(point.distribution))
-    return [
-        _commit_address(history, point.commit_sha),
-        short(point.commit_sha),
-        escape(_shortened(point.subject)),
-        f"{escape(point.author)}, {absolute(point.authored_at)}",
-        duration(point.median_ns, 4),
-        interval,
-    ]
+def _remark(point: PointRow) -> str:
+    """What a tooltip says below the interval; few points have one of their own."""
+    remark = (
+        "" if point.roofline_share is None else f"<br>{share(point.roofline_share)} of {_ceiling_name(point.bound)}"
+    )
+    return remark + "".join(f"<br>{escape(text)}" for text in shape(point.distribution))
 
 
 def _ceiling_name(bound: str | None) -> str:

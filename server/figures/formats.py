@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _MINUS = "\u2212"
 _THIN = "\u2009"
-_DURATIONS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+DURATION_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 NOTABLE_CHANGE = 0.03
@@ -54,7 +54,7 @@ _SHARES = ("steal", "idle", "pressure")
 
 def unit_of(ns: float) -> tuple[float, str]:
     """The unit a duration is written in: its size in nanoseconds and its name."""
-    return next(((size, name) for size, name in _DURATIONS if abs(ns) >= size * 0.9995), _DURATIONS[-1])
+    return next(((size, name) for size, name in DURATION_UNITS if abs(ns) >= size * 0.9995), DURATION_UNITS[-1])
 
 
 def duration(ns: float | None, digits: int = 3) -> str:
@@ -79,6 +79,11 @@ def significant(value: float, digits: int = 3) -> str:
 def sci(value: float | None) -> str:
     """An error: 3.1e−06; an en dash where it is unknown."""
     return "–" if value is None else "0" if value == 0 else f"{value:.1e}".replace("-", _MINUS)
+
+
+def rounded(value: float) -> float:
+    """The value with as many digits as a chart can show; sixteen are a third of what the page weighs."""
+    return float(f"{value:.6g}")
 
 
 def seconds(value: float | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate
 from typing import Any
 
 from warpwatch.contract.words import ChangeDirection, ChangePhase
@@ -37,11 +39,16 @@ def change_bands(histories: Sequence[SeriesHistory], axis: CommitAxis) -> tuple[
                 worst[item.regression_id] = item
     shapes: list[Figure] = []
     labels: list[Figure] = []
+    places = sorted((at, axis.places[sha]) for sha, at in axis.ordinals.items())
+    ordinals = [at for at, _ in places]
+    starts = list(accumulate((place for _, place in places), max))
+    ends = list(accumulate((place for _, place in reversed(places)), min))[::-1]
     # The script of the page leaves out labels that find no room, the last ones first.
     ranked = sorted(worst.values(), key=lambda item: (item.phase in ENDED, -_severity(item), -item.head_ordinal))
     for item in ranked[:MOST_BANDS]:
-        start = max((axis.places[sha] for sha, at in axis.ordinals.items() if at <= item.base_ordinal), default=before)
-        end = min((axis.places[sha] for sha, at in axis.ordinals.items() if at >= item.head_ordinal), default=behind)
+        base, head = bisect_right(ordinals, item.base_ordinal) - 1, bisect_left(ordinals, item.head_ordinal)
+        start = starts[base] if base >= 0 else before
+        end = ends[head] if head < len(ends) else behind
         colour = FASTER if item.direction == ChangeDirection.FASTER else SLOWER
         is_ended = item.phase in ENDED
         address = f"/regressions/{item.regression_id}"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from warpwatch.db.reads.history import PointRow, SeriesHistory
-from warpwatch.server.figures.formats import short, unit_of
+from warpwatch.server.figures.formats import rounded, short, unit_of
 
 Figure = dict[str, Any]
 MAX_TICKS = 8
@@ -142,10 +142,10 @@ class HeightScale:
     def height(self, series_id: int, ns: float, floor_ns: float | None = None) -> float | None:
         """None where there is none. floor_ns: the time that the roofline allows."""
         if self.kind == VerticalAxis.ROOFLINE:
-            return None if floor_ns is None else floor_ns / ns * 100
+            return None if floor_ns is None else rounded(floor_ns / ns * 100)
         if self.kind == VerticalAxis.FIRST:
-            return ns / self.firsts[series_id] if series_id in self.firsts else None
-        return ns / self.size
+            return rounded(ns / self.firsts[series_id]) if series_id in self.firsts else None
+        return rounded(ns / self.size)
 
     def of(self, history: SeriesHistory, point: PointRow, ns: float | None = None) -> float | None:
         """The height of a time of the point, by default of its median."""

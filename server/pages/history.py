@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
+from starlette.datastructures import URL
 
 from warpwatch.db.reads.code import find_operator, list_operators
 from warpwatch.db.reads.history import (
@@ -35,8 +36,8 @@ from warpwatch.server.pages.choices import Bench, Text, Texts, choose_bench
 from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
-MAX_ROWS = 100
-"""Rows of the table; the chart, CSV and JSON hold all commits."""
+ROWS = 100
+"""Rows on one page of the table; the chart, CSV and JSON hold all commits."""
 MOST_TRIED = 20
 """Cases among which the first one with a time is looked for."""
 MOST_SAMPLED = 60
@@ -44,6 +45,7 @@ MOST_SAMPLED = 60
 """
 Environment = Annotated[int | None, Query()]
 Sha = Annotated[str | None, Query(max_length=40)]
+PageNumber = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,13 @@ class CommitLine:
 
 @dataclass(frozen=True, slots=True)
 class ViewChoice:
-    """How the reader wants histories drawn, as the address says it."""
+    """How the reader wants histories drawn, as the address says it. page: of the table, the newest commits first."""
 
     view: HistoryView
     environment: int | None
     branches: bool
     samples: bool
+    page: int
 
 
 def view_of(
@@ -87,9 +90,10 @@ def view_of(
     last: Annotated[Sha, Query(alias="to")] = None,
     branches: bool = False,
     samples: bool = False,
+    page_number: PageNumber = 1,
 ) -> ViewChoice:
     """`from` and `to`: the commits between which the chart is shown."""
-    return ViewChoice(HistoryView(y, x, scale == "log", first, last), environment, branches, samples)
+    return ViewChoice(HistoryView(y, x, scale == "log", first, last), environment, branches, samples, page_number)
 
 
 View = Annotated[ViewChoice, Depends(view_of)]
@@ -188,10 +192,22 @@ def _show(page: Page, histories: list[SeriesHistory], choice: ViewChoice) -> Res
         label=chart_label(shown),
         sampled=None if samples is None else len(samples),
         learned={id_: next(iter(rows_), None) for id_, rows_ in noise.items()},
-        rows=rows[:MAX_ROWS],
+        rows=rows[ROWS * (choice.page - 1) : ROWS * choice.page],
         row_count=len(rows),
+        row_pages=row_pages(page.request.url, choice.page, len(rows)),
         watches=[row for row in watches if row.case in (None, series.case)],
     )
+
+
+def row_pages(address: URL, number: int, count: int) -> dict[str, str]:
+    """The addresses of the pages beside one page of the table of `count` rows, by the words of their links."""
+    pages = {"Newer": number - 1, "Older": number + 1}
+    last = -(-count // ROWS)
+    return {
+        name: f"{address.path}?{address.include_query_params(page=other).query}#points"
+        for name, other in pages.items()
+        if 1 <= other <= last
+    }
 
 
 def chart_label(histories: Sequence[SeriesHistory]) -> str:

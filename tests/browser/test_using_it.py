@@ -118,7 +118,7 @@ def test_the_shown_range_is_in_the_address_and_outlives_switches(visit: Visit) -
     drawn = figure(page)
     low, high = drawn["layout"]["xaxis"]["range"]
     assert whole * 0.2 < high - low < whole * 0.4
-    shown = [commit for place, commit in drawn["layout"]["meta"]["commits"] if low <= place <= high]
+    shown = [sha[:8] for place, sha, *_ in drawn["layout"]["meta"]["commits"] if low <= place <= high]
     rows = page.locator("section[aria-labelledby=points] tbody th").all_inner_texts()
     assert rows == shown[::-1]
     (strip,) = [trace for trace in drawn["data"] if trace.get("name") == "samples of v3"]

@@ -67,11 +67,19 @@ from warpwatch.db.reads.saved_views import list_saved_views, read_saved_view
 from warpwatch.db.reads.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
 from warpwatch.db.reads.search import search
 from warpwatch.db.reads.traces import TraceFilter, list_traces, read_summaries
-from warpwatch.db.reads.trends import list_recent_points, list_release_times, list_running, read_queue, read_trends
+from warpwatch.db.reads.trends import (
+    list_recent_points,
+    list_release_times,
+    list_running,
+    list_trend_commits,
+    read_queue,
+    read_trends,
+)
 from warpwatch.db.reads.watches import list_watchers, list_watches, read_watch
 from warpwatch.db.reads.work import JobFilter, count_trials, list_jobs
 from warpwatch.db.reaper import Reaper
 from warpwatch.db.saved_views import remove_view, save_view
+from warpwatch.db.trends import find_newest_run, keep_trend, list_trend_scopes
 from warpwatch.db.watches import unwatch, watch
 
 
@@ -200,6 +208,10 @@ def read_branches(world: World) -> None:
         assert list_commits(s, world.repository, line=line).items
         read_overview(s, world.repository, world.device, "hot", line)
         assert read_trends(s, world.repository, world.device, "hot", line).commits
+        commit_ids = [commit.id for commit in list_trend_commits(s, world.repository, world.device, "hot", line)]
+        assert list_trend_scopes(s)
+        assert find_newest_run(s) is not None
+        assert keep_trend(s, world.operator, world.device, "hot", commit_ids)
         list_running(s, world.repository)
         read_queue(s, world.repository)
         read_badge_counts(s, world.repository, line)

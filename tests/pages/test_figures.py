@@ -88,9 +88,24 @@ def test_environments_are_separate_lines_with_a_border_that_says_why() -> None:
 
 
 def test_a_click_leads_to_the_commit_and_subjects_are_no_markup() -> None:
-    trace = lines(history_figure([history([point(3, 1e4, subject="Use <b> & <a href='x'>")])]))[0]
-    assert trace["customdata"][0][0] == f"/commits/{3:040x}?repository=kernels"
-    assert trace["customdata"][0][2] == "Use &lt;b&gt; &amp; &lt;a href=&#x27;x&#x27;&gt;"
+    figure = history_figure([history([point(3, 1e4, subject="Use <b> & <a href='x'>")])])
+    (commit,) = figure["layout"]["meta"]["commits"]
+    assert commit[:3] == [0, f"{3:040x}", "Use &lt;b&gt; &amp; &lt;a href=&#x27;x&#x27;&gt;"]
+    assert figure["layout"]["meta"]["query"] == "repository=kernels"
+    (median,) = lines(figure)
+    assert (median["meta"]["commits"], median["meta"]["times"]) == ([0], [[1e4, 9900.0, 10100.0]])
+    assert median["meta"]["remarks"][median["meta"]["remark"][0]] == "<br>50\N{THIN SPACE}% of peak bandwidth"
+
+
+def test_what_points_share_is_written_once() -> None:
+    """Of 10,000 points, five variants at 2,000 commits, the page was 3.5 MB."""
+    subject = "A subject of the usual length, which has some fifty letters"
+    points = [replace(point(n, 1e4 + n / 7), subject=subject) for n in range(200)]
+    one, two = (
+        len(json.dumps(history_figure([history(points, variant=f"v{n}") for n in range(variants)])))
+        for variants in (1, 2)
+    )
+    assert (two - one) / len(points) < 100, "bytes for one more point of a commit that is there"
 
 
 def test_commits_without_a_time_are_marked_in_a_strip() -> None:
@@ -247,7 +262,9 @@ def test_commits_stand_at_their_dates_and_a_range_is_shown() -> None:
     whole = history_figure([history(points)])["layout"]
     assert whole["xaxis"]["range"] == [-0.6, 2.6]
     assert history_figure([history(points)], view=HistoryView(first="ffff"))["layout"] == whole
-    assert whole["meta"]["commits"] == [[place, f"{n:040x}"[:8]] for place, n in enumerate((1, 3, 4))]
+    assert [commit[:2] for commit in whole["meta"]["commits"]] == [
+        [place, f"{n:040x}"] for place, n in enumerate((1, 3, 4))
+    ]
 
 
 def test_what_is_indistinguishable_is_a_band_around_each_level() -> None:
@@ -279,7 +296,7 @@ def test_samples_are_drawn_beside_their_point() -> None:
 
 def test_long_histories_are_drawn_without_an_element_per_point() -> None:
     figure = history_figure([history([point(n, 1e4) for n in range(700)])])
-    (line,) = [trace for trace in figure["data"] if "customdata" in trace]
+    (line,) = [trace for trace in figure["data"] if "meta" in trace]
     assert line["mode"] == "lines"
     assert len(line["x"]) == 700
 

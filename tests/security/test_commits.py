@@ -11,6 +11,7 @@ import pytest
 from tests.worker.conftest import Diary, Repository, processes_with
 from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.words import Status
+from warpwatch.project import ProjectError
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
 from warpwatch.worker.building import LIBRARY
@@ -255,3 +256,25 @@ def test_what_operators_can_read_changes_the_cache(tools: Tools, repository: Rep
     assert ask(alone(tools, repository, first)) == "[]"
     assert ask(alone(tools, repository, second)) == "[]"
     assert ask(alone(tools, repository, first)) == "['planted']"
+
+
+@pytest.mark.parametrize("name", ["warpwatch.toml", "kernels/op.py", "csrc/plain/plain.cpp", "attack.py"])
+def test_a_link_in_a_commit_shows_nothing_of_the_worker(tools: Tools, repository: Repository, name: str) -> None:
+    """The worker reads files of a commit outside the sandbox, and says in messages and logs what is wrong with them."""
+    secret = tools.host.home / "peaks" / "secret"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("password = hunter2")
+    repository.commit("plain", OPERATOR | NATIVE | {"attack.py": TRY + "print(open('kernels/op.py').read())"})
+    link = repository.path / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(secret)
+    diary = Diary()
+    said = []
+    try:
+        (checkout,) = tools.checkouts(repository.url, [repository.commit("link", {})], diary)
+        said += [repr(checkout.build(["plain"], diary)), ask(checkout)]
+    except (ProjectError, ChildFailure) as error:
+        said.append(str(error))
+    assert said
+    assert "hunter2" not in "\n".join(said + diary.lines)
+    assert secret.read_text() == "password = hunter2"

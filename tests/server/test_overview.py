@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from tests.builders import CASES, CPU, Lab
@@ -11,6 +13,7 @@ from warpwatch.contract.words import Status
 from warpwatch.db import runs
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.trends import TrendGrid, list_running, read_queue, read_trends
+from warpwatch.server.pages import render
 
 V1, V2 = ("v1", CASES[0]), ("v2", CASES[0])
 
@@ -109,3 +112,14 @@ def test_the_overview_of_many_operators_is_light(lab: Lab, client: TestClient) -
     # Six commits are measured; thirty have five times as many tiles.
     tile_bytes = sum(len(line) for line in text.split("<td") if 'href="/history/' in line)
     assert len(text) + 4 * tile_bytes < 150_000
+
+
+def test_a_server_compiles_its_pages_before_they_are_visited(app: FastAPI) -> None:
+    render.environment.cache_clear()
+    with TestClient(app):
+        pages = render.environment().list_templates(["html"])
+        deadline = time.monotonic() + 60
+        while len(render.environment().cache or ()) < len(pages) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    compiled = {name for _, name in render.environment().cache or ()}
+    assert compiled == set(pages)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
+from html import unescape
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,6 +16,7 @@ from tests.rewording import stored
 from tests.server.test_code import problem
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
+from warpwatch.server.pages import history
 
 CELL = ("v1", CASES[0])
 HERE = {"repository": "kernels", "device": "test-cpu"}
@@ -219,3 +222,22 @@ def test_devices_workers_and_environments(client: TestClient, lab: Lab) -> None:
     environment = client.get("/api/v1/environments/1").json()
     assert environment["peaks"] == {"copy": 1e10, "f32": 1e11}
     problem(client.get("/api/v1/environments/77"), 404)
+
+
+def test_the_table_of_a_history_is_paged(client: TestClient, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without JavaScript it is the way to the older points."""
+    monkeypatch.setattr(history, "ROWS", 2)
+    for index in range(5):
+        lab.bench(index, {CELL: 1000.0 + index})
+    address: str | None = f"/history/{series_id(client)}?y=first"
+    shown = []
+    while address is not None:
+        page = client.get(address).text
+        table = page[page.index('id="points"') :]
+        shown.append([sha for sha in lab.shas if f"/commits/{sha}" in table])
+        older = re.search(r'rel="next" href="([^"]+)"', table)
+        address = unescape(older[1]) if older else None
+    assert shown == [[lab.shas[3], lab.shas[4]], [lab.shas[1], lab.shas[2]], [lab.shas[0]]]
+    assert "data-figure" in page, "the chart has all points on every page"
+    assert "y=first" in page[page.index('rel="prev"') :]
+    assert client.get(f"/history/{series_id(client)}?page=0").status_code == 422

@@ -1,4 +1,4 @@
-"""Counts that are kept are those that a query would count, and are forgotten when results change."""
+"""Counts and trends that are kept are those that a query would find, and are forgotten when results change."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from sqlalchemy import text
 from tests.builders import CASES, Lab
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
+from warpwatch.db.reads.lines import ALL_COMMITS
+from warpwatch.db.reads.trends import TrendGrid, read_trends
 from warpwatch.server.threads.tallies import TallyKeeper
 
 API = "/api/v1"
@@ -83,3 +85,57 @@ def test_a_commit_with_open_jobs_is_not_counted(lab: Lab, database: Database, ke
     lab.finish(job, lab.outcome([]))
     keeper.sweep()
     assert kept(database) == (4, 1)
+
+
+def trends(lab: Lab, suite: str | None = None) -> TrendGrid:
+    with lab.database.session() as s:
+        return read_trends(s, lab.repository, lab.device, "hot", ALL_COMMITS, suite)
+
+
+def kept_trends(database: Database) -> int:
+    with database.session() as session:
+        return session.scalar(text("SELECT count(*) FROM trends")) or 0
+
+
+def test_trends_that_are_kept_are_those_that_would_be_compared(
+    lab: Lab, database: Database, keeper: TallyKeeper
+) -> None:
+    lab.operators = ("square", "cube")
+    for index, median in enumerate((100.0, 150.0, 300.0)):
+        lab.bench(index, {V1: median, V2: 100.0})
+    lab.bench(1, {V1: 50.0}, operator="cube")
+    compared = trends(lab)
+    assert [cell.operator for cell in compared.cells] == ["cube", "square", "square", "square"]
+    keeper.sweep()
+    assert kept_trends(database) == 2
+    assert trends(lab) == compared
+    with database.session() as session:
+        session.execute(text("UPDATE trends SET cells = jsonb_set(cells, '{0,1}', '7')"))
+    assert [cell.change for cell in trends(lab).cells].count(7) == 2, "the overview shows what is kept"
+    assert trends(lab, suite="quick") == compared, "of a suite nothing is kept"
+
+
+def test_new_results_are_compared(client: TestClient, lab: Lab, database: Database, keeper: TallyKeeper) -> None:
+    lab.bench(0, {V1: 100.0})
+    lab.bench(1, {V1: 200.0})
+    keeper.sweep()
+    job = lab.bench(1, {V1: 300.0})
+    assert kept_trends(database) == 0
+    assert [cell.change for cell in trends(lab).cells if cell.change] == [pytest.approx(3.0)]
+    keeper.sweep()
+    assert kept_trends(database) == 1
+    assert client.post(f"{API}/jobs/{job}/strike-out", json={"reason": "hot"}).status_code == 200
+    assert [cell.change for cell in trends(lab).cells if cell.change] == [pytest.approx(2.0)]
+
+
+def test_an_operator_whose_results_are_being_written_is_not_compared(
+    lab: Lab, database: Database, keeper: TallyKeeper
+) -> None:
+    lab.bench(0, {V1: 100.0})
+    with database.session() as session:
+        # The lock that a row of results takes, because it refers to its operator.
+        session.execute(text("SELECT id FROM operators FOR KEY SHARE"))
+        keeper.sweep()
+        assert kept_trends(database) == 0
+    keeper.sweep()
+    assert kept_trends(database) == 1

@@ -29,6 +29,26 @@ const CONFIG = {
   toImageButtonOptions: { format: "png", scale: 2, filename: "warpwatch" },
 };
 
+// A history sends each commit once and the times of its points as numbers: this adds what tooltips show, and gives both
+// ends of the interval the places of their median, which follows them.
+const SHORT = 8;
+function expandHistory({ data, layout: { meta } }) {
+  const duration = (ns) => {
+    const [size, unit] = meta.units.find(([size]) => ns >= size * 0.9995) ?? meta.units.at(-1);
+    return `${(ns / size).toPrecision(4)}\u2009${unit}`;
+  };
+  data.forEach((trace, index) => {
+    if (!trace.meta?.commits) return;
+    data[index - 2].x = data[index - 1].x = trace.x;
+    trace.customdata = trace.meta.times.map((times, at) => {
+      const [, sha, subject, byline] = meta.commits[trace.meta.commits[at]];
+      const [median, low, high] = times.map(duration);
+      const interval = `${trace.name}, ${low} to ${high}${trace.meta.remarks[trace.meta.remark[at]]}`;
+      return [`/commits/${sha}?${meta.query}`, sha.slice(0, SHORT), subject, byline, median, interval];
+    });
+  });
+}
+
 // The shown range of commits stands in the address, so that a link shows what its sender saw, and in the form, so that
 // the other switches keep it.
 function keepRange(place, change) {
@@ -38,10 +58,12 @@ function keepRange(place, change) {
   const inside = commits.filter(([at]) => at >= low && at <= high);
   const shown = inside.length < commits.length ? inside : [];
   const address = new URL(location.href);
+  address.searchParams.delete("page");
   for (const [name, commit] of [["from", shown[0]], ["to", shown.at(-1)]]) {
+    const id = commit?.[1].slice(0, SHORT) ?? "";
     address.searchParams.delete(name);
-    if (commit) address.searchParams.set(name, commit[1]);
-    for (const field of document.querySelectorAll(`[data-range][name=${name}]`)) field.value = commit?.[1] ?? "";
+    if (id) address.searchParams.set(name, id);
+    for (const field of document.querySelectorAll(`[data-range][name=${name}]`)) field.value = id;
   }
   history.replaceState(null, "", address);
 }
@@ -85,6 +107,7 @@ function showTapped(place, point, target) {
 
 async function draw(place) {
   const figure = JSON.parse(document.getElementById(place.dataset.figure).textContent);
+  if (figure.layout.meta?.commits) expandHistory(figure);
   // On a phone the names of ceilings would cover one another; the text beside the chart has them.
   if (place.clientWidth < 560) figure.layout.annotations = figure.layout.annotations?.filter(({ name }) => name !== "ceiling");
   if (IS_TOUCH) figure.layout.dragmode = false;

@@ -1,0 +1,67 @@
+"""What holds for a worker that runs as root holds for one that runs as an ordinary user: the same tests, as that user.
+
+The tests of the sandbox take the user as a parameter of their fixture. Those below run a whole worker in their process,
+so another process runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.security.conftest import NOBODY, as_user
+
+ROOT = Path(__file__).parents[2]
+SITE_PACKAGES = Path(pytest.__file__).parents[1]
+TESTS = [
+    "tests/security/test_claims.py",
+    "tests/security/test_commits.py",
+    "tests/security/test_forged_replies.py",
+    "tests/test_git.py",
+    "tests/worker/test_building.py",
+    "tests/worker/test_caches.py",
+    "tests/worker/test_device_lock.py",
+    "tests/worker/test_isolation.py",
+]
+
+
+def commands() -> list[list[str]]:
+    """Python as the ordinary user: this one, and where that is closed to others, the system's of the same version."""
+    command = as_user(NOBODY)
+    return [[*command[:-1], sys.executable], command]
+
+
+@pytest.mark.parametrize("tests", TESTS)
+def test_as_an_ordinary_user(tests: str) -> None:
+    if os.getuid() != 0:
+        pytest.skip("these tests run as an ordinary user anyway")
+    with tempfile.TemporaryDirectory(prefix="user-") as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": folder,
+            "TMPDIR": folder,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{SITE_PACKAGES}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        # setpriv starts even a Python in a closed folder; the children of that Python would not start.
+        look = (
+            "import subprocess, sys, pytest, psycopg; subprocess.run([sys.executable, '-c', ''], check=True); "
+            f"assert sys.version_info[:2] == {sys.version_info[:2]}"
+        )
+        for command in commands():
+            if not subprocess.run([*command, "-c", look], env=environment, capture_output=True, check=False).returncode:
+                break
+        else:
+            pytest.skip("an ordinary user cannot read this checkout, or has no Python of this version")
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--basetemp", f"{folder}/pytest", tests]
+        done = subprocess.run(
+            [*command, "-m", "pytest", *options], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
+    assert " passed" in done.stdout.splitlines()[-1], "a run in which every test was skipped shows nothing"
