@@ -123,6 +123,8 @@ def test_a_pair_is_joined_at_matched_kernels() -> None:
     root = ElementTree.fromstring(pair_svg(a, b))
     (joined,) = [path for path in root.iter("path") if path.get("class") == "joined"]
     assert joined.get("d", "").count("M") == 2
+    names = [text.text for text in root.iter("text") if text.get("class") == "lane"]
+    assert names == [*names[:3], *names[2::-1]], "the lanes of B are mirrored: both streams are next to each other"
     widths = {
         float(rectangle.get("width", "0"))
         for group in root.iter("g")
