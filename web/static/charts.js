@@ -89,7 +89,7 @@ async function draw(place) {
   if (place.clientWidth < 560) figure.layout.annotations = figure.layout.annotations?.filter(({ name }) => name !== "ceiling");
   if (IS_TOUCH) figure.layout.dragmode = false;
   // The chart library counts a tap, and the click that a browser adds to it, as a double click.
-  await Plotly.newPlot(place, figure.data, withTheme(figure.layout), IS_TOUCH ? { ...CONFIG, doubleClick: false } : CONFIG);
+  await Plotly.newPlot(place, figure.data, withTheme(figure.layout), IS_TOUCH ? { ...CONFIG, doubleClick: false, displayModeBar: false } : CONFIG);
   await spreadLabels(place);
   // The first custom value of a point is where a click on it leads.
   place.on("plotly_click", (event) => {
