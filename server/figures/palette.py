@@ -7,7 +7,7 @@ from zlib import crc32
 
 # Readable on light and dark, and told apart by most kinds of colour blindness.
 PALETTE = ("#4878d0", "#d98324", "#2f9e82", "#b05cc6", "#c8505a", "#7d8c2f", "#8c6d5a", "#2f9dc0")
-NAMED_PALETTE = ("#d4619e", "#7a6ce0", "#57993f", "#b3902a", "#6f8296", "#e07458", "#a8557a", "#4f9a9a")
+NAMED_PALETTE = ("#6f8296", "#d4619e", "#a3a02f", "#e8604c", "#8f8bf0", "#b5835a", "#5fa83a", "#4f9a9a")
 """For variants that are no v1, v2, …, so that the two kinds never share a colour."""
 LIBRARIES = ("torch", "compile", "triton", "cublas", "cudnn", "cutlass", "gpytorch", "mha")
 """Usual names of variants, which never share a colour either."""

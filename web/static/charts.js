@@ -17,6 +17,9 @@ function themed() {
 function withTheme(layout) {
   const { axis, ...rest } = themed();
   const result = { ...layout, ...rest };
+  // The name of a ceiling may lie on the line of another one.
+  const isOnLines = ({ name }) => name === "ceiling";
+  result.annotations = layout.annotations?.map((label) => (isOnLines(label) ? { ...label, bgcolor: styleOf("--surface") } : label));
   for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) result[key] = { ...layout[key], ...axis };
   return result;
 }
