@@ -29,8 +29,7 @@ MOST_BYTES = 20_000
 
 def event(name: str, category: str, start: float, length: float, **more: Any) -> dict[str, Any]:
     thread = more.pop("tid", 7 if category in ("kernel", "gpu_memcpy") else 1)
-    args = {"correlation": more["correlation"]} if "correlation" in more else {}
-    return {"ph": "X", "name": name, "cat": category, "ts": start, "dur": length, "pid": 1, "tid": thread, "args": args}
+    return {"ph": "X", "name": name, "cat": category, "ts": start, "dur": length, "pid": 1, "tid": thread, "args": more}
 
 
 def two_calls(kernel_us: float = 10.0, origin: float = 5000.0) -> list[dict[str, Any]]:
