@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -18,7 +18,7 @@ from warpwatch.contract.words import JobState, RunState
 from warpwatch.db.database import storable
 from warpwatch.db.errors import OutcomeError
 from warpwatch.db.live import announce
-from warpwatch.db.models import BundleRecord, JobRecord, RunRecord, SubmissionRecord
+from warpwatch.db.models import BundleRecord, EnvironmentRecord, JobRecord, RunRecord, SubmissionRecord
 from warpwatch.db.registry import NewCommit, ensure_device, ensure_operators, ensure_repository, record_commits
 from warpwatch.db.results import record_outcome
 from warpwatch.db.tallies import forget_all_counts
@@ -133,6 +133,9 @@ def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int
     s.flush()
     run.environment_id = record_outcome(s, job, run, bundled.outcome)
     s.flush()
+    # The devices page says since when an environment is known: since it measured, not since the import.
+    older = (EnvironmentRecord.id == run.environment_id, EnvironmentRecord.created_at > bundled.started_at)
+    s.execute(update(EnvironmentRecord).where(*older).values(created_at=bundled.started_at))
     # A bundle may hold thousands of jobs; none of their rows is needed again.
     s.expunge(run)
     s.expunge(job)

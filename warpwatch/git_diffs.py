@@ -8,6 +8,9 @@ from pathlib import Path
 
 from warpwatch.git import git
 
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+"""Git knows it in every repository; a commit without parents is compared with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
@@ -35,6 +38,11 @@ def diff(mirror: Path, base: str, head: str, paths: Sequence[str] = ()) -> str:
     """The patch between two commits (full ids), with three lines around each change."""
     options = ("--no-color", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-prefix", "--unified=3")
     return git("diff", *options, base, head, "--", *_literal(paths), cwd=mirror)
+
+
+def message_body(mirror: Path, sha: str) -> str:
+    """The message of a commit (full id) below its subject."""
+    return git("log", "-1", "--format=%b", sha, cwd=mirror).strip()
 
 
 def _literal(paths: Sequence[str]) -> list[str]:

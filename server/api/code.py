@@ -24,6 +24,7 @@ from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.history.diffs import CommitSource, read_commit_source
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import (
@@ -121,6 +122,16 @@ def get_commit(session: Db, sha: Sha, repository: RepositoryName) -> CommitDetai
     if detail is None:
         raise not_found("commit", sha, _REMEDY)
     return detail
+
+
+@router.get("/commits/{sha}/source", tags=["code"], responses=documented(404, 422))
+def get_commit_source(request: Request, settings: Config, sha: Sha, repository: RepositoryName) -> CommitSource:
+    """The message of a commit and its diff from its first parent, as far as this server has fetched it."""
+    require_schema(request)
+    with database_of(request).session() as session:
+        found = repository_or_404(session, repository)
+        commit = _commit_or_404(session, sha, repository)
+    return read_commit_source(settings, found, commit)
 
 
 @router.get("/commits/{sha}/cells", tags=["code"], responses=documented(404, 422))

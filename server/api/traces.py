@@ -16,7 +16,8 @@ from warpwatch.db.reads.traces import KernelView, TraceDetail, TraceFilter, Trac
 from warpwatch.db.traces import iter_trace, iter_trace_json, read_report
 from warpwatch.server.api.code import RepositoryName
 from warpwatch.server.explanation.alignment import AlignedRow, Alignment, align_traces
-from warpwatch.server.explanation.survey import SurveyRow, read_survey
+from warpwatch.server.explanation.runtime_calls import MOST_FILES, RuntimeCallRow, read_runtime_calls
+from warpwatch.server.explanation.survey import IdleRow, SurveyRow, read_idle, read_survey
 from warpwatch.server.explanation.timeline import read_timeline
 from warpwatch.server.explanation.trace_files import MOST_BYTES, load_trace, merge_traces
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
@@ -31,6 +32,7 @@ BINARY_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"description": "A .ncu-rep file.", "content": {"application/octet-stream": {}}}
 }
 TraceId = Annotated[int, Query(ge=1, le=2**62)]
+FewTraces = Annotated[int, Query(ge=1, le=MOST_FILES, description="Traces of the page.")]
 GZIP_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {"description": "A Chrome trace, compressed with gzip.", "content": {"application/gzip": {}}}
 }
@@ -104,6 +106,36 @@ def get_survey(session: Db, filters: Filter, before: Before = None, limit: Limit
 def get_survey_csv(session: Db, filters: Filter, before: Before = None, limit: Limit = 200) -> Response:
     """The same rows as CSV."""
     return csv_response(SurveyRow, get_survey(session, filters, before, limit).items, "survey")
+
+
+@router.get("/traces/idle", responses=documented(404, 422))
+def get_idle(session: Db, filters: Filter, before: Before = None, limit: Limit = 50) -> Page[IdleRow]:
+    """Gaps in which the device was idle between two kernels, the longest first, over all traces that match. Paged by
+    traces, not by rows."""
+    page = list_traces(session, filters, before, limit)
+    return Page(read_idle(session, page.items), page.next_before)
+
+
+@router.get("/traces/idle.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_idle_csv(session: Db, filters: Filter, before: Before = None, limit: Limit = 200) -> Response:
+    """The same rows as CSV."""
+    return csv_response(IdleRow, get_idle(session, filters, before, limit).items, "idle")
+
+
+@router.get("/traces/runtime-calls", responses=documented(404, 422))
+def get_runtime_calls(
+    session: Db, filters: Filter, before: Before = None, limit: FewTraces = 20
+) -> Page[RuntimeCallRow]:
+    """CUDA runtime and driver calls with their time and the torch operator around them, over all traces that match
+    and are not too large. Paged by traces, not by rows."""
+    page = list_traces(session, filters, before, limit)
+    return Page(read_runtime_calls(session, page.items), page.next_before)
+
+
+@router.get("/traces/runtime-calls.csv", responses=documented(404, 422) | CSV_ANSWER, response_class=Response)
+def get_runtime_calls_csv(session: Db, filters: Filter, before: Before = None, limit: FewTraces = 20) -> Response:
+    """The same rows as CSV."""
+    return csv_response(RuntimeCallRow, get_runtime_calls(session, filters, before, limit).items, "runtime-calls")
 
 
 @router.get(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeGuard
@@ -78,18 +78,21 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
+class TraceEvent:
+    """A torch operator, CUDA call, kernel, copy or recorded call of a Chrome trace."""
+
     name: str
     category: str
     start: float
     end: float
     thread: tuple[str, str]
-    correlation: Any
+    correlation: str
+    arguments: Mapping[str, Any]
 
 
 def read_timeline(trace: Any, call: int | None = None) -> Timeline | None:
     """One call of a Chrome trace, by default the last, which is the warmest; None when nothing was recorded."""
-    events = list(_events(trace))
+    events = list(read_events(trace))
     calls = sorted((event for event in events if event.category == "user_annotation"), key=lambda event: event.start)
     number = len(calls) - 1 if call is None else max(0, min(call, len(calls) - 1))
     chosen = _of_call(events, calls, number) if calls else events
@@ -106,7 +109,8 @@ def read_timeline(trace: Any, call: int | None = None) -> Timeline | None:
     return Timeline(max(number, 0), max(len(calls), 1), start, end - start, shown, gaps, len(lanes) - len(shown))
 
 
-def _events(trace: Any) -> Iterable[_Event]:
+def read_events(trace: Any) -> Iterable[TraceEvent]:
+    """The events of a Chrome trace that a timeline shows."""
     rows = trace.get("traceEvents") if isinstance(trace, dict) else trace
     for row in rows if isinstance(rows, list) else []:
         if not isinstance(row, dict) or row.get("ph") != "X":
@@ -118,20 +122,20 @@ def _events(trace: Any) -> Iterable[_Event]:
         is_known = category in (*DEVICE_CATEGORIES, *API_CATEGORIES, "cpu_op")
         if is_known or (category == "user_annotation" and name == CALL):
             arguments = row.get("args")
-            correlation = arguments.get("correlation") if isinstance(arguments, dict) else None
-            thread = str(row.get("pid")), str(row.get("tid"))
-            yield _Event(name, category, start * 1e3, (start + duration) * 1e3, thread, str(correlation))
+            arguments = arguments if isinstance(arguments, dict) else {}
+            thread, correlation = (str(row.get("pid")), str(row.get("tid"))), str(arguments.get("correlation"))
+            yield TraceEvent(name, category, start * 1e3, (start + duration) * 1e3, thread, correlation, arguments)
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
-def _of_call(events: list[_Event], calls: list[_Event], number: int) -> list[_Event]:
+def _of_call(events: list[TraceEvent], calls: list[TraceEvent], number: int) -> list[TraceEvent]:
     """The events of one call. Device work belongs to the call that launched it, however late it runs."""
     starts = [event.start for event in calls]
 
-    def call_of(event: _Event) -> int | None:
+    def call_of(event: TraceEvent) -> int | None:
         index = bisect_right(starts, event.start) - 1
         return index if index >= 0 and event.start <= calls[index].end else None
 
@@ -148,9 +152,9 @@ def _of_call(events: list[_Event], calls: list[_Event], number: int) -> list[_Ev
     ]
 
 
-def _lanes(events: list[_Event], start: float) -> list[TimelineLane]:
+def _lanes(events: list[TraceEvent], start: float) -> list[TimelineLane]:
     """Threads by their first operator, each followed by its CUDA calls; then the streams."""
-    groups: dict[tuple[int, tuple[str, str]], list[_Event]] = defaultdict(list)
+    groups: dict[tuple[int, tuple[str, str]], list[TraceEvent]] = defaultdict(list)
     for event in events:
         order = 2 if event.category in DEVICE_CATEGORIES else 1 if event.category in API_CATEGORIES else 0
         groups[order, event.thread].append(event)
@@ -172,7 +176,7 @@ def _lanes(events: list[_Event], start: float) -> list[TimelineLane]:
     return lanes
 
 
-def _nested(events: list[_Event], start: float) -> list[TimelineSlice]:
+def _nested(events: list[TraceEvent], start: float) -> list[TimelineSlice]:
     """Slices with their depth: how many earlier ones of the lane they lie in."""
     slices: list[TimelineSlice] = []
     open_ends: list[float] = []

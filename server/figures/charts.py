@@ -12,6 +12,7 @@ from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
+from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.history import PointRow, SeriesHistory, StatusMark
 from warpwatch.db.reads.regressions import RegressionSeriesRow
 from warpwatch.server.figures.formats import (
@@ -238,7 +239,9 @@ def _steps(
             for history in histories
             for step in steps.get(history.series.id, ())
             for point in history.points
-            if point.commit_sha == step.head_sha and (step.ratio > 1) == (direction == "slower")
+            if point.commit_sha == step.head_sha
+            and (step.ratio > 1) == (direction == "slower")
+            and not _is_decided(history, step)
         ]
         for name, is_grey in ((f"level shift, {direction}", False), (f"{direction}, same code", True)):
             shown = [item for item in shifts if (item[2].is_code_changed is False) == is_grey]
@@ -261,6 +264,16 @@ def _steps(
                 }
             )
     return traces
+
+
+def _is_decided(history: SeriesHistory, step: LevelShift) -> bool:
+    """Whether a confirmed change in the same direction lies there: its band has the ratio that counts."""
+    return any(
+        item.base_ordinal < step.head_ordinal
+        and step.base_ordinal < item.head_ordinal
+        and (item.direction == ChangeDirection.FASTER) == (step.ratio < 1)
+        for item in history.changes
+    )
 
 
 def _step_hover(history: SeriesHistory, point: PointRow, step: LevelShift) -> list[str]:

@@ -54,6 +54,8 @@ def _bars(lines: list[tuple[str, list[float | None]]], title: str) -> Figure:
     layout = plain_layout()
     layout["xaxis"] |= {"title": {"text": title}, "rangemode": "tozero"}
     layout["margin"] |= {"t": 12}
+    # Every bar has its name.
+    layout["yaxis"] |= {"dtick": 1, "tickfont": {"size": 10}}
     bar = {
         "type": "bar",
         "orientation": "h",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from math import exp, log
 
+from warpwatch.db.reads.commit_cells import CommitCell
 from warpwatch.db.reads.commits import ComparedRow
 from warpwatch.db.reads.regressions import RegressionSeriesRow
 from warpwatch.server.figures.formats import change, interval, plural
@@ -61,6 +62,18 @@ def cases_svg(series: Sequence[RegressionSeriesRow]) -> str | None:
     ]
     label = f"A/B result of {plural(len(changes), 'case')}"
     return _pictures(changes, label, HALF, 0.44) if changes else None
+
+
+def commit_svg(cells: Sequence[CommitCell]) -> str | None:
+    """The changes that a commit has to do with, the largest first; None when none of them was measured."""
+    ratios = [(cell, cell.compared or cell.change) for cell in cells if cell.is_changed]
+    changes = [
+        ChangeRow(f"{cell.operator} {cell.variant} {cell.case}", ratio, None, None, cell.compared is not None)
+        for cell, ratio in ratios
+        if ratio
+    ]
+    changes.sort(key=lambda row: -abs(log(row.ratio)))
+    return _pictures(changes, f"Changes of {plural(len(changes), 'case')}", WIDE, 0.36) if changes else None
 
 
 def _pictures(rows: Sequence[ChangeRow], label: str, width: float, named: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime
 from math import floor, log10
 from typing import TYPE_CHECKING, Any
@@ -77,8 +78,10 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def sci(value: float | None) -> str:
-    """An error: 3.1e−06; an en dash where it is unknown."""
-    return "–" if value is None else "0" if value == 0 else f"{value:.1e}".replace("-", _MINUS)
+    """An error: 3.1e−06; ∞ for the largest number, which stands for it in JSON; an en dash where it is unknown."""
+    if value is None:
+        return "–"
+    return "0" if value == 0 else "∞" if value >= sys.float_info.max else f"{value:.1e}".replace("-", _MINUS)
 
 
 def rounded(value: float) -> float:
@@ -122,8 +125,8 @@ def change_headline(row: RegressionRow) -> str:
 
 
 def change_tone(row: RegressionRow) -> str:
-    """good | bad | muted: the colour of a regression's headline."""
-    if row.verdict in ("dismissed", "unsure"):
+    """good | bad | muted: the colour of a regression's headline. What has ended is no longer red."""
+    if row.verdict in ("dismissed", "unsure") or row.phase in (ChangePhase.FIXED, ChangePhase.REVERTED):
         return "muted"
     is_faster = row.direction == "faster" if row.ratio is None else row.ratio < 1
     return "good" if is_faster and row.direction != "broken" else "bad"

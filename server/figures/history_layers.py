@@ -61,8 +61,10 @@ def noise_bands(
 
 
 def _stretches(history: SeriesHistory, summary: NoiseSummary) -> Iterator[list[PointRow]]:
-    """The points of one environment between its level shifts, where there are at least two."""
-    heads = {step.head_sha for step in summary.steps}
+    """The points of one environment between its level shifts and confirmed changes, where there are at least two."""
+    heads = {step.head_sha for step in summary.steps} | {item.fixed_by_sha for item in history.changes}
+    for item in history.changes:
+        heads |= {next((point.commit_sha for point in history.points if point.ordinal >= item.head_ordinal), None)}
     stretch: list[PointRow] = []
     for point in history.points:
         if point.environment_id != summary.environment_id:

@@ -17,8 +17,8 @@ from warpwatch.server.figures.palette import variant_colour
 WIDTH, HEIGHT, EDGE = 260, 84, 5
 MOST_CASES = 24
 """Pictures of one page; all cases are in the table above them."""
-LEAST_REACH, MOST_REACH = log(1.05), log(4)
-"""The largest change that the height shows, at least and at most; a line beyond is cut off."""
+LEAST_SPAN, MOST_REACH = 2 * log(1.05), log(4)
+"""The least change that the height spans, and the largest that it shows; a line beyond is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ def small_multiples(cells: Sequence[OverviewCell], points: Sequence[RecentPoint]
         if len(series) > 1:
             cases[cell.case][cell.variant] = series
     shown = sorted(cases, key=natural)[:MOST_CASES]
-    moved = [abs(level) for case in shown for series in cases[case].values() for level in _levels(series)]
-    reach = min(max([LEAST_REACH, *moved]), MOST_REACH)
-    return [CaseHistory(case, _svg(case, cases[case], places, reach)) for case in shown]
+    moved = [level for case in shown for series in cases[case].values() for level in _levels(series)]
+    low, high = max(min([0.0, *moved]), -MOST_REACH), min(max([0.0, *moved]), MOST_REACH)
+    missing = max(LEAST_SPAN - (high - low), 0.0) / 2
+    return [CaseHistory(case, _svg(case, cases[case], places, low - missing, high + missing)) for case in shown]
 
 
 def _levels(series: Sequence[RecentPoint]) -> list[float]:
@@ -50,14 +51,18 @@ def _levels(series: Sequence[RecentPoint]) -> list[float]:
     return [log(point.median_ns / series[0].median_ns) for point in series]
 
 
-def _svg(case: str, variants: Mapping[str, Sequence[RecentPoint]], places: Mapping[int, int], reach: float) -> str:
-    middle, scale = HEIGHT / 2, (HEIGHT / 2 - EDGE) / reach
+def _svg(
+    case: str, variants: Mapping[str, Sequence[RecentPoint]], places: Mapping[int, int], low: float, high: float
+) -> str:
+    """low, high: the logarithms at the foot and the head of the picture."""
+    scale = (HEIGHT - 2 * EDGE) / (high - low)
+    middle = EDGE + high * scale
     step = (WIDTH - 2 * EDGE) / max(len(places) - 1, 1)
     parts = [f'<path class="grid" d="M0 {middle:.0f}H{WIDTH}"/>']
     for name in sorted(variants, key=variant_order):
         path, environment = "", None
         for point, level in zip(variants[name], _levels(variants[name]), strict=True):
-            y = middle - max(-reach, min(reach, level)) * scale
+            y = middle - max(low, min(high, level)) * scale
             # Levels of two environments are never joined.
             joint = "L" if point.environment_id == environment else "M"
             path += f"{joint}{EDGE + places[point.commit_id] * step:.0f} {y:.1f}"

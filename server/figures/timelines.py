@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from html import escape
 
 from warpwatch.server.explanation.alignment import Alignment, match_steps
@@ -41,7 +42,9 @@ def timeline_svg(timeline: Timeline) -> str:
 
 
 def pair_svg(a: Timeline, b: Timeline) -> str:
-    """Two calls on one axis, both from their beginning, with matched kernels joined."""
+    """Two calls on one axis, both from their beginning, with matched kernels joined. The lanes of B stand in reverse
+    order, so that the kernels of both are next to each other."""
+    b = replace(b, lanes=b.lanes[::-1])
     longest = max(a.duration, b.duration, 1.0)
     scale = (WIDTH - LEFT) / longest
     colours = _colours([a, b])

@@ -11,12 +11,14 @@ from pathlib import Path
 
 from warpwatch import git, git_diffs
 from warpwatch.contract.spec import DefinitionsVersion
-from warpwatch.db.reads.code import RepositoryRow
+from warpwatch.db.reads.code import CommitRow, RepositoryRow
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
 
 MOST_LINES, MOST_COLUMNS = 400, 400
 """Lines of a diff that are shown, and characters of each."""
+MOST_BODY = 5_000
+"""Characters of a commit's message that are shown."""
 READABLE_LINES = 20_000
 """Changed lines up to which a diff is read at all."""
 _URL = re.compile(r"(?:https?|ssh|git)://(?:[^@/]*@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?/(?P<path>.+)")
@@ -40,6 +42,14 @@ class DiffLine:
 
     kind: DiffLineKind
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSource:
+    """What git says of a commit. body: its message below the subject. diff: from its first parent."""
+
+    body: str
+    diff: SourceDiff
 
 
 _MARKS = {"+": DiffLineKind.ADDED, "-": DiffLineKind.REMOVED, " ": DiffLineKind.SAME}
@@ -86,11 +96,36 @@ def _diff(
     sources = Sources(mirror, definitions)
     sides = [sources.paths(base, operator), sources.paths(head, operator)]
     paths = list(dict.fromkeys(path for side in sides for path in side)) if all(sides) else []
+    files, lines = _changes(mirror, base, head, paths)
+    return paths, files, git_diffs.commits_touching(mirror, base, head, paths), lines
+
+
+def _changes(mirror: Path, base: str, head: str, paths: list[str]) -> tuple[list[git_diffs.FileChange], list[DiffLine]]:
     files = git_diffs.changed_files(mirror, base, head, paths)
     changed_lines = sum((file.added or 0) + (file.deleted or 0) for file in files)
     # A generated file of a million lines is not read for the sake of its first ones.
-    lines = read_lines(git_diffs.diff(mirror, base, head, paths)) if changed_lines <= READABLE_LINES else []
-    return paths, files, git_diffs.commits_touching(mirror, base, head, paths), lines
+    return files, read_lines(git_diffs.diff(mirror, base, head, paths)) if changed_lines <= READABLE_LINES else []
+
+
+def read_commit_source(settings: Settings, repository: RepositoryRow, commit: CommitRow) -> CommitSource:
+    """The message of a commit and what it changed."""
+    url = compare_url(repository.url, commit.parent_sha, commit.sha) if commit.parent_sha else None
+    command = shlex.join(["git", "show", commit.sha[:12]])
+    mirror = git.mirror_path(repository.url, settings.home)
+    if not mirror.exists():
+        return CommitSource("", SourceDiff(url, command, message="the repository was not fetched here yet"))
+    try:
+        body, files, lines = _commit(mirror, commit.parent_sha or git_diffs.EMPTY_TREE, commit.sha)
+    except git.GitError as error:
+        return CommitSource("", SourceDiff(url, command, message=str(error)))
+    is_cut = len(lines) > MOST_LINES or bool(files and not lines)
+    return CommitSource(body, SourceDiff(url, command, files=files, lines=lines[:MOST_LINES], is_cut=is_cut))
+
+
+@lru_cache(maxsize=256)
+def _commit(mirror: Path, base: str, sha: str) -> tuple[str, list[git_diffs.FileChange], list[DiffLine]]:
+    """Cached, because commits do not change."""
+    return git_diffs.message_body(mirror, sha)[:MOST_BODY], *_changes(mirror, base, sha, [])
 
 
 def read_lines(patch: str) -> list[DiffLine]:

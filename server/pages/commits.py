@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
+from warpwatch.server.api.code import RepositoryName, Sha, get_commit_source
+from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.lanes import draw_lanes, width_of
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.http.service import Before, Branch
+from warpwatch.server.http.service import Before, Branch, Config
 from warpwatch.server.intake.filters import ALL_BRANCHES
 from warpwatch.server.pages.choices import Text
-from warpwatch.server.pages.render import Page, query
+from warpwatch.server.pages.render import Page, query, render
 
 router = APIRouter()
 CELLS = 100
@@ -57,6 +59,7 @@ def commit(page: Page, sha: str, show: Text = None, operator: Text = None, befor
     cells = list_cells(page.session, detail.commit, chosen, operator, before, CELLS)
     kept = {"show": None if chosen == CellFilter.ALL else chosen.value, "operator": operator}
     address, filters = f"/commits/{detail.commit.sha}", {"repository": detail.repository}
+    changed = list_cells(page.session, detail.commit, CellFilter.CHANGED, operator, None, MOST_ROWS).items
     tallies = [tally for tally in detail.operators if operator in (None, tally.operator)]
     return page.page(
         "commit.html",
@@ -70,9 +73,17 @@ def commit(page: Page, sha: str, show: Text = None, operator: Text = None, befor
         kept=kept,
         before=before,
         cells=cells,
+        plot=commit_svg(changed),
         counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
         groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )
+
+
+@router.get("/commits/{sha}/source")
+def commit_source(request: Request, settings: Config, sha: Sha, repository: RepositoryName) -> Response:
+    """The message and the diff of a commit, which its page fetches after it is shown."""
+    source = get_commit_source(request, settings, sha, repository)
+    return render(request, "_commit_source.html", source=source, diff=source.diff)
 
 
 def group_of(cell: CommitCell) -> tuple[str, str]:

@@ -20,6 +20,9 @@ from warpwatch.db.reads.traces import (
     read_trace,
 )
 from warpwatch.server.explanation.alignment import align_traces
+from warpwatch.server.explanation.runtime_calls import MOST_FILES, launches_of, read_runtime_calls
+from warpwatch.server.explanation.runtime_calls import in_all_traces as add_up_calls
+from warpwatch.server.explanation.survey import in_all_traces, read_idle, read_survey
 from warpwatch.server.explanation.timeline import Timeline, read_timeline
 from warpwatch.server.explanation.trace_files import load_trace
 from warpwatch.server.figures.formats import variant_order
@@ -48,30 +51,74 @@ def traces(
     """Traces of the repository, newest first."""
     if page.repository is None:
         return page.page("welcome.html")
-    filters: dict[str, Any] = {
-        "operator": operator or None,
-        "variant": variant or None,
-        "device": device or None,
-        "submission": submission,
-    }
-    sha = commit.strip().lower() if commit else None
-    is_sha = sha is None or re.fullmatch("[0-9a-f]{4,40}", sha) is not None
-    chosen = TraceFilter(page.repository.id, **filters, commit=sha)
-    addressed = filters | {"repository": page.repository.name, "commit": sha if is_sha else None, "before": before}
+    filters, chosen = _filters(page, operator, variant, device, commit, submission)
+    addressed = filters | {"repository": page.repository.name, "before": before}
+    if chosen is None:
+        addressed["commit"] = None
     operators = list_operators(page.session, page.repository.id)
     return page.page(
         "traces.html",
         json=query("/traces", **addressed),
         csv=query("/api/v1/traces.csv", **addressed),
-        survey=query("/api/v1/traces/survey.csv", **addressed),
-        traces=list_traces(page.session, chosen, before) if is_sha else NO_TRACES,
+        survey=query("/traces/survey", **{**addressed, "before": None}),
+        traces=list_traces(page.session, chosen, before) if chosen else NO_TRACES,
         filters=filters | {"commit": commit},
-        is_sha=is_sha,
+        is_sha=chosen is not None,
         before=before,
         operators=[row.name for row in operators],
         variants=sorted({name for row in operators for name in row.variants}, key=variant_order),
         devices=list_devices(page.session),
     )
+
+
+@router.get("/traces/survey")
+def survey(
+    page: Page,
+    operator: Text = None,
+    variant: Text = None,
+    device: Text = None,
+    commit: Text = None,
+    submission: Chosen = None,
+) -> Response:
+    """Launches, idle gaps and CUDA calls of the newest traces that match: of an operator, a commit or a submission."""
+    if page.repository is None:
+        return page.page("welcome.html")
+    filters, chosen = _filters(page, operator, variant, device, commit, submission)
+    addressed = filters | {"repository": page.repository.name}
+    listed = list_traces(page.session, chosen, None, MOST_FILES) if chosen else NO_TRACES
+    addresses = {name: query(f"/api/v1/traces/{name}.csv", **addressed) for name in ("survey", "idle", "runtime-calls")}
+    return page.page(
+        "survey.html",
+        json=query("/traces/survey", **addressed) if chosen else None,
+        csv=addresses,
+        traces=listed,
+        filters=filters,
+        launches=in_all_traces(read_survey(page.session, listed.items)),
+        idle=read_idle(page.session, listed.items),
+        calls=add_up_calls(read_runtime_calls(page.session, listed.items)),
+    )
+
+
+def _filters(
+    page: Scope,
+    operator: str | None,
+    variant: str | None,
+    device: str | None,
+    commit: str | None,
+    submission: int | None,
+) -> tuple[dict[str, Any], TraceFilter | None]:
+    """The filters that a list of traces was asked for, and what they choose; None where the commit is no SHA."""
+    assert page.repository is not None
+    sha = commit.strip().lower() if commit else None
+    filters: dict[str, Any] = {
+        "operator": operator or None,
+        "variant": variant or None,
+        "device": device or None,
+        "submission": submission,
+        "commit": sha,
+    }
+    is_sha = sha is None or re.fullmatch("[0-9a-f]{4,40}", sha) is not None
+    return filters, TraceFilter(page.repository.id, **filters) if is_sha else None
 
 
 @router.get("/traces/compare")
@@ -83,7 +130,7 @@ def compare(page: Page, a: Chosen = None, b: Chosen = None) -> Response:
     if either is not None:
         page.moved(either.repository)
     address = query("/traces/compare", a=a, b=b)
-    timelines = [_timeline(page, trace, None) for trace in (left, right) if trace is not None]
+    timelines = [_timeline(page, trace) for trace in (left, right) if trace is not None]
     alignment = align_traces(left, right) if left and right else None
     return page.page(
         "trace_compare.html",
@@ -108,12 +155,14 @@ def trace(page: Page, trace_id: int, call: Annotated[int | None, Query(ge=1, le=
     file = f"{str(page.request.base_url).rstrip('/')}/api/v1/traces/{trace_id}/download.json.gz"
     viewer = f"/perfetto/#!/?mode=embedded&hideSidebar=true&url={quote(file, safe='')}"
     memory = detail.summary.get("memory")
-    timeline = _timeline(page, detail, None if call is None else call - 1)
+    recording = load_trace(page.session, trace_id)
+    timeline = read_timeline(recording, None if call is None else call - 1) if recording else None
     return page.page(
         "trace.html",
         json=f"/traces/{trace_id}",
         trace=detail,
         summary=detail.summary,
+        survey=detail.summary["survey"] if "survey" in detail.summary else launches_of(recording),
         on_gpu=any("grid" in kernel.details for kernel in detail.kernels),
         viewer=viewer,
         timeline=timeline,
@@ -123,10 +172,10 @@ def trace(page: Page, trace_id: int, call: Annotated[int | None, Query(ge=1, le=
     )
 
 
-def _timeline(page: Scope, trace: TraceDetail, call: int | None) -> Timeline | None:
-    """One call of a trace; None where its file is too large to draw, or holds nothing that can be drawn."""
+def _timeline(page: Scope, trace: TraceDetail) -> Timeline | None:
+    """The last call of a trace; None where its file is too large to draw, or holds nothing that can be drawn."""
     file = load_trace(page.session, trace.id)
-    return None if file is None else read_timeline(file, call)
+    return None if file is None else read_timeline(file)
 
 
 def _find(page: Page, trace_id: int) -> TraceDetail:

@@ -63,6 +63,7 @@ PAGES = {
     "profile job": "/jobs/{profile_job}",
     "trace": "/traces/1",
     "traces": "/traces?operator=kron",
+    "launches of an operator": "/traces/survey?operator=kron",
     "traces beside each other": "/traces/compare?a=1&b=2",
     "a trace to be compared": "/traces/compare?a=1",
     "saved views": "/views",

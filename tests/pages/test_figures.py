@@ -20,7 +20,7 @@ from warpwatch.server.figures.history_layers import MOST_MARKS, quantiles
 from warpwatch.server.figures.history_marks import MOST_BANDS, SAME, SLOWER
 from warpwatch.server.figures.history_view import HistoryView, HorizontalAxis, VerticalAxis
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
-from warpwatch.server.figures.palette import PALETTE, variant_colour
+from warpwatch.server.figures.palette import LIBRARIES, PALETTE, variant_colour
 from warpwatch.server.figures.roofline import RooflinePoint, roofline_figure
 from warpwatch.server.pages.history import (
     chart_label,
@@ -156,6 +156,18 @@ def test_a_change_of_level_without_a_change_of_code_is_grey() -> None:
     accepted(figure)
 
 
+def test_a_confirmed_change_takes_the_place_of_the_level_shift_it_confirms() -> None:
+    """One change has one number, the ratio of its A/B comparison."""
+    change = SeriesChange(7, "slower", "culprit", 1.17, 1.16, 1.18, "b" * 40, 2, f"{3:040x}", 3, 1, None)
+    points = [point(1, 100.0), point(2, 102.0), point(3, 118.0), point(4, 119.0), point(5, 90.0), point(6, 91.0)]
+    slower, faster = (
+        LevelShift(f"{at:040x}", f"{at + 1:040x}", at, at + 1, ratio) for at, ratio in ((2, 1.15), (4, 0.8))
+    )
+    figure = history_figure([replace(history(points), changes=[change])], {1: [slower, faster]})
+    assert [trace["name"] for trace in figure["data"] if trace["mode"] == "markers+text"] == ["level shift, faster"]
+    accepted(figure)
+
+
 def test_nothing_measured_is_still_a_figure() -> None:
     accepted(history_figure([history([])]))
     accepted(roofline_figure([], {}))
@@ -222,6 +234,8 @@ def test_a_variant_has_its_colour_in_every_selection() -> None:
     assert colours[:3] == list(PALETTE[:3])
     assert len(set(colours[:3])) == 3
     assert colours == [variant_colour(name) for name in ("v1", "v2", "v3", "cublas", "triton")]
+    usual = [variant_colour(name) for name in [*LIBRARIES, *(f"v{number}" for number in range(1, 9))]]
+    assert len(set(usual)) == len(usual)
 
 
 def test_machine_code_of_one_commit_is_drawn_as_bars() -> None:
@@ -278,6 +292,9 @@ def test_what_is_indistinguishable_is_a_band_around_each_level() -> None:
         ([2, 3, 3, 2], [191.9, 191.9, 212.1, 212.1]),
     ]
     accepted(figure)
+    change = SeriesChange(7, "slower", "culprit", 2.0, None, None, f"{2:040x}", 2, f"{3:040x}", 3, 1, None)
+    confirmed = history_figure([replace(history(points), changes=[change])], noise={1: [replace(noise, steps=[])]})
+    assert [trace for trace in confirmed["data"] if trace.get("fill") == "toself"] == bands, "a verdict splits as well"
     noisy = replace(noise, detectable=3.0)
     assert history_figure([history(points)], noise={1: [noisy]}) == history_figure([history(points)])
 

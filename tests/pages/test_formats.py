@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -91,13 +92,24 @@ def test_the_line_that_says_most() -> None:
     assert formats.headline("relative error 0.4\nno error here") == "relative error 0.4"
 
 
+def test_an_error_without_bound_is_infinite() -> None:
+    assert [plain(formats.sci(value)) for value in (None, 0.0, 1.2e-7, sys.float_info.max)] == [
+        "–",
+        "0",
+        "1.2e-07",
+        "∞",
+    ]
+
+
 def test_names_are_sorted_as_people_do() -> None:
     assert sorted(["cublas", "v10", "v2", "triton"], key=formats.variant_order) == ["v2", "v10", "cublas", "triton"]
     assert sorted(["n=128,f32", "n=16,f32", "3x3"], key=formats.natural) == ["3x3", "n=16,f32", "n=128,f32"]
 
 
-def regression(verdict: str, direction: str, ratio: float | None, low: float | None, high: float | None) -> Any:
-    return SimpleNamespace(verdict=verdict, direction=direction, ratio=ratio, low=low, high=high)
+def regression(
+    verdict: str, direction: str, ratio: float | None, low: float | None, high: float | None, phase: str = "culprit"
+) -> Any:
+    return SimpleNamespace(verdict=verdict, direction=direction, ratio=ratio, low=low, high=high, phase=phase)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +118,7 @@ def regression(verdict: str, direction: str, ratio: float | None, low: float | N
         (regression("confirmed", "slower", 1.217, 1.19, 1.23), "+21.7 % slower", "bad"),
         (regression("confirmed", "faster", 0.8, 0.79, 0.81), "−20.0 % faster", "good"),
         (regression("confirmed", "broken", None, None, None), "broken", "bad"),
+        (regression("confirmed", "broken", None, None, None, "reverted"), "broken", "muted"),
         (regression("dismissed", "slower", 0.996, 0.986, 1.018), "No change (−0.4 %, −1.4 … +1.8 %)", "muted"),
         (regression("unsure", "slower", 1.01, 0.99, 1.04), "Inconclusive (+1.0 %, −1.0 … +4.0 %)", "muted"),
         (regression("suspected", "slower", 0.95, None, None), "−5.0 % faster", "good"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from bench.example_rows import COMMITS, build
 from warpwatch import git
@@ -73,6 +75,15 @@ def test_the_example_shows_what_its_commits_did(client: TestClient, shas: list[s
     assert "Measure again" not in commit
     for address in ("/?repository=example-rows", "/regressions?repository=example-rows"):
         assert f"/regressions/{rows['slower']['id']}" in client.get(address).text
+
+
+@pytest.mark.usefixtures("example")
+def test_an_environment_is_known_since_it_measured(client: TestClient, database: Database) -> None:
+    """Not since its results were imported."""
+    with database.session() as s:
+        first = s.execute(text("SELECT environment_id, min(started_at) FROM runs GROUP BY environment_id")).one()
+    assert datetime.fromisoformat(client.get(f"/api/v1/environments/{first[0]}").json()["created_at"]) == first[1]
+    assert "first seen just now" not in client.get("/devices").text
 
 
 @pytest.mark.usefixtures("example")

@@ -29,8 +29,7 @@ MOST_BYTES = 20_000
 
 def event(name: str, category: str, start: float, length: float, **more: Any) -> dict[str, Any]:
     thread = more.pop("tid", 7 if category in ("kernel", "gpu_memcpy") else 1)
-    args = {"correlation": more["correlation"]} if "correlation" in more else {}
-    return {"ph": "X", "name": name, "cat": category, "ts": start, "dur": length, "pid": 1, "tid": thread, "args": args}
+    return {"ph": "X", "name": name, "cat": category, "ts": start, "dur": length, "pid": 1, "tid": thread, "args": more}
 
 
 def two_calls(kernel_us: float = 10.0, origin: float = 5000.0) -> list[dict[str, Any]]:
@@ -123,6 +122,8 @@ def test_a_pair_is_joined_at_matched_kernels() -> None:
     root = ElementTree.fromstring(pair_svg(a, b))
     (joined,) = [path for path in root.iter("path") if path.get("class") == "joined"]
     assert joined.get("d", "").count("M") == 2
+    names = [text.text for text in root.iter("text") if text.get("class") == "lane"]
+    assert names == [*names[:3], *names[2::-1]], "the lanes of B are mirrored: both streams are next to each other"
     widths = {
         float(rectangle.get("width", "0"))
         for group in root.iter("g")

@@ -17,6 +17,9 @@ function themed() {
 function withTheme(layout) {
   const { axis, ...rest } = themed();
   const result = { ...layout, ...rest };
+  // The name of a ceiling may lie on the line of another one.
+  const isOnLines = ({ name }) => name === "ceiling";
+  result.annotations = layout.annotations?.map((label) => (isOnLines(label) ? { ...label, bgcolor: styleOf("--surface") } : label));
   for (const key of Object.keys(layout)) if (/^[xy]axis/.test(key)) result[key] = { ...layout[key], ...axis };
   return result;
 }
@@ -112,7 +115,7 @@ async function draw(place) {
   if (place.clientWidth < 560) figure.layout.annotations = figure.layout.annotations?.filter(({ name }) => name !== "ceiling");
   if (IS_TOUCH) figure.layout.dragmode = false;
   // The chart library counts a tap, and the click that a browser adds to it, as a double click.
-  await Plotly.newPlot(place, figure.data, withTheme(figure.layout), IS_TOUCH ? { ...CONFIG, doubleClick: false } : CONFIG);
+  await Plotly.newPlot(place, figure.data, withTheme(figure.layout), IS_TOUCH ? { ...CONFIG, doubleClick: false, displayModeBar: false } : CONFIG);
   await spreadLabels(place);
   // The first custom value of a point is where a click on it leads.
   place.on("plotly_click", (event) => {
