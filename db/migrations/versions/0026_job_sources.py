@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0045"
-down_revision = "0023"
+revision = "0026"
+down_revision = "0025"
 branch_labels = None
 depends_on = None
 
@@ -24,6 +24,6 @@ def upgrade() -> None:
         sa.Column("sources", sa.Text(), nullable=True),
         sa.Column("shifts", JSONB(), server_default="[]", nullable=False),
     )
-    op.create_index(op.f("ix_job_sources_operator_id"), "job_sources", ["operator_id", "commit_id"])
-    op.create_index(op.f("ix_job_sources_commit_id"), "job_sources", ["commit_id", "environment_id"])
+    op.create_index(op.f("ix_job_sources_operator_id_commit_id"), "job_sources", ["operator_id", "commit_id"])
+    op.create_index(op.f("ix_job_sources_commit_id_environment_id"), "job_sources", ["commit_id", "environment_id"])
     op.create_index(op.f("ix_job_sources_environment_id"), "job_sources", ["environment_id"])
