@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from math import log
+from statistics import median
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, Response
@@ -198,6 +199,12 @@ def _history(page: Page, row: RegressionRow, shown: Sequence[RegressionSeriesRow
     return None if history is None or not history.points else history_figure([history])
 
 
+def _times(measured: Sequence[RegressionSeriesRow]) -> tuple[float, float] | None:
+    """The median rounds of base and head of the series that changed most; None where no pair was measured."""
+    most = max(measured, key=lambda series: abs(log(series.ratio or 1.0)), default=None)
+    return (median(most.base_ns), median(most.head_ns)) if most and most.base_ns and most.head_ns else None
+
+
 def _timelines(page: Page, detail: RegressionDetail) -> str | None:
     """One call at base and one at head on one time axis; None without two traces that can be drawn."""
     if detail.base_trace_id is None or detail.head_trace_id is None:
@@ -239,6 +246,7 @@ def _show(
         muted=find_muted(page.session, [series.series_id for series in detail.series]),
         mute_error=mute_error or {},
         timelines=_timelines(page, detail),
+        times=_times(measured),
         figures=[(series, rounds_figure(series)) for series in measured[:6]],
         states=list(Triage),
         today=date.today(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from sqlalchemy import text
 from bench.example_rows import COMMITS, build
 from warpwatch import git
 from warpwatch.db.database import Database
-from warpwatch.server.figures.formats import change
+from warpwatch.server.figures.formats import change, duration
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
 from warpwatch.worker.bundle import BundleReader
@@ -68,6 +69,10 @@ def test_the_example_shows_what_its_commits_did(client: TestClient, shas: list[s
     assert all(series["base_ns"] for series in detail["series"])
     page = client.get(f"/regressions/{rows['slower']['id']}").text
     assert "static_cast&lt;double&gt;" in page, "the diff"
+    most = max(detail["series"], key=lambda series: series["ratio"])
+    before, after = (duration(median(most[f"{side}_ns"])) for side in ("base", "head"))
+    assert f"{before} → {after}" in page
+    assert f"{before} → {after}" in client.get(f"/jobs/{detail['compare_job_id']}").text
     assert 'class="timeline"' in page
     assert "warpwatch submit" not in page, "example data cannot be measured here"
     commit = client.get(f"/commits/{shas[SLOWER]}?repository=example-rows").text
