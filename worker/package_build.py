@@ -29,6 +29,10 @@ TREE, ENVIRONMENT = "tree", "environment"
 """Folders of a build: the files of the commit with what the command added, and what it installed."""
 MOST_FILES, MOST_BYTES = 20_000, 2**30
 """What one build may leave."""
+MOST_KEPT_BYTES = 10 * 2**30
+"""What all builds of a home folder may take; the least recently used are deleted first."""
+IN_USE_SECONDS = 24 * 3600.0
+"""A build that was asked for so recently may belong to a child that runs."""
 _DEPTH = 20
 _TAIL_LINES = 40
 _LINE_BYTES = 8192
@@ -107,12 +111,32 @@ def build_package(
             jail.kill(process.pid)
             process.wait()
         _keep(jail.folder(), root, folder)
+        trim_builds(folder.parent)
     except OSError as error:
         raise PackageBuildError(f"the build left nothing that can be used: {error}") from error
     finally:
         jail.close()
     reporter.log(f"build: done in {time.monotonic() - begin:.1f} s")
     return PackageBuild(folder)
+
+
+def trim_builds(builds: Path, limit: int = MOST_KEPT_BYTES) -> None:
+    """Deletes the builds that were used longest ago until the others take at most `limit` bytes.
+
+    Two workers may trim at once: what one of them deletes is gone for the other.
+    """
+    used: list[tuple[float, int, Path]] = []
+    for folder in builds.iterdir():
+        with contextlib.suppress(OSError):
+            # Files may be linked from a worktree, where they stay; deleting the folder is right for those, too.
+            size = sum(status.st_size for _, status in walk_regular(folder, _DEPTH + 1, 2 * MOST_FILES))
+            used.append((folder.stat().st_mtime, size, folder))
+    total, border = sum(size for _, size, _ in used), time.time() - IN_USE_SECONDS
+    for used_at, size, folder in sorted(used):
+        if total <= limit or used_at > border:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        total -= size
 
 
 def _start(jail: sandbox.Jail, arguments: list[str], root: Path) -> subprocess.Popen[bytes]:

@@ -64,6 +64,9 @@ class RequestGuard:
         self.guesses = guesses
         self.is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - only compared.
         self.hosts = {settings.host.strip("[]"), "localhost", "127.0.0.1", "::1"}
+        if settings.token is not None:
+            # A reverse proxy passes on the name that people open.
+            self.hosts.add(urlsplit(settings.server_url).hostname or "localhost")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -166,6 +166,15 @@ def test_a_number_too_small_for_its_precision_may_be_zero() -> None:
     assert judge(lambda x: x.prod(), lambda x: x.flip(0).prod(), case(n=40), inputs) is None
 
 
+def test_a_number_too_large_for_its_precision_is_infinite() -> None:
+    def inputs(given: Case, make: Any) -> dict[str, Any]:
+        return {"x": 1000 * make.normal(given["n"])}
+
+    assert judge(lambda x: x * x, lambda x: x.square(), case("f16", n=40), inputs) is None
+    saturated = judge(lambda x: x * x, lambda x: x.square().clamp(max=65504), case("f16", n=40), inputs)
+    assert saturated is Fault.WRONG_VALUES
+
+
 def test_a_nan_in_padding_may_be_left_out() -> None:
     def padded(x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (0, 4)) @ torch.nn.functional.pad(torch.ones(9, 1), (0, 0, 0, 4)).to(x)

@@ -101,6 +101,25 @@ def test_a_token_that_is_set_is_asked_for_on_loopback(settings: Settings, databa
         assert client.get(LIST, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
+def test_a_reverse_proxy_may_pass_on_the_public_name(settings: Settings, database: Database) -> None:
+    """A proxy on this machine speaks TLS, and the server listens on loopback; only with a token."""
+    public = replace(settings, token=TOKEN, server_url="https://bench.example")
+    with TestClient(
+        create_app(public, database, judge=False), base_url="https://bench.example", follow_redirects=False
+    ) as client:
+        problem(client.get(LIST, headers={"Host": "other.example"}), 400)
+        problem(client.get(LIST), 401)
+        foreign = client.post("/login", data={"token": TOKEN}, headers={"Origin": "https://other.example"})
+        assert foreign.status_code == 403
+        login = client.post("/login", data={"token": TOKEN}, headers={"Origin": "https://bench.example"})
+        assert login.status_code == 303
+        assert "Secure" in login.headers["set-cookie"]
+        assert client.get(LIST).status_code == 200
+    open_app = create_app(replace(public, token=None), database, judge=False)
+    with TestClient(open_app, base_url="https://bench.example") as client:
+        problem(client.get(LIST), 400)
+
+
 @pytest.mark.parametrize("way", ["form", "bearer"])
 def test_guessing_is_slow(exposed: TestClient, way: str) -> None:
     def guess(token: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -320,6 +321,21 @@ def test_a_build_that_fails(
     finally:
         hurried.close()
     assert statuses(outcome) == {"lib": Status.BUILD_FAILED}
+
+
+def test_a_build_that_needs_the_network(tools: Tools, measured: Repository, beside: Repository) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        port = server.getsockname()[1]
+        fetch = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5)\n"
+        toml = built_by("python setup.py")
+        version = DefinitionsVersion(beside.url, beside.commit("fetch", defined.definitions(toml=toml)))
+        sha = measured.commit("needs the network", defined.package() | {"setup.py": fetch})
+        outcome = run(tools, measured, sha, version, known=KnownNames(["lib"], [defined.CASE]))
+        assert statuses(outcome) == {"lib": Status.BUILD_FAILED}
+        assert "Error" in outcome.findings[0].message, "the last lines of the command stand in it"
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.cli.up import _register_checkout
 from warpwatch.db import embedded
 
 OPERATOR = """
@@ -139,3 +140,19 @@ def up(repository: Repository, home: Path, commits: int) -> tuple[str, int]:
     with started(repository, home, commits) as process:
         said, _ = process.communicate(timeout=240)
     return said, process.returncode
+
+
+def test_outside_a_checkout_it_serves_and_registers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    posted: list[tuple[str, dict[str, str]]] = []
+
+    class Recorder:
+        def post(self, path: str, body: dict[str, str]) -> None:
+            posted.append((path, body))
+
+    monkeypatch.chdir(tmp_path)
+    assert _register_checkout(Recorder()) is None  # type: ignore[arg-type]
+    subprocess.run(["git", "init", "--quiet", "kernels"], check=True)
+    (tmp_path / "kernels" / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "kernels" / "deep")
+    assert _register_checkout(Recorder()) == tmp_path / "kernels"  # type: ignore[arg-type]
+    assert posted == [("/repositories", {"name": "kernels", "url": str(tmp_path / "kernels")})]

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.builders import run_git
-from tests.worker import probes
+from tests.worker import defined, probes
 from tests.worker.conftest import Repository, identify
 from warpwatch import git
 from warpwatch.cli import app
@@ -110,3 +110,44 @@ def test_changes_of_machine_code_are_told_by_kernel() -> None:
     assert [line.split()[0] for line in lines] == ["added", "gone", "grown"]
     assert "32 → 40" in lines[2]
     assert len(describe_code_changes(base, base)) == 1
+
+
+def test_definitions_beside_the_checkout_measure_its_uncommitted_code(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    identify(home)
+    measured, beside = Repository(tmp_path / "measured"), tmp_path / "beside"
+    measured.commit("first", defined.package())
+    for name, content in defined.definitions().items():
+        path = beside / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    clean = attempt(measured, home, "--definitions", str(beside))
+    assert clean.exit_code == 2, "nothing differs from HEAD"
+    for name, content in defined.package("def double(x):\n    return x * 3\n").items():
+        (measured.path / name).write_text(content)
+    wrong = attempt(measured, home, "--definitions", str(beside))
+    assert wrong.exit_code == 1, wrong.output
+    assert "1 wrong" in wrong.output
+    assert attempt(measured, home, "--definitions", str(tmp_path / "nowhere")).exit_code == 2
+
+
+def test_an_uncommitted_program_is_checked_and_compared(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    identify(home)
+    repository = Repository(tmp_path / "programs")
+    program = (
+        "import json, os\n"
+        "results = [{'name': 'sum', 'unit': 'us', 'samples': [FACTOR * (1 + i / 1000) for i in range(30)]}]\n"
+        "document = {'warpwatch_results': 1, 'benchmarks': results}\n"
+        "open(os.environ['WARPWATCH_OUTPUT'], 'w').write(json.dumps(document))\n"
+    )
+    toml = '[[program]]\nname = "sums"\ncommand = "python bench.py"\nformat = "plain"\nsources = ["bench.py"]\n'
+    repository.commit("first", {"warpwatch.toml": toml, "bench.py": program.replace("FACTOR", "100")})
+    (repository.path / "bench.py").write_text(program.replace("FACTOR", "150"))
+    slower = attempt(repository, home)
+    assert slower.exit_code == 1, slower.output
+    assert "0 wrong, 1 slower" in slower.output
+    (repository.path / "bench.py").write_text("raise SystemExit(3)\n")
+    wrong = attempt(repository, home)
+    assert wrong.exit_code == 1, wrong.output
+    assert "1 wrong" in wrong.output

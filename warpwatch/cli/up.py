@@ -115,12 +115,16 @@ def _run(settings: Settings, once: bool, commits: int, suite: str, case_limit: i
         supervisor = Supervisor([*own_database, *services], lambda text: console.print(text, highlight=False))
         client = ServiceClient(settings.server_url, supervisor)
         # The checkout comes before the example, because pages show the repository that was registered first.
-        checkout, name = _register_checkout(client)
+        checkout = _register_checkout(client)
+        if checkout is None and once:
+            raise StartError("--once measures the checkout that it is started in, and there is none here")
         if example:
             import_examples(settings, database_url)
         _wait_for_workers(client, supervisor, len(devices))
-        submitted = _submit(client, checkout, name, commits, suite, case_limit)
-        if case_limit:
+        submitted = _submit(client, checkout, commits, suite, case_limit) if checkout is not None else []
+        if checkout is None:
+            console.print("no git checkout here; add one with: warpwatch repository add NAME URL", highlight=False)
+        elif case_limit:
             console.print(
                 f"measuring the first {case_limit} cases of each operator; all of the suite, and edge sizes in checks: "
                 f"[bold]warpwatch submit --kinds check,bench,profile --suite {suite}[/bold]",
@@ -167,14 +171,17 @@ def _wait_for_workers(client: Client, supervisor: Supervisor, expected: int) -> 
             time.sleep(0.2)
 
 
-def _register_checkout(client: Client) -> tuple[Path, str]:
-    """The root of the checkout we stand in, and the name it is registered under."""
-    root = Path(git.git("rev-parse", "--show-toplevel").strip())
+def _register_checkout(client: Client) -> Path | None:
+    """The root of the checkout we stand in, registered under its own name; None where there is no checkout."""
+    try:
+        root = Path(git.git("rev-parse", "--show-toplevel").strip())
+    except git.GitError:
+        return None
     client.post("/repositories", {"name": root.name, "url": str(root)})
-    return root, root.name
+    return root
 
 
-def _submit(client: Client, root: Path, name: str, count: int, suite: str, case_limit: int) -> list[Submitted]:
+def _submit(client: Client, root: Path, count: int, suite: str, case_limit: int) -> list[Submitted]:
     """check + bench + profile for the newest commits that have operators; asking again for one is harmless."""
     submitted = []
     for sha in git.last_commits(root, "HEAD", count):
@@ -182,7 +189,7 @@ def _submit(client: Client, root: Path, name: str, count: int, suite: str, case_
         if not operators:
             continue
         request = {
-            "repository": name,
+            "repository": root.name,
             "commits": sha,
             "kinds": ["check", "bench", "profile"],
             "operators": operators if len(operators) <= MAX_NAMES else [],
@@ -193,7 +200,7 @@ def _submit(client: Client, root: Path, name: str, count: int, suite: str, case_
             # The oldest is measured whole, and each later one where it differs from those before.
             "skip_unchanged": True,
         }
-        key = f"up:{name}:{sha}:{suite}:{case_limit}"
+        key = f"up:{root.name}:{sha}:{suite}:{case_limit}"
         answer = client.post("/submissions", request, idempotency_key=key)
         submitted.append(Submitted(answer["id"], f"{sha[:9]} {git.describe(root, sha).subject[:50]}"))
     return submitted

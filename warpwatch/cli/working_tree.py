@@ -17,10 +17,12 @@ from warpwatch import git
 from warpwatch.cli import app, plans
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
 from warpwatch.contract.case import derive_case, parse_case
-from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Status
+from warpwatch.definitions import DefinitionsSource, newest_version, parse_source
 from warpwatch.project import ProjectError
 from warpwatch.settings import SettingError, load_settings
+from warpwatch.sources import Sources
 
 if TYPE_CHECKING:
     from warpwatch.cli.result_table import ResultTable
@@ -38,12 +40,14 @@ console = Console()
 
 @dataclass(frozen=True, slots=True)
 class WorkingTreeRequest:
-    """What the command line asks for. operators: empty means those that differ from the base."""
+    """What the command line asks for. operators: empty means those that differ from the base. definitions: where they
+    are defined, None for the working tree itself."""
 
     operators: list[str]
     cases: list[str]
     shapes: list[str]
     spec: JobSpec
+    definitions: DefinitionsSource | None = None
 
 
 @app.command("try")
@@ -59,6 +63,9 @@ def try_changes(
     case_limit: int = typer.Option(CASES, min=0, help="Take so many cases of the suite; 0 means all."),
     device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
     repository: Path = typer.Option(Path(), help="A folder of the checkout."),
+    definitions: str | None = typer.Option(
+        None, metavar="PATH_OR_URL[@REF]", help="Where the operators are defined, if not in the checkout."
+    ),
     budget_ms: float = typer.Option(BUDGET_MS, help=plans.BUDGET_HELP),
     seed: int = typer.Option(0, help="Seed of the inputs."),
     watch: bool = typer.Option(False, help="Measure again whenever a file is saved, until Ctrl-C."),
@@ -79,8 +86,9 @@ def try_changes(
         seed=seed,
         budget_ns=plans.budget_ns(budget_ms),
     )
-    request = WorkingTreeRequest(operators or [], plans.split(case, None), shape, spec)
     try:
+        source = parse_source(definitions) if definitions is not None else None
+        request = WorkingTreeRequest(operators or [], plans.split(case, None), shape, spec, source)
         root = Path(git.git("rev-parse", "--show-toplevel", cwd=repository).strip())
         base_sha = git.resolve(root, base)
         # Whoever types this command chose the code, whether a branch holds it or not.
@@ -118,7 +126,8 @@ class WorkingTree:
         self._committed = ""
         own = root / git.git("rev-parse", "--git-path", "index", cwd=root).strip()
         if own.exists():
-            shutil.copyfile(own, index)
+            # With its time: git reads a file again that was saved in the second in which the index was written.
+            shutil.copy2(own, index)
 
     def tree(self) -> str:
         """The id of the tree of all files that are not ignored; branches, index and files stay as they are."""
@@ -144,14 +153,17 @@ def _try_tree(request: WorkingTreeRequest, tools: Tools, tree: WorkingTree, base
     head_sha = tree.commit()
     mirror = git.update_mirror(str(tree.root), tools.host.home)
     git.fetch_commit(str(tree.root), mirror, head_sha)
-    operators = request.operators or _changed_operators(mirror, base_sha, head_sha)
+    # Read at every attempt, so that --watch follows definitions that are being written.
+    version = newest_version(request.definitions, tools.host.home) if request.definitions is not None else None
+    operators = request.operators or _changed_operators(Sources(mirror, version), base_sha, head_sha)
     if not operators:
         raise ValueError(f"no operator differs from {base_sha[:9]}; name one, or another --base")
     results = []
     for number, operator in enumerate(operators):
         with run_progress(console, is_quiet=True) as progress, interruptible(progress):
             progress.job(number, len(operators), operator)
-            results.append(_Attempt(request, tools, progress, str(tree.root), base_sha, head_sha, operator).run())
+            sides = Sides(str(tree.root), base_sha, head_sha, version)
+            results.append(_Attempt(request, tools, progress, sides, operator).run())
         results[-1].show(operator)
     wrong, slower = (sum(getattr(result.table, name) for result in results) for name in ("wrong", "slower"))
     subject = git.describe(mirror, base_sha).subject
@@ -161,33 +173,31 @@ def _try_tree(request: WorkingTreeRequest, tools: Tools, tree: WorkingTree, base
     return int(bool(wrong or slower))
 
 
-def _changed_operators(mirror: Path, base_sha: str, head_sha: str) -> list[str]:
+def _changed_operators(sources: Sources, base_sha: str, head_sha: str) -> list[str]:
     """The operators whose sources differ."""
-    from warpwatch.sources import Sources
-    from warpwatch.worker.mirrors import read_project
+    return [name for name in sources.operators(head_sha) if sources.of(base_sha, name) != sources.of(head_sha, name)]
 
-    sources = Sources(mirror)
-    names = git.operator_names(mirror, head_sha, read_project(mirror, head_sha).operators)
-    return [name for name in names if sources.of(base_sha, name) != sources.of(head_sha, name)]
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The working tree as a commit, the commit beside it, and the version of the definitions of both."""
+
+    url: str
+    base_sha: str
+    head_sha: str
+    version: DefinitionsVersion | None
 
 
 class _Attempt:
     """One operator at the working tree and at the base."""
 
     def __init__(
-        self,
-        request: WorkingTreeRequest,
-        tools: Tools,
-        progress: TerminalReporter,
-        url: str,
-        base_sha: str,
-        sha: str,
-        operator: str,
+        self, request: WorkingTreeRequest, tools: Tools, progress: TerminalReporter, sides: Sides, operator: str
     ) -> None:
         self._request = request
         self._tools = tools
         self._progress = progress
-        self._url, self._base_sha, self._sha, self._operator = url, base_sha, sha, operator
+        self._sides, self._operator = sides, operator
 
     def run(self) -> _Result:
         """Checks the working tree, then compares what is right."""
@@ -196,8 +206,10 @@ class _Attempt:
 
         kind = self._tools.host.kind
         table = ResultTable(kind)
-        (head,) = self._tools.checkouts(self._url, [self._sha], self._progress)
-        cases = self._cases(head)
+        (head,) = self._checkouts([self._sides.head_sha])
+        is_program = head.project.program(self._operator) is not None
+        # The benchmarks of a program are known once it has run.
+        cases = (self._request.cases or None) if is_program else self._cases(head)
         checked = self._execute(JobKind.CHECK, replace(self._request.spec, cases=cases, case_limit=None))
         table.add(JobKind.CHECK, checked)
         pairs = [(finding.variant, finding.case) for finding in checked.findings if finding.status is Status.OK]
@@ -206,6 +218,9 @@ class _Attempt:
         spec = replace(self._request.spec, case_limit=None, pairs=pairs, stop=stop_rule(kind, is_suspected=False))
         table.add(JobKind.COMPARE, self._execute(JobKind.COMPARE, spec), spec.stop)
         return _Result(table, self._changed_code() if checked.build is not None else [])
+
+    def _checkouts(self, shas: list[str]) -> list[Checkout]:
+        return self._tools.checkouts(self._sides.url, shas, self._progress, self._sides.version)
 
     def _cases(self, head: Checkout) -> list[str]:
         """Keys of the cases asked for, else the first of the suite."""
@@ -224,15 +239,16 @@ class _Attempt:
     def _execute(self, kind: JobKind, spec: JobSpec) -> Outcome:
         from warpwatch.worker.execution import execute
 
-        base = self._base_sha if kind is JobKind.COMPARE else None
+        sides = self._sides
+        base = sides.base_sha if kind is JobKind.COMPARE else None
         with tempfile.TemporaryDirectory(prefix="warpwatch-traces-") as folder:
-            job = JobRequest(kind, self._url, self._sha, self._operator, spec, base)
+            job = JobRequest(kind, sides.url, sides.head_sha, self._operator, spec, base, sides.version)
             return execute(job, self._tools, self._progress, Path(folder))
 
     def _changed_code(self) -> list[str]:
         """A line per kernel whose machine code differs; both sides were built for the comparison."""
         sides = []
-        for checkout in self._tools.checkouts(self._url, [self._base_sha, self._sha], self._progress):
+        for checkout in self._checkouts([self._sides.base_sha, self._sides.head_sha]):
             entry = self._entry(checkout)
             sides.append(checkout.build(entry.uses or [entry.name], self._progress).resources)
         return describe_code_changes(*sides)
