@@ -20,7 +20,7 @@ from warpwatch.server.verdicts.steps import NewSuspicion
 from warpwatch.server.verdicts.thresholds import thresholds_of
 from warpwatch.server.verdicts.trials import severity
 
-NEAR = 4
+NEAR = 3
 """Readings from a new point within which it may have brought changes to light."""
 MAX_PAIRS = 6
 """Series of one suspicion; the most changed ones come first."""
@@ -188,7 +188,7 @@ class SeriesWindow:
         cleared: ordinals between which trials found no change. Commits in them are left out. If that is all of them and
         the shift stays, history has misplaced the change: it is looked for once more in a range that is wider by EDGE
         commits on both sides. is_plain: whether history alone calls it a change; a smaller shift is not looked for
-        twice.
+        where a part of the range was compared.
         """
         first, last = self.levels.index(base), self.levels.index(head)
         ordinals = [level.ordinal for level in self.levels]
@@ -197,11 +197,15 @@ class SeriesWindow:
             for place in range(first, last)
             if not any(begin <= ordinals[place] and ordinals[place + 1] <= end for begin, end in cleared)
         ]
+        if len(places) == last - first:
+            return base, head
+        if not is_plain:
+            return None
         if places:
             return self.levels[places[0]], self.levels[places[-1] + 1]
         near = [(begin, end) for begin, end in cleared if begin < head.ordinal and base.ordinal < end]
         was_wider = len(near) > 1 and any(begin < base.ordinal and head.ordinal < end for begin, end in near)
-        if self.is_final or not is_plain or was_wider or last + EDGE >= len(self.levels):
+        if self.is_final or was_wider or last + EDGE >= len(self.levels):
             return None
         return self.levels[max(0, first - EDGE)], self.levels[last + EDGE]
 

@@ -133,7 +133,7 @@ class Thresholds:
 
 THRESHOLDS: dict[DeviceKind, Thresholds] = {
     "cuda": Thresholds(
-        suspicion=ShiftRule(least=0.010, deviations=1.5, tail=8.0, least_ns=50.0, least_before=3),
+        suspicion=ShiftRule(least=0.010, deviations=1.75, tail=8.0, least_ns=50.0, least_before=3),
         alarm=ShiftRule(least=0.018, deviations=2.0, tail=18.0, least_ns=50.0, least_before=4),
         level_readings=3,
         prior_between=0.008,
