@@ -6,17 +6,20 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip install --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint constraints.txt
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
-# Tests that assert times get the cores for themselves. The others share them, the longest first, in one process more
-# than there are cores, because half of the time they wait for children, servers and browsers. Browsers come last,
-# because the event loop of the first one stays in its process.
+# Tests that assert times get the cores for themselves. The others share them, the longest first, in a process per core
+# and one more, because half of the time they wait for children, servers and browsers. Browsers have that one: their
+# event loop stays in it, and the service that all of them look at is seeded once.
 ALONE  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py) tests/worker/test_loop.py
 LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/server/test_openapi.py tests/test_adding_a_kernel.py tests/kernels
 OTHERS := tests/db tests/harness/test_*.py tests/pages tests/security tests/server/test_*.py tests/worker/test_*.py tests/test_*.py
-SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),$(wildcard $(OTHERS))) $(ALSO) tests/browser
+SHARED := $(LONG) $(filter-out $(LONG) $(ALONE),$(wildcard $(OTHERS)))
 PYTEST := $(BIN)/pytest
-TESTERS := $(shell expr $$(nproc) + 1)
+# Runs of pytest beside each other in make test; coverage has one, because two would write one file.
+TESTERS ?= 2
+# Many images switch byte code off, and then every process compiles all of our modules.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help up ci test shared alone e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
+.PHONY: help up ci test shared browsers alone e2e package coverage lint types migrations build check references shots lock format hooks browser clean containers
 
 help:           ## List what can be made.
 	@sed -n 's/^\([a-z0-9]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -28,19 +31,22 @@ test: $(VENV)/.develop browser  ## Run the tests, headless browser included; ARG
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
-	@$(MAKE) --no-print-directory shared
+	@$(MAKE) --no-print-directory --jobs $(TESTERS) shared browsers
 	@$(MAKE) --no-print-directory alone
 endif
 
-shared: $(VENV)/.develop browser
-	$(PYTEST) -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(SHARED)
+shared: $(VENV)/.develop
+	$(PYTEST) -n $$(nproc) --dist loadfile --no-loadscope-reorder $(SHARED)
+
+browsers: $(VENV)/.develop browser
+	$(PYTEST) tests/browser $(ALSO)
 
 alone: $(VENV)/.develop
 	$(PYTEST) $(ALONE)
 
 # With make build at a low priority, compilers take the cores that tests leave idle.
 ci: $(VENV)/.develop browser  ## What CI runs: check, test and package, as far as possible at the same time.
-	@$(MAKE) --no-print-directory --jobs 3 check shared ALSO=tests/package
+	@$(MAKE) --no-print-directory --jobs 4 check shared browsers ALSO=tests/package
 	@$(MAKE) --no-print-directory alone
 
 e2e: $(VENV)/.develop browser  ## Measure ten and forty commits of known fate through the whole service; takes 45 minutes.
@@ -51,7 +57,7 @@ package: $(VENV)/.develop  ## Build the wheel, install it in empty environments 
 
 coverage: $(VENV)/.develop browser  ## Run the tests and print which lines of the product they reach.
 	$(BIN)/coverage erase
-	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-append --cov-report="
+	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-append --cov-report=" TESTERS=1
 	$(BIN)/coverage report
 
 check: lint types migrations build  ## Everything but the tests.

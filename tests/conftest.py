@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import rewording
 from warpwatch.worker.sandbox import KEEP_FREED_MEMORY, SHORT_SPIN
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from warpwatch.db.database import Database
 
 FAST_AND_FORGETFUL = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
 """The data of a test need not outlive a power cut."""
@@ -20,9 +27,11 @@ FAST_AND_FORGETFUL = ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "
 for name, value in (SHORT_SPIN | KEEP_FREED_MEMORY).items():
     os.environ.setdefault(name, value)
 
+_SHARED = "shared by tests"
+"""The application name of connections that outlive a test."""
 _OTHERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name <> %s"
 )
 _TABLES = (
     "SELECT relname FROM pg_class "
@@ -40,6 +49,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     rewording.Switch.is_on = config.getoption("--reword")
+    # What is imported while tests are collected stays, and looking for garbage in it takes a tenth of the time.
+    gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -83,28 +100,45 @@ def migrated_url(postgres_url: str, request: pytest.FixtureRequest) -> str:
     return postgres_url
 
 
-@pytest.fixture
-def database_url(migrated_url: str) -> str:
-    """The URL of a migrated database without a row, whose ids start at 1. Do not change its tables' shape."""
-    import psycopg
+@pytest.fixture(scope="session")
+def shared_database(migrated_url: str) -> Iterator[Database]:
+    """The connections of all tests: a new pool compiles every statement anew, and its connections read PostgreSQL's
+    catalogue anew, which takes longer than most tests."""
+    from sqlalchemy import event
 
-    # A fresh copy would take half a second per test; this takes milliseconds.
-    with psycopg.connect(migrated_url) as connection:
-        connection.execute(_OTHERS)
-        connection.execute("SET LOCAL session_replication_role = replica")
-        tables = [name for (name,) in connection.execute(_TABLES)]
-        filled = " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in tables)
-        for (name,) in connection.execute(filled).fetchall():
-            connection.execute(f"DELETE FROM {name}")
-        connection.execute(_SEQUENCES)
-    return migrated_url
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[object]:
-    """A db.database.Database on a migrated database without a row."""
     from warpwatch.db.database import Database
 
-    opened = Database(database_url)
-    yield opened
-    opened.close()
+    database = Database(migrated_url)
+
+    def name(connection: psycopg.Connection[Any], _record: object) -> None:
+        connection.execute("SELECT set_config('application_name', %s, false)", [_SHARED])
+        connection.commit()
+
+    event.listen(database.engine, "connect", name)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def database_url(shared_database: Database) -> str:
+    """The URL of a migrated database without a row, whose ids start at 1. Do not change its tables' shape."""
+    # A connection in use belongs to a thread that outlived its test, and ends with those of other pools.
+    is_idle = shared_database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    if not is_idle:
+        shared_database.close()
+    # A fresh copy would take half a second per test; this takes milliseconds.
+    with shared_database.engine.begin() as connection:
+        connection.exec_driver_sql(_OTHERS, (_SHARED if is_idle else "",))
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        tables = connection.exec_driver_sql(_TABLES).scalars().all()
+        filled = " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in tables)
+        for name in connection.exec_driver_sql(filled).scalars().all():
+            connection.exec_driver_sql(f"DELETE FROM {name}")
+        connection.exec_driver_sql(_SEQUENCES)
+    return shared_database.url
+
+
+@pytest.fixture
+def database(shared_database: Database, database_url: str) -> Database:
+    """A db.database.Database on a migrated database without a row."""
+    return shared_database

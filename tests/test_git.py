@@ -98,6 +98,7 @@ def test_history_with_odd_characters_is_read(source: Path, tmp_path: Path, subje
     first, second = git.describe_many(mirror, git.last_commits(mirror, "main", 2))
     assert (first.subject, second.sha, second.ordinal) == ("first", sha, 2)
     assert git.describe(mirror, sha) == second
+    assert git.describe_many(mirror, []) == []
     assert second.author.replace(" ", "").startswith("First")
 
 

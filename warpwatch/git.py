@@ -340,6 +340,8 @@ def describe(mirror: Path, sha: str) -> CommitInfo:
 
 def describe_many(mirror: Path, shas: Sequence[str]) -> list[CommitInfo]:
     """The commits `shas` (full ids, parents before children), with a few git calls for any number of commits."""
+    if not shas:
+        return []  # Without an id, git log would show HEAD.
     output = git("log", "-z", "--no-walk=unsorted", "--stdin", f"--format={FORMAT}", cwd=mirror, text="\n".join(shas))
     ordinals: dict[str, int] = {}
     commits = []

@@ -140,7 +140,7 @@ def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None, 
     for trial in facts.trials:
         ids |= {trial.base_sha: trial.base_commit_id, trial.head_sha: trial.head_commit_id}
     unrecorded = [sha for sha in dict.fromkeys(_commits_of(steps)) if sha not in ids]
-    infos = git.describe_many(mirror.path, unrecorded) if unrecorded else []
+    infos = git.describe_many(mirror.path, unrecorded)
 
     def write(session: Session) -> None:
         all_ids = ids | write_down(session, regression.repository_id, infos)

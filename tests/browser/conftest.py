@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
@@ -63,6 +64,13 @@ def server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     running.should_exit = True
     running.force_exit = True
     thread.join()
+
+
+@pytest.fixture(scope="session")
+def reader(server: str) -> Iterator[httpx.Client]:
+    """Reads without a browser. One client for all: a new one reads all certificates, which takes longer than a page."""
+    with httpx.Client(base_url=server) as client:
+        yield client
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -117,7 +117,7 @@ def test_a_page_is_light(opened: Visit) -> None:
     assert bool(page.evaluate(figures)) >= bool(scripts), "a page without charts loads no chart library"
 
 
-def test_a_page_is_whole_and_fits(opened: Visit) -> None:
+def test_a_page_is_whole_and_fits(opened: Visit, reader: httpx.Client) -> None:
     page = opened.page
     assert page.locator("h1").count() == 1
     assert page.title().endswith("Warpwatch")
@@ -130,7 +130,7 @@ def test_a_page_is_whole_and_fits(opened: Visit) -> None:
     assert page.evaluate(unnamed) == 0, "a control has no label"
     assert page.locator("thead th:not([scope])").count() == 0
     for sibling in page.locator("link[type='application/json']").all():
-        found = httpx.get(opened.server + str(sibling.get_attribute("href")))
+        found = reader.get(str(sibling.get_attribute("href")))
         assert found.status_code == 200
         assert found.json()
 
@@ -152,16 +152,14 @@ def test_a_page_has_no_violation(opened: Visit, theme: str, rules: dict[str, lis
         ("/jobs/abc", 422, "job_id"),
     ],
 )
-def test_an_error_is_a_page_that_helps(server: str, path: str, status: int, words: str) -> None:
-    answer = httpx.get(server + path)
+def test_an_error_is_a_page_that_helps(reader: httpx.Client, path: str, status: int, words: str) -> None:
+    answer = reader.get(path)
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
     assert words in html.unescape(answer.text)
     assert "Back to overview" in answer.text
 
 
-def test_every_page_but_the_forms_has_its_json(server: str, world: World) -> None:
-    without = {
-        name for name in PAGES if 'type="application/json" href="' not in httpx.get(server + address(world, name)).text
-    }
+def test_every_page_but_the_forms_has_its_json(reader: httpx.Client, world: World) -> None:
+    without = {name for name in PAGES if 'type="application/json" href="' not in reader.get(address(world, name)).text}
     assert without == {"form", "nothing to compare", "a trace to be compared", "asked of no commit"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from tests.builders import run_git
+from tests.builders import described, run_git
 from tests.server.simulated import BASE_NS, V3, Cell, Machine, Truth
 from warpwatch import git
 from warpwatch.contract.words import Status
@@ -88,7 +88,7 @@ class Story:
         lab.shas.append(sha)
         self.names[name] = len(lab.shas) - 1
         with self.database.session() as session:
-            lab.commits |= registry.record_commits(session, lab.repository, [lab._commit(sha)])
+            lab.commits |= registry.record_commits(session, lab.repository, described(lab.source, (sha,)))
 
     def fetch(self) -> None:
         git.update_mirror(str(self.source), self.settings.home)

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.builders import CASES, Lab, commit, run_git
+from tests.builders import CASES, Lab, commit, described, run_git
 from tests.server.test_code import problem
 from warpwatch import git
 from warpwatch.contract.words import Status, Verdict
@@ -96,7 +96,7 @@ def test_another_branch_does_not_count(client: TestClient, lab: Lab, settings: S
         git.update_mirror(str(lab.source), settings.home)
         lab.shas.append(sha)
         with lab.database.session() as session:
-            lab.commits |= registry.record_commits(session, lab.repository, [lab._commit(sha)])
+            lab.commits |= registry.record_commits(session, lab.repository, described(lab.source, (sha,)))
         follow_branches(database, settings, lab.repository)
         lab.check(1, {V1: Status.OK})
         lab.check(6, {V1: Status.WRONG})

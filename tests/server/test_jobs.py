@@ -265,6 +265,8 @@ def test_following_survives_an_outage_of_the_database(
         runs.append_log(session, run, "still here\n")
         runs.finish_run(session, run, lab.outcome([]))
     assert [data["text"] for kind, data, _ in stream if kind == "log"] == ["still here\n"]
+    # All tests share the connections that the outage ended.
+    lab.database.close()
 
 
 def test_following_an_unknown_job(client: TestClient) -> None:
