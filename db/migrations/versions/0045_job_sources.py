@@ -24,6 +24,6 @@ def upgrade() -> None:
         sa.Column("sources", sa.Text(), nullable=True),
         sa.Column("shifts", JSONB(), server_default="[]", nullable=False),
     )
-    op.create_index(op.f("ix_job_sources_operator_id"), "job_sources", ["operator_id", "commit_id"])
-    op.create_index(op.f("ix_job_sources_commit_id"), "job_sources", ["commit_id", "environment_id"])
+    op.create_index(op.f("ix_job_sources_operator_id_commit_id"), "job_sources", ["operator_id", "commit_id"])
+    op.create_index(op.f("ix_job_sources_commit_id_environment_id"), "job_sources", ["commit_id", "environment_id"])
     op.create_index(op.f("ix_job_sources_environment_id"), "job_sources", ["environment_id"])
