@@ -288,7 +288,7 @@ def judge_everything(world: World) -> None:
         judging.read_code_hash(s, world.operator, ends[0], 1)
         judging.list_native(s, ends[0], "kron")
         owner = {"job_id": job, "operator_id": world.operator, "commit_id": ends[0]}
-        environment = s.query(PointRecord.environment_id).limit(1).scalar()
+        environment = s.query(PointRecord.environment_id).filter_by(series_id=series).limit(1).scalar()
         save_job_sources(s, **owner, environment_id=environment, sources="a", shifts=[0.1])
         job_sources.list_common_shifts(s, world.operator, environment, ends)
         job_sources.list_sources(s, series, ends)

@@ -151,7 +151,9 @@ def test_changes_of_level_are_triangles_with_their_size() -> None:
 def test_a_change_of_level_without_a_change_of_code_is_grey() -> None:
     steps = [LevelShift("b" * 40, f"{number:040x}", 1, 2, 1.3, is_code_changed=number == 3) for number in (2, 3)]
     figure = history_figure([history([point(1, 1e4), point(2, 1.3e4), point(3, 1.7e4)])], {1: steps})
-    marks = {trace["x"][0]: trace["marker"]["color"] for trace in figure["data"] if "triangle" in str(trace["marker"])}
+    marks = {
+        trace["x"][0]: trace["marker"]["color"] for trace in figure["data"] if "triangle" in str(trace.get("marker"))
+    }
     assert marks == {1: SAME, 2: SLOWER}
     accepted(figure)
 
