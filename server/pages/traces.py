@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.devices import list_devices
@@ -38,20 +38,37 @@ Chosen = Annotated[int | None, Query(ge=1, le=2**62)]
 NO_TRACES: Rows[TraceListRow] = Rows([], None)
 
 
-@router.get("/traces")
-def traces(
+def _filters(
     page: Page,
     operator: Text = None,
     variant: Text = None,
     device: Text = None,
     commit: Text = None,
     submission: Chosen = None,
-    before: Before = None,
-) -> Response:
+) -> tuple[dict[str, Any], TraceFilter | None]:
+    """The filters that a list of traces is asked for, and what they choose; None where the commit is no SHA."""
+    sha = commit.strip().lower() if commit else None
+    filters: dict[str, Any] = {
+        "operator": operator or None,
+        "variant": variant or None,
+        "device": device or None,
+        "submission": submission,
+        "commit": sha,
+    }
+    is_sha = sha is None or re.fullmatch("[0-9a-f]{4,40}", sha) is not None
+    repository = page.repository
+    return filters, TraceFilter(repository.id, **filters) if repository is not None and is_sha else None
+
+
+Filters = Annotated[tuple[dict[str, Any], TraceFilter | None], Depends(_filters)]
+
+
+@router.get("/traces")
+def traces(page: Page, asked: Filters, before: Before = None) -> Response:
     """Traces of the repository, newest first."""
     if page.repository is None:
         return page.page("welcome.html")
-    filters, chosen = _filters(page, operator, variant, device, commit, submission)
+    filters, chosen = asked
     addressed = filters | {"repository": page.repository.name, "before": before}
     if chosen is None:
         addressed["commit"] = None
@@ -62,7 +79,7 @@ def traces(
         csv=query("/api/v1/traces.csv", **addressed),
         survey=query("/traces/survey", **{**addressed, "before": None}),
         traces=list_traces(page.session, chosen, before) if chosen else NO_TRACES,
-        filters=filters | {"commit": commit},
+        filters=filters,
         is_sha=chosen is not None,
         before=before,
         operators=[row.name for row in operators],
@@ -72,18 +89,11 @@ def traces(
 
 
 @router.get("/traces/survey")
-def survey(
-    page: Page,
-    operator: Text = None,
-    variant: Text = None,
-    device: Text = None,
-    commit: Text = None,
-    submission: Chosen = None,
-) -> Response:
+def survey(page: Page, asked: Filters) -> Response:
     """Launches, idle gaps and CUDA calls of the newest traces that match: of an operator, a commit or a submission."""
     if page.repository is None:
         return page.page("welcome.html")
-    filters, chosen = _filters(page, operator, variant, device, commit, submission)
+    filters, chosen = asked
     addressed = filters | {"repository": page.repository.name}
     listed = list_traces(page.session, chosen, None, MOST_FILES) if chosen else NO_TRACES
     addresses = {name: query(f"/api/v1/traces/{name}.csv", **addressed) for name in ("survey", "idle", "runtime-calls")}
@@ -97,28 +107,6 @@ def survey(
         idle=read_idle(page.session, listed.items),
         calls=add_up_calls(read_runtime_calls(page.session, listed.items)),
     )
-
-
-def _filters(
-    page: Scope,
-    operator: str | None,
-    variant: str | None,
-    device: str | None,
-    commit: str | None,
-    submission: int | None,
-) -> tuple[dict[str, Any], TraceFilter | None]:
-    """The filters that a list of traces was asked for, and what they choose; None where the commit is no SHA."""
-    assert page.repository is not None
-    sha = commit.strip().lower() if commit else None
-    filters: dict[str, Any] = {
-        "operator": operator or None,
-        "variant": variant or None,
-        "device": device or None,
-        "submission": submission,
-        "commit": sha,
-    }
-    is_sha = sha is None or re.fullmatch("[0-9a-f]{4,40}", sha) is not None
-    return filters, TraceFilter(page.repository.id, **filters) if is_sha else None
 
 
 @router.get("/traces/compare")
