@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +15,10 @@ from warpwatch.contract.words import Fault, Status
 from warpwatch.operator import Case, Cost, Operator, Variant, case
 from warpwatch.worker.harness import anticheat
 from warpwatch.worker.harness.check import check
+from warpwatch.worker.harness.compare import compare, expect
 from warpwatch.worker.harness.failures import WrongResultError
 from warpwatch.worker.harness.problem import CaseProblem
+from warpwatch.worker.harness.sensitivity import Sensitivity
 
 Function = Callable[..., Any]
 
@@ -210,3 +214,11 @@ def test_a_suspicion_on_a_busy_host_is_timed_more_often(slow_rounds: int, accuse
     else:
         assert anticheat._expect_as_long(*arguments) == 1e5
     assert asked == [5, 10, 20][: slow_rounds + 1]
+
+
+def test_a_result_without_numbers_has_a_tolerance() -> None:
+    oracle = torch.ones(4, dtype=torch.float64)
+    expected = replace(expect(oracle, None, "f32", depth=1), sensitivity=Sensitivity(2.0, oracle, oracle))
+    error = compare("y", torch.full((4,), math.nan), expected)
+    assert not error.right
+    assert 0 < error.tolerance < 1e-5

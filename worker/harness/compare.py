@@ -164,7 +164,7 @@ def _judge_by_sensitivity(result: Tensor, expected: Expected, difference: Tensor
         allowed = max(allowed, min(_TORCH_MARGIN * expected.torch_error, loosest))
     # Numbers below the smallest normal one may be flushed to zero.
     allowed += _SMALLEST[expected.precision] * math.sqrt(result.numel())
-    ambiguous = _norm(difference - outside)
+    ambiguous = _norm(torch.where(outside.isfinite(), difference - outside, 0.0))
     return _norm(outside) <= allowed, _ratio(ambiguous + allowed, expected.scale)
 
 
