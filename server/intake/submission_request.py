@@ -26,7 +26,7 @@ class ProfileOptions(BaseModel):
     wait: int = _plan_field("wait")
     warm_up: int = _plan_field("warm_up")
     active: int = _plan_field("active")
-    repeat: int = _plan_field("repeat", "The trace of the last repetition is kept.")
+    repeat: int = _plan_field("repeat", "The trace holds every repetition.")
     counters: bool = Field(
         default=False, description="Also read hardware counters with Nsight Compute, where permitted."
     )

@@ -22,7 +22,7 @@ _ALWAYS_STORED = ("suite", "variants", "cases", "seed")
 class ProfilePlan:
     """How a profile is taken: the number of calls to skip, to warm up with and to record, and of repetitions.
 
-    The trace is that of the last repetition. counters: ask Nsight Compute for hardware counters as well.
+    The trace holds every repetition. counters: ask Nsight Compute for hardware counters as well.
     """
 
     wait: int = 1

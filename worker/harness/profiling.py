@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any
 
@@ -25,7 +26,7 @@ from .counters import count_hardware
 from .problem import CaseProblem
 from .profile_summary import launch_sentence, summarize
 from .rotation import Rotation
-from .trace_events import CALL, read_recording
+from .trace_events import CALL, join_traces, read_recording
 from .trace_tables import kernel_table, runtime_calls
 
 _CHUNK = 2**20
@@ -96,32 +97,37 @@ def time_host(problem: CaseProblem, rotation: Rotation) -> dict[str, Any]:
 
 
 def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: ProfilePlan) -> dict[str, Any]:
-    """Writes the trace to `plain`; returns torch's table, and nanoseconds per call of each of several repetitions."""
+    """Writes the trace of all repetitions to `plain`; returns torch's table of the last, and of several repetitions the
+    nanoseconds per call of each."""
     kind = problem.device.type
+    parts: list[Path] = []
     cycles: list[float] = []
 
     def export(profiler: Any) -> None:
-        profiler.export_chrome_trace(str(plain))
+        parts.append(Path(folder) / str(len(parts)))
+        profiler.export_chrome_trace(str(parts[-1]))
         if plan.repeat > 1:
-            rows = kernel_table(read_recording(plain), kind)
+            rows = kernel_table(read_recording(parts[-1]), kind)
             cycles.append(sum(row.total_ns for row in rows) / plan.active)
 
     scheduled = plan.wait or plan.warm_up or plan.repeat > 1
     steps = schedule(wait=plan.wait, warmup=plan.warm_up, active=plan.active, repeat=plan.repeat) if scheduled else None
-    with profile(
-        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if kind == "cuda" else [])],
-        schedule=steps,
-        record_shapes=True,
-        profile_memory=True,
-        acc_events=True,
-        on_trace_ready=export,
-    ) as profiler:
-        for _ in range(plan.repeat * (plan.wait + plan.warm_up + plan.active)):
-            (call,), _ = rotation.batch(1)
-            with _marked(problem):
-                call()
-            problem.synchronize()
-            profiler.step()
+    with TemporaryDirectory(dir=plain.parent) as folder:
+        with profile(
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if kind == "cuda" else [])],
+            schedule=steps,
+            record_shapes=True,
+            profile_memory=True,
+            acc_events=True,
+            on_trace_ready=export,
+        ) as profiler:
+            for _ in range(plan.repeat * (plan.wait + plan.warm_up + plan.active)):
+                (call,), _ = rotation.batch(1)
+                with _marked(problem):
+                    call()
+                problem.synchronize()
+                profiler.step()
+        join_traces(parts, plain)
     extras: dict[str, Any] = {"cycles": cycles} if cycles else {}
     if plain.stat().st_size <= _TABLE_LIMIT:
         by = "self_device_time_total" if kind == "cuda" else "self_cpu_time_total"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver")
 _RUNTIME_NAMES = {"INVALID": "unknown"}
 """The profiler's name for functions newer than itself, and ours."""
+_EVENTS = '"traceEvents"'
 _CHUNK = 2**20
 
 
@@ -111,6 +112,27 @@ def events_of(path: Path) -> Iterator[dict[str, Any]]:
             text = text[end:]
 
 
+def join_traces(parts: Sequence[Path], joined: Path) -> None:
+    """Writes one Chrome trace with the events of all parts, which one process recorded one after the other.
+
+    Their clocks and correlation ids are the same, so the head of the first holds for all.
+    """
+    if len(parts) == 1:
+        parts[0].rename(joined)
+        return
+    with parts[0].open(encoding="utf-8", errors="replace") as file:
+        head = file.read(_CHUNK)
+    with joined.open("w", encoding="utf-8") as file:
+        file.write(head[: head.index(_EVENTS)] + _EVENTS + ": [\n")
+        separator = ""
+        for part in parts:
+            for event in events_of(part):
+                file.write(separator + json.dumps(event))
+                separator = ",\n"
+            part.unlink()
+        file.write("\n]}\n")
+
+
 def _span(event: dict[str, Any], call: int | None) -> Span:
     name = _RUNTIME_NAMES.get(event["name"], event["name"])
     return Span(name, _ns(event["ts"]), _ns(event["dur"]), call, event.get("args", {}), event.get("tid"))
@@ -141,7 +163,7 @@ def _device(path: Path) -> dict[str, Any]:
 
 
 def _skip_to_events(text: str, file: Any) -> str:
-    while (start := text.find('"traceEvents"')) < 0:
+    while (start := text.find(_EVENTS)) < 0:
         more = file.read(_CHUNK)
         if not more:
             return "]"
