@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from warpwatch.contract.words import Answer, ChangeDirection, Status, Verdict
+from warpwatch.db.reads.judging import find_trace
 from warpwatch.db.reads.observed import RoundsRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import (
@@ -17,14 +18,17 @@ from warpwatch.db.regressions import (
     settle,
 )
 from warpwatch.db.trials import answer, record
-from warpwatch.server.verdicts.held import PairVerdict, classify_pairs
+from warpwatch.server.verdicts.held import PairVerdict, classify_comparison
 from warpwatch.server.verdicts.trials import severity
 
 
 def confirm_imported(session: Session, job: EndedJob, device_kind: str, rounds: Sequence[RoundsRow]) -> None:
     """One confirmed change for each direction in which series of an imported comparison changed."""
     measured = [row for row in rounds if row.status == Status.OK]
-    verdicts = {row.series_id: classify_pairs(row.base_ns, row.head_ns, device_kind, len(measured)) for row in measured}
+    verdicts = {
+        row.series_id: classify_comparison(row.base_ns, row.head_ns, device_kind, len(measured), job.spec.stop)
+        for row in measured
+    }
     is_recorded = False
     for direction in (ChangeDirection.SLOWER, ChangeDirection.FASTER):
         changed = {number: verdict for number, verdict in verdicts.items() if verdict.outcome == direction}
@@ -64,6 +68,20 @@ def _confirm(
         answer(session, trial_id, Answer.CHANGED, "", most.ratio, most.low, most.high)
     attach_compare_job(session, regression_id, job.id)
     confirmed = Verdict.CONFIRMED
-    decide(session, regression_id, confirmed, ratio=most.ratio, low=most.low, high=most.high, series=decisions)
+    of_most = next(number for number, verdict in changed.items() if verdict is most)
+    base_trace_id, head_trace_id = (
+        find_trace(session, job.id, commit_id, of_most) for commit_id in (job.base_commit_id, job.commit_id)
+    )
+    decide(
+        session,
+        regression_id,
+        confirmed,
+        ratio=most.ratio,
+        low=most.low,
+        high=most.high,
+        series=decisions,
+        base_trace_id=base_trace_id,
+        head_trace_id=head_trace_id,
+    )
     settle(session, regression_id)
     return True

@@ -8,7 +8,7 @@ from math import exp, log, sqrt
 from statistics import NormalDist, median
 from typing import Literal
 
-from warpwatch.contract.rounds import ROUNDS, early_ratio, median_interval
+from warpwatch.contract.rounds import ROUNDS, StopRule, early_ratio, median_interval
 from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import thresholds_of
@@ -57,6 +57,16 @@ def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_ki
     elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
         outcome = "unsure"
     return PairVerdict(outcome, median(ratios), *usual)
+
+
+def classify_comparison(
+    base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, among: int, stop: StopRule | None
+) -> PairVerdict:
+    """The verdict on one of `among` pairs of a comparison that was made elsewhere: its stop rule shows whether it
+    tested a suspicion."""
+    if stop is not None and stop.earliest < thresholds_of(device_kind).earliest_unsuspected:
+        return classify_trial(base_ns, head_ns, device_kind)
+    return classify_pairs(base_ns, head_ns, device_kind, among)
 
 
 def classify_trial(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str) -> PairVerdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -45,8 +46,27 @@ def test_an_imported_comparison_confirms_what_it_shows(
     detail = client.get(f"/api/v1/regressions/{slower['id']}").json()
     assert [(trial["job_id"], trial["answer"]) for trial in detail["trials"]] == [(job, "changed")]
     assert len(detail["series"][0]["base_ns"]) == 12
+    assert detail["base_trace_id"] is not None
+    assert detail["head_trace_id"] not in (None, detail["base_trace_id"])
     assert client.get("/api/v1/jobs", params={"state": "queued"}).json()["items"] == []
     assert client.get(f"/regressions/{slower['id']}").status_code == 200
+
+
+@pytest.mark.parametrize(("stop", "directions"), [({"earliest": 3, "ratio": 1.02}, ["slower"]), (None, [])])
+def test_three_rounds_decide_where_a_suspicion_was_tested(
+    client: TestClient,
+    lab: Lab,
+    settings: Settings,
+    database: Database,
+    stop: dict[str, Any] | None,
+    directions: list[str],
+) -> None:
+    spec: dict[str, Any] = {"stop": stop} if stop else {}
+    job = lab.submit("compare", 3, base=2, origin="bundle", **spec)
+    lab.compare(job, {V1: ([20_000.0, 20_010.0, 19_990.0], [26_000.0, 26_020.0, 25_990.0])})
+    Judge(settings, database).sweep()
+    rows = client.get("/api/v1/regressions", params={"repository": "kernels", "state": "open"}).json()["items"]
+    assert [row["direction"] for row in rows] == directions
 
 
 def test_an_imported_comparison_without_a_change_confirms_nothing(

@@ -1,4 +1,4 @@
-"""`warpwatch export`: writes every point of a repository to a file."""
+"""`warpwatch export`: writes the results of a repository to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from warpwatch.settings import SettingError, load_settings
 @app.command()
 def export(
     output: Path = typer.Argument(
-        ..., help="File to write; its end names the format: .csv, .json, .parquet or .nvbench.json."
+        ...,
+        help="File to write; its end names the format: .csv, .json, .parquet or .nvbench.json for times, .wwb for all "
+        "results with their traces, which `warpwatch import` reads.",
     ),
     repository: str = typer.Option(..., help="Name of the repository."),
     operator: str | None = typer.Option(None, help="One operator; all by default."),
@@ -22,18 +24,23 @@ def export(
     commit: str | None = typer.Option(None, help="One commit, by its SHA; all by default."),
     samples: bool = typer.Option(False, help="Write every sample, too."),
 ) -> None:
-    """Write all times of a repository as CSV, JSON, Parquet or nvbench JSON."""
+    """Write all times of a repository as CSV, JSON, Parquet or nvbench JSON, or all its results as a results file."""
     from warpwatch.cli.database import database_url
     from warpwatch.db.database import Database
     from warpwatch.db.errors import EngineError
     from warpwatch.db.reads.code import find_commit, find_repository
     from warpwatch.db.reads.export import ExportFilter
     from warpwatch.server.figures.exports import WRITERS, ExportError, read_pages
+    from warpwatch.worker.export_bundle import export_bundle
 
     suffixes = {suffix: name for name, (_, _, suffix) in WRITERS.items()}
-    suffix = next((end for end in sorted(suffixes, key=len, reverse=True) if output.name.endswith(f".{end}")), None)
+    ends = [*sorted(suffixes, key=len, reverse=True), "wwb"]
+    suffix = next((end for end in ends if output.name.endswith(f".{end}")), None)
     if suffix is None:
-        typer.echo(f"{output}: end its name in {', '.join(f'.{end}' for end in suffixes)}", err=True)
+        typer.echo(f"{output}: end its name in {', '.join(f'.{end}' for end in ends)}", err=True)
+        raise typer.Exit(2)
+    if suffix == "wwb" and (operator or device or metric or commit or samples):
+        typer.echo("a results file (.wwb) holds everything; name the repository alone", err=True)
         raise typer.Exit(2)
     partial = output.with_name(f"{output.name}.partial")
     try:
@@ -47,9 +54,12 @@ def export(
                     raise ExportError(
                         f"there is no {'commit' if row else 'repository'} {commit if row else repository!r}"
                     )
-                chosen = ExportFilter(row.id, operator, device, metric, at.sha if at else None, samples)
-                with partial.open("wb") as file:
-                    file.writelines(WRITERS[suffixes[suffix]][0](read_pages(database, chosen)))
+                if suffix == "wwb":
+                    export_bundle(database, row, partial)
+                else:
+                    chosen = ExportFilter(row.id, operator, device, metric, at.sha if at else None, samples)
+                    with partial.open("wb") as file:
+                        file.writelines(WRITERS[suffixes[suffix]][0](read_pages(database, chosen)))
                 partial.replace(output)
             finally:
                 database.close()

@@ -11,8 +11,7 @@ from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.rounds import StopRule
 from warpwatch.contract.words import NO_FAILURE, JobKind, Status
 from warpwatch.server.figures.formats import change, duration, interval
-from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_pairs, classify_trial
-from warpwatch.server.verdicts.thresholds import thresholds_of
+from warpwatch.server.verdicts.held import PairOutcome, PairVerdict, classify_comparison
 
 _WORDS: dict[PairOutcome, tuple[str, str]] = {
     "slower": ("slower", "red"),
@@ -48,7 +47,8 @@ class ResultTable:
             if kind is not JobKind.COMPARE:
                 self._add_finding(kind, finding)
         for comparison in outcome.comparisons:
-            verdict = self._verdict(comparison, len(outcome.comparisons), stop)
+            rounds = comparison.base_ns, comparison.head_ns, self.device_kind
+            verdict = classify_comparison(*rounds, len(outcome.comparisons), stop)
             self.slower += verdict.outcome == "slower"
             _add_comparison(self._row(comparison.case, comparison.variant), comparison, verdict)
 
@@ -64,11 +64,6 @@ class ResultTable:
             yield "  ".join(shown).rstrip(), style
         if self._unsupported:
             yield f"unsupported here: {', '.join(self._unsupported)}", "dim"
-
-    def _verdict(self, comparison: Comparison, among: int, stop: StopRule | None) -> PairVerdict:
-        rounds = comparison.base_ns, comparison.head_ns, self.device_kind
-        is_trial = stop is not None and stop.earliest < thresholds_of(self.device_kind).earliest_unsuspected
-        return classify_trial(*rounds) if is_trial else classify_pairs(*rounds, among=among)
 
     def _row(self, case: str, variant: str) -> _Row:
         return self._rows.setdefault((case, variant), _Row())

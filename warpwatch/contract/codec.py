@@ -4,6 +4,7 @@ file may hold anything."""
 from __future__ import annotations
 
 import reprlib
+import sys
 from dataclasses import asdict, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -86,7 +87,8 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is Any:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value) if abs(value) < 2**63 else inf
+        # PostgreSQL writes the largest float as an integer of 309 digits.
+        value = float(value) if abs(value) <= sys.float_info.max else inf
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         members = _members(kind)
         if not isinstance(value, str) or value not in members:
