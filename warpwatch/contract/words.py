@@ -71,7 +71,8 @@ class Fault(StrEnum):
     modified_input (inputs). overwritten_result: by the next call (tensors). shared_result: two calls return the same
     memory (tensors). unfinished: work goes on after the call has returned (tensors, or threads). other_stream: work on
     a stream that the current one does not wait for. lazy_result: computed when it is read. cached_result: kept from
-    other inputs. searched_memory: found in the harness's memory. detected_timer: right only when nothing times it.
+    other inputs, or from the replay before. skipped_launch: left out while a CUDA graph is captured. prepared_answer:
+    computed by `prepare`. times_disagree: one way to time a call contradicts another (metrics). searched_memory: found in the harness's memory. detected_timer: right only when nothing times it.
     unwritten_result. reduced_precision (precisions). replaced_function: of the harness or torch (functions).
     changed_setting: of the process (settings). out_of_bounds: writes outside its memory. special_values: swallows or
     spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
@@ -90,6 +91,9 @@ class Fault(StrEnum):
     OTHER_STREAM = "other_stream"
     LAZY_RESULT = "lazy_result"
     CACHED_RESULT = "cached_result"
+    SKIPPED_LAUNCH = "skipped_launch"
+    PREPARED_ANSWER = "prepared_answer"
+    TIMES_DISAGREE = "times_disagree"
     SEARCHED_MEMORY = "searched_memory"
     DETECTED_TIMER = "detected_timer"
     UNWRITTEN_RESULT = "unwritten_result"
