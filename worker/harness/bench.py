@@ -183,8 +183,9 @@ def _measure(
 class Testimony:
     """What the timers of one bench say of the same call on a GPU.
 
-    facts: how far replays on repeated numbers and buffers are from those on new ones, and how many kernels, copies and
-    fills an eager and a captured call launch. They are stored beside the results.
+    facts: how far replays on repeated numbers and buffers are from those on new ones, how many kernels, copies and
+    fills an eager and a captured call launch, and the share of their time in which any of them runs. They are stored
+    beside the results.
     """
 
     def __init__(self) -> None:
@@ -200,7 +201,7 @@ class Testimony:
         if isinstance(timer, KernelTimer):
             self._times[BUSY] = median(samples) * timer.busy_share
             self._is_parallel = timer.is_parallel
-            self.facts["eager_launches"] = timer.launches
+            self.facts |= {"eager_launches": timer.launches, "busy_share": timer.busy_share}
         if isinstance(timer, GraphTimer) and metric == "graph":
             if timer.launches is not None:
                 self.facts["captured_launches"] = timer.launches
