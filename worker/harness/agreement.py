@@ -39,9 +39,9 @@ class TimeRule:
 
 RULES = (
     # Kernels in a graph start up to 1 µs earlier, and the profiler adds up to 0.3 µs to each short one.
-    TimeRule("graph", BUSY, 0.5, 2_000, serial=True),
+    TimeRule("graph", BUSY, 0.75, 2_000, serial=True),
     # Both time eager calls. Where few input sets exist, the stamped calls find data in the cache, which is faster.
-    TimeRule("cold", BUSY, 0.5, 2_000, serial=True),
+    TimeRule("cold", BUSY, 0.6, 2_000, serial=True),
     # The input sets of `call` may fit into the L2, and those of the stamped calls do not.
     TimeRule("call", BUSY, 0.4, 2_000),
     # Both time replays of the same graphs; every kernel launch of a process may become 0.3 µs slower in between.
@@ -50,9 +50,9 @@ RULES = (
 )
 """What is known of the differences between two ways to time one call."""
 
-REPEATED_SHARE, REPEATED_SLACK_NS = 0.75, 3_000
+REPEATED_SHARE, REPEATED_SLACK_NS = 0.8, 3_000
 """A replay on repeated numbers that takes less than this share of the same replay on new numbers leaves out work."""
-TIMED_SHARE, TIMED_SLACK_NS = 0.5, 10_000
+TIMED_SHARE, TIMED_SLACK_NS = 0.6, 10_000
 """The same for launches that repeat their buffers within a graph, against launches that see each buffer once.
 
 The two graphs have different lengths, and the second follows copies of its inputs, so less is known of the difference.

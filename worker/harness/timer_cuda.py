@@ -134,7 +134,8 @@ class GraphTimer:
         return self._replays * graph.launches
 
     def verify(self) -> None:
-        """Raises WrongResultError when one more replay, on fresh inputs, computes a wrong result."""
+        """Raises WrongResultError when replays leave out work, or one more replay, on fresh inputs, is wrong."""
+        self.replay_times = self._graphs[0].expect_work_in_replays()
         for graph in self._graphs:
             captured_calls = list(graph.rotation.calls)
             graph.rotation.renew()
@@ -144,7 +145,6 @@ class GraphTimer:
             wipe(graph.results, graph.rotation.sets)
             graph.replay(1)
             graph.rotation.verify(graph.results)
-        self.replay_times = self._graphs[0].expect_work_in_replays()
 
     def _next(self) -> _Placement:
         self._turn += 1

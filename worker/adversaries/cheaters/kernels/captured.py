@@ -64,7 +64,7 @@ if triton is not None:
 
 
 def launch(x):
-    y = torch.empty_like(x)
+    x, y = x.contiguous(), torch.empty(x.shape, device=x.device)
     _softmax[(x.shape[0],)](x, y, x.shape[1], triton.next_power_of_2(x.shape[1]))
     return y
 
@@ -72,6 +72,7 @@ def launch(x):
 def leave(x, looks, stride):
     """Memory of the captured graph that a kernel fills where the numbers of `x` are new; else it still holds the
     result."""
+    x = x.contiguous()
     if not torch.cuda.is_current_stream_capturing():
         # Compiles the kernel, and has memory outside of any graph, which no replay clears.
         SEEN[:] = SEEN or [torch.zeros(MOST_BUFFERS, x.shape[0], device=x.device)]
