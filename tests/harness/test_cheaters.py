@@ -28,7 +28,7 @@ BUDGET_NS = 40_000_000
 def variants(elsewhere: str = "cuda") -> list[tuple[str, str, ExpectedFault | None]]:
     """(operator, variant, its fault) of all variants that run not only `elsewhere`; None for honest ones."""
     rows = []
-    for expectations in read_expectations("cheaters"):
+    for expectations in read_expectations(CHEATERS / "kernels"):
         path = CHEATERS / "kernels" / f"{expectations.operator}.py"
         cheaters = expectations.caught_by
         for node in ast.parse(path.read_text()).body:
