@@ -68,7 +68,9 @@ class ResultTable:
     def _verdict(self, comparison: Comparison, among: int, stop: StopRule | None) -> PairVerdict:
         rounds = comparison.base_ns, comparison.head_ns, self.device_kind
         is_trial = stop is not None and stop.earliest < thresholds_of(self.device_kind).earliest_unsuspected
-        return classify_trial(*rounds) if is_trial else classify_pairs(*rounds, among=among)
+        if is_trial:
+            return classify_trial(*rounds, reason=comparison.reason)
+        return classify_pairs(*rounds, among=among, reason=comparison.reason)
 
     def _row(self, case: str, variant: str) -> _Row:
         return self._rows.setdefault((case, variant), _Row())

@@ -33,7 +33,9 @@ class Reason(StrEnum):
 
     unchanged (job): the sources are those of a commit that was measured. base_failed (comparison): the base could not
     be measured, which says nothing about the head. interpreter_mismatch (job, run): the two commits ask for different
-    interpreters, so they cannot be compared. unfit_device (job, run): the device was busy, throttled or too hot to be
+    interpreters, so they cannot be compared. control_moved (comparison): the base differed from itself, so the rounds
+    show nothing. control_missed (comparison): a wait that was added to the base was not found, so the rounds exclude
+    nothing. unfit_device (job, run): the device was busy, throttled or too hot to be
     measured on. git_unreachable, disk_full, host_fault (job, run): an outage of the repository's host, of the worker's
     disk, or of the worker's machine otherwise. internal_error (job, run): an error of Warpwatch itself. unstorable
     (job, run): the results hold what the database cannot. worker_lost (job, run): the worker fell silent while it ran
@@ -46,6 +48,8 @@ class Reason(StrEnum):
     UNCHANGED = "unchanged"
     BASE_FAILED = "base_failed"
     INTERPRETER_MISMATCH = "interpreter_mismatch"
+    CONTROL_MOVED = "control_moved"
+    CONTROL_MISSED = "control_missed"
     UNFIT_DEVICE = "unfit_device"
     GIT_UNREACHABLE = "git_unreachable"
     DISK_FULL = "disk_full"

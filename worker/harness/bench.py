@@ -79,7 +79,7 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
     cost = problem.operator.cost(problem.case)
     health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
-    measurements, notes, counters, testimony = [], [], CallCounters(), Testimony()
+    measurements, notes, counters, testimony = [], [], CallCounters(), _Testimony()
     shares, begin, side_end = SHARES[problem.device.type], perf_counter_ns(), 0
     with problem.modes(), watch(guard), no_collection():
         expect_honest(problem)
@@ -120,6 +120,7 @@ class Prepared:
         self._slice_ns = min(slice_ns, _SLICE_NS)
         self.metric = METRICS[problem.device.type][0]
         self.note = ""
+        self._typical_ns = 0.0
         self._setup_ns = 0.0
         with problem.modes(), watch(guard):
             if not expect_no_answer(problem) and (setup := measure_setup(problem, seed, self._slice_ns)) is not None:
@@ -131,15 +132,19 @@ class Prepared:
                 self.note = f"Measured as `cold`: a CUDA graph cannot capture the variant ({error})"
                 self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
 
-    def sample(self) -> SampleReply:
-        """Takes one slice: every placement at least once, repeated until the slice's time is over."""
+    def sample(self, wait: float = 0.0) -> SampleReply:
+        """Takes one slice: every placement at least once, repeated until the slice's time is over.
+
+        wait: makes every call longer by this share of the slice before it that had none.
+        """
         samples: list[float] = []
         with self._problem.modes(), watch(self._guard), no_collection():
-            end = perf_counter_ns() + self._slice_ns
+            end, wait_ns = perf_counter_ns() + self._slice_ns, wait * self._typical_ns
             while True:
                 for _ in range(self._timer.placements):
-                    samples += [sample + self._setup_ns for sample in self._timer.take()]
+                    samples += [sample + self._setup_ns for sample in self._timer.take(wait_ns)]
                 if perf_counter_ns() >= end:
+                    self._typical_ns = self._typical_ns if wait else median(samples)
                     return SampleReply(Status.OK, self.note, samples, self.metric)
 
     def finish(self) -> SampleReply:
@@ -157,7 +162,7 @@ def _measure(
     health: DeviceHealth,
     guard: TamperGuard,
     counters: CallCounters,
-    testimony: Testimony,
+    testimony: _Testimony,
 ) -> tuple[Measurement | None, str]:
     """(the measurement of one metric or None, a note on why there is none); adds cycle counts to `counters`, and what
     other timers can contradict to `testimony`."""
@@ -180,7 +185,7 @@ def _measure(
     return summarize(metric, samples, dropped, reasons), ""
 
 
-class Testimony:
+class _Testimony:
     """What the timers of one bench say of the same call on a GPU.
 
     facts: how far replays on repeated numbers and buffers are from those on new ones, how many kernels, copies and

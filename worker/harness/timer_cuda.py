@@ -120,12 +120,12 @@ class GraphTimer:
         replay_ns = self._warm_up(0 if hot else _WARM_UP_NS) * launches
         self._replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, replay_ns))))
 
-    def take(self) -> list[float]:
+    def take(self, wait_ns: float = 0.0) -> list[float]:
         """Takes one slice: nanoseconds per launch of up to ten replays of one placement.
 
-        The slices of all placements together take about 20 ms.
+        wait_ns: how much longer every launch is made. The slices of all placements together take about 20 ms.
         """
-        return self._next().replay(self._replays)
+        return self._next().replay(self._replays, wait_ns)
 
     def take_between(self, before: Callable[[], Any], after: Callable[[], Any]) -> int:
         """Replays one slice without events between the work of `before` and `after`; returns the number of launches."""
@@ -177,13 +177,16 @@ class _Placement:
         self._added = counts.added[:sets]
         self.work = None if counts.work is None else counts.work / launches
 
-    def replay(self, count: int) -> list[float]:
-        """Nanoseconds per launch of each of `count` replays in a row."""
+    def replay(self, count: int, wait_ns: float = 0.0) -> list[float]:
+        """Nanoseconds per launch of each of `count` replays in a row; wait_ns: what a launch takes longer."""
         events = [new_event() for _ in range(count + 1)]
         for _ in self._lead.tries(events[0]):
             events[0].record()
             for event in events[1:]:
                 self._graph.replay()
+                if wait_ns:
+                    # One wait for all launches: a kernel that waits takes a microsecond at least.
+                    sleep(wait_ns * self.launches)
                 event.record()
         events[-1].synchronize()
         return [elapsed_ns(a, b) / self.launches for a, b in pairwise(events)]
@@ -245,6 +248,7 @@ class CudaColdTimer:
     """Single eager calls on data that is not in the L2, timed by events."""
 
     placements = 1
+    _longer_ns = 0.0
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
@@ -256,8 +260,12 @@ class CudaColdTimer:
         self._lead = Lead(2 * _median_queue_ns(self._rotation.calls))
         self._other_stream_ns: list[float] = []
 
-    def take(self) -> list[float]:
-        """Takes one slice: nanoseconds of at least one call, and of at most ten within 20 ms."""
+    def take(self, wait_ns: float = 0.0) -> list[float]:
+        """Takes one slice: nanoseconds of at least one call, and of at most ten within 20 ms.
+
+        wait_ns: how much longer every call is made.
+        """
+        self._longer_ns = wait_ns
         self._rotation.roll()
         return self._slice()
 
@@ -286,6 +294,8 @@ class CudaColdTimer:
             self._flush.zero_()
             start.record()
             result = call()
+            if self._longer_ns:
+                sleep(self._longer_ns)
             end.record()
         end.synchronize()
         # The second wait finds the device idle, so it takes host time only, which varies in a virtual machine.

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from .problem import CaseProblem
 from .rotation import Rotation
-from .timer_cuda import SLICE_NS, NoMetricError, measure_set, plan_sets
+from .timer_cuda import SLICE_NS, NoMetricError, measure_set, plan_sets, sleep
 
 _MOST_CALLS = 64
 _NO_WORK = ("Context Sync", "Stream Sync", "Event Sync", "Stream Wait", "Context Synchronize", "Stream Synchronize")
@@ -42,6 +42,7 @@ class KernelTimer:
 
     placements = 1
     launches, busy_share, is_parallel = 0.0, 1.0, False
+    _longer_ns = 0.0
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
@@ -52,8 +53,12 @@ class KernelTimer:
         # The first session initialises CUPTI.
         self._session()
 
-    def take(self) -> list[float]:
-        """Takes one slice: nanoseconds of up to 64 calls, or their mean when they launch unequal numbers of kernels."""
+    def take(self, wait_ns: float = 0.0) -> list[float]:
+        """Takes one slice: nanoseconds of up to 64 calls, or their mean when they launch unequal numbers of kernels.
+
+        wait_ns: how much longer every call is made.
+        """
+        self._longer_ns = wait_ns
         self._rotation.roll()
         return self._session()
 
@@ -71,6 +76,8 @@ class KernelTimer:
             for _ in range(self._count):
                 (call,), index = self._rotation.batch(1)
                 self._results[index] = call()
+                if self._longer_ns:
+                    sleep(self._longer_ns)
 
         spans = _record(run)
         if not spans:
