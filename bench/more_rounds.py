@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=4000)
     arguments = parser.parse_args()
     for case, measured in json.loads(arguments.rounds.read_text())["rounds"].items():
-        pool = [head / base for base, head in measured["identical"]]
+        pool = [head / base for base, head, *_ in measured["identical"]]
         print(f"{case}, {len(pool)} rounds of identical code")
         print("| change | plan | confirmed | dismissed | unsure | rounds |\n|---|---|---|---|---|---|")
         for change in CHANGES:

@@ -23,7 +23,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,10 +34,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fresh import ROOT, FreshProcess, fresh_processes, open_verbs, serve
 from warpwatch.contract.messages import Request
-from warpwatch.contract.rounds import LOOKS, StopRule
+from warpwatch.contract.outcome import Comparison
+from warpwatch.contract.rounds import LOOKS, WAITS, StopRule, judge_controls
+from warpwatch.contract.words import Status
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import stop_rule, thresholds_of
-from warpwatch.worker.comparison import middle, turns_of, typical
+from warpwatch.worker.comparison import list_undecided, middle, middle_ratio, turns_of, typical
 
 OPERATORS = {"cuda": "calibrated", "cpu": "product"}
 CASES = {"cuda": ("n=256,f32,fwd", "n=2048,f32,fwd", "n=6144,f32,fwd"), "cpu": ("n=256,f32,fwd", "n=512,f32,fwd")}
@@ -46,7 +48,9 @@ IDENTICAL, CHANGED = 1000, 1000
 _TRIES, _TRIED = 2, 8
 """Attempts to calibrate the slow-down, and the rounds of each."""
 
-Pair = tuple[float, float]
+Pair = Sequence[float]
+"""A round: ns of base and head and, unless it was measured before there were controls, the ratios of the base to itself
+and of the base with a wait to itself."""
 Pairs = list[Pair]
 
 
@@ -62,22 +66,29 @@ def child(device: torch.device) -> None:
     serve(handle)
 
 
-def measure_round(
-    base: FreshProcess, head: FreshProcess, kind: str, variant: str, case: str, index: int
-) -> tuple[float, float]:
-    """(ns of `plain` in the process `base`, ns of `variant` in the process `head`)."""
+def measure_round(base: FreshProcess, head: FreshProcess, kind: str, variant: str, case: str, index: int) -> Pair:
+    """A round of `plain` in the process `base` and `variant` in the process `head`."""
     sides = {"base": (base, "plain"), "head": (head, variant)}
     turns = turns_of(index, kind)
     for side in turns[:2]:
         process, name = sides[side]
         process.request(verb="prepare", variant=name, case=case)
-    samples: dict[str, list[float]] = {"base": [], "head": []}
-    for side in turns:
-        process, name = sides[side]
-        samples[side].append(typical(process.request(verb="sample", variant=name, case=case)["samples"], kind))
+    samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
+
+    def sample(side: str, name: str, wait: float = 0.0) -> None:
+        process, variant = sides[side]
+        reply = process.request(verb="sample", variant=variant, case=case, wait=wait)
+        samples[name].append(typical(reply["samples"], kind))
+
+    for count, side in enumerate(turns, start=1):
+        sample(side, side)
+        if count % 4 == 0:
+            sample("base", "waited", WAITS[kind])
     for process, name in sides.values():
         process.request(verb="finish", variant=name, case=case)
-    return middle(samples["base"], samples["head"])
+    first, second = samples["base"][::2], samples["base"][1::2]
+    controls = middle_ratio(first, second), middle_ratio(second, samples["waited"])
+    return *middle(samples["base"], samples["head"]), *controls
 
 
 def measure(device: str, case: str, rounds: int, **slow_down: str) -> Iterator[tuple[Pair, Pair]]:
@@ -98,11 +109,11 @@ def calibrate(device: str, case: str, change: float) -> dict[str, str]:
 
     It is found by trial, because a launch hides part of a wait, and a small product is relatively slow.
     """
-    ((plain, _), _) = next(measure(device, case, 1))
+    ((plain, *_), _) = next(measure(device, case, 1))
     share = change / 100
     for _ in range(_TRIES):
         rounds = measure(device, case, _TRIED, **_slow_down(share, plain))
-        reached = median(head / base - 1 for _, (base, head) in rounds)
+        reached = median(pair[1] / pair[0] - 1 for _, pair in rounds)
         share *= min(2.0, max(0.5, change / 100 / reached)) if reached > 0 else 2.0
     return _slow_down(share, plain)
 
@@ -125,12 +136,11 @@ def verdicts(
         nonlocal taken
         drawn = draw.sample(pairs, rounds)
         if may_swap:
-            drawn = [pair if draw.random() < 0.5 else pair[::-1] for pair in drawn]
-        ratios = [head / base for base, head in drawn]
-        ends = next((count for count in LOOKS if rule and rule.is_met(ratios[:count])), rounds)
-        taken += ends
-        base_ns, head_ns = [base for base, _ in drawn[:ends]], [head for _, head in drawn[:ends]]
-        return decide(base_ns, head_ns, "slower", suspected, device_kind).decision
+            drawn = [pair if draw.random() < 0.5 else [pair[1], pair[0], *pair[2:]] for pair in drawn]
+        comparisons = (_compared(drawn[:count], device_kind) for count in (*LOOKS, rounds) if count <= rounds)
+        ended = next(item for item in comparisons if _has_ended(item, rounds, rule))
+        taken += len(ended.base_ns)
+        return decide(ended.base_ns, ended.head_ns, "slower", suspected, device_kind, ended.reason).decision
 
     for _ in range(count):
         first = decision(thresholds.rounds, rule)
@@ -139,19 +149,32 @@ def verdicts(
     return decisions, taken / count
 
 
+def _compared(rounds: Pairs, device_kind: str) -> Comparison:
+    """A comparison of these rounds, with what its controls say."""
+    again, waited = ([pair[place] for pair in rounds if len(pair) > place] for place in (2, 3))
+    times = [pair[0] for pair in rounds], [pair[1] for pair in rounds]
+    reason = judge_controls(again, waited, device_kind)
+    return Comparison("", "", "", "", Status.OK, "", *times, reason, again, waited)
+
+
+def _has_ended(comparison: Comparison, rounds: int, rule: StopRule | None) -> bool:
+    return len(comparison.base_ns) == rounds or not list_undecided({("", ""): comparison}, rule)
+
+
 def describe(case: str, device_kind: str, change: float, same: Pairs, changed: Pairs) -> str:
     factor = 1 + change / 100
     ratios = {
-        name: sorted(head / base for base, head in pairs) for name, pairs in (("same", same), ("changed", changed))
+        name: sorted(pair[1] / pair[0] for pair in pairs) for name, pairs in (("same", same), ("changed", changed))
     }
     spread = {name: f"{median(rows):.4f} ({rows[0]:.4f} … {rows[-1]:.4f})" for name, rows in ratios.items()}
     false, false_rounds = verdicts(same, IDENTICAL, factor, device_kind, may_swap=True)
     true, true_rounds = verdicts(changed, CHANGED, factor, device_kind, may_swap=False)
     return (
-        f"{case}: {median(base for base, _ in same) / 1e3:.2f} µs; "
+        f"{case}: {median(pair[0] for pair in same) / 1e3:.2f} µs; "
         f"ratio of identical code {spread['same']}, of +{change:g} % {spread['changed']}\n"
         f"  identical: {dict(false)} of {IDENTICAL} in {false_rounds:.1f} rounds on average; "
-        f"changed: {dict(true)} of {CHANGED} in {true_rounds:.1f}"
+        f"changed: {dict(true)} of {CHANGED} in {true_rounds:.1f}\n"
+        f"  controls of all rounds: {_compared(same, device_kind).reason}, {_compared(changed, device_kind).reason}"
     )
 
 

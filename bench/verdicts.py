@@ -195,7 +195,9 @@ def paired_measured(
 ) -> list[tuple[float, float]]:
     """Rounds of identical code from bench/trials.py, of one of its cases; the roles of both sides are drawn too."""
     drawn = draw.choices(draw.choice(rounds), k=THRESHOLDS["cuda"].rounds)
-    return [(base, head * factor) for base, head in ((pair if draw.random() < 0.5 else pair[::-1]) for pair in drawn)]
+    return [
+        (base, head * factor) for base, head in ((pair[:2] if draw.random() < 0.5 else pair[1::-1]) for pair in drawn)
+    ]
 
 
 Paired = Callable[[random.Random, float], list[tuple[float, float]]]

@@ -339,6 +339,7 @@ def _record_comparisons(
             "reason": row.reason,
             "base_ns": row.base_ns,
             "head_ns": row.head_ns,
+            "controls": {"again": row.again, "waited": row.waited} if row.again else None,
         }
         for row in comparisons
     ]

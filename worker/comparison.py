@@ -6,14 +6,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import METRICS, PROTOCOL
 from warpwatch.contract.messages import SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
-from warpwatch.contract.rounds import ROUNDS, StopRule
+from warpwatch.contract.rounds import ROUNDS, WAITS, StopRule, judge_controls
 from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools, load_at_once
@@ -129,7 +129,7 @@ class _Side:
             if build.status is Status.BUILD_FAILED:
                 self._trouble |= dict.fromkeys(native, (Status.BUILD_FAILED, build.message))
 
-    def ask(self, verb: str, variant: str, case: str, budget_ns: int, rounds: int) -> SampleReply:
+    def ask(self, verb: str, variant: str, case: str, budget_ns: int, rounds: int, wait: float = 0.0) -> SampleReply:
         """One step of the interleaved measurement; when the child fails, a reply with that status."""
         if variant in self._trouble:
             return SampleReply(*self._trouble[variant])
@@ -147,6 +147,7 @@ class _Side:
                 seed=self._request.spec.seed,
                 budget_ns=budget_ns,
                 rounds=rounds,
+                wait=wait,
             )
             if verb == "sample" and reply.status is Status.OK and not reply.samples_ns:
                 return SampleReply(Status.CRASHED, "the harness took no samples")
@@ -197,7 +198,7 @@ class _Rounds:
                 self._reporter.progress(index, self._rounds, f"round {index + 1} of {self._rounds}")
                 self._renew_children(index)
                 for pair in pairs:
-                    self._comparisons[pair] = self._round(self._comparisons[pair], index)
+                    self._comparisons[pair] = self._judged(self._round(self._comparisons[pair], index))
         finally:
             for checkout in self._checkouts:
                 checkout.drop_spares()
@@ -240,12 +241,19 @@ class _Rounds:
         look = self._stop.next_look(index) if self._stop is not None else None
         return min(_CHILDREN, (look or self._rounds) - index)
 
+    def _judged(self, comparison: Comparison) -> Comparison:
+        """The comparison with what its controls say against it."""
+        if comparison.status is not Status.OK:
+            return comparison
+        kind = self._head.checkout.host.kind
+        return replace(comparison, reason=judge_controls(comparison.again, comparison.waited, kind))
+
     def _round(self, comparison: Comparison, index: int) -> Comparison:
         """One more round of a pair; the first failure ends the comparison."""
         metrics: dict[str, str] = {}
-        samples: dict[str, list[float]] = {"base": [], "head": []}
-        for verb, side in self._steps(index):
-            reply = side.ask(verb, comparison.variant, comparison.case, self._budget_ns, self._rounds)
+        samples: dict[str, list[float]] = {"base": [], "head": [], "waited": []}
+        for verb, side, wait in self._steps(index):
+            reply = side.ask(verb, comparison.variant, comparison.case, self._budget_ns, self._rounds, wait)
             if reply.status is not Status.OK:
                 reason = Reason.BASE_FAILED if side is self._base else None
                 return self._end(comparison, reply.status, f"{side.name}: {reply.message}", reason)
@@ -255,24 +263,35 @@ class _Rounds:
                 message = f"the base is measured as {metrics['base']}, the head as {metrics['head']}"
                 return self._end(comparison, Status.UNSUPPORTED, message)
             if verb == "sample":
-                samples[side.name].append(typical(reply.samples_ns, side.checkout.host.kind))
+                name = "waited" if wait else side.name
+                samples[name].append(typical(reply.samples_ns, side.checkout.host.kind))
         base_ns, head_ns = middle(samples["base"], samples["head"])
+        first, second = samples["base"][::2], samples["base"][1::2]
         return replace(
             comparison,
             metric=metrics["head"],
             base_ns=[*comparison.base_ns, base_ns],
             head_ns=[*comparison.head_ns, head_ns],
+            again=[*comparison.again, middle_ratio(first, second)],
+            waited=[*comparison.waited, middle_ratio(second, samples["waited"])],
         )
 
-    def _steps(self, index: int) -> list[tuple[str, _Side]]:
-        """prepare both, sample in turn, finish both. `finish` verifies what was computed while it was timed."""
-        sides = {"base": self._base, "head": self._head}
-        turns = [sides[name] for name in turns_of(index, self._base.checkout.host.kind)]
+    def _steps(self, index: int) -> list[tuple[str, _Side, float]]:
+        """(verb, side, wait): prepare both, sample in turn, finish both. `finish` verifies what was computed while it
+        was timed.
+
+        After each A B B A the base is sampled once more with a wait, as a control: a fifth of all slices.
+        """
+        sides, kind = {"base": self._base, "head": self._head}, self._base.checkout.host.kind
+        turns = [sides[name] for name in turns_of(index, kind)]
         both = turns[:2]
+        sampled = [("sample", side, 0.0) for side in turns]
+        for end in range(len(sampled), 0, -4):
+            sampled.insert(end, ("sample", self._base, WAITS[kind]))
         return [
-            (verb, side)
-            for verb, sides_of in (("prepare", both), ("sample", turns), ("finish", both))
-            for side in sides_of
+            *(("prepare", side, 0.0) for side in both),
+            *sampled,
+            *(("finish", side, 0.0) for side in both),
         ]
 
     def _end(self, comparison: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
@@ -302,13 +321,22 @@ def list_undecided(comparisons: Mapping[Pair, Comparison], stop: StopRule | None
     return [
         pair
         for pair, comparison in comparisons.items()
-        if comparison.status is Status.OK and not (stop and stop.is_met(comparison.ratios))
+        if comparison.status is Status.OK and not (stop and _is_decided(comparison, stop))
     ]
+
+
+def _is_decided(comparison: Comparison, stop: StopRule) -> bool:
+    """Whether the rounds decide, as far as the controls allow: rounds that miss a wait exclude no change."""
+    if comparison.reason is Reason.CONTROL_MISSED and stop.excludes_change(comparison.ratios):
+        return False
+    return comparison.reason is not Reason.CONTROL_MOVED and stop.is_met(comparison.ratios)
 
 
 def ended(comparison: Comparison, status: Status, message: str, reason: Reason | None = None) -> Comparison:
     """The comparison without its rounds."""
-    return replace(comparison, status=status, message=message, reason=reason, base_ns=[], head_ns=[])
+    return replace(
+        comparison, status=status, message=message, reason=reason, base_ns=[], head_ns=[], again=[], waited=[]
+    )
 
 
 def typical(samples_ns: list[float], device_kind: str) -> float:
@@ -323,6 +351,11 @@ def middle(base_ns: list[float], head_ns: list[float]) -> tuple[float, float]:
     pairs = sorted(zip(base_ns, head_ns, strict=True), key=lambda pair: pair[1] / pair[0])
     chosen = pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1]
     return mean(base for base, _ in chosen), mean(head for _, head in chosen)
+
+
+def middle_ratio(before_ns: list[float], after_ns: list[float]) -> float:
+    """The median ratio of slices to those before them."""
+    return median(after / before for before, after in zip(before_ns, after_ns, strict=True))
 
 
 def turns_of(index: int, device_kind: str) -> list[str]:

@@ -1,9 +1,10 @@
 """Runs the self-tests: repositories of operators whose variants have planted faults, beside right variants.
 
-Each operator file defines `caught_by = {variant: fault}`: the fault that must be detected, as contract/words.py lists
-them, and after it, where that matters, the tensor, function, setting or probe it must be about. Variants that are not
-in it are right and must never fail. `sanitize = {variant: sanitizer}` names the variants whose fault only a sanitizer
-detects.
+The mutants are the repository `adversaries/mutants`, and the operators that ship with Warpwatch, each with mutants of
+its own meaning in `kernels/mutants`. Each operator file defines `caught_by = {variant: fault}`: the fault that must be
+detected, as contract/words.py lists them, and after it, where that matters, the tensor, function, setting or probe it
+must be about. Variants that are not in it are right and must never fail. `sanitize = {variant: sanitizer}` names the
+variants whose fault only a sanitizer detects.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import warpwatch
 from warpwatch import git
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import JobRequest, JobSpec
@@ -27,8 +29,9 @@ from warpwatch.worker.execution import execute
 from warpwatch.worker.reporter import CannotRunError, Reporter
 
 FOLDER = Path(__file__).with_name("adversaries")
+SHIPPED = Path(warpwatch.__file__).parent / "bundled" / "kernels"
 KINDS = {"mutants": ("check",), "cheaters": ("check", "bench")}
-"""Every folder of adversaries, and the kinds of jobs that its variants go through."""
+"""Every kind of adversaries, and the kinds of jobs that its variants go through."""
 BENCH_BUDGET_NS = 40_000_000
 _DETECTED = (Status.WRONG, Status.CRASHED)
 _NOT_RUN = (Status.UNSUPPORTED, Status.SKIPPED)
@@ -109,6 +112,26 @@ class ExpectedFault:
 
 
 @dataclass(frozen=True, slots=True)
+class _Source:
+    """Files that become a repository. place: where they lie in it; operators: its folder of operator files."""
+
+    files: Path
+    place: str
+    operators: str
+
+    @property
+    def folder(self) -> Path:
+        """The operator files with the planted faults."""
+        return self.files / Path(self.operators).relative_to(self.place)
+
+
+def sources(kind: str) -> list[_Source]:
+    """The repositories of one self-test."""
+    own = _Source(FOLDER / kind, "", "kernels")
+    return [own, _Source(SHIPPED, "kernels", "kernels/mutants")] if kind == "mutants" else [own]
+
+
+@dataclass(frozen=True, slots=True)
 class Expectations:
     """What an operator file expects of its variants: see the top of this module."""
 
@@ -117,10 +140,10 @@ class Expectations:
     sanitize: dict[str, str]
 
 
-def read_expectations(kind: str) -> list[Expectations]:
+def read_expectations(folder: Path) -> list[Expectations]:
     """The expectations of every operator in the folder. Files are parsed and not run: their code is untrusted."""
     expectations = []
-    for path in sorted((FOLDER / kind / "kernels").glob("[a-z]*.py")):
+    for path in sorted(folder.glob("[a-z]*.py")):
         values: dict[str, dict[str, str]] = {"caught_by": {}, "sanitize": {}}
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in values:
@@ -138,9 +161,16 @@ def prove(kind: str, tools: Tools, reporter: Reporter, seeds: int, operators: li
     asks to stop.
     """
     proof = Proof(kind, seeds)
-    with _as_repository(kind, tools) as (url, sha):
-        for expectations in read_expectations(kind):
-            if operators is None or expectations.operator in operators:
+    for source in sources(kind):
+        chosen = [
+            expectations
+            for expectations in read_expectations(source.folder)
+            if operators is None or expectations.operator in operators
+        ]
+        if not chosen:
+            continue
+        with _as_repository(source, tools) as (url, sha):
+            for expectations in chosen:
                 request = JobRequest(JobKind.CHECK, url, sha, expectations.operator)
                 _OperatorSelfTest(expectations, KINDS[kind], request, tools, reporter, proof).run()
     return proof
@@ -165,6 +195,7 @@ class _OperatorSelfTest:
         self._reporter = reporter
         self._proof = proof
         self._ideas: dict[str, str] = {}
+        self._cases: list[str] = []
 
     def run(self) -> None:
         (checkout,) = self._tools.checkouts(self._base.url, [self._base.sha], self._reporter)
@@ -175,6 +206,7 @@ class _OperatorSelfTest:
         if entry is None or entry.error is not None:
             raise CannotRunError(f"{self._base.operator}.py does not load: {entry.error if entry else 'it is missing'}")
         self._ideas = {variant.name: variant.idea for variant in entry.variants}
+        self._cases = [case.key for case in entry.cases if {"quick", "edge"} & set(case.suites)]
         self._run_faults()
         right = [name for name in self._ideas if name not in self._expectations.caught_by]
         for seed in range(self._proof.seeds if right else 0):
@@ -184,11 +216,12 @@ class _OperatorSelfTest:
         caught_by, sanitize = self._expectations.caught_by, self._expectations.sanitize
         uncaught = list(caught_by)
         findings: dict[str, list[tuple[str, Finding]]] = {name: [] for name in uncaught}
-        for kind in self._kinds:
+        checks = [("check", [key]) for key in self._cases] if "check" in self._kinds else []
+        for kind, cases in [*checks, *((kind, None) for kind in self._kinds if kind != "check")]:
             plain = [name for name in uncaught if name not in sanitize]
-            for finding in self._measure(kind, plain):
+            for finding in self._measure(kind, plain, cases=cases):
                 findings[finding.variant].append((kind, finding))
-            # A fault that the check has caught needs no bench.
+            # A fault that was caught needs no further case and no bench.
             uncaught = [name for name in uncaught if not _first_match(findings[name], caught_by[name])]
         for name, sanitizer in sanitize.items():
             findings[name] = [(sanitizer, finding) for finding in self._measure("check", [name], sanitize=sanitizer)]
@@ -243,15 +276,17 @@ def _first_match(findings: list[tuple[str, Finding]], expected: ExpectedFault) -
 
 
 @contextmanager
-def _as_repository(kind: str, tools: Tools) -> Iterator[tuple[str, str]]:
-    """A git repository made from the folder, since only commits can be measured: (its path, its only commit)."""
+def _as_repository(source: _Source, tools: Tools) -> Iterator[tuple[str, str]]:
+    """A git repository made from the source, since only commits can be measured: (its path, its only commit)."""
     with tempfile.TemporaryDirectory(prefix="warpwatch-proof-") as temp:
-        root = Path(temp) / kind
-        shutil.copytree(FOLDER / kind, root, ignore=shutil.ignore_patterns("__pycache__"))
+        root = Path(temp) / "repository"
+        shutil.copytree(source.files, root / source.place, ignore=shutil.ignore_patterns("__pycache__"))
+        if source.place:
+            (root / "warpwatch.toml").write_text(f'operators = "{source.operators}"\n')
         git.git("init", "--quiet", "--initial-branch", "main", cwd=root)
         git.git("add", "--all", cwd=root)
         identity = ("-c", "user.name=Warpwatch", "-c", "user.email=warpwatch@localhost")
-        git.git(*identity, "commit", "--quiet", "--message", f"The {kind} of this version", cwd=root)
+        git.git(*identity, "commit", "--quiet", "--message", "The planted faults of this version", cwd=root)
         try:
             yield str(root), git.resolve(root, "HEAD")
         finally:

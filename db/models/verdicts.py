@@ -31,10 +31,14 @@ class ComparisonRecord(Base):
     status: Mapped[str]
     message: Mapped[str] = mapped_column(server_default="")
     reason: Mapped[str | None]
-    """Why there are no rounds, where something other than the head is the cause."""
+    """Why there are no rounds, where something other than the head is the cause; or what the controls say against the
+    rounds."""
     base_ns: Mapped[list[Any]]
     """Median of each round; base_ns[i] and head_ns[i] were taken beside each other."""
     head_ns: Mapped[list[Any]]
+    controls: Mapped[dict[str, Any] | None]
+    """`again` and `waited`: each round's ratio of the base to itself, and of the base with a wait to itself; null where
+    there were none."""
     is_struck_out: Mapped[bool] = mapped_column(server_default="false")
 
 

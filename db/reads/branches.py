@@ -21,6 +21,7 @@ class BranchPair:
     device_key: str
     device_kind: str
     series_id: int
+    reason: str | None
     base_ns: list[float]
     head_ns: list[float]
 
@@ -30,7 +31,7 @@ def list_branch_pairs(session: Session, base_commit_id: int, head_commit_id: int
     sql = """
     SELECT DISTINCT ON (comparisons.series_id) runs.job_id, operators.name AS operator, cases.key AS case,
            variants.name AS variant, devices.key AS device_key, devices.kind AS device_kind, comparisons.series_id,
-           base_ns, head_ns
+           comparisons.reason, base_ns, head_ns
     FROM jobs JOIN runs ON runs.job_id = jobs.id AND runs.state = 'done'
     JOIN comparisons ON comparisons.run_id = runs.id AND comparisons.status = 'ok'
     JOIN series ON series.id = comparisons.series_id

@@ -17,6 +17,7 @@ class ComparedSeries:
     metric: str
     status: str
     message: str
+    reason: str | None
     base_ns: list[float]
     head_ns: list[float]
 
@@ -43,7 +44,7 @@ class JobDecision:
 
 _COMPARED = """
 SELECT comparisons.series_id, cases.key AS case, variants.name AS variant, series.metric, comparisons.status,
-       comparisons.message, base_ns, head_ns
+       comparisons.message, comparisons.reason, base_ns, head_ns
 FROM comparisons JOIN series ON series.id = comparisons.series_id
 JOIN cases ON cases.id = series.case_id JOIN variants ON variants.id = series.variant_id
 WHERE run_id = (SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')

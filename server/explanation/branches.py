@@ -67,7 +67,7 @@ def _outcomes(session: Session, base: CommitRow, head: CommitRow) -> list[Branch
     pairs = list_branch_pairs(session, base.id, head.id)
     outcomes = []
     for pair in pairs:
-        verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.device_kind, len(pairs))
+        verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.device_kind, len(pairs), pair.reason)
         outcomes.append(
             BranchOutcome(
                 pair.operator,

@@ -26,7 +26,9 @@ def confirm_imported(session: Session, job: EndedJob, device_kind: str, rounds: 
     """One confirmed change for each direction in which series of an imported comparison changed."""
     measured = [row for row in rounds if row.status == Status.OK]
     verdicts = {
-        row.series_id: classify_comparison(row.base_ns, row.head_ns, device_kind, len(measured), job.spec.stop)
+        row.series_id: classify_comparison(
+            row.base_ns, row.head_ns, device_kind, len(measured), job.spec.stop, row.reason
+        )
         for row in measured
     }
     is_recorded = False

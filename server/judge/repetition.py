@@ -19,7 +19,8 @@ def repeat_unsure(session: Session, submission_id: int) -> None:
     unsure = [
         pair
         for pair in pairs
-        if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs)).outcome == "unsure"
+        if classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, len(pairs), pair.reason).outcome
+        == "unsure"
     ]
     for job_id, group in groupby(sorted(unsure, key=lambda pair: pair.job_id), key=lambda pair: pair.job_id):
         pairs_of_job = list(group)

@@ -129,9 +129,9 @@ def compared_rows(detail: JobDetail) -> list[ComparedLine]:
     lines = [
         ComparedLine(
             row,
-            classify_trial(row.base_ns, row.head_ns, detail.device_kind)
+            classify_trial(row.base_ns, row.head_ns, detail.device_kind, row.reason)
             if detail.decision.regression
-            else classify_pairs(row.base_ns, row.head_ns, detail.device_kind, among),
+            else classify_pairs(row.base_ns, row.head_ns, detail.device_kind, among, row.reason),
             median(row.base_ns) if row.base_ns else None,
             median(row.head_ns) if row.head_ns else None,
         )

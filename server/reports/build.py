@@ -153,7 +153,7 @@ def _pair_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
         if pair.status != "ok":
             yield _row(_kind_of_pair(pair), pair.cell, pair.status, pair.message, "an A/B run that did not finish", url)
             continue
-        verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, among)
+        verdict = classify_pairs(pair.base_ns, pair.head_ns, pair.cell.device_kind, among, pair.reason)
         if verdict.outcome == "same":
             continue
         kind: ReportRowKind = "accepted" if verdict.outcome == "slower" and pair.is_accepted else verdict.outcome

@@ -9,6 +9,7 @@ from statistics import NormalDist, median
 from typing import Literal
 
 from warpwatch.contract.rounds import ROUNDS, StopRule, early_ratio, median_interval
+from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.noise import NORMAL_MAD
 from warpwatch.server.verdicts.paired import decide
 from warpwatch.server.verdicts.thresholds import thresholds_of
@@ -31,8 +32,15 @@ class PairVerdict:
     high: float | None = None
 
 
-def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, among: int = 1) -> PairVerdict:
-    """The verdict on paired rounds; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
+def classify_pairs(
+    base_ns: Sequence[float],
+    head_ns: Sequence[float],
+    device_kind: str,
+    among: int = 1,
+    reason: str | None = None,
+) -> PairVerdict:
+    """The verdict on paired rounds; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu. reason: what the
+    controls say against the rounds; then they show nothing, or exclude nothing.
 
     among: how many pairs are classified together. The confidence required for a change grows with their number, so
     that all of them together hold a false change no more often than a single pair would: the more pairs, the farther
@@ -56,25 +64,34 @@ def classify_pairs(base_ns: Sequence[float], head_ns: Sequence[float], device_ki
         outcome = "faster"
     elif usual[1] > thresholds.same_ratio and (usual[1] - 1) * median(base_ns) >= thresholds.least_ns:
         outcome = "unsure"
+    if reason == Reason.CONTROL_MOVED or (reason == Reason.CONTROL_MISSED and outcome == "same"):
+        outcome = "unsure"
     return PairVerdict(outcome, median(ratios), *usual)
 
 
 def classify_comparison(
-    base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, among: int, stop: StopRule | None
+    base_ns: Sequence[float],
+    head_ns: Sequence[float],
+    device_kind: str,
+    among: int,
+    stop: StopRule | None,
+    reason: str | None = None,
 ) -> PairVerdict:
     """The verdict on one of `among` pairs of a comparison that was made elsewhere: its stop rule shows whether it
     tested a suspicion."""
     if stop is not None and stop.earliest < thresholds_of(device_kind).earliest_unsuspected:
-        return classify_trial(base_ns, head_ns, device_kind)
-    return classify_pairs(base_ns, head_ns, device_kind, among)
+        return classify_trial(base_ns, head_ns, device_kind, reason)
+    return classify_pairs(base_ns, head_ns, device_kind, among, reason)
 
 
-def classify_trial(base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str) -> PairVerdict:
+def classify_trial(
+    base_ns: Sequence[float], head_ns: Sequence[float], device_kind: str, reason: str | None = None
+) -> PairVerdict:
     """The verdict on paired rounds that test a suspicion, by the rule of its trial: fewer rounds decide than where
     nothing was suspected."""
     expected = thresholds_of(device_kind).expected_ratio
-    slower = decide(base_ns, head_ns, "slower", expected, device_kind)
-    faster = decide(base_ns, head_ns, "faster", 1 / expected, device_kind)
+    slower = decide(base_ns, head_ns, "slower", expected, device_kind, reason)
+    faster = decide(base_ns, head_ns, "faster", 1 / expected, device_kind, reason)
     outcome: PairOutcome = "unsure"
     if slower.decision == "confirmed":
         outcome = "slower"

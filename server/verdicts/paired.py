@@ -8,6 +8,7 @@ from statistics import median
 from typing import Literal
 
 from warpwatch.contract.rounds import early_ratio, interval_of_rounds
+from warpwatch.contract.words import Reason
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 TimeDirection = Literal["slower", "faster"]
@@ -33,12 +34,15 @@ def decide(
     direction: TimeDirection,
     suspected_ratio: float,
     device_kind: str,
+    reason: str | None = None,
 ) -> Decided:
     """What paired rounds say of a suspected change; base_ns[i] was taken beside head_ns[i]. device_kind: cuda | cpu.
+    reason: what the controls say against the rounds.
 
     confirmed: the whole interval of the ratio lies beyond the confirm ratio in the suspected direction, and the farther
     beyond it the fewer the rounds. dismissed: the whole interval stays below it, or it holds 1 and not the suspected
-    ratio. unsure: anything else, fewer than three rounds included.
+    ratio. unsure: anything else, fewer than three rounds included; also where the base differed from itself, and in
+    place of dismissed where a wait that was added to the base was not found.
     """
     ratios = [head / base for base, head in zip(base_ns, head_ns, strict=True)]
     thresholds = thresholds_of(device_kind)
@@ -55,5 +59,7 @@ def decide(
     elif farthest < least or (len(ratios) >= _FEWEST_TO_EXCLUDE and nearest <= 1 and farthest < suspected):
         decision = "dismissed"
     else:
+        decision = "unsure"
+    if reason == Reason.CONTROL_MOVED or (reason == Reason.CONTROL_MISSED and decision == "dismissed"):
         decision = "unsure"
     return Decided(decision, ratio, low, high)

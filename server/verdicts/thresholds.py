@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from warpwatch.contract.rounds import ROUNDS, StopRule
+from warpwatch.contract.rounds import CONFIRMED, ROUNDS, StopRule
 
 DeviceKind = Literal["cuda", "cpu"]
 
@@ -138,7 +138,7 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         level_readings=3,
         prior_between=0.008,
         worth_comparing=0.02,
-        confirm_ratio=1.005,
+        confirm_ratio=CONFIRMED["cuda"],
         expected_ratio=1.01,
         undone_ratio=1.008,
         plain_ratio=1.05,
@@ -157,7 +157,7 @@ THRESHOLDS: dict[DeviceKind, Thresholds] = {
         level_readings=3,
         prior_between=0.03,
         worth_comparing=0.03,
-        confirm_ratio=1.02,
+        confirm_ratio=CONFIRMED["cpu"],
         expected_ratio=1.03,
         undone_ratio=1.025,
         plain_ratio=1.15,

@@ -119,7 +119,7 @@ def _decide(
     expected_ratio = thresholds_of(device_kind).expected_ratio
     least = expected_ratio if direction == "slower" else 1 / expected_ratio
     expected = (max if direction == "slower" else min)(least, suspected or least)
-    decided = paired.decide(rounds.base_ns, rounds.head_ns, direction, expected, device_kind)
+    decided = paired.decide(rounds.base_ns, rounds.head_ns, direction, expected, device_kind, rounds.reason)
     return SeriesDecision(member.series_id, Verdict(decided.decision), decided.ratio, decided.low, decided.high)
 
 

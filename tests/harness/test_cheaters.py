@@ -20,13 +20,15 @@ from warpwatch.worker.proving import ExpectedFault, read_expectations
 
 CHEATERS = ROOT / "worker" / "adversaries" / "cheaters"
 CASE = "n=256,f32,fwd"
+CASES = {"cpu": {"kept": "n=512,f32,fwd"}, "cuda": {"kept": "n=2048,f32,fwd", "captured": "n=2048,f32,fwd"}}
+"""Caching pays for larger cases only."""
 BUDGET_NS = 40_000_000
 
 
 def variants(elsewhere: str = "cuda") -> list[tuple[str, str, ExpectedFault | None]]:
     """(operator, variant, its fault) of all variants that run not only `elsewhere`; None for honest ones."""
     rows = []
-    for expectations in read_expectations("cheaters"):
+    for expectations in read_expectations(CHEATERS / "kernels"):
         path = CHEATERS / "kernels" / f"{expectations.operator}.py"
         cheaters = expectations.caught_by
         for node in ast.parse(path.read_text()).body:
@@ -52,8 +54,7 @@ def cheaters(cache: Path) -> Iterator[Harness]:
 def test_every_cheater_is_named_and_no_honest_twin_is(
     cheaters: Harness, operator: str, variant: str, expected: ExpectedFault | None
 ) -> None:
-    # Caching pays for larger products only.
-    case = "n=512,f32,fwd" if operator == "kept" else CASE
+    case = CASES["cpu"].get(operator, CASE)
     reply = cheaters.ask(BenchReply, "bench", operator=operator, variant=variant, case=case, budget_ns=BUDGET_NS)
     if expected is None:
         assert (reply.status, reply.message) == (Status.OK, "")

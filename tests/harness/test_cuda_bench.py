@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.harness.child import Harness
-from tests.harness.test_cheaters import CASE, CHEATERS, variants
+from tests.harness.test_cheaters import CASE, CASES, CHEATERS, variants
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.messages import BenchReply, CanaryReply, CeilingsReply
 from warpwatch.contract.outcome import Finding
@@ -38,7 +38,7 @@ def products(cache: Path) -> Iterator[Harness]:
 def test_every_cheater_is_named_and_no_honest_twin_is(
     cheaters: Harness, operator: str, variant: str, expected: ExpectedFault | None
 ) -> None:
-    case = "n=2048,f32,fwd" if operator == "kept" else CASE
+    case = CASES["cuda"].get(operator, CASE)
     reply = cheaters.ask(BenchReply, "bench", operator=operator, variant=variant, case=case)
     print(operator, variant, reply.status, reply.message)
     if expected is None:

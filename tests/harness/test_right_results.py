@@ -222,3 +222,30 @@ def test_a_result_without_numbers_has_a_tolerance() -> None:
     error = compare("y", torch.full((4,), math.nan), expected)
     assert not error.right
     assert 0 < error.tolerance < 1e-5
+
+
+def test_a_wrong_truth_value_beside_numbers_is_found() -> None:
+    """A mask has no last bit that could explain it."""
+
+    def signs(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.abs(), x > 0
+
+    def one_wrong(x: Tensor) -> tuple[Tensor, Tensor]:
+        size, mask = signs(x)
+        mask[0] = ~mask[0]
+        return size, mask
+
+    given = case(n=100)
+    operator = Operator(
+        "signs",
+        "|x| and x > 0",
+        inputs=lambda given, make: {"x": make.normal(given["n"])},
+        reference=signs,
+        cost=lambda given: Cost(given["n"], 4 * given["n"]),
+        cases={"quick": (given,)},
+    )
+    for function, status in ((signs, Status.OK), (one_wrong, Status.WRONG)):
+        problem = CaseProblem(operator, Variant("v1", function, ""), given, torch.device("cpu"))
+        reply = check(problem, 0, set(), lambda *_: None)
+        assert reply.status is status
+        assert reply.subjects == ([] if status is Status.OK else ["y[1]"])

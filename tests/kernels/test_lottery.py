@@ -45,16 +45,17 @@ def test_float32_and_float64_agree_on_every_round(seed: int) -> None:
         name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in given.items()
     }
-    accuracy, left = module.v3(**given)
-    expected, expected_left = module.reference(**wide)
+    accuracy, left, loss = module.v3(**given)
+    expected, expected_left, expected_loss = module.reference(**wide)
     assert accuracy.double().tolist() == expected.tolist()
     assert left.tolist() == expected_left.tolist() == list(module.kept(TENTH))
+    torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-4, atol=0)
 
 
 def test_a_tenth_of_the_weights_wins_and_another_tenth_does_not() -> None:
     """Were the smallest weights kept instead of the largest, the accuracy would tell."""
     given = data(TENTH, 3)
-    accuracy, left = module.v2(**given)
+    accuracy, left, _ = module.v2(**given)
     assert left[-1] <= 0.1 * left[0]
     assert accuracy.tolist() == [1] * 5
 
@@ -145,4 +146,4 @@ def test_costs() -> None:
     cost = module.cost(case("f32", samples=10, features=3, hidden=5, steps=2, rounds=3, percent=50))
     step, test = 2 * 10 * 5 * (3 + 3 + 3 * 2), 2 * module.TESTED * 5 * (3 + 2)
     assert cost.flops == 3 * (2 * step + test)
-    assert cost.bytes == 4 * ((10 + module.TESTED) * 3 + 25 + 3) + 8 * (10 + module.TESTED + 3)
+    assert cost.bytes == 4 * ((10 + module.TESTED) * 3 + 25 + 2 * 3) + 8 * (10 + module.TESTED + 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from warpwatch.settings import Settings
 from warpwatch.worker import proving
 from warpwatch.worker.checkout import Tools
 from warpwatch.worker.host import Host
-from warpwatch.worker.proving import KINDS, Proof, prove, read_expectations
+from warpwatch.worker.proving import KINDS, Proof, prove, read_expectations, sources
 
 pytestmark = pytest.mark.timeout(900)
 """The mutants of all operators go through one fixture."""
@@ -36,7 +37,15 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 
 @pytest.fixture(scope="module")
 def mutants(tools: Tools) -> Proof:
-    return prove("mutants", tools, Diary(), seeds=1)
+    general = [expectations.operator for expectations in read_expectations(proving.FOLDER / "mutants" / "kernels")]
+    return prove("mutants", tools, Diary(), seeds=1, operators=general)
+
+
+def test_an_operator_that_ships_is_proved_with_mutants_of_its_own(tools: Tools) -> None:
+    proof = prove("mutants", tools, Diary(), seeds=1, operators=["vector_add"])
+    assert len(proof.faults) >= 3
+    assert {fault.outcome for fault in proof.faults} == {"caught"}
+    assert proof.holds
 
 
 def test_every_mutant_is_caught_by_what_it_was_planted_for(mutants: Proof) -> None:
@@ -82,7 +91,7 @@ def test_an_adversary_that_gets_away_is_found_out(
     text = text.replace('    "bias_forgotten": "wrong_values y",\n', "")
     (folder / "mutants" / "kernels" / "linear.py").write_text(text)
     monkeypatch.setattr(proving, "FOLDER", folder)
-    proof = prove("mutants", tools, Diary(), seeds=1)
+    proof = prove("mutants", tools, Diary(), seeds=1, operators=["linear"])
     outcomes = {fault.variant: fault.outcome for fault in proof.faults}
     assert outcomes["spreads_nan"] == "otherwise"
     assert outcomes["addmm"] == "survived"
@@ -92,10 +101,10 @@ def test_an_adversary_that_gets_away_is_found_out(
 
 
 def test_expectations_are_read_without_running_the_files() -> None:
-    for kind in KINDS:
-        expectations = read_expectations(kind)
+    for source in (source for kind in KINDS for source in sources(kind)):
+        expectations = read_expectations(source.folder)
         assert expectations
-        assert all(expected.caught_by for expected in expectations), kind
+        assert all(expected.caught_by for expected in expectations), source
         assert all(set(expected.sanitize) <= set(expected.caught_by) for expected in expectations)
 
 
@@ -117,6 +126,7 @@ def test_the_command_prints_a_table_and_says_by_its_exit_code_whether_all_were_c
     done = subprocess.run(command, env=values, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 of 5 mutants caught and named" in done.stdout
+    assert re.search(r"^softmax +5 +5 *$", done.stdout, re.MULTILINE)
     assert "0 false alarms" in done.stdout
     assert "special values" in done.stdout
     wrong = subprocess.run([*command[:4], "angels"], env=values, capture_output=True, text=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from warpwatch import __version__, git
 from warpwatch.cli import app
@@ -91,6 +92,7 @@ def _show(proof: Proof, environment: Environment) -> None:
             ": ".join([fault.fault, *lines[:1]])
         ]
         console.print("  ".join(words), style=_STYLES[fault.outcome], markup=False, highlight=False, soft_wrap=True)
+    _show_operators(proof)
     counts = Counter(fault.outcome for fault in proof.faults)
     ran = len(proof.faults) - counts["not_run"]
     elsewhere = f", {counts['not_run']} cannot run on this device" if counts["not_run"] else ""
@@ -103,6 +105,15 @@ def _show(proof: Proof, environment: Environment) -> None:
     for alarm in proof.false_alarms:
         where = f"{alarm.operator} {alarm.variant} {alarm.case} seed {alarm.seed}"
         console.print(f"false alarm, {where}: {alarm.message}", style="red", markup=False, soft_wrap=True)
+
+
+def _show_operators(proof: Proof) -> None:
+    """Prints how many of each operator's planted faults were caught, of those that can run on this device."""
+    table = Table("operator", proof.kind, "caught", box=None, pad_edge=False)
+    for operator in dict.fromkeys(fault.operator for fault in proof.faults):
+        outcomes = Counter(fault.outcome for fault in proof.faults if fault.operator == operator)
+        table.add_row(operator, str(outcomes.total() - outcomes["not_run"]), str(outcomes["caught"]))
+    console.print(table, highlight=False)
 
 
 class _StepReporter(SilentReporter):

@@ -48,7 +48,7 @@ class ResultTable:
                 self._add_finding(kind, finding)
         for comparison in outcome.comparisons:
             rounds = comparison.base_ns, comparison.head_ns, self.device_kind
-            verdict = classify_comparison(*rounds, len(outcome.comparisons), stop)
+            verdict = classify_comparison(*rounds, len(outcome.comparisons), stop, comparison.reason)
             self.slower += verdict.outcome == "slower"
             _add_comparison(self._row(comparison.case, comparison.variant), comparison, verdict)
 

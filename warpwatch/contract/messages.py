@@ -27,7 +27,8 @@ class Request:
     child that builds knows key | build instead. Both answer `ping` with an empty reply.
     `prepare`/`sample`/`finish` measure the same thing as `bench` in slices that the parent interleaves across children.
     A `sample` is one slice of at most 40 ms (one call, where a call takes longer), or of budget_ns / rounds where that
-    is shorter; rounds is how many slices are planned. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
+    is shorter; rounds is how many slices are planned. wait: with `sample`, a share of the time of the slice before, by
+    which every call is made longer. `output` is the path a profile's trace (gzip'ed Chrome JSON) is
     written to. `cases` are the keys that the verb of this name describes. `modules` are those whose versions are part
     of an environment. A child that runs a program knows `run` instead, with its `command` for the shell.
     """
@@ -45,6 +46,7 @@ class Request:
     cases: list[str] = field(default_factory=list)
     command: str = ""
     modules: list[str] = field(default_factory=list)
+    wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

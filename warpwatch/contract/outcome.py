@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.environment import Environment
@@ -33,7 +34,8 @@ class Finding:
 class Comparison:
     """Medians (ns) of paired rounds of one variant on one case; base_ns[i] was taken beside head_ns[i].
 
-    reason: why there are no rounds, where something other than the head is the cause.
+    reason: why there are no rounds, where something other than the head is the cause; or what the controls say against
+    the rounds. again, waited: the controls of every round, see contract.rounds.judge_controls.
     """
 
     variant: str
@@ -45,9 +47,13 @@ class Comparison:
     base_ns: list[float] = field(default_factory=list)
     head_ns: list[float] = field(default_factory=list)
     reason: Reason | None = None
+    again: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """ValueError for times that no device can show, and for rounds that lack a side."""
+        """ValueError for times and ratios that no device can show, and for rounds that lack a side."""
+        if not all(0 < ratio < inf for ratio in (*self.again, *self.waited)):
+            raise ValueError("again, waited: expected finite ratios above 0")
         expect_times(self.base_ns, "base_ns")
         expect_times(self.head_ns, "head_ns")
         if len(self.base_ns) != len(self.head_ns):

@@ -1,4 +1,5 @@
-"""What paired rounds show: the interval of a median, and when fewer rounds than planned decide a comparison.
+"""What paired rounds show: the interval of a median, when fewer rounds than planned decide a comparison, and whether
+its controls let it decide anything.
 
 The worker stops by this rule and the server decides by it, so that both agree on every stored round.
 """
@@ -9,11 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
+from warpwatch.contract.words import Reason
+
 ROUNDS = 12
 """Paired rounds of a comparison that names no number: with fewer a small change cannot be told from noise."""
 FEWEST_ROUNDS = 3
 LOOKS = (3, 4, 6, 8, 10)
 """After how many rounds a comparison may end early. Every further look is one more chance of a false change."""
+
+CONFIRMED = {"cuda": 1.005, "cpu": 1.02}
+"""The smallest change that a comparison confirms, as a ratio, per device kind."""
+WAITS = {"cuda": 0.01, "cpu": 0.04}
+"""The wait that a control adds to the base, as a share of its time: twice the smallest change that is confirmed, so
+that a comparison that could confirm that change finds the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,20 @@ class StopRule:
         """Whether no change that is worth confirming remains possible."""
         low, high = interval_of_rounds(ratios) or (0.0, float("inf"))
         return low > 1 / self.ratio and high < self.ratio
+
+
+def judge_controls(again: Sequence[float], waited: Sequence[float], device_kind: str) -> Reason | None:
+    """What the controls of a comparison say against it; None where they held, or are fewer than three.
+
+    again: the base over itself in every round; waited: the base with a wait over the base.
+    """
+    moved, noticed = interval_of_rounds(again), interval_of_rounds(waited)
+    bound = early_ratio(CONFIRMED[device_kind], max(1, len(again)))
+    if moved is not None and (moved[0] > bound or moved[1] < 1 / bound):
+        return Reason.CONTROL_MOVED
+    if noticed is not None and noticed[0] <= 1:
+        return Reason.CONTROL_MISSED
+    return None
 
 
 def early_ratio(ratio: float, count: int) -> float:

@@ -33,7 +33,9 @@ class Reason(StrEnum):
 
     unchanged (job): the sources are those of a commit that was measured. base_failed (comparison): the base could not
     be measured, which says nothing about the head. interpreter_mismatch (job, run): the two commits ask for different
-    interpreters, so they cannot be compared. unfit_device (job, run): the device was busy, throttled or too hot to be
+    interpreters, so they cannot be compared. control_moved (comparison): the base differed from itself, so the rounds
+    show nothing. control_missed (comparison): a wait that was added to the base was not found, so the rounds exclude
+    nothing. unfit_device (job, run): the device was busy, throttled or too hot to be
     measured on. git_unreachable, disk_full, host_fault (job, run): an outage of the repository's host, of the worker's
     disk, or of the worker's machine otherwise. internal_error (job, run): an error of Warpwatch itself. unstorable
     (job, run): the results hold what the database cannot. worker_lost (job, run): the worker fell silent while it ran
@@ -46,6 +48,8 @@ class Reason(StrEnum):
     UNCHANGED = "unchanged"
     BASE_FAILED = "base_failed"
     INTERPRETER_MISMATCH = "interpreter_mismatch"
+    CONTROL_MOVED = "control_moved"
+    CONTROL_MISSED = "control_missed"
     UNFIT_DEVICE = "unfit_device"
     GIT_UNREACHABLE = "git_unreachable"
     DISK_FULL = "disk_full"
@@ -71,13 +75,14 @@ class Fault(StrEnum):
     modified_input (inputs). overwritten_result: by the next call (tensors). shared_result: two calls return the same
     memory (tensors). unfinished: work goes on after the call has returned (tensors, or threads). other_stream: work on
     a stream that the current one does not wait for. lazy_result: computed when it is read. cached_result: kept from
-    other inputs. searched_memory: found in the harness's memory. detected_timer: right only when nothing times it.
-    unwritten_result. reduced_precision (precisions). replaced_function: of the harness or torch (functions).
-    changed_setting: of the process (settings). out_of_bounds: writes outside its memory. special_values: swallows or
-    spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
-    plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer). implausible_time: faster
-    than the device can be, or more time than passed. forged_reply: written by kernel code. missing_module: imported and
-    not there (modules).
+    other inputs, or from the replay before. skipped_launch: left out while a CUDA graph is captured. prepared_answer:
+    computed by `prepare`. times_disagree: one way to time a call contradicts another (metrics). searched_memory: found
+    in the harness's memory. detected_timer: right only when nothing times it. unwritten_result. reduced_precision
+    (precisions). replaced_function: of the harness or torch (functions). changed_setting: of the process (settings).
+    out_of_bounds: writes outside its memory. special_values: swallows or spreads NaN and infinities. opcheck: the torch
+    operator is registered wrongly (torch operators). probe: right in plain runs, wrong in a probe (probes). sanitizer:
+    a sanitizer reports it (the sanitizer). implausible_time: faster than the device can be, or more time than passed.
+    forged_reply: written by kernel code. missing_module: imported and not there (modules).
     """
 
     WRONG_VALUES = "wrong_values"
@@ -90,6 +95,9 @@ class Fault(StrEnum):
     OTHER_STREAM = "other_stream"
     LAZY_RESULT = "lazy_result"
     CACHED_RESULT = "cached_result"
+    SKIPPED_LAUNCH = "skipped_launch"
+    PREPARED_ANSWER = "prepared_answer"
+    TIMES_DISAGREE = "times_disagree"
     SEARCHED_MEMORY = "searched_memory"
     DETECTED_TIMER = "detected_timer"
     UNWRITTEN_RESULT = "unwritten_result"

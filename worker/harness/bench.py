@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import median
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 from warpwatch.contract.activities import Activity
 from warpwatch.contract.measurement import METRICS, Measurement
 from warpwatch.contract.messages import BenchReply, SampleReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 
+from .agreement import BUSY, CYCLES, find_disagreement
 from .anticheat import expect_honest
 from .extras import CallCounters, empty_ns, measure_setup, open_timer
+from .failures import WrongResultError
 from .health import DeviceHealth
 from .integrity import TamperGuard, watch
+from .preparation import expect_no_answer
 from .problem import CaseProblem, Progress
 from .rotation import no_collection
 from .spent import STOPWATCH
-from .summary import FEWEST, is_narrow, summarize
+from .summary import FEWEST, add_time, is_narrow, summarize
 from .timer_cuda import CaptureError, GraphTimer, NoMetricError
+from .timer_kernel import KernelTimer
 
 SHARES = {
     "cuda": {"graph": 0.15, "kernel": 0.05, "cold": 0.05, "hot": 0.05, "call": 0.05},
@@ -74,10 +79,11 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
     cost = problem.operator.cost(problem.case)
     health = DeviceHealth(problem.device)
     facts: dict[str, Any] = {"empty_ns": empty_ns(problem.device), "before": health.read()}
-    measurements, notes, counters = [], [], CallCounters()
+    measurements, notes, counters, testimony = [], [], CallCounters(), _Testimony()
     shares, begin, side_end = SHARES[problem.device.type], perf_counter_ns(), 0
     with problem.modes(), watch(guard), no_collection():
         expect_honest(problem)
+        is_amortised = expect_no_answer(problem)
         for done, metric in enumerate(METRICS[problem.device.type]):
             progress(done, len(shares), metric)
             now, budget = perf_counter_ns(), Budget(int(budget_ns * shares[metric]))
@@ -85,13 +91,18 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
                 side_end = now + int((now - begin) * _SIDE_SHARE / (1 - _SIDE_SHARE))
             if done:
                 budget = replace(budget, allowed_ns=(side_end - now) // (len(shares) - done))
-            measurement, note = _measure(problem, seed, metric, budget, health, guard, counters)
+            measurement, note = _measure(problem, seed, metric, budget, health, guard, counters, testimony)
             measurements += [measurement] if measurement is not None else []
             notes += [note] if note else []
+        testimony.expect_agreement(problem, seed)
         setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
         counters.count_instructions(problem, seed)
-    measurements += [setup] if setup is not None else []
-    facts |= {"after": health.read(), "notes": counters.notes}
+    if setup is not None:
+        if not is_amortised:
+            counters.notes.append("The time of `prepare` is part of every metric: a call uses nothing else")
+            measurements = [add_time(measurement, setup.median_ns) for measurement in measurements]
+        measurements.append(setup)
+    facts |= {"after": health.read(), "notes": counters.notes, "testimony": testimony.facts}
     return BenchReply(
         Status.OK, "; ".join(notes), int(cost.flops), int(cost.bytes), measurements, facts, counters.counters
     )
@@ -109,7 +120,11 @@ class Prepared:
         self._slice_ns = min(slice_ns, _SLICE_NS)
         self.metric = METRICS[problem.device.type][0]
         self.note = ""
+        self._typical_ns = 0.0
+        self._setup_ns = 0.0
         with problem.modes(), watch(guard):
+            if not expect_no_answer(problem) and (setup := measure_setup(problem, seed, self._slice_ns)) is not None:
+                self._setup_ns = setup.median_ns
             try:
                 self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
             except CaptureError as error:
@@ -117,15 +132,19 @@ class Prepared:
                 self.note = f"Measured as `cold`: a CUDA graph cannot capture the variant ({error})"
                 self._timer = open_timer(problem, seed, self.metric, _SLICE_NS, PLACEMENTS)
 
-    def sample(self) -> SampleReply:
-        """Takes one slice: every placement at least once, repeated until the slice's time is over."""
+    def sample(self, wait: float = 0.0) -> SampleReply:
+        """Takes one slice: every placement at least once, repeated until the slice's time is over.
+
+        wait: makes every call longer by this share of the slice before it that had none.
+        """
         samples: list[float] = []
         with self._problem.modes(), watch(self._guard), no_collection():
-            end = perf_counter_ns() + self._slice_ns
+            end, wait_ns = perf_counter_ns() + self._slice_ns, wait * self._typical_ns
             while True:
                 for _ in range(self._timer.placements):
-                    samples += self._timer.take()
+                    samples += [sample + self._setup_ns for sample in self._timer.take(wait_ns)]
                 if perf_counter_ns() >= end:
+                    self._typical_ns = self._typical_ns if wait else median(samples)
                     return SampleReply(Status.OK, self.note, samples, self.metric)
 
     def finish(self) -> SampleReply:
@@ -143,8 +162,10 @@ def _measure(
     health: DeviceHealth,
     guard: TamperGuard,
     counters: CallCounters,
+    testimony: _Testimony,
 ) -> tuple[Measurement | None, str]:
-    """(the measurement of one metric or None, a note on why there is none); adds cycle counts to `counters`."""
+    """(the measurement of one metric or None, a note on why there is none); adds cycle counts to `counters`, and what
+    other timers can contradict to `testimony`."""
     try:
         begin = perf_counter_ns()
         timer = open_timer(problem, seed, metric, budget.usual_ns, PLACEMENTS)
@@ -154,6 +175,7 @@ def _measure(
             assert isinstance(timer, GraphTimer)
             counters.count_cycles(timer, problem.device)
         timer.verify()
+        testimony.add(metric, timer, samples, counters)
     except CaptureError as error:
         return None, f"No metric {metric}: the variant cannot be captured in a CUDA graph ({error})"
     except NoMetricError as error:
@@ -161,6 +183,57 @@ def _measure(
     if not samples:
         return None, f"No metric {metric}: the device was throttled all the time ({reasons})"
     return summarize(metric, samples, dropped, reasons), ""
+
+
+class _Testimony:
+    """What the timers of one bench say of the same call on a GPU.
+
+    facts: how far replays on repeated numbers and buffers are from those on new ones, how many kernels, copies and
+    fills an eager and a captured call launch, and the share of their time in which any of them runs. They are stored
+    beside the results.
+    """
+
+    def __init__(self) -> None:
+        self.facts: dict[str, float] = {}
+        self._times: dict[str, float] = {}
+        self._is_parallel = False
+
+    def add(self, metric: str, timer: Timer, samples: list[float], counters: CallCounters) -> None:
+        """Takes what `timer` has seen while it took `samples`; counters: with the cycles of `graph`."""
+        if not samples:
+            return
+        self._times[metric] = median(samples)
+        if isinstance(timer, KernelTimer):
+            self._times[BUSY] = median(samples) * timer.busy_share
+            self._is_parallel = timer.is_parallel
+            self.facts |= {"eager_launches": timer.launches, "busy_share": timer.busy_share}
+        if isinstance(timer, GraphTimer) and metric == "graph":
+            if timer.launches is not None:
+                self.facts["captured_launches"] = timer.launches
+            if timer.replay_times is not None:
+                self.facts["repeated_share"] = timer.replay_times.repeated_share
+                self.facts["timed_share"] = timer.replay_times.timed_share
+            if "cycles" in counters.counters:
+                self._times[CYCLES] = counters.counters["cycles"].median / counters.counters["clock"].median
+
+    def expect_agreement(self, problem: CaseProblem, seed: int) -> None:
+        """Raises WrongResultError when two timers contradict each other, and still do when both measure again."""
+        broken = find_disagreement(self._times, is_parallel=self._is_parallel)
+        if broken is None:
+            return
+        again = CallCounters()
+        for metric in dict.fromkeys({BUSY: "kernel", CYCLES: "graph"}.get(name, name) for name in broken):
+            timer = open_timer(problem, seed, metric, _SLICE_NS, PLACEMENTS)
+            samples = [sample for _ in range(timer.placements) for sample in timer.take()]
+            if isinstance(timer, GraphTimer) and metric == "graph":
+                again.count_cycles(timer, problem.device)
+            self.add(metric, timer, samples, again)
+        broken = find_disagreement(self._times, is_parallel=self._is_parallel)
+        if broken is not None:
+            short, witness = (f"{name} {self._times[name] / 1e3:.2f} µs" for name in broken)
+            raise WrongResultError(
+                f"Two ways to time the call disagree: {short}, {witness}", Fault.TIMES_DISAGREE, *broken
+            )
 
 
 @STOPWATCH.measure(Activity.SAMPLES)

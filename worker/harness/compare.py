@@ -148,6 +148,9 @@ def _judge_by_sensitivity(result: Tensor, expected: Expected, difference: Tensor
     """(whether the result is right by what the last bit can change, the allowed relative error of this result)."""
     assert expected.sensitivity is not None
     low, high = expected.sensitivity.low, expected.sensitivity.high
+    if low.dtype == torch.bool:
+        # torch does not subtract truth values.
+        low, high = low.to(torch.int8), high.to(torch.int8)
     wide = result.detach().to(low.dtype)
     outside = torch.where((wide >= low) & (wide <= high), 0.0, torch.minimum(_gap(wide, low), _gap(wide, high)))
     # An element that is not finite has the difference of the oracle: 0 where both are the same.

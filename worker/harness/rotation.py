@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -71,14 +72,25 @@ class Rotation:
 
     def roll(self) -> None:
         """Moves the contents of every set on by one set, in place; in backward cases only the incoming gradients."""
+        if not self.can_roll:
+            return
         targets = [self.problem.replaceable(data) for data in self.sets]
-        sources = [*targets[1:], targets[0].clone()]
-        if len(targets) > 1 and all(target.fits(source) for target, source in zip(targets, sources, strict=True)):
-            for target, source in zip(targets, sources, strict=True):
-                target.overwrite(source)
-            self._current_seeds = [*self._current_seeds[1:], self._current_seeds[0]]
-            for index in range(len(self.sets)):
-                self._refresh(index)
+        for target, source in zip(targets, [*targets[1:], targets[0].clone()], strict=True):
+            target.overwrite(source)
+        self._current_seeds = [*self._current_seeds[1:], self._current_seeds[0]]
+        for index in range(len(self.sets)):
+            self._refresh(index)
+
+    @property
+    def can_roll(self) -> bool:
+        """Whether `roll` changes the numbers of every set."""
+        targets = [self.problem.replaceable(data) for data in self.sets]
+        return len(targets) > 1 and all(target.fits(source) for target, source in pairwise([*targets, targets[0]]))
+
+    def rewrite(self) -> None:
+        """Copies the numbers of every set onto themselves: the same traffic as `roll`, and no new numbers."""
+        for target in (self.problem.replaceable(data) for data in self.sets):
+            target.overwrite(target.clone())
 
     def renew(self) -> None:
         """Draws fresh inputs for the sets that `verify` checks, since rolled contents return to their first place."""

@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
@@ -23,6 +24,8 @@ import torch
 
 from warpwatch.contract.words import Fault
 
+from . import graph_nodes
+from .agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
 from .failures import WrongResultError
 from .problem import CaseProblem
 from .rotation import Rotation, no_collection, wipe
@@ -46,6 +49,7 @@ _MOST_LAUNCHES = 200
 _EAGER_SAMPLES = 10
 _REPLAY_LAUNCH_NS = 30_000
 _LONGEST_LEAD_NS = 4_000_000
+_SINGLE_LEAD_NS = 500_000
 _NOTICEABLE_NS = 50_000
 """Larger than the difference between two waits for an idle device."""
 _OTHER_STREAM_SHARE = 0.2
@@ -94,11 +98,15 @@ class Lead:
 class GraphTimer:
     """Replays of CUDA graphs, one per memory placement, each slice on the next placement.
 
-    hot: use one graph over one input set.
+    hot: use one graph over one input set. launches: kernels, copies and fills of a captured call, None where the driver
+    cannot be asked. replay_times: what `verify` saw, None where the numbers of the inputs cannot change.
 
-    No host code runs in a replay, so nothing can be cached between replays. A variant that returned a cached result
-    while it was captured fails on the fresh inputs of `verify`.
+    No host code runs in a replay, but what was captured may leave out work that an earlier launch has done. `verify`
+    therefore holds replays on new numbers against replays on repeated ones: see agreement.py. A variant that returned a
+    cached result while it was captured fails on the fresh inputs of `verify`.
     """
+
+    replay_times: ReplayTimes | None = None
 
     def __init__(self, problem: CaseProblem, seed: int, placements: int, *, hot: bool = False) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
@@ -106,17 +114,18 @@ class GraphTimer:
         launches = sets * max(1, round(min(_MOST_LAUNCHES, _GRAPH_NS / call_ns) / sets))
         scatter = random.Random(seed)
         self._graphs = [_Placement(problem, seed + index, sets, launches, scatter) for index in range(self.placements)]
+        self.launches = self._graphs[0].work
         self._turn = 0
         # Clocks have settled before `hot`, which is a later metric.
         replay_ns = self._warm_up(0 if hot else _WARM_UP_NS) * launches
         self._replays = max(1, min(_REPLAYS, int(SLICE_NS / self.placements / max(1.0, replay_ns))))
 
-    def take(self) -> list[float]:
+    def take(self, wait_ns: float = 0.0) -> list[float]:
         """Takes one slice: nanoseconds per launch of up to ten replays of one placement.
 
-        The slices of all placements together take about 20 ms.
+        wait_ns: how much longer every launch is made. The slices of all placements together take about 20 ms.
         """
-        return self._next().replay(self._replays)
+        return self._next().replay(self._replays, wait_ns)
 
     def take_between(self, before: Callable[[], Any], after: Callable[[], Any]) -> int:
         """Replays one slice without events between the work of `before` and `after`; returns the number of launches."""
@@ -125,7 +134,8 @@ class GraphTimer:
         return self._replays * graph.launches
 
     def verify(self) -> None:
-        """Raises WrongResultError when one more replay, on fresh inputs, computes a wrong result."""
+        """Raises WrongResultError when replays leave out work, or one more replay, on fresh inputs, is wrong."""
+        self.replay_times = self._graphs[0].expect_work_in_replays()
         for graph in self._graphs:
             captured_calls = list(graph.rotation.calls)
             graph.rotation.renew()
@@ -158,22 +168,70 @@ class _Placement:
         self.launches = launches
         self.results: dict[int, Any] = {}
         self._lead = Lead(_REPLAY_LAUNCH_NS)
-        order = scatter.sample(range(sets), sets)
+        self._order = scatter.sample(range(sets), sets)
         for call in self.rotation.calls[:2]:
             call()
-        calls = [(index, self.rotation.calls[index]) for index in order]
-        self._graph = capture(calls * (launches // sets), self.results)
+        counts = CapturedCounts()
+        self._graph = capture(self._calls() * (launches // sets), self.results, counts)
+        expect_equal_launches(counts.added, sets)
+        self._added = counts.added[:sets]
+        self.work = None if counts.work is None else counts.work / launches
 
-    def replay(self, count: int) -> list[float]:
-        """Nanoseconds per launch of each of `count` replays in a row."""
+    def replay(self, count: int, wait_ns: float = 0.0) -> list[float]:
+        """Nanoseconds per launch of each of `count` replays in a row; wait_ns: what a launch takes longer."""
         events = [new_event() for _ in range(count + 1)]
         for _ in self._lead.tries(events[0]):
             events[0].record()
             for event in events[1:]:
                 self._graph.replay()
+                if wait_ns:
+                    # One wait for all launches: a kernel that waits takes a microsecond at least.
+                    sleep(wait_ns * self.launches)
                 event.record()
         events[-1].synchronize()
         return [elapsed_ns(a, b) / self.launches for a, b in pairwise(events)]
+
+    def expect_work_in_replays(self) -> ReplayTimes | None:
+        """Raises WrongResultError when launches leave out work on numbers or buffers that they have seen.
+
+        Replays a graph that calls every set once, on new numbers each time, and verifies the last of these replays.
+        None where the numbers of the inputs cannot change in place, or memory does not suffice for the second graph.
+        """
+        sets = len(self._order)
+        if not self.rotation.can_roll:
+            return None
+        captured_calls = list(self.rotation.calls)
+        graph, results = self._graph, self.results
+        if self.launches > sets:
+            results, counts = {}, CapturedCounts()
+            for call in self.rotation.calls[:2]:
+                call()
+            try:
+                graph = capture(self._calls(), results, counts)
+                expect_equal_launches([*self._added, *counts.added], sets)
+            except torch.OutOfMemoryError:
+                return None
+
+        def new() -> float:
+            self.rotation.roll()
+            return _replay_once(graph)
+
+        def repeated() -> float:
+            self.rotation.rewrite()
+            return _replay_once(graph)
+
+        _replay_once(graph)
+        times = expect_work_in_replays(new, repeated, lambda: sets * min(self.replay(1)))
+        self.rotation.roll()
+        if self.rotation.calls != captured_calls:
+            raise CaptureError("the variant prepares arguments of other shapes for other inputs")
+        wipe(results, self.rotation.sets)
+        _replay_once(graph)
+        self.rotation.verify(results)
+        return times
+
+    def _calls(self) -> list[tuple[int, Callable[[], Any]]]:
+        return [(index, self.rotation.calls[index]) for index in self._order]
 
     def replay_between(self, count: int, before: Callable[[], Any], after: Callable[[], Any]) -> None:
         """Queues `before`, `count` replays and `after` without a gap."""
@@ -190,6 +248,7 @@ class CudaColdTimer:
     """Single eager calls on data that is not in the L2, timed by events."""
 
     placements = 1
+    _longer_ns = 0.0
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
@@ -201,8 +260,12 @@ class CudaColdTimer:
         self._lead = Lead(2 * _median_queue_ns(self._rotation.calls))
         self._other_stream_ns: list[float] = []
 
-    def take(self) -> list[float]:
-        """Takes one slice: nanoseconds of at least one call, and of at most ten within 20 ms."""
+    def take(self, wait_ns: float = 0.0) -> list[float]:
+        """Takes one slice: nanoseconds of at least one call, and of at most ten within 20 ms.
+
+        wait_ns: how much longer every call is made.
+        """
+        self._longer_ns = wait_ns
         self._rotation.roll()
         return self._slice()
 
@@ -231,6 +294,8 @@ class CudaColdTimer:
             self._flush.zero_()
             start.record()
             result = call()
+            if self._longer_ns:
+                sleep(self._longer_ns)
             end.record()
         end.synchronize()
         # The second wait finds the device idle, so it takes host time only, which varies in a virtual machine.
@@ -279,6 +344,20 @@ def open_timer(problem: CaseProblem, seed: int, metric: str, placements: int) ->
     return (CudaColdTimer if metric == "cold" else CallTimer)(problem, seed)
 
 
+def _replay_once(graph: torch.cuda.CUDAGraph) -> float:
+    """Nanoseconds of one replay.
+
+    It is not repeated where the host was late, since a second replay sees no new numbers; the lead is long instead.
+    """
+    start, end = new_event(), new_event()
+    sleep(_SINGLE_LEAD_NS)
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return elapsed_ns(start, end)
+
+
 def _wait_ns() -> int:
     """Nanoseconds until the whole device is idle."""
     start = perf_counter_ns()
@@ -295,10 +374,21 @@ def elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
     return float(start.elapsed_time(end)) * 1e6
 
 
-def capture(launches: list[tuple[int, Callable[[], Any]]], results: dict[int, Any]) -> torch.cuda.CUDAGraph:
+@dataclass(slots=True)
+class CapturedCounts:
+    """What a capture recorded. added: nodes of each call; work: kernels, copies and fills of all calls together. Both
+    stay empty where the driver cannot be asked."""
+
+    added: list[int] = field(default_factory=list)
+    work: int | None = None
+
+
+def capture(
+    launches: list[tuple[int, Callable[[], Any]]], results: dict[int, Any], counts: CapturedCounts | None = None
+) -> torch.cuda.CUDAGraph:
     """Captures all launches in one CUDA graph on the current stream.
 
-    launches: (index of the input set, call). results: gets the last result of each set.
+    launches: (index of the input set, call). results: gets the last result of each set. counts: filled where given.
     """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
@@ -307,8 +397,14 @@ def capture(launches: list[tuple[int, Callable[[], Any]]], results: dict[int, An
         with no_collection():
             graph.capture_begin(capture_error_mode="thread_local")
             try:
+                before = 0
                 for index, call in launches:
                     results[index] = call()
+                    if counts is not None and (nodes := graph_nodes.count_nodes()) is not None:
+                        counts.added.append(nodes - before)
+                        before = nodes
+                if counts is not None:
+                    counts.work = graph_nodes.count_work()
             finally:
                 graph.capture_end()
     except RuntimeError as error:

@@ -7,7 +7,8 @@ milliseconds of host time, so a slice is one session over many calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,17 +17,32 @@ from torch.profiler import ProfilerActivity, profile
 
 from .problem import CaseProblem
 from .rotation import Rotation
-from .timer_cuda import SLICE_NS, NoMetricError, measure_set, plan_sets
+from .timer_cuda import SLICE_NS, NoMetricError, measure_set, plan_sets, sleep
 
 _MOST_CALLS = 64
 _NO_WORK = ("Context Sync", "Stream Sync", "Event Sync", "Stream Wait", "Context Synchronize", "Stream Synchronize")
 """Newer profilers list these as device activity, although nothing runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A kernel, copy or fill on the device."""
+
+    start_ns: int
+    end_ns: int
+    stream: int
+
+
 class KernelTimer:
-    """Eager calls on input sets that cover three times the L2, recorded by the profiler."""
+    """Eager calls on input sets that cover three times the L2, recorded by the profiler.
+
+    launches: kernels, copies and fills of a call. busy_share: time in which at least one of them runs, over the sum of
+    their durations. is_parallel: whether a call uses several streams. All three are of the latest slice.
+    """
 
     placements = 1
+    launches, busy_share, is_parallel = 0.0, 1.0, False
+    _longer_ns = 0.0
 
     def __init__(self, problem: CaseProblem, seed: int) -> None:
         set_bytes, call_ns = measure_set(problem, seed)
@@ -37,8 +53,12 @@ class KernelTimer:
         # The first session initialises CUPTI.
         self._session()
 
-    def take(self) -> list[float]:
-        """Takes one slice: nanoseconds of up to 64 calls, or their mean when they launch unequal numbers of kernels."""
+    def take(self, wait_ns: float = 0.0) -> list[float]:
+        """Takes one slice: nanoseconds of up to 64 calls, or their mean when they launch unequal numbers of kernels.
+
+        wait_ns: how much longer every call is made.
+        """
+        self._longer_ns = wait_ns
         self._rotation.roll()
         return self._session()
 
@@ -56,15 +76,26 @@ class KernelTimer:
             for _ in range(self._count):
                 (call,), index = self._rotation.batch(1)
                 self._results[index] = call()
+                if self._longer_ns:
+                    sleep(self._longer_ns)
 
-        durations = busy_ns(run)
-        if not durations:
+        spans = _record(run)
+        if not spans:
             raise NoMetricError("the profiler recorded no work on the device")
+        durations = [span.end_ns - span.start_ns for span in spans]
+        self.launches = len(spans) / self._count
+        self.busy_share = union_ns([(span.start_ns, span.end_ns) for span in spans]) / max(1, sum(durations))
+        self.is_parallel = len({span.stream for span in spans}) > 1
         return split(durations, self._count)
 
 
 def busy_ns(run: Callable[[], Any]) -> list[int]:
     """Nanoseconds of each kernel, copy and fill of `run`, in the order of their starts."""
+    return [span.end_ns - span.start_ns for span in _record(run)]
+
+
+def _record(run: Callable[[], Any]) -> list[_Span]:
+    """Each kernel, copy and fill of `run`, in the order of their starts."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         run()
@@ -72,14 +103,23 @@ def busy_ns(run: Callable[[], Any]) -> list[int]:
     assert recorded.profiler is not None
     results = recorded.profiler.kineto_results
     assert results is not None
-    device_work = [
-        event
+    spans = [
+        _Span(event.start_ns(), event.start_ns() + event.duration_ns(), event.device_resource_id())
         for event in results.events()
         if event.device_type() == DeviceType.CUDA
         and not event.is_user_annotation()
         and not event.name().startswith(_NO_WORK)
     ]
-    return [event.duration_ns() for event in sorted(device_work, key=lambda event: event.start_ns())]
+    return sorted(spans, key=lambda span: span.start_ns)
+
+
+def union_ns(spans: Sequence[tuple[int, int]]) -> int:
+    """Nanoseconds in which at least one of the spans, (start, end) in the order of their starts, is running."""
+    total, reached = 0, 0
+    for start, end in spans:
+        total += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 def split(durations: list[int], calls: int) -> list[float]:

@@ -120,8 +120,8 @@ class Verbs:
         self._prepared = Prepared(self.problem(request), request.seed, slice_ns, self._guard)
         return SampleReply(Status.OK, self._prepared.note, [], self._prepared.metric)
 
-    def sample(self, _request: Request, _progress: Progress) -> SampleReply:
-        return self._expect_prepared().sample()
+    def sample(self, request: Request, _progress: Progress) -> SampleReply:
+        return self._expect_prepared().sample(request.wait)
 
     def finish(self, _request: Request, _progress: Progress) -> SampleReply:
         prepared = self._expect_prepared()

@@ -30,7 +30,7 @@ def cost(case):
 
 
 operator = Operator(
-    "matmul",
+    "bmm",
     "y[i] = a[i] @ b[i] over a batch.",
     inputs=inputs,
     reference=lambda a, b: a @ b,

@@ -1,0 +1,124 @@
+"""The controls of a comparison: the base against itself, and against itself with a wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Diary
+from tests.worker.test_comparison import PAIR, REQUEST
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.messages import SampleReply
+from warpwatch.contract.outcome import Comparison
+from warpwatch.contract.rounds import CONFIRMED, WAITS, StopRule, judge_controls
+from warpwatch.contract.words import Reason, Status
+from warpwatch.server.verdicts.held import classify_pairs, classify_trial
+from warpwatch.server.verdicts.paired import decide
+from warpwatch.worker.comparison import _Rounds, list_undecided
+from warpwatch.worker.reporter import BoundedReporter
+
+SAME, SLOWER = [100_000.0] * 12, [102_000.0] * 12
+
+
+@pytest.mark.parametrize(
+    ("again", "waited", "reason"),
+    [
+        pytest.param([1.0, 1.001, 0.999], [1.01, 1.011, 1.009], None, id="both as planned"),
+        pytest.param([1.03, 1.04, 1.05], [1.01] * 3, Reason.CONTROL_MOVED, id="the base is slower than itself"),
+        pytest.param([0.95, 0.96, 0.97], [1.01] * 3, Reason.CONTROL_MOVED, id="the base is faster than itself"),
+        pytest.param([1.006] * 3, [1.01] * 3, None, id="three rounds confirm no half percent"),
+        pytest.param([1.006] * 12, [1.01] * 12, Reason.CONTROL_MOVED, id="twelve do"),
+        pytest.param([1.0] * 3, [1.01, 1.0, 1.02], Reason.CONTROL_MISSED, id="the wait is not found"),
+        pytest.param([1.0] * 12, [1.0] * 12, Reason.CONTROL_MISSED, id="a clock that stands"),
+        pytest.param([1.2, 1.2], [1.0, 1.0], None, id="too few rounds"),
+        pytest.param([], [], None, id="a program has no controls"),
+    ],
+)
+def test_controls_speak_against_rounds(again: list[float], waited: list[float], reason: Reason | None) -> None:
+    assert judge_controls(again, waited, "cuda") is reason
+
+
+def test_the_wait_is_twice_what_is_confirmed() -> None:
+    assert {kind: 2 * (ratio - 1) for kind, ratio in CONFIRMED.items()} == pytest.approx(WAITS)
+
+
+@pytest.mark.parametrize(
+    ("head_ns", "reason", "outcome", "decision"),
+    [
+        (SAME, None, "same", "dismissed"),
+        (SAME, Reason.CONTROL_MISSED, "unsure", "unsure"),
+        (SAME, Reason.CONTROL_MOVED, "unsure", "unsure"),
+        (SLOWER, None, "slower", "confirmed"),
+        # What lies beyond the boundary needs no finer eye than the rounds have.
+        (SLOWER, Reason.CONTROL_MISSED, "slower", "confirmed"),
+        (SLOWER, Reason.CONTROL_MOVED, "unsure", "unsure"),
+    ],
+)
+def test_there_is_no_verdict_against_the_controls(
+    head_ns: list[float], reason: Reason | None, outcome: str, decision: str
+) -> None:
+    assert classify_pairs(SAME, head_ns, "cuda", reason=reason).outcome == outcome
+    assert classify_trial(SAME, head_ns, "cuda", reason).outcome == outcome
+    assert decide(SAME, head_ns, "slower", 1.02, "cuda", reason).decision == decision
+
+
+class Side:
+    """A commit whose slices take `ns`, as many more per slice as `drift`, and longer by a wait that it is asked for."""
+
+    def __init__(self, name: str, kind: str, ns: float, drift: float = 0.0, *, waits: bool = True) -> None:
+        self.name, self.ns, self.drift, self.waits = name, ns, drift, waits
+        self.checkout = SimpleNamespace(host=SimpleNamespace(kind=kind), running=False)
+        self.asked: list[tuple[str, float]] = []
+
+    def ask(self, verb: str, _variant: str, _case: str, _budget: int, _rounds: int, wait: float) -> SampleReply:
+        self.asked.append((verb, wait))
+        self.ns *= 1 + self.drift
+        return SampleReply(Status.OK, "", [self.ns * (1 + wait * self.waits)], "graph")
+
+
+def compare(base: Side, head: Side, rounds: int = 3, stop: StopRule | None = None) -> tuple[Comparison, _Rounds]:
+    sides: Any = base, head
+    request = replace(REQUEST, spec=replace(REQUEST.spec, stop=stop))
+    taken = _Rounds(request, sides[0], sides[1], BoundedReporter(Diary()))
+    comparison = Comparison(*PAIR, "graph", "1", Status.OK)
+    for index in range(rounds):
+        comparison = taken._judged(taken._round(comparison, index))
+    return comparison, taken
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_every_round_measures_the_base_with_a_wait(kind: str) -> None:
+    base, head = Side("base", kind, 100.0), Side("head", kind, 110.0)
+    comparison, _ = compare(base, head)
+    assert comparison.reason is None
+    assert comparison.again == [1.0] * 3
+    assert comparison.waited == pytest.approx([1 + WAITS[kind]] * 3)
+    assert comparison.ratios == pytest.approx([1.1] * 3)
+    slices = [wait for verb, wait in (*base.asked, *head.asked) if verb == "sample"]
+    assert 0 < sum(wait > 0 for wait in slices) / len(slices) <= 0.3
+    assert from_json(Comparison, to_json(comparison)) == comparison
+
+
+def test_a_base_that_ignores_the_wait_excludes_nothing() -> None:
+    rule = StopRule(3, 1.005)
+    blind, _ = compare(Side("base", "cuda", 100.0, waits=False), Side("head", "cuda", 100.0), stop=rule)
+    seeing, _ = compare(Side("base", "cuda", 100.0), Side("head", "cuda", 100.0), stop=rule)
+    assert (blind.reason, seeing.reason) == (Reason.CONTROL_MISSED, None)
+    assert list_undecided({PAIR: blind}, rule) == [PAIR]
+    assert list_undecided({PAIR: seeing}, rule) == []
+
+
+def test_a_base_that_moves_decides_nothing() -> None:
+    rule = StopRule(3, 1.005)
+    moved, _ = compare(Side("base", "cuda", 100.0, drift=0.05), Side("head", "cuda", 150.0), stop=rule)
+    assert moved.reason is Reason.CONTROL_MOVED
+    assert list_undecided({PAIR: moved}, rule) == [PAIR]
+
+
+@pytest.mark.parametrize("ratios", [{"again": [0.0]}, {"waited": [float("nan")]}, {"again": [float("inf")]}])
+def test_ratios_that_no_device_can_show_are_refused(ratios: dict[str, list[float]]) -> None:
+    with pytest.raises(ValueError, match="again, waited"):
+        Comparison(*PAIR, "graph", "1", Status.OK, **ratios)  # type: ignore[arg-type]
