@@ -294,8 +294,7 @@ def _comparisons(s: Session, run_id: int) -> list[Comparison]:
             row.base_ns,
             row.head_ns,
             Reason(row.reason) if row.reason is not None else None,
-            row.again,
-            row.waited,
+            **(row.controls or {}),
         )
         for row, metric, protocol, variant, case in s.execute(statement)
     ]
