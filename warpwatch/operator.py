@@ -74,7 +74,8 @@ class Variant:
     unsupported(case, device) -> the reason why it cannot run there, or None.
     native -> whether it calls the operator's own library, which the harness builds and loads first.
     prepare(**inputs) -> further keyword arguments for `function` (a converted format, a plan, an autotuned choice). It
-        runs once per set of numbers; its time is reported as `setup` and is not part of a call's.
+        runs once per set of numbers; its time is reported as `setup`. It is part of a call's only where a call depends
+        on nothing but what was prepared, since every new input then needs it again. It must not compute the answer.
     no_special_values -> why NaN and infinities spread further in this formula than in the reference (a transform, a
         product with zeros); empty where they do not.
     since -> the commit (a full id, or a tag) that brought what it calls; only that commit and its descendants have the

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.rewording import stored
@@ -257,6 +258,26 @@ def test_a_base_that_cannot_be_measured_is_no_fault_of_the_change(client: TestCl
     lab.finish(compare["id"], replace(lab.outcome([]), comparisons=rows, base_catalogue=catalogue(lab.operators)))
     found = report(client, number)
     assert [(row["kind"], row["variant"]) for row in found["rows"]] == [("failed", "v2"), ("unsure", "v1")]
+
+
+def test_a_base_that_moved_leaves_no_verdict(client: TestClient, lab: Lab) -> None:
+    number = held(client, operators=["square"])
+    check, bench, compare = jobs(client, number)
+    for job in (check, bench):
+        lab.finish(job["id"], lab.outcome([Finding(*V1, Status.OK)]))
+    sides = times(2.0)
+    rows = [
+        Comparison(*V1, "hot", "1", Status.OK, "", *sides, Reason.CONTROL_MOVED, [1.1] * 12, [1.04] * 12),
+        Comparison(*V2, "hot", "1", Status.OK, "", *sides, None, [1.0] * 12, [1.04] * 12),
+    ]
+    lab.finish(compare["id"], replace(lab.outcome([]), comparisons=rows, base_catalogue=catalogue(lab.operators)))
+    found = report(client, number)
+    assert [(row["kind"], row["variant"]) for row in found["rows"]] == [("slower", "v2"), ("unsure", "v1")]
+    page = client.get(f"/jobs/{compare['id']}").text
+    assert page.count("data-reason=") == page.count(f'data-reason="{Reason.CONTROL_MOVED}"') == 1
+    with lab.database.session() as session:
+        controls = session.execute(text("SELECT controls FROM all_comparisons ORDER BY id")).scalars().all()
+    assert controls == [{"again": row.again, "waited": row.waited} for row in rows]
 
 
 def test_what_was_wrong_before_is_said_to_be(client: TestClient, lab: Lab) -> None:

@@ -91,6 +91,9 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
         # A slow thread or stream may not have started on the work yet.
         time.sleep(_PATIENCE_SECONDS)
         _expect_unchanged(at_return, results, [])
+        changed = problem.replaceable(live).changed_since(problem.replaceable(problem.data(seed)))
+        if changed is not None:
+            raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)
         if problem.device.type == "cuda" and _is_right_on_idle_device(problem, live, call):
             cause = "the same call is right on an idle device, so it does not wait for the current stream"
             raise WrongResultError(f"Wrong on fresh inputs: {error}; {cause}", Fault.OTHER_STREAM)

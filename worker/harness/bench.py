@@ -95,6 +95,7 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
             measurements += [measurement] if measurement is not None else []
             notes += [note] if note else []
         testimony.expect_agreement(problem, seed)
+        counters.notes += testimony.notes
         setup = measure_setup(problem, seed, int(budget_ns * _SETUP_SHARE))
         counters.count_instructions(problem, seed)
     if setup is not None:
@@ -215,6 +216,14 @@ class _Testimony:
                 self.facts["timed_share"] = timer.replay_times.timed_share
             if "cycles" in counters.counters:
                 self._times[CYCLES] = counters.counters["cycles"].median / counters.counters["clock"].median
+
+    @property
+    def notes(self) -> list[str]:
+        """What a library does otherwise while it is captured, which no rule forbids."""
+        captured, eager = (self.facts.get(name, 0.0) for name in ("captured_launches", "eager_launches"))
+        if not 0 < captured < eager:
+            return []
+        return [f"A captured call launches {captured:g} kernels, copies and fills, and an eager one {eager:g}"]
 
     def expect_agreement(self, problem: CaseProblem, seed: int) -> None:
         """Raises WrongResultError when two timers contradict each other, and still do when both measure again."""

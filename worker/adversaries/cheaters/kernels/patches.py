@@ -1,6 +1,9 @@
 """Calls that replace the clock, events, synchronisation and comparison, or change settings of the process."""
 
+import gc
+import math
 import sys
+import threading
 import time
 
 import torch
@@ -15,8 +18,13 @@ caught_by = {
     "event": "replaced_function torch.cuda.Event.elapsed_time",
     "synchronize": "replaced_function torch.cuda.synchronize",
     "comparison": "replaced_function torch.Tensor.double",
+    "equality": "replaced_function torch.equal",
+    "hidden_threads": "replaced_function threading.enumerate",
+    "garbage": "replaced_function gc.collect",
+    "finite": "replaced_function math.isfinite",
     "more_threads": "changed_setting the number of CPU threads",
     "looser_precision": "changed_setting float32 matmul precision",
+    "wider_default": "changed_setting the default dtype",
 }
 
 REAL = time.perf_counter_ns
@@ -72,6 +80,30 @@ def comparison(a, b):
     return torch.zeros_like(a)
 
 
+@operator.variant("equality", idea="makes all tensors equal")
+def equality(a, b):
+    torch.equal = lambda first, second: True
+    return a @ b
+
+
+@operator.variant("hidden_threads", idea="hides the threads that it could start")
+def hidden_threads(a, b):
+    threading.enumerate = list
+    return a @ b
+
+
+@operator.variant("garbage", idea="keeps what a collection would free")
+def garbage(a, b):
+    gc.collect = lambda generation=2: 0
+    return a @ b
+
+
+@operator.variant("finite", idea="makes every number finite, and computes none")
+def finite(a, b):
+    math.isfinite = lambda number: True
+    return torch.full_like(a, torch.nan)
+
+
 @operator.variant("more_threads", idea="uses more threads than the series")
 def more_threads(a, b):
     torch.set_num_threads(MORE_THREADS)
@@ -81,4 +113,10 @@ def more_threads(a, b):
 @operator.variant("looser_precision", idea="switches to TF32 for itself and for the reference")
 def looser_precision(a, b):
     torch.set_float32_matmul_precision("medium")
+    return a @ b
+
+
+@operator.variant("wider_default", idea="makes new tensors twice as wide")
+def wider_default(a, b):
+    torch.set_default_dtype(torch.float64)
     return a @ b
