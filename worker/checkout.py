@@ -234,6 +234,7 @@ class Checkout:
             interpreter=self.project.interpreter,
             bootstrap=runner,
             cache=self._cache,
+            may_be_forked=False,
         )
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import PING, Request
 from warpwatch.contract.words import Fault, Reason, Status
-from warpwatch.worker import sandbox
+from warpwatch.worker import sandbox, templates
 from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.files import copy_regular
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
@@ -41,6 +41,7 @@ START_SECONDS = 180.0
 REPLY_LIMIT = 64 * 2**20
 """Bytes of one reply; a million samples need less."""
 _POLL_SECONDS = 0.1
+_FORK_POLL_SECONDS = 0.005
 _TAIL_LINES = 30
 _LINE_LIMIT = 8192
 _EXIT_SECONDS = 5.0
@@ -74,7 +75,7 @@ class ChildSpec:
     for one that measures. cache: what compilers of earlier children made of the same content. hold: the child imports
     torch and does not open its device before it is released. bytecode: the folder with the byte code of its packages,
     None where they have their own. measured: the folders of the packages that the operators measure, empty where they
-    lie in the worktree; packages: the names of these.
+    lie in the worktree; packages: the names of these. may_be_forked: by a template, if there can be one.
     """
 
     root: Path
@@ -91,6 +92,14 @@ class ChildSpec:
     bytecode: Path | None = None
     measured: tuple[Path, ...] = ()
     packages: tuple[str, ...] = ()
+    may_be_forked: bool = True
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether a template forks it. A template runs outside the sandbox, so it is never the interpreter that a
+        commit chose; and a sanitizer must be there when a process starts."""
+        is_own = find_interpreter(self.interpreter) == sys.executable
+        return self.may_be_forked and is_own and self.builds is None and self.sanitizer is None and templates.exist()
 
     def command(self) -> list[str]:
         interpreter = find_interpreter(self.interpreter)
@@ -122,7 +131,7 @@ def find_interpreter(name: str | None) -> str | None:
 
 
 class Child:
-    """A running harness. Must be used by the thread that started it: the kernel kills it when that thread ends."""
+    """A running harness. Must be used by the thread that started it: the kernel may kill it when that thread ends."""
 
     def __init__(self, spec: ChildSpec, confinement: sandbox.Confinement, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -149,9 +158,9 @@ class Child:
             os.close(child_reply)
             os.close(child_log)
 
-    def _start(self, spec: ChildSpec, replies: int, output: int) -> subprocess.Popen[bytes]:
+    def _start(self, spec: ChildSpec, replies: int, output: int) -> subprocess.Popen[bytes] | templates.TemplateChild:
         inside = self._jail.inside
-        environment = sandbox.environment(inside) | {"WARPWATCH_REPLY_FD": str(replies)}
+        environment = sandbox.environment(inside)
         command = spec.command()
         if spec.sanitizer is not None:
             environment |= spec.sanitizer.variables(inside)
@@ -162,13 +171,16 @@ class Child:
         folder = inside if spec.builds else spec.root
         folders = {spec.root, spec.libraries, spec.bytecode, *spec.measured}
         visible = [path for path in folders if path is not None and path.is_dir()]
+        if spec.is_forked:
+            request = templates.TemplateRequest(command, environment, folder, visible, spec.threads)
+            return templates.fork(request, self._jail, replies, output)
         return subprocess.Popen(
             self._jail.command(command, folder, visible),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             pass_fds=[replies, *self._jail.passed],
-            env=environment,
+            env=environment | {templates.REPLY_VARIABLE: str(replies)},
             start_new_session=True,
             bufsize=0,
         )
@@ -179,7 +191,8 @@ class Child:
         return self._jail.folder()
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
+        """None before its template has forked it."""
         return self._process.pid
 
     @property
@@ -190,12 +203,16 @@ class Child:
         """Returns once the child has greeted; CannotRunError when it says that it cannot work."""
         if self._has_greeted:
             return
+        deadline = time.monotonic() + START_SECONDS
+        while self.pid is None and self.alive and time.monotonic() < deadline:
+            self._expect_no_stop()
+            time.sleep(_FORK_POLL_SECONDS)
         if self._cache is not None:
             # No code of the commit runs before the first request.
             with _logged_failure(self._reporter, "earlier compilations cannot be used"):
                 self._cache.fill(self.temp / sandbox.JIT)
         try:
-            greeting = self._next_message(time.monotonic() + START_SECONDS, START_SECONDS)
+            greeting = self._next_message(deadline, START_SECONDS)
         except ChildFailure as failure:
             message = f"the harness did not start: {failure.message}"
             raise CannotRunError(message, retry=True, reason=Reason.HOST_FAULT) from failure
@@ -301,14 +318,17 @@ class Child:
         if self._is_closed:
             return
         self._is_closed = True
-        self._jail.kill(self._process.pid)
-        self._process.wait()
-        if self._cache is not None:
+        if self.pid is not None:
+            self._jail.kill(self.pid)
+            self._process.wait()
+        if self._cache is not None and self._has_greeted:
             with _logged_failure(self._reporter, "the compilations of this child are not kept"):
                 self._cache.keep(self.temp / sandbox.JIT)
-        self._jail.close()
-        if self._process.stdin is not None:
+        if isinstance(self._process, templates.TemplateChild):
+            self._process.release()
+        elif self._process.stdin is not None:
             self._process.stdin.close()
+        self._jail.close()
         os.close(self._replies.descriptor)
         os.close(self._output.descriptor)
 
@@ -317,13 +337,16 @@ class Child:
             line = self._replies.take()
             if line is not None:
                 return _parse(line)
-            reason = self._reporter.should_stop()
-            if reason is not None:
-                raise Stopped(reason)
+            self._expect_no_stop()
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise ChildFailure(Status.TIMED_OUT, f"no answer within {seconds:g} s{self._last_words()}")
             self._wait(min(remaining, _POLL_SECONDS))
+
+    def _expect_no_stop(self) -> None:
+        reason = self._reporter.should_stop()
+        if reason is not None:
+            raise Stopped(reason)
 
     def _wait(self, seconds: float) -> None:
         """Reads what came within `seconds`; ChildFailure once the child is gone and all of its output was read."""

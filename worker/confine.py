@@ -1,9 +1,10 @@
 """Gives up what kernel code must not have, then becomes the child: `confine.py PLAN command…`.
 
 It runs as a script between the parent and the child, because what it does (namespaces, limits, death with the parent)
-belongs into a process of its own: in a `preexec_fn` it could deadlock a parent that has threads. It needs the standard
-library alone, and the modules of it that import neither `re` nor `enum`, which would double the time of a
-start. PLAN is the descriptor of a file with a marshalled dictionary, written by `sandbox.Jail`:
+belongs into a process of its own: in a `preexec_fn` it could deadlock a parent that has threads. A child that
+`template.py` forked calls `confine` itself. This file needs the standard library alone, and the modules of it that
+import neither `re` nor `enum`, which would double the time of a start. PLAN is the descriptor of a file with a
+marshalled dictionary, written by `sandbox.Jail`:
 
 isolation – "full" | "user" | "network" | "none".
 visible – folders that the child sees although one above them is hidden.
@@ -14,7 +15,7 @@ scratch, scratch_bytes – where its own temporary folder is mounted, and its si
 shared_bytes – size of its own /dev/shm.
 channel – descriptor of the socket on which the parent gets the temporary folder and the end of the process namespace.
 folder – where it starts. limits – {"DATA": n, …}. filter – the system call filter in hex, "" for none.
-group – folder of its control group, "" for none. parent – process id, or null.
+group – folder of its control group, "" for none. parent – id of the process with which it dies, or null.
 
 With namespaces, three processes stand between the parent and kernel code: this one, which ends as the child ends; the
 first process of a new PID namespace, with which everything in it dies; and the child, its second process.
@@ -68,8 +69,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    with open(int(sys.argv[1]), "rb") as file:  # noqa: PTH123
-        plan = marshal.load(file)  # noqa: S302 - the parent wrote it
+    confine(read_plan(int(sys.argv[1])))
+    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
+
+
+def read_plan(descriptor: int) -> dict[str, Any]:
+    with open(descriptor, "rb") as file:
+        plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - the parent wrote it
+    return plan
+
+
+def confine(plan: dict[str, Any]) -> None:
+    """Returns in the process that may run kernel code, which this one is or has forked."""
     if plan["group"]:
         _write(os.path.join(plan["group"], "cgroup.procs"), "0")  # noqa: PTH118 - pathlib takes 5 ms to import
     _write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE)
@@ -87,7 +98,6 @@ def main() -> None:
     if plan["filter"]:
         _install_filter(bytes.fromhex(plan["filter"]))
     os.chdir(plan["folder"])
-    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606
 
 
 def _enter_namespaces(plan: dict[str, Any]) -> int:
@@ -197,8 +207,13 @@ def _drop_capabilities(kept: Sequence[int]) -> None:
         # Fails for the numbers beyond the last capability of this kernel, and for a user who has none.
         if capability not in kept:
             _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    if not kept:
-        _call(_libc.capset(struct.pack("Ii", CAPABILITY_VERSION_3, 0), bytes(24)))
+    # What this process has now outlives a smaller bounding set until it executes a program, which a fork never does.
+    header, sets = struct.pack("Ii", CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    _call(_libc.capget(header, sets))
+    mask = sum(1 << capability for capability in kept)
+    effective, permitted, inheritable, *high = struct.unpack("6I", sets.raw)
+    low = (effective & mask, permitted & mask, inheritable & mask)
+    _call(_libc.capset(header, struct.pack("6I", *low, *(0 for _ in high))))
     _call(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 

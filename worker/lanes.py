@@ -63,7 +63,7 @@ def check_in_lanes(
                 shared.stop()
             raise
         finally:
-            # The kernel ends a child together with the thread that started it.
+            # The kernel ends a child together with the thread that started it, unless a template forked it.
             lane.close()
             times.append(lane.host.stopwatch.take())
 

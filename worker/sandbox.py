@@ -172,10 +172,8 @@ class Confinement:
 
 
 class Jail:
-    """The parent's side of one child's confinement: its temporary folder, and the end of all its processes.
-
-    inside: the temporary folder as the child sees it.
-    """
+    """The parent's side of one child's confinement: its temporary folder (`inside`, as the child sees it), and the end
+    of all its processes."""
 
     def __init__(self, confinement: Confinement) -> None:
         self._confinement = confinement
@@ -195,15 +193,18 @@ class Jail:
 
     @property
     def passed(self) -> list[int]:
-        """Descriptors that the confining process must inherit."""
+        """Descriptors that the confining process must inherit: of its plan and, with namespaces, of the channel."""
         sender = [self._sender.fileno()] if self._sender is not None else []
         return [self._plan.fileno(), *sender]
 
     def command(self, words: Sequence[str], folder: Path, visible: Sequence[Path] = ()) -> list[str]:
-        """`words` (the first an absolute path), confined, as this very process's child, started in `folder`.
+        """`words` (the first an absolute path), confined, as this process's child; folder, visible as `write_plan`."""
+        self.write_plan(folder, visible, os.getpid())
+        return [sys.executable, "-I", "-S", str(CONFINE), str(self._plan.fileno()), *words]
 
-        visible: folders that the child sees although one above them is hidden.
-        """
+    def write_plan(self, folder: Path, visible: Sequence[Path], parent: int, **more: object) -> None:
+        """Writes what confine.py reads, for a child that starts in `folder`, sees the folders `visible` although one
+        above them is hidden, and dies with the process `parent`."""
         confinement = self._confinement
         plan = {
             "isolation": confinement.isolation,
@@ -219,11 +220,11 @@ class Jail:
             "limits": confinement.limits(),
             "filter": build_filter(confinement.traceable).hex() if confinement.filtered else "",
             "group": str(self._group or ""),
-            "parent": os.getpid(),
+            "parent": parent,
+            **more,
         }
         self._plan.write(marshal.dumps(plan))
         self._plan.seek(0)
-        return [sys.executable, "-I", "-S", str(CONFINE), str(self._plan.fileno()), *words]
 
     def launched(self) -> None:
         """Call it once the process has been started, or could not be."""

@@ -27,17 +27,19 @@ NOBODY = 65534
 
 @dataclass(frozen=True, slots=True)
 class Intruder:
-    """Kernel code in the sandbox of a worker that runs as `user`, None for this process's own user."""
+    """Kernel code in the sandbox of a worker that runs as `user`, None for this process's own user; in a fork of a
+    template, or in a program."""
 
     home: Path
     user: int | None
+    forked: bool
 
     def attack(self, code: str, **order: Any) -> str:
         """What the code prints. order: hidden, visible, folder, and changes to the confinement."""
         return str(self.run(code, **order)["out"])
 
     def run(self, code: str, **order: Any) -> dict[str, Any]:
-        defaults = {"hidden": [], "visible": [], "folder": "/", "changes": {}}
+        defaults = {"hidden": [], "visible": [], "folder": "/", "changes": {}, "forked": self.forked}
         order = {"home": str(self.home), "code": textwrap.dedent(code), **defaults, **order}
         if self.user is None:
             return intruder.intrude(order)
@@ -55,13 +57,14 @@ def as_user(user: int) -> list[str]:
     return ["setpriv", *identity, python or sys.executable]
 
 
-@pytest.fixture(params=["own", "ordinary"])
+@pytest.fixture(params=["own", "ordinary", "own, forked", "ordinary, forked"])
 def kernel(request: pytest.FixtureRequest) -> Iterator[Intruder]:
     """Hostile kernel code, as the user of this process and, where that is root, as an ordinary user."""
     # pytest's own temporary folders are closed to other users.
     with tempfile.TemporaryDirectory(prefix="jail-") as folder:
         home = Path(folder)
-        kernel = Intruder(home, None if request.param == "own" else NOBODY)
+        user, _, forked = request.param.partition(", ")
+        kernel = Intruder(home, None if user == "own" else NOBODY, bool(forked))
         if kernel.user is not None and (reason := _reason_against(kernel.user)):
             pytest.skip(reason)
         if kernel.user is not None:

@@ -1,7 +1,8 @@
 """Runs hostile code in the strongest confinement of this host, also as a user who may do little.
 
 Standard input is JSON: {"home": path, "code": Python, "hidden": [paths], "visible": [paths], "folder": path, "changes":
-{…}}, with changes to the confinement. Prints {"isolation", "code", "out"}.
+{…}, "forked": bool}, with changes to the confinement. A template forks the process that runs the code, or it is started
+as a program. Prints {"isolation", "code", "out"}.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from warpwatch.worker import sandbox
+from warpwatch.worker import sandbox, templates
 
 GIB = 2**30
 
@@ -24,15 +25,41 @@ GIB = 2**30
 def intrude(order: dict[str, Any]) -> dict[str, Any]:
     home = Path(order["home"])
     confinement = sandbox.confinement(home, GIB, tuple(map(Path, order["hidden"])), scratch_bytes=32 * 2**20)
-    words = [os.path.realpath(sys.executable), "-I", "-S", "-c", order["code"]]
-    done = sandbox.run_confined(
-        replace(confinement, **order["changes"]),
-        words,
-        Path(order["folder"]),
-        [Path(path) for path in order["visible"]],
-    )
-    out = done.stdout.strip() or done.stderr.strip()
-    return {"isolation": confinement.isolation, "code": done.returncode, "out": out}
+    confined = replace(confinement, **order["changes"])
+    folder, visible = Path(order["folder"]), [Path(path) for path in order["visible"]]
+    if order["forked"]:
+        code, out = run_forked(confined, home, order["code"], folder, visible)
+    else:
+        words = [os.path.realpath(sys.executable), "-I", "-S", "-c", order["code"]]
+        done = sandbox.run_confined(confined, words, folder, visible)
+        code, out = done.returncode, done.stdout.strip() or done.stderr.strip()
+    return {"isolation": confinement.isolation, "code": code, "out": out}
+
+
+def run_forked(
+    confinement: sandbox.Confinement, home: Path, code: str, folder: Path, visible: list[Path]
+) -> tuple[int, str]:
+    """As sandbox.run_confined, in a fork of a template: the exit status and what was printed."""
+    script = home / "attack.py"
+    # A program of this kind has no descriptor for replies.
+    script.write_text(f'import os; os.close(int(os.environ["{templates.REPLY_VARIABLE}"]))\n{code}')
+    jail = sandbox.Jail(confinement)
+    words = [sys.executable, "-P", str(script)]
+    printed, output = os.pipe()
+    unused, replies = os.pipe()
+    try:
+        request = templates.TemplateRequest(words, sandbox.environment(jail.inside), folder, visible, 1)
+        child = templates.fork(request, jail, replies, output)
+        jail.launched()
+        for descriptor in (unused, replies, output):
+            os.close(descriptor)
+        with os.fdopen(printed, encoding="utf-8", errors="replace") as text:
+            out = text.read().strip()
+        status = child.wait(60)
+        child.release()
+        return status, out
+    finally:
+        jail.close()
 
 
 if __name__ == "__main__":

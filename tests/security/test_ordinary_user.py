@@ -27,6 +27,7 @@ TESTS = [
     "tests/worker/test_caches.py",
     "tests/worker/test_device_lock.py",
     "tests/worker/test_isolation.py",
+    "tests/worker/test_templates.py",
 ]
 
 

@@ -119,9 +119,9 @@ def test_closing_leaves_no_process(tmp_path: Path, diary: Diary) -> None:
     child = start(tmp_path, diary)
     with pytest.raises(Stopped):
         ask(child, UntilTwoSleep(), "sleep")
-    strays = sleepers()
+    processes = [child.pid, *sleepers()]
     child.close()
-    assert not any(_alive(pid) for pid in [child.pid, *strays])
+    assert not any(_alive(pid) for pid in processes if pid is not None)
 
 
 def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:

@@ -156,7 +156,9 @@ class Fleet:
         self.until(lambda: self.job(job_id).attempt == attempt and self.log(job_id).count("waiting") >= attempt)
 
     def children(self, worker: subprocess.Popen[bytes]) -> list[int]:
-        return [pid for pid in processes_with(str(self.home)) if pid != worker.pid and _parent(pid) == worker.pid]
+        """Its children, which it or its template started."""
+        pids = [pid for pid in processes_with(str(self.home)) if pid != worker.pid]
+        return [pid for pid in pids if worker.pid in (_parent(pid), _parent(_parent(pid)))]
 
 
 @pytest.fixture(scope="module")

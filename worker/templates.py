@@ -1,0 +1,231 @@
+"""Starts children as forks of a template, which has imported torch for them; see template.py.
+
+One template at a time belongs to this process. Its children share the addresses of what it imported and the seed of
+Python's hashes, so after some children another takes its place, and it ends with the last of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from warpwatch.contract.words import Reason
+from warpwatch.worker.reporter import CannotRunError
+from warpwatch.worker.sandbox import BYTECODE_VARIABLE, Jail, environment
+
+CHILDREN = 16
+"""Children of one template."""
+SCRIPT = Path(__file__).with_name("template.py")
+REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
+"""As in harness/bootstrap.py."""
+_NOWHERE = Path("/nonexistent")
+"""Home and temporary folder of a template, which uses neither."""
+_PADDING_VARIABLE = "PADDING"
+_PADDING = " " * 16 * 2**10
+_NUMBER = struct.Struct("i")
+_END_SECONDS = 1.0
+_REPORT_SECONDS = 10.0
+_ARGUMENTS = 45
+"""As in template.py."""
+
+
+@cache
+def exist() -> bool:
+    """Whether this system has what template.py needs; sandboxes that stand in for a kernel lack some of it."""
+    if not sys.platform.startswith("linux"):
+        return False
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", ""]) as process:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+            fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return False
+        events = select.poll()
+        events.register(descriptor, select.POLLIN)
+        reported = events.poll(_REPORT_SECONDS * 1000)
+        os.close(descriptor)
+        return bool(reported) and fields[_ARGUMENTS] != "0"
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateRequest:
+    """What a child is started with: its command line, its environment, the folder it starts in, the folders that it
+    sees although one above them is hidden, and the CPU threads for which libraries are loaded."""
+
+    words: Sequence[str]
+    variables: dict[str, str]
+    folder: Path
+    visible: Sequence[Path]
+    threads: int
+
+    @property
+    def key(self) -> tuple[int, int, tuple[tuple[str, str], ...]]:
+        """What its template must have been started with. A fork of this process has no template."""
+        own = environment(_NOWHERE)
+        if BYTECODE_VARIABLE in self.variables:
+            own[BYTECODE_VARIABLE] = self.variables[BYTECODE_VARIABLE]
+        return os.getpid(), self.threads, tuple(own.items())
+
+
+class Template:
+    """A running template."""
+
+    def __init__(self, request: TemplateRequest) -> None:
+        self.key = request.key
+        self.forked = 0
+        self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        words = [control.fileno(), os.getpid(), request.threads, _PADDING]
+        with control:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", str(SCRIPT), *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[control.fileno()],
+                cwd="/",
+                env=dict(request.key[-1]) | {_PADDING_VARIABLE: _PADDING},
+                start_new_session=True,
+            )
+
+    def fits(self, request: TemplateRequest) -> bool:
+        return self.key == request.key and self.forked < CHILDREN and self.process.poll() is None
+
+    def fork(self, descriptors: Sequence[int]) -> socket.socket:
+        """The socket on which the template reports a new child; OSError where the template is gone."""
+        status, reports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with reports:
+            socket.send_fds(self._control, [b"."], [reports.fileno(), *descriptors])
+        self.forked += 1
+        return status
+
+    def close(self) -> None:
+        """It ends with the last of its children."""
+        self._control.close()
+
+
+class TemplateChild:
+    """A child of a template: what `Child` uses of subprocess.Popen."""
+
+    def __init__(self, template: Template, status: socket.socket, requests: int) -> None:
+        self._template = template.process
+        self._status = status
+        self._pid: int | None = None
+        self._returncode: int | None = None
+        self.stdin = open(requests, "wb", buffering=0)  # noqa: SIM115 - closed by `release`
+
+    @property
+    def pid(self) -> int | None:
+        """None before the template has forked it."""
+        if self._pid is None:
+            self._receive(0)
+        return self._pid
+
+    def poll(self) -> int | None:
+        while self._returncode is None and self._receive(0):
+            pass
+        return self._returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As Popen.wait: the exit status, negative for a signal; subprocess.TimeoutExpired when it takes longer."""
+        while self._returncode is None:
+            if not self._receive(timeout):
+                raise subprocess.TimeoutExpired("a child of a template", timeout or 0)
+        return self._returncode
+
+    def release(self) -> None:
+        """Lets the template forget the child, which kills it where it still runs, or was not forked yet."""
+        self._status.close()
+        self.stdin.close()
+
+    def _receive(self, seconds: float | None) -> bool:
+        """Takes the next report, if one comes within `seconds`: the first is the process's number, the second its
+        exit status."""
+        if self._returncode is not None:
+            return True
+        self._status.settimeout(seconds)
+        try:
+            report = self._status.recv(_NUMBER.size)
+        except (BlockingIOError, TimeoutError):
+            return False
+        except ConnectionResetError:
+            report = b""
+        if not report:
+            self._returncode = self._end_of_template()
+        elif self._pid is None:
+            self._pid = _NUMBER.unpack(report)[0]
+        else:
+            self._returncode = _NUMBER.unpack(report)[0]
+        return True
+
+    def _end_of_template(self) -> int:
+        """How the template ended, and its children with it; as if by lack of memory where it lives and could not
+        fork."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._template.wait(_END_SECONDS) or -signal.SIGKILL
+        return -signal.SIGKILL
+
+
+class _Templates:
+    """The template of this process, and those that end with the last of their children."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: Template | None = None
+        self._retired: list[Template] = []
+
+    def fork(self, request: TemplateRequest, jail: Jail, descriptors: Sequence[int]) -> tuple[Template, socket.socket]:
+        with self._lock:
+            if self._current is None or not self._current.fits(request):
+                self._retire()
+                self._current = Template(request)
+            template = self._current
+            details = {"words": list(request.words), "variables": request.variables, "reply_variable": REPLY_VARIABLE}
+            jail.write_plan(request.folder, request.visible, template.process.pid, **details)
+            return template, template.fork([*descriptors, *jail.passed])
+
+    def close(self) -> None:
+        """Ends the templates, with those children that nobody has closed."""
+        with self._lock:
+            self._retire()
+            for template in self._retired:
+                try:
+                    template.process.wait(_END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    template.process.kill()
+                    template.process.wait()
+
+    def _retire(self) -> None:
+        self._retired = [template for template in self._retired if template.process.poll() is None]
+        if self._current is not None:
+            self._current.close()
+            self._retired.append(self._current)
+            self._current = None
+
+
+_templates = _Templates()
+close = _templates.close
+atexit.register(close)
+
+
+def fork(request: TemplateRequest, jail: Jail, replies: int, output: int) -> TemplateChild:
+    """Starts a child that reads requests from its standard input and has these descriptors for replies and output."""
+    theirs, requests = os.pipe()
+    try:
+        template, status = _templates.fork(request, jail, [theirs, output, replies])
+    except OSError as error:
+        os.close(requests)
+        raise CannotRunError(f"no child could be started: {error}", retry=True, reason=Reason.HOST_FAULT) from error
+    finally:
+        os.close(theirs)
+    return TemplateChild(template, status, requests)
