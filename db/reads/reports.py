@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.events import SUPERSEDED
 from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
-from warpwatch.db.reads.regressions import CULPRIT
+from warpwatch.db.reads.regressions import CULPRIT, MERGED_CULPRIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,10 @@ class PairFact:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFact:
-    """One series of a change that history suggested and a comparison decided. rounds: how many decided it."""
+    """One series of a change that history suggested and a comparison decided. rounds: how many decided it.
+
+    merged_sha, merged_subject: the commit of the merged branch that caused it, where the culprit is a merge.
+    """
 
     regression_id: int
     direction: str
@@ -91,6 +94,8 @@ class ChangeFact:
     rounds: int
     message: str
     cell: CellFact
+    merged_sha: str | None = None
+    merged_subject: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +234,8 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        regression_series.ratio, regression_series.low, regression_series.high, coalesce(compared.rounds, 0) AS rounds,
        operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device_key,
        devices.kind AS device_kind, head.sha AS head_sha, base.sha AS base_sha,
-       CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message
+       CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
+       {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject
 FROM submissions
 CROSS JOIN LATERAL (
     SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'
@@ -248,6 +254,7 @@ JOIN cases ON cases.id = series.case_id
 JOIN devices ON devices.id = series.device_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
+LEFT JOIN commits AS merged_head ON merged_head.id = regressions.merged_head_commit_id
 LEFT JOIN LATERAL (
     SELECT jsonb_array_length(base_ns) AS rounds FROM comparisons JOIN runs ON runs.id = comparisons.run_id
     WHERE comparisons.series_id = series.id AND runs.job_id = regressions.compare_job_id
@@ -365,7 +372,7 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     return found
 
 
-_CHANGE_FIELDS = ("regression_id", "direction", "verdict", "state", "ratio", "low", "high", "rounds", "message")
+_CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name != "cell")
 
 
 def _reason(column: str | None) -> Reason | None:

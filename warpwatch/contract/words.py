@@ -175,6 +175,18 @@ class Cause(StrEnum):
     STATUS = "status"
 
 
+class MergeCause(StrEnum):
+    """What of a merge commit changed an operator.
+
+    branch: commits of the branch that it merged. merge: the merge itself, as neither side shows the change alone.
+    unknown: the merged branch could not be measured, or its trials were unsure.
+    """
+
+    BRANCH = "branch"
+    MERGE = "merge"
+    UNKNOWN = "unknown"
+
+
 class Purpose(StrEnum):
     """Why a trial was asked for: to decide a suspicion, once more with a larger budget, to halve a range, to prove the
     commit found."""
