@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 from warpwatch import git
 
-MAX_BYTES = 2**20
-"""Size of a patch."""
+MAX_BYTES = 900_000
+"""Size of a patch; a server takes requests of a megabyte."""
 MAX_FILES = 1000
 MAX_CONTENT_BYTES = 2**24
 """Size of all files that it changes together."""
