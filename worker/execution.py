@@ -179,8 +179,8 @@ class _Job:
         if request.kind == "bench":
             expect_healthy(self._checkout, self._checkout.host.device, outcome.peaks, reporter)
         if self._checkout.build_failure is not None:
-            message = self._checkout.build_failure
-            return replace(outcome, findings=known_findings(request, Status.BUILD_FAILED, message))
+            message, fault = self._checkout.build_failure, self._checkout.build_fault
+            return replace(outcome, findings=known_findings(request, Status.BUILD_FAILED, message, fault))
         try:
             catalogue, entry = self._checkout.catalogue(request.operator, reporter)
         except ChildFailure as ended:

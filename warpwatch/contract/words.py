@@ -77,7 +77,8 @@ class Fault(StrEnum):
     spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
     plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer). implausible_time: faster
     than the device can be, or more time than passed. forged_reply: written by kernel code. missing_module: imported and
-    not there (modules).
+    not there (modules). bad_definition: the definition beside a commit raises when it is loaded with it.
+    build_timed_out, build_full_disk, build_offline: what a build of the commit lacked: time, room, the network.
     """
 
     WRONG_VALUES = "wrong_values"
@@ -104,6 +105,10 @@ class Fault(StrEnum):
     IMPLAUSIBLE_TIME = "implausible_time"
     FORGED_REPLY = "forged_reply"
     MISSING_MODULE = "missing_module"
+    BAD_DEFINITION = "bad_definition"
+    BUILD_TIMED_OUT = "build_timed_out"
+    BUILD_FULL_DISK = "build_full_disk"
+    BUILD_OFFLINE = "build_offline"
 
 
 class JobState(StrEnum):
