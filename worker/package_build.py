@@ -66,7 +66,7 @@ exec sh -c "$3"
 _VARIABLES = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1", "UV_OFFLINE": "1"}
 
 
-class TooLargeError(OSError):
+class BuildSizeError(OSError):
     """A build left more than may be kept."""
 
 
@@ -137,7 +137,7 @@ def build_package(
         _keep(jail.folder(), root, folder)
         trim_builds(folder.parent)
     except OSError as error:
-        fault = Fault.BUILD_FULL_DISK if isinstance(error, TooLargeError) else None
+        fault = Fault.BUILD_FULL_DISK if isinstance(error, BuildSizeError) else None
         raise PackageBuildError(f"the build left nothing that can be used: {error}", fault) from error
     finally:
         jail.close()
@@ -238,7 +238,7 @@ def _copy_new(source: Path, root: Path | None, target: Path, limit: int) -> int:
             continue
         limit -= status.st_size
         if limit < 0:
-            raise TooLargeError(f"more than {MOST_BYTES >> 20} MB")
+            raise BuildSizeError(f"more than {MOST_BYTES >> 20} MB")
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy_regular(source, name.as_posix(), copy, status.st_size)
