@@ -29,7 +29,7 @@ from warpwatch.server.intake.patches import find_submitted_patch, restore_patch
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.reports.status import tell_pending
-from warpwatch.server.verdicts.thresholds import stop_rule
+from warpwatch.server.verdicts.thresholds import stop_rule, working_tree_spec
 from warpwatch.settings import Settings
 from warpwatch.sources import Sources
 
@@ -183,6 +183,8 @@ def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, 
     jobs = []
     for info, operator, kind, device in requested_jobs(plan, request):
         spec = job_spec(plan.choice, request, kind, operator, device)
+        if plan.patch is not None and spec.pairs is not None:
+            spec = working_tree_spec(spec, device.kind)
         place = JobSlot(operators[operator], device.id, kind)
         jobs.append(
             NewJob(

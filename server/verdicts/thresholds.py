@@ -6,10 +6,11 @@ over the time at the older one (base). A share is a part of the time: 0.01 is 1 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from warpwatch.contract.rounds import ROUNDS, StopRule
+from warpwatch.contract.spec import JobSpec
 
 DeviceKind = Literal["cuda", "cpu"]
 
@@ -186,6 +187,17 @@ def stop_rule(device_kind: str, is_suspected: bool) -> StopRule:
     thresholds = thresholds_of(device_kind)
     earliest = thresholds.earliest if is_suspected else thresholds.earliest_unsuspected
     return StopRule(earliest, thresholds.confirm_ratio)
+
+
+FEW_PAIRS = 8
+"""Pairs of variant and case among which a change hardly appears by chance."""
+
+
+def working_tree_spec(spec: JobSpec, device_kind: str) -> JobSpec:
+    """The comparison of a working tree, whose author waits: few rounds, and a few pairs end as soon as those of a
+    suspicion. What they do not decide is inconclusive."""
+    stop = stop_rule(device_kind, is_suspected=len(spec.pairs or ()) <= FEW_PAIRS)
+    return replace(spec, rounds=spec.rounds or thresholds_of(device_kind).few_rounds, stop=stop)
 
 
 def list_thresholds() -> list[ThresholdRow]:

@@ -28,6 +28,7 @@ from warpwatch.sources import Sources
 
 if TYPE_CHECKING:
     from warpwatch.cli.result_table import ResultTable
+    from warpwatch.contract.activities import RunTimes
     from warpwatch.contract.catalogue import OperatorEntry
     from warpwatch.contract.messages import KernelResources
     from warpwatch.contract.outcome import Outcome
@@ -37,6 +38,7 @@ BUDGET_MS = 300.0
 """For one variant on one case and side: a person waits, and the rounds end as soon as they decide."""
 CASES = 4
 POLL_SECONDS = 0.5
+_SHOWN_SECONDS = 0.1
 console = Console()
 
 
@@ -76,6 +78,9 @@ def try_changes(
     ),
     name: str | None = typer.Option(None, help="The repository's name on the server. Default: that of the checkout."),
     budget_ms: float = typer.Option(BUDGET_MS, help=plans.BUDGET_HELP),
+    rounds: int | None = typer.Option(
+        None, min=6, max=100, help="At most so many paired rounds; more narrow the interval. Default: 6."
+    ),
     seed: int = typer.Option(0, help="Seed of the inputs."),
     watch: bool = typer.Option(False, help="Measure again whenever a file is saved, until Ctrl-C."),
 ) -> None:
@@ -89,6 +94,7 @@ def try_changes(
         case_limit=case_limit or None,
         seed=seed,
         budget_ns=plans.budget_ns(budget_ms),
+        rounds=rounds,
     )
     try:
         source = parse_source(definitions) if definitions is not None else None
@@ -216,7 +222,9 @@ def _try_tree(
         with run_progress(console, is_quiet=True) as progress, interruptible(progress):
             progress.job(number, len(operators), operator)
             sides = Sides(str(tree.root), base_sha, head_sha, version)
+            tools.host.stopwatch.take()
             result = _Attempt(request, tools, progress, sides, operator).run()
+            result = replace(result, times=tools.host.stopwatch.take())
         yield operator, result
 
 
@@ -249,7 +257,8 @@ class _Attempt:
     def run(self) -> OperatorResult:
         """Checks the working tree, then compares what is right."""
         from warpwatch.cli.result_table import ResultTable
-        from warpwatch.server.verdicts.thresholds import stop_rule
+        from warpwatch.server.verdicts.thresholds import working_tree_spec
+        from warpwatch.worker.comparison import TURNS
 
         kind = self._tools.host.kind
         table = ResultTable(kind)
@@ -257,14 +266,18 @@ class _Attempt:
         is_program = head.project.program(self._operator) is not None
         # The benchmarks of a program are known once it has run.
         cases = (self._request.cases or None) if is_program else self._cases(head)
-        checked = self._execute(JobKind.CHECK, replace(self._request.spec, cases=cases, case_limit=None))
+        variants, same = (self._request.spec.variants, []) if is_program else self._variants(head)
+        asked = replace(self._request.spec, cases=cases, variants=variants, case_limit=None)
+        checked = self._execute(JobKind.CHECK, asked)
         table.add(JobKind.CHECK, checked)
         pairs = [(finding.variant, finding.case) for finding in checked.findings if finding.status is Status.OK]
         if not pairs:
-            return OperatorResult(table, [])
-        spec = replace(self._request.spec, case_limit=None, pairs=pairs, stop=stop_rule(kind, is_suspected=False))
+            return OperatorResult(table, [], same)
+        # A round takes so many slices of each side, and the budget is for all of them.
+        budget_ns = asked.budget_ns // TURNS[kind] if asked.budget_ns is not None else None
+        spec = working_tree_spec(replace(asked, pairs=pairs, budget_ns=budget_ns), kind)
         table.add(JobKind.COMPARE, self._execute(JobKind.COMPARE, spec), spec.stop)
-        return OperatorResult(table, self._changed_code() if checked.build is not None else [])
+        return OperatorResult(table, self._changed_code() if checked.build is not None else [], same)
 
     def _checkouts(self, shas: list[str]) -> list[Checkout]:
         return self._tools.checkouts(self._sides.url, shas, self._progress, self._sides.version)
@@ -277,6 +290,21 @@ class _Attempt:
         declared = [parse_case(case.key) for case in entry.cases]
         named = [*self._request.cases, *(derive_case(text, declared).key for text in self._request.shapes)]
         return named or [case.key for case in choose_cases(entry, self._request.spec, JobKind.BENCH)]
+
+    def _variants(self, head: Checkout) -> tuple[list[str] | None, list[str]]:
+        """The variants to measure, None for all, and those whose code is the same at both, which show noise alone.
+
+        Where only native sources differ, a variant without native code is the same.
+        """
+        sides = self._sides
+        sources = Sources(git.mirror_path(sides.url, self._tools.host.home), sides.version)
+        base, changed = (sources.parts(sha, self._operator) for sha in (sides.base_sha, sides.head_sha))
+        variants = self._entry(head).variants
+        native = [item.name for item in variants if item.native]
+        is_native_change = base is not None and changed is not None and base[0] == changed[0] and base[1] != changed[1]
+        if self._request.spec.variants is not None or not is_native_change or not native:
+            return self._request.spec.variants, []
+        return native, [item.name for item in variants if not item.native]
 
     def _entry(self, checkout: Checkout) -> OperatorEntry:
         from warpwatch.worker.measurer import expect_entry
@@ -303,10 +331,13 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
-    """What was measured of one operator. code: lines on machine code, none without native code."""
+    """What was measured of one operator. code: lines on machine code, none without native code. same: variants that
+    were left out, as their code is the same. times: what the seconds went to, where this machine measured."""
 
     table: ResultTable
     code: list[str]
+    same: Sequence[str] = ()
+    times: RunTimes | None = None
 
     def show(self, operator: str) -> None:
         _print(operator, "bold")
@@ -314,6 +345,18 @@ class OperatorResult:
             _print(line, style)
         for line in self.code:
             _print(line, "dim")
+        if self.same:
+            _print(f"the same code at both, so not measured: {', '.join(self.same)}", "dim")
+        if self.times is not None:
+            _print(_describe_times(self.times), "dim")
+
+
+def _describe_times(times: RunTimes) -> str:
+    """What most of the seconds went to."""
+    longest = sorted(times.by_activity().items(), key=lambda item: -item[1])
+    return ", ".join(
+        f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in longest if seconds >= _SHOWN_SECONDS
+    )
 
 
 def _print(text: str, style: str = "") -> None:
