@@ -121,7 +121,9 @@ def _expect_allowed(mirror: Path, base_sha: str, tree: str, environment: dict[st
 
 def _commit(mirror: Path, base_sha: str, tree: str) -> str:
     """A commit of the tree on the base, which is the same wherever it is made."""
-    when = git.git("show", "--no-patch", "--format=%ct +0000", base_sha, cwd=mirror).strip()
+    seconds = git.git("show", "--no-patch", "--format=%ct", base_sha, cwd=mirror).strip()
+    # A commit may say any time, and git reads none before 1970.
+    when = f"@{seconds if seconds.isdigit() else 0} +0000"
     people = {
         f"GIT_{role}_{field}": value
         for role in ("AUTHOR", "COMMITTER")

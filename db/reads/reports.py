@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import text
+
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
@@ -297,6 +299,33 @@ WHERE submissions.id = :id
 """
 
 
+# What jobs of a working tree found is stored apart from all results; a report on their own submission tells it.
+_OF_PATCH = """
+FROM jobs JOIN patch_outcomes ON patch_outcomes.job_id = jobs.id
+CROSS JOIN LATERAL jsonb_array_elements(outcome -> CASE jobs.kind WHEN 'check' THEN 'findings' ELSE 'comparisons' END)
+     AS row
+JOIN operators ON operators.id = jobs.operator_id
+JOIN devices ON devices.id = jobs.device_id
+JOIN commits AS head ON head.id = jobs.commit_id
+LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
+WHERE jobs.submission_id = :id
+"""
+_PATCH_COLUMNS = """
+jobs.id AS job_id, row ->> 'status' AS status, row ->> 'message' AS message, operators.name AS operator,
+row ->> 'variant' AS variant, row ->> 'case' AS case, devices.key AS device_key, devices.kind AS device_kind,
+head.sha AS head_sha, base.sha AS base_sha, jobs.spec
+"""
+_PATCH_FAULTS = f"""
+SELECT {_PATCH_COLUMNS}, jobs.kind, false AS known_before {_OF_PATCH}
+  AND jobs.kind = 'check' AND row ->> 'status' NOT IN ('ok', 'unsupported') ORDER BY jobs.id LIMIT :limit
+"""
+_PATCH_PAIRS = f"""
+SELECT {_PATCH_COLUMNS}, row ->> 'reason' AS reason, row -> 'base_ns' AS base_ns, row -> 'head_ns' AS head_ns,
+       false AS is_accepted {_OF_PATCH} AND jobs.kind = 'compare' ORDER BY jobs.id LIMIT :limit
+"""
+_PATCH_STATUSES = f"SELECT row ->> 'status', count(*) {_OF_PATCH} AND jobs.kind = 'check' GROUP BY 1"
+
+
 def list_reported_series(session: Session, submission_id: int) -> list[ReportedSeries]:
     """What a submission measured, without what cannot run on its device."""
     sql = """
@@ -369,6 +398,10 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     found.faults.extend(fetch(session, fault, _FAULTS, **parameters))
     found.pairs.extend(fetch(session, pair, _PAIRS, **parameters))
     found.changes.extend(fetch(session, change, _CHANGES, **parameters))
+    found.faults.extend(fetch(session, fault, _PATCH_FAULTS, **parameters))
+    found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
+    for status, count in session.execute(text(_PATCH_STATUSES), parameters):
+        found.results[status] = count
     return found
 
 

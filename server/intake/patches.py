@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 
 from warpwatch import git
@@ -76,7 +77,9 @@ def restore_patch(database: Database, settings: Settings, repository: Repository
         content = read_content(session, patch.id) if patch is not None else b""
     if patch is None or git.holds(mirror, patch.sha):
         return
-    apply_patch(fetch_repository(settings, repository), patch.base_sha, content)
+    # Where the base is gone too, the request names an unknown commit.
+    with suppress(PatchError, git.GitError):
+        apply_patch(fetch_repository(settings, repository), patch.base_sha, content)
 
 
 def find_submitted_patch(

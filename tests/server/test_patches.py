@@ -201,6 +201,15 @@ def test_its_outcome_is_at_its_jobs(client: TestClient, lab: Lab, measured: str)
     assert client.get(f"/commits/{measured}", params={"repository": "kernels"}).status_code == 200
 
 
+def test_the_report_on_its_submission_tells_what_was_found(client: TestClient, measured: str) -> None:
+    submissions = client.get(f"{API}/submissions", params={"repository": "kernels", "limit": 200}).json()["items"]
+    (own,) = (row["id"] for row in submissions if row["request"].get("commits") == measured)
+    report = client.get(f"{API}/submissions/{own}/report").json()
+    assert (report["exit_code"], report["counts"]) == (1, {"wrong": len(VARIANTS), "slower": 1})
+    assert report["results"] == {"wrong": len(VARIANTS)}
+    assert client.get(f"/submissions/{own}", params={"repository": "kernels"}).status_code == 200
+
+
 def test_it_is_deleted_some_days_after_its_last_use(
     client: TestClient, lab: Lab, measured: str, settings: Settings
 ) -> None:
