@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert_into
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Cause, ChangeDirection, JobState, Triage, Verdict
+from warpwatch.contract.words import Cause, ChangeDirection, JobState, MergeCause, Triage, Verdict
 from warpwatch.db.errors import NotFoundError
 from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, RegressionRecord, RegressionSeriesRecord
@@ -196,6 +196,24 @@ def move(s: Session, regression_id: int, base_commit_id: int, head_commit_id: in
         s.flush()
         announce(s, "regression")
     return other
+
+
+def name_merge(
+    s: Session,
+    regression_id: int,
+    cause: MergeCause | None = None,
+    merged_range: tuple[int, int] | None = None,
+    commits: int | None = None,
+) -> None:
+    """Writes what of the merge commit at its head changed something; nothing where the head is no merge.
+
+    merged_range: row ids of (last good, first bad) in the merged branch. commits: how many the range holds.
+    """
+    regression = _get(s, regression_id)
+    regression.merge_cause = cause
+    regression.merged_base_commit_id, regression.merged_head_commit_id = merged_range or (None, None)
+    regression.merged_commits = commits
+    s.flush()
 
 
 def turn(s: Session, regression_id: int) -> bool:

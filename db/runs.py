@@ -19,13 +19,14 @@ from sqlalchemy.orm import Session
 from warpwatch.contract.activities import Activity, RunTimes
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.outcome import Outcome, PartialOutcome
-from warpwatch.contract.spec import DefinitionsVersion, JobRequest
+from warpwatch.contract.spec import DefinitionsVersion, JobRequest, SourcePatch
 from warpwatch.contract.words import OUTAGES, JobKind, JobState, Reason, RunState
 from warpwatch.db.columns import StoredSpec
 from warpwatch.db.database import storable
 from warpwatch.db.errors import StaleRunError
 from warpwatch.db.live import announce
 from warpwatch.db.models import JobRecord, RunRecord
+from warpwatch.db.patches import is_patch, store_outcome
 from warpwatch.db.queue import enqueue, withdraw
 from warpwatch.db.results import OutcomeNames, record_crash, record_names, record_outcome
 from warpwatch.db.urgent import forget_partial, keep_partial, read_partial
@@ -40,11 +41,12 @@ MAX_OUTAGES = 150
 """How many outages a job waits out: about a day."""
 
 _REQUEST = """job.kind, job.spec, repositories.url, commits.sha, base.sha AS base_sha, operators.name AS operator,
-repositories.definitions_url, job.definitions_sha"""
+repositories.definitions_url, job.definitions_sha, patches.base_sha AS patch_base_sha, patches.content AS patch"""
 _OF_REQUEST = """
 JOIN submissions ON submissions.id = job.submission_id
 JOIN repositories ON repositories.id = submissions.repository_id
 JOIN commits ON commits.id = job.commit_id
+LEFT JOIN patches ON patches.id = commits.patch_id
 LEFT JOIN commits AS base ON base.id = job.base_commit_id
 JOIN operators ON operators.id = job.operator_id
 """
@@ -119,7 +121,8 @@ def _request(row: Any) -> JobRequest:
     definitions = None
     if row.definitions_url is not None and row.definitions_sha is not None:
         definitions = DefinitionsVersion(row.definitions_url, row.definitions_sha)
-    return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha, definitions)
+    patch = SourcePatch(row.patch_base_sha, bytes(row.patch)) if row.patch is not None else None
+    return JobRequest(JobKind(row.kind), row.url, row.sha, row.operator, row.spec, row.base_sha, definitions, patch)
 
 
 def heartbeat(s: Session, run_id: int) -> Ownership:
@@ -184,6 +187,14 @@ def finish_run(
     _end(s, run, job, RunState.DONE, JobState.DONE, "")
     if times is not None:
         store_times(s, run_id, times.with_more(Activity.RECORD, perf_counter() - begin))
+
+
+def finish_patch_run(s: Session, run_id: int, outcome: Outcome, times: RunTimes) -> None:
+    """Ends the job of a patch with its outcome, which is stored apart from all results; otherwise like finish_run."""
+    run, job = lock_owned_run(s, run_id)
+    store_outcome(s, job.id, outcome)
+    _end(s, run, job, RunState.DONE, JobState.DONE, "")
+    store_times(s, run_id, times)
 
 
 def store_times(s: Session, run_id: int, times: RunTimes) -> None:
@@ -282,7 +293,8 @@ def lose_run(s: Session, run_id: int, message: str) -> int | None:
         cell = (job.progress or {}).get("cell")
         if cell is not None:
             message += f", while it ran {cell[0]} on {cell[1]}"
-            record_crash(s, job, run, cell, message)
+            if not is_patch(s, job.commit_id):
+                record_crash(s, job, run, cell, message)
         _end(s, run, job, RunState.LOST, JobState.FAILED, message, Reason.WORKER_LOST)
     return job.id
 

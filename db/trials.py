@@ -30,6 +30,7 @@ class NewTrial:
     """A trial of a regression, as a job to ask for.
 
     kind: compare, or check of the head alone. priority: as a submission's, where no submission waits for the verdict.
+    merge_commit_id: the merge commit whose merged branch is searched.
     """
 
     regression_id: int
@@ -42,6 +43,7 @@ class NewTrial:
     head_commit_id: int
     spec: JobSpec
     priority: int
+    merge_commit_id: int | None = None
 
 
 def ask(s: Session, new: NewTrial) -> int:
@@ -66,6 +68,7 @@ def ask(s: Session, new: NewTrial) -> int:
             purpose=new.purpose,
             base_commit_id=new.base_commit_id,
             head_commit_id=new.head_commit_id,
+            merge_commit_id=new.merge_commit_id,
         )
     )
     s.flush()

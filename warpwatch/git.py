@@ -11,12 +11,13 @@ import fcntl
 import hashlib
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,29 +37,11 @@ _LATEST = 253_402_300_799
 _MIRRORS = "mirrors"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 """All that a mirror is configured with: measured code can reach it, and git starts programs that files name."""
-_PASSED = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "TMPDIR",
-    "XDG_CONFIG_HOME",
-    "SSH_AUTH_SOCK",
-    "SSH_ASKPASS",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
+_PASSED = re.compile(
+    "PATH|HOME|USER|LOGNAME|TMPDIR|XDG_CONFIG_HOME|SSH_AUTH_SOCK|SSH_ASKPASS|SSL_CERT_FILE|SSL_CERT_DIR|"
+    "(GIT_SSH|GIT_SSL|GIT_ASKPASS|GIT_CONFIG_|https?_|no_proxy|HTTPS_|NO_PROXY).*"
 )
-_PASSED_BEGINNINGS = (
-    "GIT_SSH",
-    "GIT_SSL",
-    "GIT_ASKPASS",
-    "GIT_CONFIG_",
-    "http_",
-    "https_",
-    "no_proxy",
-    "HTTPS_",
-    "NO_PROXY",
-)
+"""The variables that git gets."""
 ANSWER_SECONDS = 20.0
 """How long the host of a repository may take to answer at all."""
 FETCH_SECONDS = 1800.0
@@ -113,11 +96,12 @@ def git(
     config: Sequence[str] = (),
     index: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    memory_bytes: int | None = None,
 ) -> str:
     """The output of one git command with `text` on its standard input; raises GitError with the end of git's message.
 
     timeout: seconds. config: settings of git for this command, as `name=value`. index: in place of the checkout's own.
-    environment: further variables.
+    environment: further variables. memory_bytes: address space that it may take, where the system can limit it.
     """
     executable = shutil.which("git")
     if executable is None:
@@ -142,6 +126,9 @@ def git(
     except FileNotFoundError:
         # Another process may not have made the mirror of the repository yet.
         raise GitError(f"git {arguments[0]} needs the folder {cwd}, which does not exist") from None
+    if memory_bytes is not None and hasattr(resource, "prlimit"):
+        with suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     with process:
         try:
             output, errors = process.communicate(text, timeout)
@@ -158,9 +145,7 @@ def git(
 
 def _environment() -> dict[str, str]:
     """What git may know: how to reach hosts and log in there, and no secret of the service."""
-    passed = {
-        name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_BEGINNINGS)
-    }
+    passed = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
     # Prompts would hang a service, and so would a connection that nobody answers.
     return {"GIT_SSH_COMMAND": _SSH} | passed | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
 

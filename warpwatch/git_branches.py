@@ -64,3 +64,8 @@ def list_refs(mirror: Path, *patterns: str) -> dict[str, str]:
         if "commit" in (kind, target_kind):
             refs[name] = sha if kind == "commit" else target
     return refs
+
+
+def parents_of(mirror: Path, sha: str) -> list[str]:
+    """The parents of a commit (full id), the first one first."""
+    return git("rev-list", "--parents", "--max-count=1", sha, cwd=mirror).split()[1:]

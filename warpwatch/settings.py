@@ -76,6 +76,11 @@ VARIABLES = (
         "share of a device's time that trials of suspicions may take while other work waits, 0 to 1; what somebody "
         "waits for, and an idle device, have no such limit",
     ),
+    Variable(
+        "WARPWATCH_PATCH_DAYS",
+        "`7`",
+        "days after its last use that a patch of `warpwatch try --server` is deleted with its results, 0.01 to 365",
+    ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
 )
@@ -94,6 +99,7 @@ class Settings:
     isolation: one of ISOLATIONS; see worker.sandbox.
     fork_isolation: the weakest isolation in which a worker runs commits that no branch holds.
     trial_share: of a device's time, for trials while other work waits.
+    patch_days: how long a patch is kept after its last use.
     private_hosts: see warpwatch.destinations.parse_private_hosts.
     """
 
@@ -112,6 +118,7 @@ class Settings:
     isolation: str = "auto"
     fork_isolation: str = "user"
     trial_share: float = 0.2
+    patch_days: float = 7.0
     private_hosts: str = ""
 
     @property
@@ -144,6 +151,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         isolation=_choice(environ, "WARPWATCH_ISOLATION", ISOLATIONS),
         fork_isolation=_choice(environ, "WARPWATCH_FORK_ISOLATION", FORK_ISOLATIONS),
         trial_share=_number(environ, "WARPWATCH_TRIAL_SHARE", 0.2, low=0, high=1),
+        patch_days=_number(environ, "WARPWATCH_PATCH_DAYS", 7, low=0.01, high=365),
         private_hosts=_hosts(environ, "WARPWATCH_PRIVATE_HOSTS"),
     )
 

@@ -154,6 +154,9 @@ class _BuildReporter(SilentReporter):
 
 
 def _targets(request: JobRequest) -> list[Target]:
+    if request.patch is not None:
+        # Its commit comes with the job, and somebody waits for that alone.
+        return []
     if request.definitions is not None:
         return [(request.definitions.url, request.definitions.sha, request.operator)]
     shas = [request.sha, request.base_sha] if request.base_sha else [request.sha]

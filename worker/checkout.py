@@ -19,7 +19,7 @@ from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import BuildReply, CeilingsReply
 from warpwatch.contract.spec import DefinitionsVersion
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Fault, Status
 from warpwatch.project import Project
 from warpwatch.sources import Sources
 from warpwatch.worker import sandbox
@@ -71,6 +71,7 @@ class Checkout:
         self._libraries = folder.with_name(f"{folder.name}-libraries")
         self._stack.callback(shutil.rmtree, self._libraries, ignore_errors=True)
         self.build_failure: str | None = None
+        self.build_fault: Fault | None = None
         self._is_package_built = False
         self._site: Path | None = None
         try:
@@ -168,7 +169,7 @@ class Checkout:
                 built.lay_out(root)
             self._site = built.site
         except PackageBuildError as error:
-            self.build_failure = str(error)
+            self.build_failure, self.build_fault = str(error), error.fault
 
     def environment_of(self, operator: str, reporter: Reporter) -> Environment:
         """The same with the installed distributions that the operator imports, and the version of its definition where

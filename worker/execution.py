@@ -34,6 +34,7 @@ from warpwatch.worker.measurer import (
     load_failure,
     pick,
 )
+from warpwatch.worker.mirrors import bring_patch
 from warpwatch.worker.outages import reason_of
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.program_comparison import compare_programs
@@ -55,6 +56,8 @@ def execute(
     bounded = BoundedReporter(reporter)
     bounded.check()
     try:
+        if request.patch is not None:
+            bring_patch(tools.host.home, request.url, request.patch, request.sha)
         if request.kind == "compare":
             return _compare(request, tools, bounded, traces)
         (checkout,) = tools.checkouts(request.url, [request.sha], bounded, request.definitions)
@@ -84,7 +87,21 @@ def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, trace
         return compare_programs(request, base, head, tools, reporter)
     if not request.spec.pairs:
         request = replace(request, spec=replace(request.spec, pairs=_list_pairs(request, head, reporter)))
-    return compare(request, base, head, tools, reporter, traces)
+    outcome = compare(request, base, head, tools, reporter, traces)
+    return outcome if request.patch is None else _with_builds(outcome, request.operator, base, head, reporter)
+
+
+def _with_builds(outcome: Outcome, operator: str, base: Checkout, head: Checkout, reporter: Reporter) -> Outcome:
+    """The outcome with the builds of both sides, which the comparison has made: they say what machine code changed."""
+    builds: list[BuildReply | None] = []
+    for checkout in (base, head):
+        try:
+            _, entry = checkout.catalogue(operator, reporter)
+        except ChildFailure:
+            return outcome
+        is_native = entry is not None and any(variant.native for variant in entry.variants)
+        builds.append(build_native(checkout, entry, reporter) if entry is not None and is_native else None)
+    return replace(outcome, base_build=builds[0], build=builds[1])
 
 
 def _list_pairs(request: JobRequest, head: Checkout, reporter: Reporter) -> list[tuple[str, str]]:
@@ -162,8 +179,8 @@ class _Job:
         if request.kind == "bench":
             expect_healthy(self._checkout, self._checkout.host.device, outcome.peaks, reporter)
         if self._checkout.build_failure is not None:
-            message = self._checkout.build_failure
-            return replace(outcome, findings=known_findings(request, Status.BUILD_FAILED, message))
+            message, fault = self._checkout.build_failure, self._checkout.build_fault
+            return replace(outcome, findings=known_findings(request, Status.BUILD_FAILED, message, fault))
         try:
             catalogue, entry = self._checkout.catalogue(request.operator, reporter)
         except ChildFailure as ended:

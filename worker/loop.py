@@ -198,6 +198,10 @@ class _Worker:
     def _record(self, job: ClaimedJob, outcome: Outcome) -> None:
         """Records the outcome; one that cannot be stored ends the job at once, because a retry would end the same."""
         try:
+            if job.request.patch is not None:
+                spent = self._stopwatch.take()
+                self._write(lambda s: runs.finish_patch_run(s, job.run_id, outcome, spent))
+                return
             with self._stopwatch.measure(Activity.RECORD):
                 names = self._write(lambda s: runs.prepare_finish(s, job.job_id, outcome))
             times = self._stopwatch.take()

@@ -101,7 +101,8 @@ def load_failure(checkout: Checkout, entry: OperatorEntry) -> LoadFailure | None
     measured, module = checkout.project.measured, entry.missing_module
     reason = Reason.UNUSABLE_DEFINITIONS if checkout.is_defined_beside else None
     if module is None:
-        return LoadFailure(Status.BUILD_FAILED, entry.error, reason=reason)
+        fault = Fault.BAD_DEFINITION if checkout.is_defined_beside else None
+        return LoadFailure(Status.BUILD_FAILED, entry.error, fault, reason=reason)
     faulty: tuple[Fault, tuple[str, ...]] = (Fault.MISSING_MODULE, (module,))
     if measured is not None and module.partition(".")[0] in measured.packages:
         message = f"this commit has no {module}, which the definition of {entry.name} imports"

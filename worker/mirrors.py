@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from warpwatch import CONTRACT, git
-from warpwatch.contract.spec import DefinitionsVersion
+from warpwatch.contract.spec import DefinitionsVersion, SourcePatch
 from warpwatch.definitions import bring
+from warpwatch.patches import PatchError, apply_patch
 from warpwatch.project import FILE_NAME, Project, ProjectError, parse_project
 from warpwatch.settings import Settings
 from warpwatch.worker import sandbox
@@ -30,6 +31,19 @@ def trusted_mirror(settings: Settings, isolation: str, url: str, sha: str) -> Pa
                 f"{wanted!r}: measure it on another worker, or set WARPWATCH_FORK_ISOLATION"
             )
     return mirror
+
+
+def bring_patch(home: Path, url: str, patch: SourcePatch, sha: str) -> None:
+    """Makes the commit of a patch in the mirror; CannotRunError where it is another one than the server made."""
+    mirror = _mirror_with(url, patch.base_sha, home)
+    if git.holds(mirror, sha):
+        return
+    try:
+        made = apply_patch(mirror, patch.base_sha, patch.content)
+    except PatchError as error:
+        raise CannotRunError(str(error)) from error
+    if made.sha != sha:
+        raise CannotRunError(f"the patch makes commit {made.sha[:12]} here and {sha[:12]} on the server")
 
 
 def read_project(mirror: Path, sha: str) -> Project:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from warpwatch.contract.words import Fault
 from warpwatch.worker import sandbox
 from warpwatch.worker.child import LineReader
 from warpwatch.worker.files import copy_regular, walk_regular
@@ -33,6 +35,14 @@ MOST_KEPT_BYTES = 10 * 2**30
 """What all builds of a home folder may take; the least recently used are deleted first."""
 IN_USE_SECONDS = 24 * 3600.0
 """A build that was asked for so recently may belong to a child that runs."""
+_FULL_BYTES = 2**20
+"""Room that a folder has at most when a command failed for lack of it."""
+_OFFLINE = re.compile(
+    r"network is unreachable|temporary failure in name resolution|could not resolve host|"
+    r"name or service not known|nodename nor servname provided|no route to host|failed to establish a new connection",
+    re.IGNORECASE,
+)
+"""What systems, resolvers and pip say where there is no network; the words are theirs, and no exit status tells it."""
 _DEPTH = 20
 _TAIL_LINES = 40
 _LINE_BYTES = 8192
@@ -56,8 +66,19 @@ exec sh -c "$3"
 _VARIABLES = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1", "UV_OFFLINE": "1"}
 
 
+class BuildSizeError(OSError):
+    """A build left more than may be kept."""
+
+
 class PackageBuildError(Exception):
-    """The command failed, took too long or left too much; the message ends with its last lines."""
+    """The command failed, took too long or left too much; the message ends with its last lines.
+
+    fault: what it lacked; None where it failed for a reason of its own.
+    """
+
+    def __init__(self, message: str, fault: Fault | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +128,17 @@ def build_package(
         process = _start(jail, [python, str(root), command], root)
         try:
             _wait(process, begin + seconds, seconds, reporter)
+        except PackageBuildError as error:
+            error.fault = error.fault or _find_full_disk(jail)
+            raise
         finally:
             jail.kill(process.pid)
             process.wait()
         _keep(jail.folder(), root, folder)
         trim_builds(folder.parent)
     except OSError as error:
-        raise PackageBuildError(f"the build left nothing that can be used: {error}") from error
+        fault = Fault.BUILD_FULL_DISK if isinstance(error, BuildSizeError) else None
+        raise PackageBuildError(f"the build left nothing that can be used: {error}", fault) from error
     finally:
         jail.close()
     reporter.log(f"build: done in {time.monotonic() - begin:.1f} s")
@@ -172,10 +197,20 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, seconds: float, rep
             if reason is not None:
                 raise Stopped(reason)
             if time.monotonic() > deadline:
-                raise PackageBuildError("\n".join([f"the build took longer than {seconds:g} s", *tail]))
+                message = f"the build took longer than {seconds:g} s"
+                raise PackageBuildError("\n".join([message, *tail]), Fault.BUILD_TIMED_OUT)
         code = process.wait(timeout=max(1.0, deadline - time.monotonic()))
     if code != 0:
-        raise PackageBuildError("\n".join([f"the build command exited with status {code}", *tail]))
+        fault = Fault.BUILD_OFFLINE if any(_OFFLINE.search(line) for line in tail) else None
+        raise PackageBuildError("\n".join([f"the build command exited with status {code}", *tail]), fault)
+
+
+def _find_full_disk(jail: sandbox.Jail) -> Fault | None:
+    """BUILD_FULL_DISK where the temporary folder of a failed build has no room any more."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(jail.folder()).free < _FULL_BYTES:
+            return Fault.BUILD_FULL_DISK
+    return None
 
 
 def _keep(made: Path, root: Path, folder: Path) -> None:
@@ -203,7 +238,7 @@ def _copy_new(source: Path, root: Path | None, target: Path, limit: int) -> int:
             continue
         limit -= status.st_size
         if limit < 0:
-            raise OSError(f"more than {MOST_BYTES >> 20} MB")
+            raise BuildSizeError(f"more than {MOST_BYTES >> 20} MB")
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy_regular(source, name.as_posix(), copy, status.st_size)

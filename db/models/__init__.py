@@ -16,6 +16,7 @@ from warpwatch.db.models.code import (
     VariantRecord,
     WorkerRecord,
 )
+from warpwatch.db.models.patches import PatchOutcomeRecord, PatchRecord
 from warpwatch.db.models.proofs import ProofRecord
 from warpwatch.db.models.results import (
     BuildRecord,
@@ -67,6 +68,8 @@ __all__ = [
     "MutedSeriesRecord",
     "OperatorRecord",
     "PartialOutcomeRecord",
+    "PatchOutcomeRecord",
+    "PatchRecord",
     "PointRecord",
     "ProofRecord",
     "RegressionNoteRecord",

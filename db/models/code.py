@@ -45,6 +45,7 @@ class CommitRecord(Base):
     __table_args__ = (
         UniqueConstraint("repository_id", "sha"),
         Index(None, "repository_id", "ordinal"),
+        Index(None, "patch_id", postgresql_where="patch_id IS NOT NULL"),
         Index("ix_commits_uncounted", "id", postgresql_where="counts IS NULL"),
         Index(
             "ix_commits_words",
@@ -69,6 +70,8 @@ class CommitRecord(Base):
     """Its results as `points`, `wrong` and `broken`, once the server counted them; see db.tallies."""
     tags: Mapped[list[Any]] = mapped_column(server_default="[]")
     """Names of the tags that point at it."""
+    patch_id: Mapped[int | None] = mapped_column(ForeignKey("patches.id", ondelete="CASCADE"))
+    """The patch of a working tree that makes it; None for a commit of the repository."""
 
 
 class BranchRecord(Base):

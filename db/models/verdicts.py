@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from warpwatch.contract.words import Answer, Cause, ChangeDirection, Purpose, Reason, Triage, Verdict
+from warpwatch.contract.words import Answer, Cause, ChangeDirection, MergeCause, Purpose, Reason, Triage, Verdict
 from warpwatch.db.models.base import Base, created, one_of
 
 
@@ -54,6 +54,7 @@ class RegressionRecord(Base):
         one_of("state", Triage),
         one_of("direction", ChangeDirection),
         one_of("cause", Cause),
+        one_of("merge_cause", MergeCause),
         UniqueConstraint("operator_id", "device_id", "base_commit_id", "head_commit_id", "direction"),
         Index(None, "verdict", "state", "id"),
         Index(None, "head_commit_id"),
@@ -61,6 +62,8 @@ class RegressionRecord(Base):
         Index(None, "base_trace_id", postgresql_where="base_trace_id IS NOT NULL"),
         Index(None, "head_trace_id", postgresql_where="head_trace_id IS NOT NULL"),
         Index(None, "operator_id", "id"),
+        Index(None, "merged_base_commit_id", postgresql_where="merged_base_commit_id IS NOT NULL"),
+        Index(None, "merged_head_commit_id", postgresql_where="merged_head_commit_id IS NOT NULL"),
         Index("ix_regressions_unsettled", "id", postgresql_where="settled_at IS NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -96,6 +99,13 @@ class RegressionRecord(Base):
     """The commit that ended it by the evidence: at which it passes again, or which a trial found faster again."""
     merged_as_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id", ondelete="SET NULL"), index=True)
     """The suspicion on the watched branch that it became when its branch was merged."""
+    merge_cause: Mapped[str | None]
+    """What of the merge commit at its head changed something; None where the head is no merge."""
+    merged_base_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
+    merged_head_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
+    """The narrowest range of the merged branch that shows the change: the last good commit and the first bad one."""
+    merged_commits: Mapped[int | None]
+    """How many commits that range holds."""
 
 
 class TrialRecord(Base):
@@ -111,6 +121,7 @@ class TrialRecord(Base):
         Index(None, "regression_id", "id"),
         Index(None, "base_commit_id"),
         Index(None, "head_commit_id"),
+        Index(None, "merge_commit_id", postgresql_where="merge_commit_id IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id", ondelete="CASCADE"))
@@ -118,6 +129,8 @@ class TrialRecord(Base):
     purpose: Mapped[str]
     base_commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
     head_commit_id: Mapped[int] = mapped_column(ForeignKey("commits.id", ondelete="CASCADE"))
+    merge_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
+    """The merge commit whose merged branch holds both commits; None where they are of the range itself."""
     answer: Mapped[str] = mapped_column(server_default=Answer.PENDING)
     ratio: Mapped[float | None]
     low: Mapped[float | None]

@@ -51,7 +51,8 @@ class CommitRow:
     wrong, broken: variants on a case and device that were wrong, or ended in another status than ok, wrong, unsupported
     or skipped. unchanged: operators that were not measured, because their sources are those of a commit that was.
     place: number of its ancestors along first parents, itself included; None where no branch holds it. branches: those
-    that it is a commit of, the watched one first; a branch has the commits since it left that one.
+    that it is a commit of, the watched one first; a branch has the commits since it left that one. is_patch: whether it
+    is a working tree that somebody sent, see db.models.patches.
     """
 
     id: int
@@ -68,6 +69,7 @@ class CommitRow:
     place: int | None = None
     tags: list[str] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
+    is_patch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class CaseRow:
 
 
 _REPOSITORIES = """
-SELECT id, name, url, (SELECT count(*) FROM commits WHERE repository_id = repositories.id) AS commits, branch,
-     status_url,
+SELECT id, name, url, branch, status_url,
+       (SELECT count(*) FROM commits WHERE repository_id = repositories.id AND patch_id IS NULL) AS commits,
        webhook_secret IS NOT NULL AS has_webhook_secret, status_token IS NOT NULL AS has_status_token, is_example,
        definitions_url, definitions_ref, definitions_sha
 FROM repositories WHERE deleted_at IS NULL
@@ -115,7 +117,8 @@ commits.id, sha, parent_sha, ordinal, author, authored_at, subject,
 coalesce(points, 0) AS points, coalesce(wrong, 0) AS wrong, coalesce(broken, 0) AS broken, left_out.unchanged, tags,
 {place_of("commits.id")} AS place,
 ARRAY(SELECT branches.name FROM branch_commits JOIN branches ON branches.id = branch_commits.branch_id
-      WHERE branch_commits.commit_id = commits.id ORDER BY is_watched DESC, branches.id) AS branches
+      WHERE branch_commits.commit_id = commits.id ORDER BY is_watched DESC, branches.id) AS branches,
+patch_id IS NOT NULL AS is_patch
 """
 
 # What was found at the commit all the same, asked for in another way, is no longer left out.
@@ -181,7 +184,7 @@ def list_commits(
     SELECT {_COMMIT_COLUMNS}
     FROM (
         SELECT * FROM commits
-        WHERE repository_id = :repository_id AND (CAST(:before AS bigint) IS NULL
+        WHERE repository_id = :repository_id AND patch_id IS NULL AND (CAST(:before AS bigint) IS NULL
               OR (ordinal, id) < (SELECT ordinal, id FROM commits AS last WHERE last.id = :before))
           AND {on_line("commits.id")}
           AND (EXISTS (SELECT FROM branch_commits WHERE branch_commits.commit_id = commits.id)

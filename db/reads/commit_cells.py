@@ -77,7 +77,7 @@ quote = lru_cache(10_000)(shlex.quote)
 CHANGES_AT = f"""
 FROM {TABLES} JOIN commits AS this ON this.id = :commit_id
 WHERE operators.repository_id = this.repository_id AND verdict IN ('confirmed', 'suspected') AND state <> 'invalid'
-  AND (regressions.fixed_by_commit_id = :commit_id
+  AND (regressions.fixed_by_commit_id = :commit_id OR regressions.merged_head_commit_id = :commit_id
        OR (base.ordinal < this.ordinal AND this.ordinal <= head.ordinal AND {share_line("this.id", "head.id")}))
 """
 """SQL: the changes that a commit caused, may have caused, or ended."""

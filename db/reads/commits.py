@@ -116,6 +116,7 @@ _CHANGES = f"""
 SELECT {COLUMNS},
        CASE WHEN regressions.fixed_by_commit_id = :commit_id THEN '{CommitRole.FIX}'
             WHEN head.id = :commit_id AND {COMMITS_BETWEEN} = 0 THEN '{CommitRole.CAUSE}'
+            WHEN merged_head.id = :commit_id AND regressions.merged_commits = 1 THEN '{CommitRole.CAUSE}'
             ELSE '{CommitRole.CANDIDATE}' END AS role
 {CHANGES_AT} ORDER BY verdict = 'suspected', {RANK} DESC, {SEVERITY} DESC, regressions.id LIMIT {MAX_CHANGES}
 """

@@ -16,6 +16,8 @@ from warpwatch.db.samples import unpack_samples
 
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
+    """is_declared: whether the operator declares the case; a person asked for any other by its sizes."""
+
     id: int
     repository: str
     operator: str
@@ -27,6 +29,7 @@ class SeriesRow:
     protocol: str
     flops: int
     bytes: int
+    is_declared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,8 @@ MAX_POINTS = 5000
 _SERIES = """
 SELECT series.id, repositories.name AS repository, operators.name AS operator, cases.key AS case,
      variants.name AS variant,
-       devices.key AS device_key, devices.name AS device_name, metric, protocol, cases.flops, cases.bytes
+       devices.key AS device_key, devices.name AS device_name, metric, protocol, cases.flops, cases.bytes,
+       cases.suites <> '[]' AS is_declared
 FROM series
 JOIN operators ON operators.id = series.operator_id
 JOIN repositories ON repositories.id = operators.repository_id

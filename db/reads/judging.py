@@ -12,6 +12,7 @@ from warpwatch.contract.words import ChangeDirection
 from warpwatch.db.reads.lines import share_line
 from warpwatch.db.reads.observed import NEWEST_RUN, CheckRow, RoundsRow, list_trial_checks, list_trial_rounds
 from warpwatch.db.reads.query import Session, fetch, fetch_one, fetch_scalar
+from warpwatch.db.reads.regressions import COMMITS_BETWEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,21 @@ class SiblingRegression:
 
 
 @dataclass(frozen=True, slots=True)
+class MergedRange:
+    """The located change of a branch, and how many commits its range holds."""
+
+    base_sha: str
+    head_sha: str
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
 class RegressionFacts:
     """All rows that the next step with a regression depends on.
 
     trials: in the order in which they were asked for. rounds, checks: what the newest run of each trial's job measured,
-    by job. right_at_base: trials whose base is right in their own environment. tried: see list_tried.
+    by job. right_at_base: trials whose base is right in their own environment. tried: see list_tried. merged_change:
+    the located change of a branch that became this regression when the branch was merged.
     """
 
     regression: RegressionState
@@ -143,6 +154,7 @@ class RegressionFacts:
     right_at_base: frozenset[int]
     siblings: list[SiblingRegression]
     tried: frozenset[tuple[str, str]]
+    merged_change: MergedRange | None = None
 
 
 def read_facts(session: Session, regression_id: int) -> RegressionFacts:
@@ -158,7 +170,24 @@ def read_facts(session: Session, regression_id: int) -> RegressionFacts:
         list_right_at_base(session, regression_id) if is_broken else frozenset(),
         list_siblings(session, regression_id),
         list_tried(session, regression_id),
+        _find_merged_change(session, regression_id),
     )
+
+
+def _find_merged_change(session: Session, regression_id: int) -> MergedRange | None:
+    sql = f"""
+    SELECT coalesce(merged_base.sha, base.sha) AS base_sha, coalesce(merged_head.sha, head.sha) AS head_sha,
+           coalesce(regressions.merged_commits, {COMMITS_BETWEEN} + 1) AS commits
+    FROM regressions JOIN regressions AS merged ON merged.id = regressions.merged_as_id
+         AND merged.direction = regressions.direction
+    JOIN commits AS base ON base.id = regressions.base_commit_id
+    JOIN commits AS head ON head.id = regressions.head_commit_id
+    LEFT JOIN commits AS merged_base ON merged_base.id = regressions.merged_base_commit_id
+    LEFT JOIN commits AS merged_head ON merged_head.id = regressions.merged_head_commit_id
+    WHERE regressions.merged_as_id = :id AND regressions.verdict = 'confirmed' AND regressions.settled_at IS NOT NULL
+    ORDER BY commits, regressions.id LIMIT 1
+    """
+    return fetch_one(session, MergedRange, sql, id=regression_id)
 
 
 def read_origin(session: Session, job_id: int) -> JobOrigin:

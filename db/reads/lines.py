@@ -195,13 +195,14 @@ def read_followed(session: Session, repository_id: int) -> RepositorySource | No
     sql = """
     SELECT id, url, branch, branches_key,
            (SELECT name FROM branches WHERE repository_id = repositories.id AND is_watched) AS watched,
-           (SELECT jsonb_build_array(count(*), max(id)) FROM commits WHERE repository_id = repositories.id) AS commits
+           (SELECT jsonb_build_array(count(*), max(id)) FROM commits
+            WHERE repository_id = repositories.id AND patch_id IS NULL) AS commits
     FROM repositories WHERE id = :id
     """
     return fetch_one(session, RepositorySource, sql, id=repository_id)
 
 
 def list_stored_commits(session: Session, repository_id: int) -> dict[str, int]:
-    """The ordinal of every stored commit, by its full id."""
-    sql = "SELECT sha, ordinal FROM commits WHERE repository_id = :id"
+    """The ordinal of every stored commit, by its full id, without those that patches make."""
+    sql = "SELECT sha, ordinal FROM commits WHERE repository_id = :id AND patch_id IS NULL"
     return {row.sha: row.ordinal for row in session.execute(text(sql), {"id": repository_id})}

@@ -21,6 +21,7 @@ class OverviewCell:
     environment-free series. check_status and bench_status are the newest results' statuses, None where there is none.
     All of it is said of one branch. regression_*: the worst open change for the worse of this cell; its ratio is that
     of this cell in the A/B comparison; its commits may have caused it, and regression_sha is the newest of them.
+    is_declared: whether the operator declares the case; a person asked for any other by its sizes.
     """
 
     operator: str
@@ -46,6 +47,7 @@ class OverviewCell:
     regression_ratio: float | None = None
     regression_sha: str | None = None
     regression_commits: int | None = None
+    is_declared: bool = True
 
 
 # Nearly all cells were measured at the last two measured commits, whose rows lie together: `near_…` reads them at once.
@@ -75,7 +77,7 @@ WITH candidates AS MATERIALIZED (
 ), cells AS (
     SELECT operators.name AS operator, cases.key AS case_key, variants.name AS variant,
            operators.id AS operator_id, cases.id AS case_id, variants.id AS variant_id, cases.flops, cases.bytes,
-           cases.suites = '["edge"]' AS edge
+           cases.suites = '["edge"]' AS edge, cases.suites <> '[]' AS is_declared
     FROM operators
     JOIN cases ON cases.operator_id = operators.id
     JOIN variants ON variants.operator_id = operators.id
@@ -103,7 +105,8 @@ SELECT cells.operator, cells.case_key AS case, cells.variant,
        benched.status AS bench_status, coalesce(benched.message, '') AS bench_message,
        open_regressions.id AS regression_id, open_regressions.direction AS regression_direction,
        open_regressions.phase AS regression_phase, open_regressions.ratio AS regression_ratio,
-       open_regressions.sha AS regression_sha, open_regressions.commits AS regression_commits
+       open_regressions.sha AS regression_sha, open_regressions.commits AS regression_commits,
+       cells.is_declared
 FROM cells
 LEFT JOIN LATERAL (
     SELECT id FROM series WHERE series.operator_id = cells.operator_id AND series.device_id = :device_id

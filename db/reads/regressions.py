@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
+from warpwatch.contract.words import MergeCause
 from warpwatch.db.reads.code import definitions_version
 from warpwatch.db.reads.lines import ALL_COMMITS, HistoryLine, on_line, place_of, share_line
 from warpwatch.db.reads.query import MAX_PAGE, Page, Session, fetch, fetch_one, fetch_scalar
@@ -24,7 +25,9 @@ class RegressionRow:
     and base are on, the watched one first; None where no branch holds both, or none is known. culprit_sha: the commit
     that caused it, None while it is not known to be one. commits_between: commits of the branch between base and head.
     fixed_by_sha: the commit that ended it. merged_as_id: the change of the watched branch that it became when its
-    branch was merged.
+    branch was merged. merge_cause: contract.words.MergeCause, where the culprit is a merge commit. merged_base_sha,
+    merged_head_sha: the narrowest range of the merged branch, of merged_commits commits. merged_culprit_sha: the commit
+    of the merged branch that caused it, None while it is not known to be one.
     """
 
     id: int
@@ -55,6 +58,13 @@ class RegressionRow:
     culprit_sha: str | None = None
     fixed_by_sha: str | None = None
     merged_as_id: int | None = None
+    merge_cause: str | None = None
+    merged_base_sha: str | None = None
+    merged_head_sha: str | None = None
+    merged_commits: int | None = None
+    merged_subject: str | None = None
+    merged_author: str | None = None
+    merged_culprit_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,8 @@ class TrialRow:
     created_at: datetime
     answered_at: datetime | None
     rounds: int = 0
+    merge_sha: str | None = None
+    """The merge commit whose merged branch was searched; None for the commits of the range itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,9 @@ CULPRIT = f"""
 CASE WHEN regressions.verdict = 'confirmed' AND regressions.settled_at IS NOT NULL AND {COMMITS_BETWEEN} = 0
      THEN head.sha END
 """
+MERGED_CULPRIT = f"""
+CASE WHEN regressions.merge_cause = '{MergeCause.BRANCH}' AND regressions.merged_commits = 1 THEN merged_head.sha END
+"""
 _BRANCH = """
 (SELECT branches.name FROM branch_commits AS of_head JOIN branches ON branches.id = of_head.branch_id
  WHERE of_head.commit_id = head.id
@@ -185,7 +200,10 @@ base.sha AS base_sha, head.sha AS head_sha, head.subject AS head_subject, head.a
    AND (regressions.verdict <> 'confirmed' OR shown.verdict = 'confirmed')) AS series,
 regressions.created_at, decided_at, cause, assignee, link, due_on, settled_at, triaged_at, {PHASE} AS phase,
 {_BRANCH} AS branch, {CULPRIT} AS culprit_sha,
-(SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha, merged_as_id
+(SELECT sha FROM commits WHERE commits.id = regressions.fixed_by_commit_id) AS fixed_by_sha, merged_as_id, merge_cause,
+(SELECT sha FROM commits WHERE commits.id = regressions.merged_base_commit_id) AS merged_base_sha,
+merged_head.sha AS merged_head_sha, merged_commits, merged_head.subject AS merged_subject,
+merged_head.author AS merged_author, {MERGED_CULPRIT} AS merged_culprit_sha
 """
 TABLES = """
 regressions
@@ -193,6 +211,7 @@ JOIN operators ON operators.id = regressions.operator_id
 JOIN devices ON devices.id = regressions.device_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
+LEFT JOIN commits AS merged_head ON merged_head.id = regressions.merged_head_commit_id
 """
 _REGRESSIONS = f"SELECT {COLUMNS} FROM {TABLES}"
 
@@ -315,7 +334,8 @@ SELECT trials.job_id, jobs.kind AS job_kind, jobs.state AS job_state, purpose, a
        ratio, low, high, trials.message, trials.created_at, answered_at,
        coalesce((SELECT max(jsonb_array_length(base_ns)) FROM comparisons JOIN runs ON runs.id = comparisons.run_id
                  WHERE runs.job_id = trials.job_id AND comparisons.series_id IN (
-                     SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)), 0) AS rounds
+                     SELECT series_id FROM regression_series AS member WHERE member.regression_id = :id)), 0) AS rounds,
+       (SELECT sha FROM commits WHERE commits.id = trials.merge_commit_id) AS merge_sha
 FROM trials
 JOIN jobs ON jobs.id = trials.job_id
 JOIN commits AS base ON base.id = trials.base_commit_id

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
+
+from sqlalchemy import text
 
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.reads.events import SUPERSEDED
 from warpwatch.db.reads.query import IS_UNCHANGED, Session, fetch, fetch_one, fetch_scalar
-from warpwatch.db.reads.regressions import CULPRIT
+from warpwatch.db.reads.regressions import CULPRIT, MERGED_CULPRIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,10 @@ class PairFact:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFact:
-    """One series of a change that history suggested and a comparison decided. rounds: how many decided it."""
+    """One series of a change that history suggested and a comparison decided. rounds: how many decided it.
+
+    merged_sha, merged_subject: the commit of the merged branch that caused it, where the culprit is a merge.
+    """
 
     regression_id: int
     direction: str
@@ -91,6 +96,8 @@ class ChangeFact:
     rounds: int
     message: str
     cell: CellFact
+    merged_sha: str | None = None
+    merged_subject: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +236,8 @@ SELECT regressions.id AS regression_id, regressions.direction, regression_series
        regression_series.ratio, regression_series.low, regression_series.high, coalesce(compared.rounds, 0) AS rounds,
        operators.name AS operator, variants.name AS variant, cases.key AS case, devices.key AS device_key,
        devices.kind AS device_kind, head.sha AS head_sha, base.sha AS base_sha,
-       CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message
+       CASE WHEN ({CULPRIT}) IS NULL THEN '' ELSE head.subject END AS message,
+       {MERGED_CULPRIT} AS merged_sha, merged_head.subject AS merged_subject
 FROM submissions
 CROSS JOIN LATERAL (
     SELECT DISTINCT operator_id, device_id FROM jobs WHERE submission_id = submissions.id AND kind = 'bench'
@@ -248,6 +256,7 @@ JOIN cases ON cases.id = series.case_id
 JOIN devices ON devices.id = series.device_id
 JOIN commits AS head ON head.id = regressions.head_commit_id
 JOIN commits AS base ON base.id = regressions.base_commit_id
+LEFT JOIN commits AS merged_head ON merged_head.id = regressions.merged_head_commit_id
 LEFT JOIN LATERAL (
     SELECT jsonb_array_length(base_ns) AS rounds FROM comparisons JOIN runs ON runs.id = comparisons.run_id
     WHERE comparisons.series_id = series.id AND runs.job_id = regressions.compare_job_id
@@ -288,6 +297,33 @@ JOIN repositories ON repositories.id = submissions.repository_id
 LEFT JOIN commits AS base ON base.id = submissions.base_commit_id
 WHERE submissions.id = :id
 """
+
+
+# What jobs of a working tree found is stored apart from all results; a report on their own submission tells it.
+_OF_PATCH = """
+FROM jobs JOIN patch_outcomes ON patch_outcomes.job_id = jobs.id
+CROSS JOIN LATERAL jsonb_array_elements(outcome -> CASE jobs.kind WHEN 'check' THEN 'findings' ELSE 'comparisons' END)
+     AS row
+JOIN operators ON operators.id = jobs.operator_id
+JOIN devices ON devices.id = jobs.device_id
+JOIN commits AS head ON head.id = jobs.commit_id
+LEFT JOIN commits AS base ON base.id = jobs.base_commit_id
+WHERE jobs.submission_id = :id
+"""
+_PATCH_COLUMNS = """
+jobs.id AS job_id, row ->> 'status' AS status, row ->> 'message' AS message, operators.name AS operator,
+row ->> 'variant' AS variant, row ->> 'case' AS case, devices.key AS device_key, devices.kind AS device_kind,
+head.sha AS head_sha, base.sha AS base_sha, jobs.spec
+"""
+_PATCH_FAULTS = f"""
+SELECT {_PATCH_COLUMNS}, jobs.kind, false AS known_before {_OF_PATCH}
+  AND jobs.kind = 'check' AND row ->> 'status' NOT IN ('ok', 'unsupported') ORDER BY jobs.id LIMIT :limit
+"""
+_PATCH_PAIRS = f"""
+SELECT {_PATCH_COLUMNS}, row ->> 'reason' AS reason, row -> 'base_ns' AS base_ns, row -> 'head_ns' AS head_ns,
+       false AS is_accepted {_OF_PATCH} AND jobs.kind = 'compare' ORDER BY jobs.id LIMIT :limit
+"""
+_PATCH_STATUSES = f"SELECT row ->> 'status', count(*) {_OF_PATCH} AND jobs.kind = 'check' GROUP BY 1"
 
 
 def list_reported_series(session: Session, submission_id: int) -> list[ReportedSeries]:
@@ -362,10 +398,14 @@ def read_report_facts(session: Session, submission_id: int) -> ReportFacts | Non
     found.faults.extend(fetch(session, fault, _FAULTS, **parameters))
     found.pairs.extend(fetch(session, pair, _PAIRS, **parameters))
     found.changes.extend(fetch(session, change, _CHANGES, **parameters))
+    found.faults.extend(fetch(session, fault, _PATCH_FAULTS, **parameters))
+    found.pairs.extend(fetch(session, pair, _PATCH_PAIRS, **parameters))
+    for status, count in session.execute(text(_PATCH_STATUSES), parameters):
+        found.results[status] = count
     return found
 
 
-_CHANGE_FIELDS = ("regression_id", "direction", "verdict", "state", "ratio", "low", "high", "rounds", "message")
+_CHANGE_FIELDS = tuple(field.name for field in fields(ChangeFact) if field.name != "cell")
 
 
 def _reason(column: str | None) -> Reason | None:

@@ -37,7 +37,7 @@ operator_rows AS (
 ),
 sha_rows AS (
     SELECT 0, sha, 'commit', sha, left(sha, 8) || ' ' || subject, author, CAST(NULL AS text), NULL
-    FROM commits WHERE repository_id = :repository_id AND CAST(:sha AS text) IS NOT NULL
+    FROM commits WHERE repository_id = :repository_id AND patch_id IS NULL AND CAST(:sha AS text) IS NOT NULL
          AND sha >= :sha AND sha < :sha || 'g'
     ORDER BY sha LIMIT :cut
 ),
@@ -63,7 +63,7 @@ case_rows AS (
 commit_rows AS (
     SELECT 4, lpad(CAST(9999999999 - ordinal AS text), 10, '0'), 'commit', sha, left(sha, 8) || ' ' || subject, author,
            CAST(NULL AS text), NULL
-    FROM commits WHERE repository_id = :repository_id AND CAST(:words AS text) <> ''
+    FROM commits WHERE repository_id = :repository_id AND patch_id IS NULL AND CAST(:words AS text) <> ''
          AND to_tsvector('simple', left(subject, 500) || ' ' || left(author, 100)) @@ to_tsquery('simple', :words)
          AND (CAST(:sha AS text) IS NULL OR sha < :sha OR sha >= :sha || 'g')
     ORDER BY ordinal DESC LIMIT :cut

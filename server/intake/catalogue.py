@@ -27,6 +27,15 @@ class OperatorSelection:
     cases: list[str]
     suite: str
 
+    def cases_of(self, operator: str) -> list[str]:
+        """Keys of the requested cases that the operator declares or can have; as requested while its catalogue is
+        unknown."""
+        entry = self.entries[operator]
+        if entry is None:
+            return self.cases
+        keys = (_case_key(entry, text) for text in self.cases)
+        return list(dict.fromkeys(key for key in keys if key is not None))
+
     def catalogued_names(self, operator: str, device_kind: str) -> KnownNames | None:
         """Variants and cases of a job of the operator on this kind of device; None while its catalogue is unknown."""
         entry = self.entries[operator]
@@ -38,7 +47,7 @@ class OperatorSelection:
             if device_kind in v["devices"] and v["name"] in (self.variants or [v["name"]])
         ]
         if self.cases:
-            return KnownNames(variants, [key for key in self.cases if _takes_case(entry, key)])
+            return KnownNames(variants, self.cases_of(operator))
         return KnownNames(variants, [case["key"] for case in entry["cases"] if self.suite in case["suites"]])
 
 
@@ -70,12 +79,10 @@ def select_operators(
 
 def _check_filters(request: SubmissionRequest, entries: list[dict[str, Any]]) -> list[FieldError]:
     variants = {variant["name"] for entry in entries for variant in entry["variants"]}
-    cases = {case["key"] for entry in entries for case in entry["cases"]}
-    cases |= {key for key in request.cases for entry in entries if _takes_case(entry, key)}
+    unknown = [text for text in request.cases if all(_case_key(entry, text) is None for entry in entries)]
     suites = {suite for entry in entries for case in entry["cases"] for suite in case["suites"]}
-    errors = unknown_names("variants", "variant", request.variants, variants) + unknown_names(
-        "cases", "case", request.cases, cases
-    )
+    errors = unknown_names("variants", "variant", request.variants, variants)
+    errors += [_unknown_case(text, entries) for text in unknown]
     return errors if request.cases else errors + unknown_names("suite", "suite", [request.suite], suites)
 
 
@@ -84,19 +91,33 @@ def _has_any(entry: dict[str, Any] | None, request: SubmissionRequest) -> bool:
     if entry is None:
         return True
     has_variant = not request.variants or any(variant["name"] in request.variants for variant in entry["variants"])
-    has_case = not request.cases or any(_takes_case(entry, key) for key in request.cases)
+    has_case = not request.cases or any(_case_key(entry, text) is not None for text in request.cases)
     return has_variant and has_case
 
 
-def _takes_case(entry: dict[str, Any], key: str) -> bool:
-    """Whether the operator declares the case, or can have it."""
+def _case_key(entry: dict[str, Any], text: str) -> str | None:
+    """The key of a case that the operator declares or can have, by its key or by sizes in any order, such as
+    `m=4096,n=4096,bf16`; None for any other text."""
     keys = [case["key"] for case in entry["cases"]]
-    if key in keys:
-        return True
+    if text in keys:
+        return text
     try:
-        return derive_case(key, [parse_case(declared) for declared in keys]).key == key
+        return derive_case(text, [parse_case(declared) for declared in keys]).key
     except ValueError:
-        return False
+        return None
+
+
+def _unknown_case(text: str, entries: list[dict[str, Any]]) -> FieldError:
+    """Why no operator can have a case: what is wrong with its sizes, or the nearest names."""
+    names = sorted({case["key"] for entry in entries for case in entry["cases"]})
+    message = f"there is no case {text!r}"
+    for entry in entries if "=" in text else ():
+        try:
+            derive_case(text, [parse_case(case["key"]) for case in entry["cases"]])
+        except ValueError as error:
+            message = str(error)
+            break
+    return FieldError(field="cases", message=message, remedy=_suggestion(text, names))
 
 
 def unknown_names(field: str, what: str, requested: Iterable[str], existing: Iterable[str]) -> list[FieldError]:

@@ -52,7 +52,12 @@ class SubmissionRequest(BaseModel):
     kinds: list[JobKind] = Field(default=[JobKind.CHECK, JobKind.BENCH], min_length=1, max_length=4)
     operators: list[str] = Field(default=[], max_length=MAX_NAMES, description="They are measured in this order.")
     variants: list[str] = Field(default=[], max_length=MAX_NAMES)
-    cases: list[str] = Field(default=[], max_length=1000)
+    cases: list[str] = Field(
+        default=[],
+        max_length=1000,
+        description="Keys of cases, or sizes that no suite has, such as `m=4096,n=4096,k=512,bf16`: those of any case "
+        "that the operator declares, in any order, with precision and direction where they are not the usual ones.",
+    )
     suite: str = Field(
         default="quick", min_length=1, max_length=50, description="The suite of cases, unless `cases` names them."
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warpwatch.contract.spec import USUAL_PLAN, JobSpec, ProfilePlan
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
+from warpwatch.db.patches import touch_patch
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
 from warpwatch.db.reads.devices import DeviceRow
 from warpwatch.db.reads.measured import JobSlot
+from warpwatch.db.reads.patches import PatchRow
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.work import find_submission
 from warpwatch.db.registry import ensure_operators
@@ -23,6 +25,7 @@ from warpwatch.server.history.definitions import refresh_definitions
 from warpwatch.server.history.sources import Earlier, line_before
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
+from warpwatch.server.intake.patches import find_submitted_patch, restore_patch
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.reports.status import tell_pending
@@ -46,6 +49,8 @@ class SubmissionPlan:
     mirror: Path
     line: Sequence[str]
     """Earlier commits whose results may count, where unchanged operators are skipped."""
+    patch: PatchRow | None = None
+    """What makes the commit, where it is a working tree that somebody sent."""
 
     def is_held(self, request: SubmissionRequest) -> bool:
         """Whether the commit is compared with a baseline where sources differ, and its commit status is reported."""
@@ -63,6 +68,7 @@ def submit(
         return earlier
     # git may have to fetch for minutes, so no transaction is open meanwhile.
     repository = refresh_definitions(database, settings, repository)
+    restore_patch(database, settings, repository, request.commits)
     read = read_commits(settings, repository, request.commits, base_of(request), request.branch)
     mirror, commits = mirror_path(repository.url, settings.home), read[0].commits
     line = line_before(mirror, commits[0].sha) if request.skip_unchanged and commits else []
@@ -90,10 +96,14 @@ def plan_submission(
     history, base, errors = read
     choice, wrong = select_operators(session, repository.id, history, request)
     devices, missing = choose_devices(session, request.device, settings.lease_seconds)
-    errors = errors + _sanitizer_errors(request) + _own_base_errors(history, base, request) + wrong + missing
+    patch, patch_errors = find_submitted_patch(session, repository.id, history, base, request)
+    errors = (
+        errors + patch_errors + _sanitizer_errors(request) + _own_base_errors(history, base, request) + wrong + missing
+    )
     if errors:
         raise Problem(422, REFUSED, errors)
-    return SubmissionPlan(repository, history, base, choice, devices, mirror_path(repository.url, settings.home), line)
+    mirror = mirror_path(repository.url, settings.home)
+    return SubmissionPlan(repository, history, base, choice, devices, mirror, line, patch)
 
 
 def _earlier(session: Session, request: SubmissionRequest, key: str | None) -> int | None:
@@ -163,6 +173,8 @@ def _own_base_errors(
 def _create(session: Session, plan: SubmissionPlan, request: SubmissionRequest, origin: str, key: str | None) -> int:
     infos = [*plan.history.commits, *(plan.base.commits if plan.base else [])]
     commits = write_down(session, plan.repository.id, infos)
+    if plan.patch is not None:
+        touch_patch(session, plan.patch.id)
     operators = ensure_operators(session, plan.repository.id, plan.choice.operators)
     earlier = None
     if request.skip_unchanged:
@@ -267,12 +279,14 @@ def job_spec(
 ) -> JobSpec:
     """The specification of one job of the request."""
     catalogued = choice.catalogued_names(operator, device.kind)
+    if catalogued is not None and not request.cases:
+        catalogued = replace(catalogued, cases=catalogued.cases[: request.case_limit])
     is_compare = kind == JobKind.COMPARE
     has_profile = is_compare or kind == JobKind.PROFILE
     return JobSpec(
         suite=request.suite,
         variants=request.variants or None,
-        cases=request.cases or None,
+        cases=choice.cases_of(operator) or None,
         case_limit=request.case_limit,
         seed=request.seed,
         budget_ns=None if request.budget_ms is None else request.budget_ms * 1_000_000,

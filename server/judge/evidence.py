@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from warpwatch import git
+from warpwatch import git, git_branches
 from warpwatch.db.database import Database
 from warpwatch.db.reads import judging
 from warpwatch.db.reads.judging import JobOrigin
@@ -24,6 +24,26 @@ def read_path(mirror: Mirror, operator: str, base_sha: str, head_sha: str) -> Co
     differs = [False] + [before != after for before, after in pairwise(fingerprints)]
     commits = zip(shas, differs, fingerprints, strict=True)
     return CommitPath(tuple(PathCommit(sha, differ, item is not None) for sha, differ, item in commits))
+
+
+def read_merge(mirror: Mirror, operator: str, base_sha: str, head_sha: str) -> tuple[CommitPath, ...]:
+    """The branches that a merge commit brought to one of its parents, each from their newest common commit on; none
+    where the commit is no merge."""
+    try:
+        parents = git_branches.parents_of(mirror.path, head_sha)
+    except git.GitError as error:
+        return (CommitPath((), str(error)),)
+    if base_sha not in parents:
+        return ()
+    return tuple(_read_branch(mirror, operator, base_sha, parent) for parent in parents if parent != base_sha)
+
+
+def _read_branch(mirror: Mirror, operator: str, base_sha: str, tip_sha: str) -> CommitPath:
+    try:
+        merge_base = git.merge_base(mirror.path, base_sha, tip_sha)
+    except git.UnknownRefError as error:
+        return CommitPath((), str(error))
+    return read_path(mirror, operator, merge_base, tip_sha)
 
 
 def compare_code(

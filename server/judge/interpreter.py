@@ -31,7 +31,7 @@ from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged
 from warpwatch.db.trials import IMPORTED, ensure_series, keep_share
 from warpwatch.server.history.commits import write_down
 from warpwatch.server.history.mirror import Mirrors
-from warpwatch.server.judge.evidence import compare_code, read_path, read_shifts
+from warpwatch.server.judge.evidence import compare_code, read_merge, read_path, read_shifts
 from warpwatch.server.judge.imported import confirm_imported
 from warpwatch.server.judge.repetition import repeat_unsure
 from warpwatch.server.judge.writing import ContextChangedError, write_steps, write_suspicion
@@ -135,6 +135,10 @@ def _plan_trial(mirrors: Mirrors, facts: RegressionFacts, trial_id: int | None, 
     steps = plan_steps(
         RegressionContext(facts, ended_trial=trial_id),
         lambda step: read_path(mirror, regression.operator, step.base_sha, step.head_sha),
+        # The commits of a merged branch cannot be measured for results that were imported.
+        lambda step: (
+            read_merge(mirror, regression.operator, step.base_sha, step.head_sha) if imported_job_id is None else ()
+        ),
     )
     ids = {regression.base_sha: regression.base_commit_id, regression.head_sha: regression.head_commit_id}
     for trial in facts.trials:
@@ -155,6 +159,10 @@ def _commits_of(steps: Iterable[Step]) -> Iterable[str]:
         ends = step.suspicion if isinstance(step, OpenOpposite | OpenResidual) else step
         if isinstance(ends, AskTrial | Narrow | NewSuspicion):
             yield from (ends.base_sha, ends.head_sha)
+        if isinstance(ends, AskTrial) and ends.merge_sha is not None:
+            yield ends.merge_sha
+        if isinstance(ends, Narrow) and ends.merge is not None:
+            yield from (ends.merge.base_sha, ends.merge.head_sha)
 
 
 def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:

@@ -19,6 +19,7 @@ from warpwatch.db.regressions import (
     decide_series,
     lock,
     move,
+    name_merge,
     open_suspicion,
     settle,
     turn,
@@ -184,6 +185,7 @@ def _ask(
         head_commit_id=ids[step.head_sha],
         spec=step.spec,
         priority=step.priority,
+        merge_commit_id=ids[step.merge_sha] if step.merge_sha is not None else None,
     )
     if imported_job_id is None:
         job_id = ask(session, trial)
@@ -226,6 +228,12 @@ def _narrow(session: Session, regression: RegressionState, step: Narrow, ids: Co
     is_moved = (step.base_sha, step.head_sha) != (regression.base_sha, regression.head_sha)
     if is_moved and move(session, regression.id, ids[step.base_sha], ids[step.head_sha]) is not None:
         raise ContextChangedError
+    merge = step.merge
+    if merge is None:
+        name_merge(session, regression.id)
+    else:
+        merged_range = (ids[merge.base_sha], ids[merge.head_sha])
+        name_merge(session, regression.id, merge.cause, merged_range, merge.commits)
     if step.evidence is not None:
         _decide(session, regression.id, Verdict.CONFIRMED, step.evidence)
     if step.note:

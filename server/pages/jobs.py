@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import log
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, Query, Response
 from fastapi.responses import RedirectResponse
@@ -18,8 +18,9 @@ from warpwatch.db.reads.code import list_operators
 from warpwatch.db.reads.decisions import ComparedSeries
 from warpwatch.db.reads.devices import DeviceRow, list_devices, list_workers
 from warpwatch.db.reads.occupancy import list_device_runs, list_queued
+from warpwatch.db.reads.patches import read_outcome
 from warpwatch.db.reads.schedules import read_costs
-from warpwatch.db.reads.work import JobDetail, JobFilter, ResultView, list_jobs, read_job, read_log
+from warpwatch.db.reads.work import JobFilter, ResultView, list_jobs, read_job, read_log
 from warpwatch.db.strike_out import strike_out, undo_strike_out
 from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
@@ -83,6 +84,8 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
     page.moved(detail.repository)
     shown = next((row for row in detail.runs if row.id == run), detail.runs[-1] if detail.runs else None)
     is_newest = shown is None or shown is detail.runs[-1]
+    patched = read_outcome(page.session, job_id)
+    outcome = (patched.outcome if patched is not None else None) or {}
     log = read_log(page.session, shown.id, limit=LOG_PIECES) if shown else []
     return page.page(
         "job.html",
@@ -91,7 +94,13 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         spec=JobSpec.from_stored(detail.spec),
         results=grouped_results(detail.results),
         break_even=break_even(detail.results),
-        compared=compared_rows(detail),
+        compared=compared_rows(
+            detail.decision.compared + [_patch_series(row) for row in outcome.get("comparisons", ())],
+            detail.device_kind,
+            is_trial=detail.decision.regression is not None,
+        ),
+        is_patch=patched is not None,
+        patch_findings=outcome.get("findings", []),
         job=detail.job,
         unserved=unserved_devices(list_devices(page.session, settings.lease_seconds)),
         shown=shown,
@@ -123,19 +132,25 @@ class ComparedLine:
     head_ns: float | None
 
 
-def compared_rows(detail: JobDetail) -> list[ComparedLine]:
+def _patch_series(row: dict[str, Any]) -> ComparedSeries:
+    """What a job of a patch compared, which is no series: 0 stands for its id."""
+    names = ("case", "variant", "metric", "status", "message", "base_ns", "head_ns")
+    return ComparedSeries(0, *(row[name] for name in names))
+
+
+def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial: bool) -> list[ComparedLine]:
     """What an A/B job compared, the largest change first."""
-    among = sum(row.status == "ok" for row in detail.decision.compared)
+    among = sum(row.status == "ok" for row in compared)
     lines = [
         ComparedLine(
             row,
-            classify_trial(row.base_ns, row.head_ns, detail.device_kind, row.reason)
-            if detail.decision.regression
-            else classify_pairs(row.base_ns, row.head_ns, detail.device_kind, among, row.reason),
+            classify_trial(row.base_ns, row.head_ns, device_kind, row.reason)
+            if is_trial
+            else classify_pairs(row.base_ns, row.head_ns, device_kind, among, row.reason),
             median(row.base_ns) if row.base_ns else None,
             median(row.head_ns) if row.head_ns else None,
         )
-        for row in detail.decision.compared
+        for row in compared
     ]
     return sorted(lines, key=lambda line: -abs(log(line.verdict.ratio)) if line.verdict.ratio else 0.0)
 

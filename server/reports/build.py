@@ -21,6 +21,7 @@ from warpwatch.server.reports.model import (
     ReportRowKind,
     exit_code,
 )
+from warpwatch.server.reports.words import change_text
 from warpwatch.server.verdicts.held import classify_pairs
 
 MAX_ROWS = 1000
@@ -187,13 +188,14 @@ def _change_rows(facts: ReportFacts, address: str) -> Iterator[ReportRow]:
             _kind_of_change(change),
             change.cell,
             change.verdict,
-            change.message,
+            change_text(change.message, change.merged_sha, change.merged_subject),
             f"suspected from history, then {change.rounds} interleaved A/B rounds on one device",
             f"{address}/regressions/{change.regression_id}",
             ratio=change.ratio,
             low=change.low,
             high=change.high,
             rounds=change.rounds,
+            merged_sha=change.merged_sha,
         )
 
 

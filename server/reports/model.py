@@ -44,7 +44,8 @@ class ReportRow:
     """One finding. variant and case are None where it concerns a whole job.
 
     status: that of the result, comparison or job. ratio: head over base, with its 95 % interval; rounds: how many
-    paired rounds decided it. is_known_before: the base had the same status.
+    paired rounds decided it. is_known_before: the base had the same status. merged_sha: the commit of a merged branch
+    that caused it, where head_sha is the merge.
     """
 
     kind: ReportRowKind
@@ -66,6 +67,7 @@ class ReportRow:
     head_ns: float | None = None
     rounds: int = 0
     is_known_before: bool = False
+    merged_sha: str | None = None
 
     @property
     def cell(self) -> str:

@@ -35,6 +35,11 @@ def sentence(row: ReportRow) -> str:
     return text + (f" vs baseline {row.base_sha[:9]}" if row.base_sha else "")
 
 
+def change_text(subject: str, merged_sha: str | None, merged_subject: str | None) -> str:
+    """The subject of the commit behind a change, with the commit of the branch that it merged, where that is known."""
+    return f"{subject}; in the merged branch {merged_sha[:9]} {merged_subject}" if merged_sha else subject
+
+
 def reason(row: ReportRow) -> str:
     """The message of the row, cut to a readable length."""
     text = " ".join(row.message.split())

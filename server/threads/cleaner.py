@@ -1,4 +1,4 @@
-"""Deletes what repositories that were deleted have left, in the background."""
+"""Deletes what repositories that were deleted have left, and patches that nobody uses any more, in the background."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 from warpwatch.db import deletion
 from warpwatch.db.database import Database
 from warpwatch.db.deletion import DeletedRepository
+from warpwatch.db.patches import delete_expired
 from warpwatch.git import mirror_path
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings
@@ -30,6 +31,13 @@ class RepositoryCleaner(Background):
             marked = deletion.list_deleted(session)
         for repository in marked:
             self._clean(repository)
+        self._delete_patches()
+
+    def _delete_patches(self) -> None:
+        while self._is_going_on():
+            with self._database.session() as session:
+                if not delete_expired(session, self._settings.patch_days * 86_400):
+                    break
 
     def _clean(self, repository: DeletedRepository) -> None:
         while self._is_going_on():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from warpwatch.contract.priorities import CONFIRM, CONFIRM_CODE
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, Cause, JobKind, JobState, Purpose
+from warpwatch.contract.words import Answer, Cause, JobKind, JobState, Purpose, Verdict
 from warpwatch.db.reads.judging import MemberRow, TrialState
 from warpwatch.server.verdicts.context import CONFIRMING, RegressionContext
 from warpwatch.server.verdicts.steps import AskTrial
@@ -18,10 +18,11 @@ def ask(
     ends: tuple[str, str],
     members: list[MemberRow],
     rounds: int | None = None,
+    merge_sha: str | None = None,
 ) -> AskTrial:
     """The step that asks for a trial of these series at two commits (base, head).
 
-    rounds: of a comparison; by default the usual number for the kind of device.
+    rounds: of a comparison; by default the usual number for the kind of device. merge_sha: see AskTrial.
     """
     by_code = context.regression.cause == Cause.CODE and purpose in CONFIRMING
     kind = context.regression.device_kind
@@ -32,7 +33,24 @@ def ask(
         head_sha=ends[1],
         spec=check_spec(members) if context.is_broken else compare_spec(members, rounds, kind),
         priority=CONFIRM_CODE if by_code else CONFIRM,
+        merge_sha=merge_sha,
     )
+
+
+def ask_half(context: RegressionContext, ends: tuple[str, str], merge_sha: str | None = None) -> AskTrial:
+    """The step that asks on which side of a commit a confirmed change lies: with few rounds where they show it, and
+    with more at the second try."""
+    confirmed, kind = context.having(Verdict.CONFIRMED), context.regression.device_kind
+    thresholds = thresholds_of(kind)
+    rounds = thresholds.few_rounds if is_plain(confirmed, kind) else thresholds.rounds
+    is_second_try = bool(context.trials_of(*ends))
+    return ask(context, Purpose.BISECT, ends, confirmed, thresholds.more_rounds if is_second_try else rounds, merge_sha)
+
+
+def ask_proof(context: RegressionContext, ends: tuple[str, str], merge_sha: str | None = None) -> AskTrial:
+    """The step that asks for the trial of the last two commits."""
+    rounds = thresholds_of(context.regression.device_kind).more_rounds if context.trials_of(*ends) else None
+    return ask(context, Purpose.PROVE, ends, context.having(Verdict.CONFIRMED), rounds, merge_sha)
 
 
 def may_ask(before: list[TrialState]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 
@@ -48,13 +49,15 @@ class CommitPath:
 class RegressionContext:
     """All that the next step with a regression depends on.
 
-    ended_trial: id of the trial whose answer is to be recorded now. path: None until git was asked. taken: the steps
-    taken since the facts were read, oldest first.
+    ended_trial: id of the trial whose answer is to be recorded now. path: None until git was asked. merges: the merged
+    branches of the commits (base, head) that git was asked for, each from its merge base on; none where the head is no
+    merge. taken: the steps taken since the facts were read, oldest first.
     """
 
     facts: RegressionFacts
     ended_trial: int | None = None
     path: CommitPath | None = None
+    merges: Mapping[tuple[str, str], tuple[CommitPath, ...]] = field(default_factory=dict)
     taken: tuple[Step, ...] = ()
 
     @property

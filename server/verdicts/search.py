@@ -40,16 +40,16 @@ def search_of(context: RegressionContext, path: CommitPath) -> CommitSearch:
     """What is known of the commits of a confirmed range."""
     shas = [commit.sha for commit in path.commits]
     differs = [commit.differs for commit in path.commits]
-    # Imports made at run time are not seen: where the only suspect turned out not to be guilty, all commits are.
-    is_misled = any(trial.purpose == Purpose.PROVE and trial.answer == Answer.SAME for trial in context.trials)
-    if is_misled or not any(differs):
-        differs = [False] + [True] * (len(shas) - 1)
     place = {sha: number for number, sha in enumerate(shas)}
     inside = [
         trial
         for trial in context.trials
         if trial.base_sha in place and trial.head_sha in place and trial.base_sha != trial.head_sha
     ]
+    # Imports made at run time are not seen: where the only suspect turned out not to be guilty, all commits are.
+    is_misled = any(trial.purpose == Purpose.PROVE and trial.answer == Answer.SAME for trial in inside)
+    if is_misled or not any(differs):
+        differs = [False] + [True] * (len(shas) - 1)
     answers = [
         RangeAnswer(place[trial.base_sha], place[trial.head_sha], trial.answer == Answer.CHANGED)
         for trial in inside

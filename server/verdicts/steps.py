@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, Cause, ChangeDirection, Purpose, Verdict
+from warpwatch.contract.words import Answer, Cause, ChangeDirection, MergeCause, Purpose, Verdict
 from warpwatch.db.reads.judging import TrialState
 from warpwatch.db.regressions import SeriesDecision, SuspectedSeries
 
@@ -55,6 +55,25 @@ class ReadPath:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadMerge:
+    """Asks git for the branches that a merge commit brought to its parent; nothing is written."""
+
+    base_sha: str
+    head_sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergeFinding:
+    """What of a merge commit changed an operator: the narrowest range of the merged branch, and how many commits it
+    holds. Where the branch is not the cause, the range is the merge itself."""
+
+    cause: MergeCause
+    base_sha: str
+    head_sha: str
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnDirection:
     """Changes slower into faster or back, because the trial measured the opposite of what was expected."""
 
@@ -86,7 +105,10 @@ class OpenOpposite:
 
 @dataclass(frozen=True, slots=True)
 class AskTrial:
-    """Asks for a job that measures two commits in turn (compare) or checks the second one (check)."""
+    """Asks for a job that measures two commits in turn (compare) or checks the second one (check).
+
+    merge_sha: the merge commit whose merged branch holds the two; None for commits of the range itself.
+    """
 
     purpose: Purpose
     kind: str
@@ -94,6 +116,7 @@ class AskTrial:
     head_sha: str
     spec: JobSpec
     priority: int
+    merge_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +143,14 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """Gives the regression the narrowest range that shows the change. evidence: None where the numbers stay."""
+    """Gives the regression the narrowest range that shows the change. evidence: None where the numbers stay. merge:
+    where the range is one merge commit."""
 
     base_sha: str
     head_sha: str
     evidence: Evidence | None
     note: str
+    merge: MergeFinding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +181,7 @@ class Settle:
 
 Step = (
     ReadPath
+    | ReadMerge
     | TurnDirection
     | RecordAnswer
     | OpenOpposite

@@ -12,8 +12,9 @@ from enum import StrEnum
 from warpwatch.contract.words import Answer, Cause, Purpose, Verdict
 from warpwatch.db.reads.judging import MemberRow
 from warpwatch.db.regressions import SuspectedSeries
-from warpwatch.server.verdicts.asking import ask, is_plain, may_ask
+from warpwatch.server.verdicts.asking import ask, ask_half, ask_proof, may_ask
 from warpwatch.server.verdicts.context import CONFIRMING, CommitPath, RegressionContext, after
+from warpwatch.server.verdicts.merges import describe_merge, search_merge
 from warpwatch.server.verdicts.residual import find_residual
 from warpwatch.server.verdicts.search import (
     CommitSearch,
@@ -29,11 +30,13 @@ from warpwatch.server.verdicts.steps import (
     DecideVerdict,
     Dismiss,
     Evidence,
+    MergeFinding,
     MergeInto,
     Narrow,
     NewSuspicion,
     OpenOpposite,
     OpenResidual,
+    ReadMerge,
     ReadPath,
     RecordAnswer,
     Settle,
@@ -74,6 +77,10 @@ class RegressionStage(StrEnum):
     """The range has a commit in the middle that may be measured."""
     UNPROVEN = "unproven"
     """No trial compared the two commits that the bisection ended with."""
+    MERGED = "merged"
+    """The range is one commit, and git was not asked yet what it merged."""
+    BRANCHED = "branched"
+    """The range is a merge commit, and the branch that it merged may be measured."""
     LOCATED = "located"
     """The narrowest range is known and not written yet."""
     WRITTEN = "written"
@@ -85,13 +92,21 @@ def next_step(context: RegressionContext) -> Step:
     return _STEPS[stage_of(context)](context)
 
 
-def plan_steps(context: RegressionContext, read_path: Callable[[ReadPath], CommitPath]) -> list[Step]:
-    """The steps to take now, in their order; the last one is one of LAST_STEPS. read_path: asks git, where needed."""
+def plan_steps(
+    context: RegressionContext,
+    read_path: Callable[[ReadPath], CommitPath],
+    read_merge: Callable[[ReadMerge], tuple[CommitPath, ...]],
+) -> list[Step]:
+    """The steps to take now, in their order; the last one is one of LAST_STEPS. read_path, read_merge: ask git, where
+    needed."""
     steps: list[Step] = []
     while not steps or not isinstance(steps[-1], LAST_STEPS):
         step = next_step(context)
         if isinstance(step, ReadPath):
             context = replace(context, path=read_path(step))
+            continue
+        if isinstance(step, ReadMerge):
+            context = replace(context, merges={**context.merges, (step.base_sha, step.head_sha): read_merge(step)})
             continue
         context = after(context, step)
         steps.append(step)
@@ -140,7 +155,10 @@ def _stage_of_confirmed(context: RegressionContext) -> RegressionStage:
         return RegressionStage.DIVISIBLE
     if not has_direct_proof(context, search) and may_ask(context.trials_of(*search.ends)):
         return RegressionStage.UNPROVEN
-    return RegressionStage.LOCATED
+    merge = _merge(context)
+    if isinstance(merge, ReadMerge):
+        return RegressionStage.MERGED
+    return RegressionStage.BRANCHED if isinstance(merge, AskTrial) else RegressionStage.LOCATED
 
 
 # --- the steps, in the order of the stages --------------------------------------------------------------------
@@ -228,17 +246,23 @@ def _settle_undivided(context: RegressionContext) -> Settle:
 def _bisect(context: RegressionContext) -> AskTrial:
     search = _search(context)
     assert search.middle is not None
-    confirmed, kind = context.having(Verdict.CONFIRMED), context.regression.device_kind
-    thresholds, ends = thresholds_of(kind), (search.ends[0], search.middle)
-    rounds = thresholds.few_rounds if is_plain(confirmed, kind) else thresholds.rounds
-    is_second_try = bool(context.trials_of(*ends))
-    return ask(context, Purpose.BISECT, ends, confirmed, thresholds.more_rounds if is_second_try else rounds)
+    return ask_half(context, (search.ends[0], search.middle))
 
 
 def _prove(context: RegressionContext) -> AskTrial:
-    ends = _search(context).ends
-    rounds = thresholds_of(context.regression.device_kind).more_rounds if context.trials_of(*ends) else None
-    return ask(context, Purpose.PROVE, ends, context.having(Verdict.CONFIRMED), rounds)
+    return ask_proof(context, _search(context).ends)
+
+
+def _read_merge(context: RegressionContext) -> ReadMerge:
+    merge = _merge(context)
+    assert isinstance(merge, ReadMerge)
+    return merge
+
+
+def _search_branch(context: RegressionContext) -> AskTrial:
+    merge = _merge(context)
+    assert isinstance(merge, AskTrial)
+    return merge
 
 
 def _write_location(context: RegressionContext) -> MergeInto | Narrow:
@@ -255,7 +279,11 @@ def _write_location(context: RegressionContext) -> MergeInto | Narrow:
     is_news = result.worst is not None and (is_moved or proof != context.whole)
     evidence_or_none = Evidence(proof, result.worst, result.decisions) if is_news else None
     note = summarize(search, base, head, proof) if is_moved or len(search.shas) > 2 else ""
-    return Narrow(base, head, evidence_or_none, note)
+    merge = _merge(context)
+    if not isinstance(merge, MergeFinding):
+        return Narrow(base, head, evidence_or_none, note)
+    notes = (note, describe_merge(head, merge))
+    return Narrow(base, head, evidence_or_none, "; ".join(filter(None, notes)), merge)
 
 
 def _open_residual(context: RegressionContext) -> OpenResidual | Settle:
@@ -285,6 +313,21 @@ def _has_opposite_sibling(context: RegressionContext) -> bool:
     return any((item.base_sha, item.head_sha, item.direction) == opposite for item in context.facts.siblings)
 
 
+def _merge(context: RegressionContext) -> ReadMerge | AskTrial | MergeFinding | None:
+    """What is known of the merge commit that the range ends with, or how to learn it; None where the range is wider,
+    where its commit merges nothing, and where another regression has the range."""
+    search, regression = _search(context), context.regression
+    base, head = proven_ends(context, search, proof_of(context, search))
+    if search.shas.index(head) - search.shas.index(base) != 1:
+        return None
+    if any(
+        (item.base_sha, item.head_sha, item.direction) == (base, head, regression.direction)
+        for item in context.facts.siblings
+    ):
+        return None
+    return search_merge(context, base, head)
+
+
 def _search(context: RegressionContext) -> CommitSearch:
     assert context.path is not None
     return search_of(context, context.path)
@@ -304,6 +347,8 @@ _STEPS: dict[RegressionStage, Callable[[RegressionContext], Step]] = {
     RegressionStage.UNDIVIDED: _settle_undivided,
     RegressionStage.DIVISIBLE: _bisect,
     RegressionStage.UNPROVEN: _prove,
+    RegressionStage.MERGED: _read_merge,
+    RegressionStage.BRANCHED: _search_branch,
     RegressionStage.LOCATED: _write_location,
     RegressionStage.WRITTEN: _open_residual,
 }

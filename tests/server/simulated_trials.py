@@ -30,6 +30,7 @@ from warpwatch.server.verdicts.steps import (
     NewSuspicion,
     OpenOpposite,
     OpenResidual,
+    ReadMerge,
     ReadPath,
     RecordAnswer,
     Settle,
@@ -41,6 +42,7 @@ from warpwatch.server.verdicts.table import next_step, stage_of
 BASE_NS = 100_000.0
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MOST_TRIALS, MOST_STEPS = 80, 12
+BRANCH = 1000
 Edge = tuple[str, str, str]
 
 
@@ -56,7 +58,9 @@ class SimulatedDevice:
     times: factors of time from a commit on. broken: first broken commit and status. unbuildable: commits at which no
     series can be measured. noise: deviation of one round's ratio. noisy: (base, head) pairs whose rounds scatter so
     widely that they are unsure. unchanged: commits with the sources of the commit before. endings: states of jobs that
-    do not run, by their number. base_failures: numbers of jobs whose base cannot be measured.
+    do not run, by their number. base_failures: numbers of jobs whose base cannot be measured. merges: by the number of
+    a merge commit, its merged branches as numbers of commits, the merge base first. Commits of branches have numbers
+    from BRANCH on, and what happens from one of those on happens to no other.
     """
 
     commits: int
@@ -71,6 +75,8 @@ class SimulatedDevice:
     path_error: str = ""
     is_base_right: bool = True
     kind: str = "cuda"
+    merges: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    broken_branch: Mapping[int, tuple[int, Status]] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,6 +86,8 @@ class SimulatedJudge:
     device: SimulatedDevice
     facts: dict[int, RegressionFacts] = field(default_factory=dict)
     invalid: set[int] = field(default_factory=set)
+    found_in_merges: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+    """By regression: what of its merge commit is the cause, and the range of the merged branch."""
     queue: list[tuple[int, int]] = field(default_factory=list)
     asked: Counter[str] = field(default_factory=Counter)
     edges: set[Edge] = field(default_factory=set)
@@ -194,6 +202,9 @@ class SimulatedJudge:
             stage, step = stage_of(context), next_step(context)
             if isinstance(step, ReadPath):
                 context = replace(context, path=self._path(step))
+            elif isinstance(step, ReadMerge):
+                merges = {**context.merges, (step.base_sha, step.head_sha): self._branches(step)}
+                context = replace(context, merges=merges)
             else:
                 self._take(regression_id, step)
                 context = after(context, step)
@@ -224,6 +235,10 @@ class SimulatedJudge:
                 state = replace(state, verdict=step.verdict, settled_at=START)
                 self.notes += step.notes
             case Narrow():
+                if step.merge is not None:
+                    merge = step.merge
+                    ends = int(merge.base_sha, 16), int(merge.head_sha, 16)
+                    self.found_in_merges[regression_id] = (str(merge.cause), *ends)
                 state = replace(state, base_sha=step.base_sha, head_sha=step.head_sha)
             case Settle():
                 state = replace(state, settled_at=START)
@@ -255,6 +270,18 @@ class SimulatedJudge:
             tuple(PathCommit(sha(n), n != places[0] and n not in self.device.unchanged, True) for n in places)
         )
 
+    def _branches(self, step: ReadMerge) -> tuple[CommitPath, ...]:
+        return tuple(
+            CommitPath(
+                tuple(
+                    PathCommit(sha(number), place > 0 and number not in self.device.unchanged, True)
+                    for place, number in enumerate(branch)
+                ),
+                "" if branch else "no commit in common",
+            )
+            for branch in self.device.merges.get(int(step.head_sha, 16), ())
+        )
+
     def _rounds(self, facts: RegressionFacts, trial: TrialState) -> dict[int, RoundsRow]:
         base, head = int(trial.base_sha, 16), int(trial.head_sha, 16)
         rows = {}
@@ -279,14 +306,15 @@ class SimulatedJudge:
     def _time(self, series: int, commit: int) -> float:
         time = BASE_NS
         for since, factor in self.device.times.get(series, {}).items():
-            time *= factor if commit >= since else 1.0
+            time *= factor if commit >= since and (commit >= BRANCH) == (since >= BRANCH) else 1.0
         return time
 
     def _checks(self, facts: RegressionFacts, trial: TrialState) -> list[CheckRow]:
         head = int(trial.head_sha, 16)
         rows = []
         for member in facts.members:
-            since, broken = self.device.broken.get(member.series_id, (10**9, Status.OK))
+            kept = self.device.broken_branch if head >= BRANCH else self.device.broken
+            since, broken = kept.get(member.series_id, (10**9, Status.OK))
             status = broken if head >= since else Status.OK
             status = Status.BUILD_FAILED if head in self.device.unbuildable else status
             cell = member.variant_id, member.case_id, member.variant, member.case

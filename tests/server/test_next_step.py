@@ -4,14 +4,16 @@ of trials, and that every path ends."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import ceil, log2
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from tests.server.simulated_trials import Edge, SimulatedDevice, SimulatedJudge, answers
+from tests.server.simulated_trials import BRANCH, Edge, SimulatedDevice, SimulatedJudge, answers
 from warpwatch.contract.words import Cause, Status, Verdict
+from warpwatch.db.reads.judging import MergedRange
 from warpwatch.server.verdicts.steps import Step
 from warpwatch.server.verdicts.table import RegressionStage, plan_steps
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
@@ -124,7 +126,9 @@ def test_a_lost_job_is_waited_for() -> None:
     """A lost job is queued again, so its trial stays pending and nothing else is asked for."""
     judge = SimulatedJudge(SimulatedDevice(8, times={1: {3: 1.2}}))
     judge.suspect(0, 8, {1: 1.2})
-    steps = plan_steps(judge.context(1), lambda step: pytest.fail("git was asked"))
+    steps = plan_steps(
+        judge.context(1), lambda step: pytest.fail("git was asked"), lambda step: pytest.fail("git was asked")
+    )
     assert [type(step).__name__ for step in steps] == ["Wait"]
 
 
@@ -212,6 +216,97 @@ def test_new_series_of_a_located_change_are_tried_there() -> None:
     assert [str(member.verdict) for member in judge.facts[1].members] == [Verdict.CONFIRMED] * 2
 
 
+# --- merge commits --------------------------------------------------------------------------------------------
+
+
+def branch(base: int, length: int) -> tuple[int, ...]:
+    """A branch of so many commits that left the range at `base`."""
+    return (base, *range(BRANCH + 1, BRANCH + 1 + length))
+
+
+@pytest.mark.parametrize(
+    ("length", "culprit"), [(length, at) for length in range(1, 10) for at in range(1, length + 1)]
+)
+def test_the_culprit_in_a_merged_branch_is_located(length: int, culprit: int) -> None:
+    times = {1: {5: 1.2, BRANCH + culprit: 1.2}}
+    judge = search(SimulatedDevice(8, times=times, merges={5: (branch(2, length),)}), {1: 1.2})
+    assert judge.located() == {("slower", 4, 5)}
+    base = 2 if culprit == 1 else BRANCH + culprit - 1
+    assert judge.found_in_merges == {1: ("branch", base, BRANCH + culprit)}
+    assert judge.asked.total() <= most_trials(8) + most_trials(length)
+
+
+@pytest.mark.parametrize("culprit", range(1, 5))
+def test_a_breakage_in_a_merged_branch_is_located(culprit: int) -> None:
+    device = SimulatedDevice(
+        8,
+        broken={1: (5, Status.WRONG)},
+        broken_branch={1: (BRANCH + culprit, Status.WRONG)},
+        merges={5: (branch(2, 4),)},
+    )
+    judge = search(device, {1: None})
+    assert judge.located() == {("broken", 4, 5)}
+    base = 2 if culprit == 1 else BRANCH + culprit - 1
+    assert judge.found_in_merges == {1: ("branch", base, BRANCH + culprit)}
+
+
+@pytest.mark.parametrize("branches", [(branch(2, 4),), (branch(2, 2), branch(1, 3)), ((2,),)])
+def test_a_merge_whose_sides_are_innocent_is_the_culprit(branches: tuple[tuple[int, ...], ...]) -> None:
+    judge = search(SimulatedDevice(8, times={1: {5: 1.2}}, merges={5: branches}), {1: 1.2})
+    assert judge.located() == {("slower", 4, 5)}
+    assert judge.found_in_merges == {1: ("merge", 4, 5)}
+
+
+def test_a_merge_that_loses_a_fix_is_the_culprit_of_the_breakage() -> None:
+    """The branch left where the operator was broken: its commits are broken, too, and none of them broke it."""
+    device = SimulatedDevice(
+        4,
+        broken={1: (3, Status.WRONG)},
+        broken_branch={1: (BRANCH, Status.WRONG)},
+        merges={3: ((BRANCH, BRANCH + 1, BRANCH + 2),)},
+    )
+    judge = search(device, {1: None})
+    assert judge.found_in_merges == {1: ("merge", 2, 3)}
+
+
+def test_of_an_octopus_the_branch_that_shows_the_change_is_searched() -> None:
+    branches = ((2, BRANCH + 1, BRANCH + 2), (2, BRANCH + 11, BRANCH + 12, BRANCH + 13))
+    judge = search(SimulatedDevice(6, times={1: {4: 1.2, BRANCH + 12: 1.2}}, merges={4: branches}), {1: 1.2})
+    assert judge.found_in_merges == {1: ("branch", BRANCH + 11, BRANCH + 12)}
+
+
+def test_a_merge_inside_a_merged_branch_is_searched_in_turn() -> None:
+    merges = {4: ((2, BRANCH + 1, BRANCH + 50),), BRANCH + 50: ((1, BRANCH + 30, BRANCH + 31),)}
+    judge = search(SimulatedDevice(6, times={1: {4: 1.2, BRANCH + 31: 1.2}}, merges=merges), {1: 1.2})
+    assert judge.found_in_merges == {1: ("branch", BRANCH + 30, BRANCH + 31)}
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        SimulatedDevice(4, times={1: {3: 1.2}}, merges={3: ((),)}),
+        SimulatedDevice(4, times={1: {3: 1.2}}, merges={3: (branch(1, 2),)}, unbuildable=frozenset({BRANCH + 2})),
+        SimulatedDevice(4, times={1: {3: 1.2}}, merges={3: (branch(1, 2),)}, noisy=frozenset({(1, BRANCH + 2)})),
+        SimulatedDevice(4, times={1: {3: 1.2}}, merges={3: (branch(1, 2),)}, endings={4: "failed"}),
+    ],
+    ids=["no merge base", "does not build", "unsure", "job failed"],
+)
+def test_a_merged_branch_that_cannot_be_searched_is_said_to_be_unknown(device: SimulatedDevice) -> None:
+    judge = search(device, {1: 1.2})
+    assert judge.located() == {("slower", 2, 3)}
+    assert judge.found_in_merges == {1: ("unknown", 2, 3)}
+
+
+def test_a_branch_that_was_measured_before_it_was_merged_is_not_measured_again() -> None:
+    judge = SimulatedJudge(SimulatedDevice(3, times={1: {3: 1.2}}, merges={3: (branch(1, 6),)}))
+    number = judge.suspect(2, 3, {1: 1.2})
+    known = MergedRange(f"{BRANCH + 3:040x}", f"{BRANCH + 4:040x}", 1)
+    judge.facts[number] = replace(judge.facts[number], merged_change=known)
+    judge.work()
+    assert judge.found_in_merges == {number: ("branch", BRANCH + 3, BRANCH + 4)}
+    assert judge.asked.total() == 1
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_every_path_ends(seed: int) -> None:
     """Random histories with noise, commits that do not build and jobs that do not run: no search goes on for ever."""
@@ -220,7 +315,11 @@ def test_every_path_ends(seed: int) -> None:
     draw = random.Random(seed)
     commits = draw.randint(1, 16)
     places = range(1, commits + 1)
-    times = {series: {draw.choice(places): draw.choice((0.7, 1.02, 1.1, 1.4))} for series in (1, 2, 3)}
+    ratios = (0.7, 1.02, 1.1, 1.4)
+    times = {
+        series: {draw.choice(places): draw.choice(ratios), BRANCH + draw.randint(1, 4): draw.choice(ratios)}
+        for series in (1, 2, 3)
+    }
     device = SimulatedDevice(
         commits,
         times=times,
@@ -228,6 +327,11 @@ def test_every_path_ends(seed: int) -> None:
         noise=draw.choice((0.003, 0.03, 0.3)),
         unchanged=frozenset(number for number in places if draw.random() < 0.3),
         endings={number: draw.choice(("failed", "cancelled")) for number in range(1, 9) if draw.random() < 0.2},
+        merges={
+            number: (branch(draw.randint(0, number - 1), draw.randint(1, 4)),)
+            for number in places
+            if draw.random() < 0.4
+        },
         kind=draw.choice(("cuda", "cpu")),
     )
     judge = search(device, {1: 1.1, 2: 1.2, 3: 1.05})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from tests.builders import CASES, GPU, Lab, catalogue, commit, make_repository, run_git
+from tests.builders import CASES, GPU, Lab, bench, catalogue, commit, make_repository, measurement, run_git
 from tests.server.test_code import problem
-from warpwatch.contract.catalogue import Catalogue, OperatorEntry
+from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry
+from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs
 
@@ -205,7 +207,28 @@ def test_undeclared_cases_are_taken_where_the_operator_can_have_them(client: Tes
     know(lab)
     assert ask(client, kinds=["check"], cases=["n=77,f32,fwd"]).status_code == 201
     assert "cases" in errors(ask(client, kinds=["check"], cases=["rows=77,f32,fwd"]))
-    assert "cases" in errors(ask(client, kinds=["check"], cases=["n=77"])), "a key names precision and direction"
+    short = jobs(client, ask(client, kinds=["check"], cases=["n=77", "n=77,f32"]).json()["id"])
+    specs = [client.get(f"/api/v1/jobs/{job['id']}").json()["spec"] for job in short]
+    assert [spec["cases"] for spec in specs] == [["n=77,f32,fwd"]] * 2, "both name the same case of either operator"
+    for wrong in ("m=77", "n=77,f16", "n=77x3", "n=seventy"):
+        assert CASES[0].split(",")[0] in errors(ask(client, kinds=["check"], cases=[wrong]))["cases"], wrong
+
+
+def test_an_undeclared_case_is_a_series_of_its_own_and_is_marked(client: TestClient, lab: Lab) -> None:
+    know(lab)
+    asked = CaseEntry("n=77,f32,fwd", {"n": 77}, "f32", "fwd", "contiguous", [], 77, 616)
+    (job,) = jobs(client, ask(client, kinds=["bench"], operators=["square"], cases=["n=77"]).json()["id"])
+    timed = [Finding("v1", asked.key, Status.OK, bench=bench(measurement(1000.0, "hot")))]
+    lab.finish(job["id"], replace(lab.outcome(timed), derived_cases=[asked]))
+    lab.bench(5, {("v1", CASES[0]): 2000.0})
+    query = {"repository": "kernels", "device": "test-cpu"}
+    series = client.get("/api/v1/series", params={"repository": "kernels"}).json()["items"]
+    assert {row["case"]: row["is_declared"] for row in series} == {asked.key: False, CASES[0]: True}
+    cells = client.get("/api/v1/overview", params=query).json()["items"]
+    assert {cell["case"] for cell in cells if not cell["is_declared"]} == {asked.key}
+    (number,) = (row["id"] for row in series if row["case"] == asked.key and row["metric"] == "hot")
+    for path in (f"/history/{number}", "/operators/square", "/overview/cases/square"):
+        assert client.get(path, params=query).text.count("data-undeclared") == 1, path
 
 
 def test_ten_thousand_commits_are_refused_with_their_count(client: TestClient, lab: Lab, tmp_path: Path) -> None:

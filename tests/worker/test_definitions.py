@@ -167,6 +167,37 @@ def test_a_missing_dependency_has_a_status_of_its_own(tools: Tools, measured: Re
     assert failure.value.reason is Reason.MISSING_DEPENDENCY
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("TABLE = lib.TABLE", Fault.BAD_DEFINITION),
+        ("from lib import table", Fault.MISSING_MODULE),
+        ("import lib.table", Fault.MISSING_MODULE),
+    ],
+)
+def test_a_definition_that_fails_on_old_commits_costs_their_cells_alone(
+    tools: Tools, measured: Repository, beside: Repository, line: str, fault: Fault
+) -> None:
+    """It needs what a later commit brings: that one is measured, and the old one's cells say what is wrong."""
+    version = DefinitionsVersion(
+        beside.url, beside.commit(line, defined.definitions(f"import lib\n{line}\n{defined.OPERATOR}"))
+    )
+    old = measured.commit("old", defined.package())
+    new = measured.commit(
+        "new", defined.package(f"TABLE = 1\n{defined.PACKAGE}") | {"src/lib/table.py": "from lib import TABLE\n"}
+    )
+    known = KnownNames(["torch", "lib"], [defined.CASE])
+    status = Status.UNSUPPORTED if fault is Fault.MISSING_MODULE else Status.BUILD_FAILED
+    outcome = run(tools, measured, old, version, known=known)
+    assert [(f.variant, f.status, f.fault) for f in outcome.findings] == [
+        ("torch", status, fault),
+        ("lib", status, fault),
+    ]
+    assert all(finding.message for finding in outcome.findings)
+    assert statuses(run(tools, measured, new, version, known=known)) == {"torch": Status.OK, "lib": Status.OK}
+    measured.reset(old)
+
+
 def test_a_variant_exists_since_a_commit(tools: Tools, measured: Repository, beside: Repository) -> None:
     before = measured.commit("before", defined.package())
     since = measured.commit("since", defined.package(defined.PACKAGE + "def other(x):\n    return x + x\n"))
@@ -301,16 +332,22 @@ def test_pip_installs_into_an_environment_of_the_commit(tools: Tools, measured: 
 
 
 @pytest.mark.parametrize(
-    ("command", "seconds"),
+    ("command", "seconds", "fault"),
     [
-        ("echo no such luck; exit 3", 60),
-        ("sleep 600", 3),
-        ("head -c 400M /dev/zero > big", 60),
-        ("no-such-program", 60),
+        ("echo no such luck; exit 3", 60, None),
+        ("sleep 600", 3, Fault.BUILD_TIMED_OUT),
+        ("head -c 400M /dev/zero > big", 60, Fault.BUILD_FULL_DISK),
+        ("no-such-program", 60, None),
     ],
 )
 def test_a_build_that_fails(
-    folder: Path, tools: Tools, measured: Repository, beside: Repository, command: str, seconds: int
+    folder: Path,
+    tools: Tools,
+    measured: Repository,
+    beside: Repository,
+    command: str,
+    seconds: int,
+    fault: Fault | None,
 ) -> None:
     version = DefinitionsVersion(beside.url, beside.commit(command, defined.definitions(toml=built_by(command))))
     sha = measured.commit("any", defined.package())
@@ -321,6 +358,9 @@ def test_a_build_that_fails(
     finally:
         hurried.close()
     assert statuses(outcome) == {"lib": Status.BUILD_FAILED}
+    if fault is Fault.BUILD_FULL_DISK and tools.host.confinement().isolation != "full":
+        pytest.skip("without a file system of its own a build has no limit of room")
+    assert [finding.fault for finding in outcome.findings] == [fault]
 
 
 def test_a_build_that_needs_the_network(tools: Tools, measured: Repository, beside: Repository) -> None:
@@ -336,6 +376,18 @@ def test_a_build_that_needs_the_network(tools: Tools, measured: Repository, besi
         assert "Error" in outcome.findings[0].message, "the last lines of the command stand in it"
         with pytest.raises(BlockingIOError):
             server.accept()
+
+
+def test_a_build_that_fetches_from_a_host_is_said_to_need_the_network(
+    tools: Tools, measured: Repository, beside: Repository
+) -> None:
+    version = DefinitionsVersion(
+        beside.url, beside.commit("fetch", defined.definitions(toml=built_by("python setup.py")))
+    )
+    fetch = "import socket\nsocket.create_connection(('packages.invalid', 443), 5)\n"
+    sha = measured.commit("fetches", defined.package() | {"setup.py": fetch})
+    outcome = run(tools, measured, sha, version, known=KnownNames(["lib"], [defined.CASE]))
+    assert [(f.status, f.fault) for f in outcome.findings] == [(Status.BUILD_FAILED, Fault.BUILD_OFFLINE)]
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,24 @@ def test_uncommitted_code_is_checked_and_compared(tmp_path: Path) -> None:
     assert attempt(repository, home, "probe", "--base", "nowhere").exit_code == 2
 
 
+def test_a_change_of_native_code_alone_leaves_the_other_variants_out(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    identify(home)
+    repository = Repository(tmp_path / "native")
+    native = "csrc/probe/probe.cpp"
+    files = {"warpwatch.toml": probes.TOML, "kernels/probe.py": probes.NATIVE_OPERATOR}
+    repository.commit("first", files | {native: "int one;\n"})
+    (repository.path / native).write_text("this does not compile\n")
+    failed = attempt(repository, home, "--case", "n=100,f32,fwd")
+    assert failed.exit_code == 1, failed.output
+    rows = [line.split()[1] for line in failed.output.splitlines() if line.startswith("n=100")]
+    assert rows == ["native"]
+    left_out = [line for line in failed.output.splitlines() if "ok, wrong, raise, segfault, loop" in line]
+    assert len(left_out) == 1
+    named = attempt(repository, home, "--case", "n=100,f32,fwd", "--variants", "ok")
+    assert [line.split()[1] for line in named.output.splitlines() if line.startswith("n=100")] == ["ok"]
+
+
 def kernel(name: str, code_hash: str = "", registers: int = 32) -> KernelResources:
     return KernelResources(name, "sm_90", registers, 0, 0, code_hash=code_hash)
 

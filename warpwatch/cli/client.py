@@ -53,6 +53,10 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._call("POST", path, body or {}, headers)
 
+    def send(self, path: str, content: bytes) -> Any:
+        """POST bytes as they are; returns the JSON response. Only for what may be repeated."""
+        return json.loads(self._send("POST", path, content, {"Content-Type": "application/octet-stream"}))
+
     def patch(self, path: str, body: dict[str, Any]) -> Any:
         """PATCH `body`; returns the JSON response."""
         return self._call("PATCH", path, body, {})
@@ -68,7 +72,7 @@ class Client:
     def _call(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
         return json.loads(self._send(method, path, body, headers))
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
+    def _send(self, method: str, path: str, body: dict[str, Any] | bytes | None, headers: dict[str, str]) -> bytes:
         deadline = time.monotonic() + self.patience
         is_repeatable = method == "GET" or "Idempotency-Key" in headers
         while True:
@@ -87,8 +91,8 @@ class Client:
         """Called between the attempts during an outage."""
         time.sleep(RETRY_SECONDS)
 
-    def _send_once(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> bytes:
-        data = None if body is None else json.dumps(body).encode()
+    def _send_once(self, method: str, path: str, body: dict[str, Any] | bytes | None, headers: dict[str, str]) -> bytes:
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {
             "Accept": "application/json",
             "Content-Type": "application/json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,13 +104,15 @@ def delete_repository(name: str, yes: bool = typer.Option(False, "--yes", help="
         typer.echo(f"repository {name} is deleted; its rows go in the background")
 
 
-def choose_repository(client: Client, name: str | None) -> tuple[str, Path | None]:
-    """(name of the repository, root of the current checkout if it is that repository or a clone of it)."""
+def choose_repository(client: Client, name: str | None, here: Path | None = None) -> tuple[str, Path | None]:
+    """(name of the repository, root of the checkout if it is that repository or a clone of it).
+
+    here: root of a checkout; by default that of the current folder.
+    """
     rows = client.get("/repositories")["items"]
-    try:
-        here = Path(git.git("rev-parse", "--show-toplevel").strip())
-    except git.GitError:
-        here = None
+    if here is None:
+        with suppress(git.GitError):
+            here = Path(git.git("rev-parse", "--show-toplevel").strip())
     ours = [row["name"] for row in rows if here is not None and _is_same(row["url"], here)]
     if name is None:
         candidates = ours or [row["name"] for row in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -15,7 +15,9 @@ from rich.console import Console
 
 from warpwatch import git
 from warpwatch.cli import app, plans
+from warpwatch.cli.client import ApiError
 from warpwatch.cli.progress import TerminalReporter, interruptible, run_progress
+from warpwatch.cli.server_try import ServerTarget, is_remote, try_on_server
 from warpwatch.contract.case import derive_case, parse_case
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Status
@@ -26,6 +28,7 @@ from warpwatch.sources import Sources
 
 if TYPE_CHECKING:
     from warpwatch.cli.result_table import ResultTable
+    from warpwatch.contract.activities import RunTimes
     from warpwatch.contract.catalogue import OperatorEntry
     from warpwatch.contract.messages import KernelResources
     from warpwatch.contract.outcome import Outcome
@@ -35,6 +38,7 @@ BUDGET_MS = 300.0
 """For one variant on one case and side: a person waits, and the rounds end as soon as they decide."""
 CASES = 4
 POLL_SECONDS = 0.5
+_SHOWN_SECONDS = 0.1
 console = Console()
 
 
@@ -61,12 +65,22 @@ def try_changes(
     base: str = typer.Option("HEAD", help="The commit to measure beside."),
     suite: str = typer.Option("quick", help="quick or full."),
     case_limit: int = typer.Option(CASES, min=0, help="Take so many cases of the suite; 0 means all."),
-    device: str = typer.Option("auto", help="cpu, cuda, cuda:1 …; auto takes the first GPU if there is one."),
+    device: str = typer.Option(
+        "auto",
+        help="cpu, cuda, cuda:1 …; auto for the first GPU if any, or the key of a server's device.",
+    ),
     repository: Path = typer.Option(Path(), help="A folder of the checkout."),
     definitions: str | None = typer.Option(
         None, metavar="PATH_OR_URL[@REF]", help="Where the operators are defined, if not in the checkout."
     ),
+    server: str | None = typer.Option(
+        None, metavar="URL", help="Send the working tree to this server and wait for its device."
+    ),
+    name: str | None = typer.Option(None, help="The repository's name on the server. Default: that of the checkout."),
     budget_ms: float = typer.Option(BUDGET_MS, help=plans.BUDGET_HELP),
+    rounds: int | None = typer.Option(
+        None, min=6, max=100, help="At most so many paired rounds; more narrow the interval. Default: 12."
+    ),
     seed: int = typer.Option(0, help="Seed of the inputs."),
     watch: bool = typer.Option(False, help="Measure again whenever a file is saved, until Ctrl-C."),
 ) -> None:
@@ -74,42 +88,82 @@ def try_changes(
 
     Exits 0 if all is right and nothing is slower, 1 if something is wrong or slower, 2 if it could not be measured.
     """
-    from warpwatch.worker.checkout import Tools
-    from warpwatch.worker.devices import choose_device
-    from warpwatch.worker.host import Host
-    from warpwatch.worker.reporter import CannotRunError, Stopped
-
     spec = JobSpec(
         suite=suite,
         variants=plans.split(variants) or None,
         case_limit=case_limit or None,
         seed=seed,
         budget_ns=plans.budget_ns(budget_ms),
+        rounds=rounds,
     )
     try:
         source = parse_source(definitions) if definitions is not None else None
         request = WorkingTreeRequest(operators or [], plans.split(case, None), shape, spec, source)
         root = Path(git.git("rev-parse", "--show-toplevel", cwd=repository).strip())
         base_sha = git.resolve(root, base)
-        # Whoever types this command chose the code, whether a branch holds it or not.
-        tools = Tools(Host(replace(load_settings(), fork_isolation="none"), choose_device(device)))
-    except (git.GitError, SettingError, ValueError, OSError) as error:
+        if is_remote(server, device):
+            if source is not None:
+                raise ValueError("--definitions: a server measures with the definitions that are registered there")
+            status = _repeat(root, base_sha, _server_attempt(request, ServerTarget(server, device, name)), watch=watch)
+        else:
+            status = _try_here(request, root, base_sha, device, watch=watch)
+    except (git.GitError, SettingError, ApiError, ProjectError, ValueError, OSError) as error:
         _fail(error)
+    raise typer.Exit(status)
+
+
+Attempt = Callable[["WorkingTree", str], Iterable[tuple[str, "OperatorResult"]]]
+"""Measures a working tree beside a commit; the results by operator."""
+
+
+def _server_attempt(request: WorkingTreeRequest, target: ServerTarget) -> Attempt:
+    return lambda tree, base_sha: try_on_server(request, tree, base_sha, target)
+
+
+def _try_here(request: WorkingTreeRequest, root: Path, base_sha: str, device: str, *, watch: bool) -> int:
+    """Measures on this machine; returns the exit status."""
+    from warpwatch.worker.checkout import Tools
+    from warpwatch.worker.devices import choose_device
+    from warpwatch.worker.host import Host
+    from warpwatch.worker.reporter import CannotRunError, Stopped
+
+    # Whoever types this command chose the code, whether a branch holds it or not.
+    tools = Tools(Host(replace(load_settings(), fork_isolation="none"), choose_device(device)))
+    try:
+        return _repeat(root, base_sha, lambda tree, sha: _try_tree(request, tools, tree, sha), watch=watch)
+    except (CannotRunError, Stopped) as error:
+        _fail(error)
+    finally:
+        tools.close()
+
+
+def _repeat(root: Path, base_sha: str, attempt: Attempt, *, watch: bool) -> int:
+    """Measures and prints, again at every change with `watch`; returns the exit status."""
     with tempfile.TemporaryDirectory(prefix="warpwatch-try-") as folder:
+        tree = WorkingTree(root, Path(folder) / "index")
         try:
-            tree = WorkingTree(root, Path(folder) / "index")
-            status = _try_tree(request, tools, tree, base_sha)
+            status = _show_attempt(attempt, tree, base_sha)
             while watch:
                 _print("waiting for changes; Ctrl-C ends", "dim")
                 tree.wait()
-                status = _try_tree(request, tools, tree, base_sha)
+                status = _show_attempt(attempt, tree, base_sha)
         except KeyboardInterrupt:
             raise typer.Exit(0 if watch else 2) from None
-        except (git.GitError, ProjectError, CannotRunError, Stopped, ValueError, OSError) as error:
-            _fail(error)
-        finally:
-            tools.close()
-    raise typer.Exit(status)
+    return status
+
+
+def _show_attempt(attempt: Attempt, tree: WorkingTree, base_sha: str) -> int:
+    started = time.monotonic()
+    tables = []
+    for operator, result in attempt(tree, base_sha):
+        result.show(operator)
+        tables.append(result.table)
+    wrong, slower = (sum(getattr(table, name) for table in tables) for name in ("wrong", "slower"))
+    subject = git.describe(tree.root, base_sha).subject
+    seconds = time.monotonic() - started
+    summary = f"{wrong} wrong, {slower} slower than {base_sha[:9]} ({subject}); {seconds:.1f} s"
+    _print(summary, "red" if wrong or slower else "green")
+    return int(bool(wrong or slower))
 
 
 def _fail(error: Exception) -> NoReturn:
@@ -134,9 +188,14 @@ class WorkingTree:
         git.git("add", "--all", cwd=self.root, index=self._index)
         return git.git("write-tree", cwd=self.root, index=self._index).strip()
 
+    def take(self) -> str:
+        """The same; `wait` compares with it from now on."""
+        self._committed = self.tree()
+        return self._committed
+
     def commit(self) -> str:
         """A commit of that tree on HEAD, which no ref holds, so that git removes it some day."""
-        self._committed = self.tree()
+        self.take()
         names = ("user.name=warpwatch", "user.email=warpwatch@localhost")
         words = ("commit-tree", self._committed, "-p", "HEAD", "-m", "Working tree")
         return git.git(*words, cwd=self.root, config=names).strip()
@@ -147,9 +206,10 @@ class WorkingTree:
             time.sleep(POLL_SECONDS)
 
 
-def _try_tree(request: WorkingTreeRequest, tools: Tools, tree: WorkingTree, base_sha: str) -> int:
-    """Measures every operator asked for; returns the exit status."""
-    started = time.monotonic()
+def _try_tree(
+    request: WorkingTreeRequest, tools: Tools, tree: WorkingTree, base_sha: str
+) -> Iterator[tuple[str, OperatorResult]]:
+    """Measures every operator asked for on this machine, one after the other."""
     head_sha = tree.commit()
     mirror = git.update_mirror(str(tree.root), tools.host.home)
     git.fetch_commit(str(tree.root), mirror, head_sha)
@@ -158,19 +218,14 @@ def _try_tree(request: WorkingTreeRequest, tools: Tools, tree: WorkingTree, base
     operators = request.operators or _changed_operators(Sources(mirror, version), base_sha, head_sha)
     if not operators:
         raise ValueError(f"no operator differs from {base_sha[:9]}; name one, or another --base")
-    results = []
     for number, operator in enumerate(operators):
         with run_progress(console, is_quiet=True) as progress, interruptible(progress):
             progress.job(number, len(operators), operator)
             sides = Sides(str(tree.root), base_sha, head_sha, version)
-            results.append(_Attempt(request, tools, progress, sides, operator).run())
-        results[-1].show(operator)
-    wrong, slower = (sum(getattr(result.table, name) for result in results) for name in ("wrong", "slower"))
-    subject = git.describe(mirror, base_sha).subject
-    seconds = time.monotonic() - started
-    summary = f"{wrong} wrong, {slower} slower than {base_sha[:9]} ({subject}); {seconds:.1f} s"
-    _print(summary, "red" if wrong or slower else "green")
-    return int(bool(wrong or slower))
+            tools.host.stopwatch.take()
+            result = _Attempt(request, tools, progress, sides, operator).run()
+            result = replace(result, times=tools.host.stopwatch.take())
+        yield operator, result
 
 
 def _changed_operators(sources: Sources, base_sha: str, head_sha: str) -> list[str]:
@@ -199,7 +254,7 @@ class _Attempt:
         self._progress = progress
         self._sides, self._operator = sides, operator
 
-    def run(self) -> _Result:
+    def run(self) -> OperatorResult:
         """Checks the working tree, then compares what is right."""
         from warpwatch.cli.result_table import ResultTable
         from warpwatch.server.verdicts.thresholds import stop_rule
@@ -210,14 +265,16 @@ class _Attempt:
         is_program = head.project.program(self._operator) is not None
         # The benchmarks of a program are known once it has run.
         cases = (self._request.cases or None) if is_program else self._cases(head)
-        checked = self._execute(JobKind.CHECK, replace(self._request.spec, cases=cases, case_limit=None))
+        variants, same = (self._request.spec.variants, []) if is_program else self._variants(head)
+        asked = replace(self._request.spec, cases=cases, variants=variants, case_limit=None)
+        checked = self._execute(JobKind.CHECK, asked)
         table.add(JobKind.CHECK, checked)
         pairs = [(finding.variant, finding.case) for finding in checked.findings if finding.status is Status.OK]
         if not pairs:
-            return _Result(table, [])
-        spec = replace(self._request.spec, case_limit=None, pairs=pairs, stop=stop_rule(kind, is_suspected=False))
+            return OperatorResult(table, [], same)
+        spec = replace(asked, pairs=pairs, stop=stop_rule(kind, is_suspected=False))
         table.add(JobKind.COMPARE, self._execute(JobKind.COMPARE, spec), spec.stop)
-        return _Result(table, self._changed_code() if checked.build is not None else [])
+        return OperatorResult(table, self._changed_code() if checked.build is not None else [], same)
 
     def _checkouts(self, shas: list[str]) -> list[Checkout]:
         return self._tools.checkouts(self._sides.url, shas, self._progress, self._sides.version)
@@ -230,6 +287,21 @@ class _Attempt:
         declared = [parse_case(case.key) for case in entry.cases]
         named = [*self._request.cases, *(derive_case(text, declared).key for text in self._request.shapes)]
         return named or [case.key for case in choose_cases(entry, self._request.spec, JobKind.BENCH)]
+
+    def _variants(self, head: Checkout) -> tuple[list[str] | None, list[str]]:
+        """The variants to measure, None for all, and those whose code is the same at both, which show noise alone.
+
+        Where only native sources differ, a variant without native code is the same.
+        """
+        sides = self._sides
+        sources = Sources(git.mirror_path(sides.url, self._tools.host.home), sides.version)
+        base, changed = (sources.parts(sha, self._operator) for sha in (sides.base_sha, sides.head_sha))
+        variants = self._entry(head).variants
+        native = [item.name for item in variants if item.native]
+        is_native_change = base is not None and changed is not None and base[0] == changed[0] and base[1] != changed[1]
+        if self._request.spec.variants is not None or not is_native_change or not native:
+            return self._request.spec.variants, []
+        return native, [item.name for item in variants if not item.native]
 
     def _entry(self, checkout: Checkout) -> OperatorEntry:
         from warpwatch.worker.measurer import expect_entry
@@ -255,11 +327,14 @@ class _Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
-    """What was measured of one operator. code: lines on machine code, none without native code."""
+class OperatorResult:
+    """What was measured of one operator. code: lines on machine code, none without native code. same: variants that
+    were left out, as their code is the same. times: what the seconds went to, where this machine measured."""
 
     table: ResultTable
     code: list[str]
+    same: Sequence[str] = ()
+    times: RunTimes | None = None
 
     def show(self, operator: str) -> None:
         _print(operator, "bold")
@@ -267,6 +342,18 @@ class _Result:
             _print(line, style)
         for line in self.code:
             _print(line, "dim")
+        if self.same:
+            _print(f"the same code at both, so not measured: {', '.join(self.same)}", "dim")
+        if self.times is not None:
+            _print(_describe_times(self.times), "dim")
+
+
+def _describe_times(times: RunTimes) -> str:
+    """What most of the seconds went to."""
+    longest = sorted(times.by_activity().items(), key=lambda item: -item[1])
+    return ", ".join(
+        f"{name.replace('_', ' ')} {seconds:.1f} s" for name, seconds in longest if seconds >= _SHOWN_SECONDS
+    )
 
 
 def _print(text: str, style: str = "") -> None:

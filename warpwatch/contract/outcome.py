@@ -82,7 +82,7 @@ class Outcome:
 
     peaks: the measured ceilings of the device, see CeilingsReply; None where they could not be measured. findings and
     build are of the job's commit; base_findings, the profiles of a comparison, are of its base. derived_cases: what was
-    measured and the operator does not declare.
+    measured and the operator does not declare. base_build: of the base, for a comparison of a patch.
     """
 
     environment: Environment
@@ -94,3 +94,4 @@ class Outcome:
     base_findings: list[Finding] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     derived_cases: list[CaseEntry] = field(default_factory=list)
+    base_build: BuildReply | None = None

@@ -179,11 +179,19 @@ class DefinitionsVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcePatch:
+    """Uncommitted changes on a commit; see warpwatch.patches."""
+
+    base_sha: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class JobRequest:
     """One job as a worker executes it: one operator at one commit of the repository at `url`.
 
     base_sha: the commit that a comparison measures beside `sha`, None for other kinds. definitions: what defines the
-    operator, None where each commit defines its own.
+    operator, None where each commit defines its own. patch: what makes `sha`, where the repository does not hold it.
     """
 
     kind: JobKind
@@ -193,3 +201,4 @@ class JobRequest:
     spec: JobSpec = JobSpec()
     base_sha: str | None = None
     definitions: DefinitionsVersion | None = None
+    patch: SourcePatch | None = None

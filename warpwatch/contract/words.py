@@ -82,7 +82,9 @@ class Fault(StrEnum):
     out_of_bounds: writes outside its memory. special_values: swallows or spreads NaN and infinities. opcheck: the torch
     operator is registered wrongly (torch operators). probe: right in plain runs, wrong in a probe (probes). sanitizer:
     a sanitizer reports it (the sanitizer). implausible_time: faster than the device can be, or more time than passed.
-    forged_reply: written by kernel code. missing_module: imported and not there (modules).
+    forged_reply: written by kernel code. missing_module: imported and not there (modules). bad_definition: the
+    definition beside a commit raises when it is loaded with it. build_timed_out, build_full_disk, build_offline: what a
+    build of the commit lacked: time, room, the network.
     """
 
     WRONG_VALUES = "wrong_values"
@@ -112,6 +114,10 @@ class Fault(StrEnum):
     IMPLAUSIBLE_TIME = "implausible_time"
     FORGED_REPLY = "forged_reply"
     MISSING_MODULE = "missing_module"
+    BAD_DEFINITION = "bad_definition"
+    BUILD_TIMED_OUT = "build_timed_out"
+    BUILD_FULL_DISK = "build_full_disk"
+    BUILD_OFFLINE = "build_offline"
 
 
 class JobState(StrEnum):
@@ -181,6 +187,18 @@ class Cause(StrEnum):
     HISTORY = "history"
     CODE = "code"
     STATUS = "status"
+
+
+class MergeCause(StrEnum):
+    """What of a merge commit changed an operator.
+
+    branch: commits of the branch that it merged. merge: the merge itself, as neither side shows the change alone.
+    unknown: the merged branch could not be measured, or its trials were unsure.
+    """
+
+    BRANCH = "branch"
+    MERGE = "merge"
+    UNKNOWN = "unknown"
 
 
 class Purpose(StrEnum):
