@@ -20,7 +20,7 @@ from tests.server.test_serve import wait_until_healthy
 from tests.test_loading import example
 from warpwatch.db import embedded
 
-PLAIN_BYTES = 2_000_000
+PLAIN_BYTES = 2_500_000
 PLAIN_PACKAGES = 16
 """More than these make the base install slow."""
 NOT_IMPORTABLE = ("db", "server", "worker", "web", "kernels", "csrc", "tests", "bench")

@@ -22,6 +22,7 @@ from warpwatch.worker.import_bundle import import_bundle
 
 FOLDER = Path(__file__).parents[2] / "docs" / "example"
 RESULTS, HISTORY = FOLDER / "rows.wwb", FOLDER / "rows.bundle"
+FOREIGN = FOLDER / "liger.wwb"
 SLOWER, WRONG, RIGHT_AGAIN, FASTER = 10, 6, 8, 3
 """Numbers of the commits with known faults, and of their opposite."""
 
@@ -127,3 +128,22 @@ def test_every_page_says_the_same_of_the_slow_down(client: TestClient, shas: lis
         page = client.get(address, params={"repository": "example-rows"}).text
         assert change(row["ratio"]) in page, address
         assert sha[:8] in page or address.startswith("/operators"), address
+
+
+def test_the_foreign_history_names_the_commits_that_its_comparisons_confirmed(
+    settings: Settings, database: Database, client: TestClient
+) -> None:
+    import_bundle(database, FOREIGN, "example-liger", "example")
+    Judge(settings, database).sweep()
+    rows = client.get("/api/v1/regressions", params={"repository": "example-liger", "state": "any"}).json()["items"]
+    culprits = {(row["operator"], row["direction"], row["culprit_sha"][:8]) for row in rows if row["culprit_sha"]}
+    assert culprits == {
+        (operator, direction, sha)
+        for operator, sha in (("layer_norm", "6a2c4913"), ("rms_norm", "b27b4c5f"))
+        for direction in ("slower", "faster")
+    }
+    for row in rows:
+        if row["culprit_sha"]:
+            detail = client.get(f"/api/v1/regressions/{row['id']}").json()
+            assert detail["base_trace_id"]
+            assert detail["head_trace_id"]
