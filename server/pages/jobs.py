@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from math import log
 from statistics import median
@@ -134,8 +134,8 @@ class ComparedLine:
 
 def _patch_series(row: dict[str, Any]) -> ComparedSeries:
     """What a job of a patch compared, which is no series: 0 stands for its id."""
-    names = ("case", "variant", "metric", "status", "message", "base_ns", "head_ns")
-    return ComparedSeries(0, *(row[name] for name in names))
+    names = (field.name for field in fields(ComparedSeries) if field.name != "series_id")
+    return ComparedSeries(0, *(row.get(name) for name in names))
 
 
 def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial: bool) -> list[ComparedLine]:
