@@ -7,22 +7,26 @@ and the variants are the operator in the case's precision and, where torch has o
 Python (`torch._refs`). Each goes through the real check, forward and backward; with `--honesty` also through the
 checks before a bench. The depth of sums is not declared, which gives the narrowest tolerance.
 
-Prints each accusation with its reason, then what was left out and why. Exits with 1 after an accusation.
+Prints each accusation with its reason, then what was left out and why. Exits with 1 after an accusation. An operator
+that stops the device counts as accused; another process goes on after it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
+import os
 import random
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy
 import torch
@@ -44,6 +48,7 @@ from warpwatch.worker.harness.problem import CaseProblem
 SAMPLES = 3
 """Sample inputs of one operator: the first, the middle and the last."""
 SEEDS = (1, 2, 3)
+RESUME = "--resume"
 
 UNDEFINED = {
     "empty": "uninitialised memory",
@@ -86,9 +91,11 @@ class Sample:
 
 @dataclass(slots=True)
 class Tally:
-    """What was checked, accused and left out."""
+    """What was checked, accused and left out. visited: operators of torch's list that need no other visit."""
 
-    operators: set[str] = field(default_factory=set)
+    visited: int = 0
+    seconds: float = 0.0
+    operators: list[str] = field(default_factory=list)
     cases: int = 0
     accusations: list[str] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
@@ -189,7 +196,7 @@ def expect_function(info: Any, operator: Operator, chosen: Case, device: torch.d
             raise LeftOutError("inputs of two precisions")
         before = [t.clone() for t in tensors]
         first, second = (operator.reference(**data) for _ in range(2))
-        _expect_plain_results(first)
+        _expect_plain_results(first, device)
         if any(not torch.equal(bits(a), bits(b)) for a, b in zip(before, tensors, strict=True)):
             raise LeftOutError("changes its input by contract")
         if any(not torch.equal(bits(a), bits(b)) for a, b in zip(first, second, strict=True)):
@@ -199,13 +206,15 @@ def expect_function(info: Any, operator: Operator, chosen: Case, device: torch.d
         raise LeftOutError("the shape of the result depends on the numbers")
 
 
-def _expect_plain_results(outputs: tuple[Tensor, ...]) -> None:
+def _expect_plain_results(outputs: tuple[Tensor, ...], device: torch.device) -> None:
     if not outputs:
         raise LeftOutError("no tensor as result")
     if any(y.is_complex() for y in outputs):
         raise LeftOutError("complex results")
     if any(y.layout is not torch.strided for y in outputs):
         raise LeftOutError("sparse result")
+    if any(y.device.type != device.type for y in outputs):
+        raise LeftOutError("a result on another device")
 
 
 def accuse(operator: Operator, variant: str, chosen: Case, device: torch.device, honesty: bool) -> str:
@@ -269,11 +278,23 @@ def run_sample(
                 tally.leave_out(f"{name} {variant}", f"{variant} raises {type(error).__name__}: {str(error)[:80]}")
                 continue
             reason = f"{status_of(error)}: {type(error).__name__}: {error}"
-        tally.operators.add(info.formatted_name)
+        if info.formatted_name not in tally.operators:
+            tally.operators.append(info.formatted_name)
         tally.cases += 1
         if reason:
             tally.accusations.append(f"{name} {variant}: {reason}")
             print(tally.accusations[-1][:600], flush=True)
+            if "AcceleratorError" in reason:
+                # Nothing else works on this device in this process.
+                continue_elsewhere(tally)
+
+
+def continue_elsewhere(tally: Tally) -> NoReturn:
+    """Starts this program anew, after the operators that were visited and the one that is."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+        json.dump(asdict(tally) | {"visited": tally.visited + 1, "seconds": tally.seconds + time.monotonic()}, file)
+    words = sys.argv[: sys.argv.index(RESUME)] if RESUME in sys.argv else sys.argv
+    os.execv(sys.executable, [sys.executable, *words, RESUME, file.name])
 
 
 def second_implementations(module: Any) -> dict[str, Any]:
@@ -287,23 +308,26 @@ def main() -> int:
     parser.add_argument("--precisions", default="f32,bf16", help="of f64, f32, bf16, f16; separated by commas")
     parser.add_argument("--only", default="", help="names of operators; all by default")
     parser.add_argument("--honesty", action="store_true", help="also run the checks before a bench")
+    parser.add_argument(RESUME, type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     module = importlib.import_module("torch.testing._internal.common_methods_invocations")
     seconds, only = second_implementations(module), set(filter(None, arguments.only.split(",")))
-    tally, begin = Tally(), time.monotonic()
+    tally = Tally(**json.loads(arguments.resume.read_text())) if arguments.resume else Tally()
+    tally.seconds -= time.monotonic()
     # torch's tests forbid to set the flags of cuDNN, which every check sets.
     with torch.backends.__allow_nonbracketed_mutation():
-        for info in module.op_db:
+        for info in module.op_db[tally.visited :]:
             if not only or info.formatted_name in only:
                 run_operator(info, seconds.get(info.formatted_name), arguments, tally)
+            tally.visited += 1
     for reason, names in sorted(tally.left_out.items(), key=lambda item: -len(item[1])):
         operators = list(dict.fromkeys(name.split()[0] for name in names))
         print(f"left out, {reason}: {len(names)} cases of {', '.join(operators[:12])}{', …' * (len(operators) > 12)}")
     print(
         f"{arguments.device}, torch {torch.__version__}: {len(tally.operators)} operators, {tally.cases} cases, "
-        f"{len(tally.accusations)} accusations, {time.monotonic() - begin:.0f} s"
+        f"{len(tally.accusations)} accusations, {tally.seconds + time.monotonic():.0f} s"
     )
     return int(bool(tally.accusations))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import log
 from statistics import median
@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Form, Query, Response
 from fastapi.responses import RedirectResponse
 
+from warpwatch.contract.codec import from_json
+from warpwatch.contract.outcome import Comparison
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobKind, JobState, Status
 from warpwatch.db.reads.code import list_operators
@@ -134,8 +136,8 @@ class ComparedLine:
 
 def _patch_series(row: dict[str, Any]) -> ComparedSeries:
     """What a job of a patch compared, which is no series: 0 stands for its id."""
-    names = (field.name for field in fields(ComparedSeries) if field.name != "series_id")
-    return ComparedSeries(0, *(row.get(name) for name in names))
+    of = from_json(Comparison, row)
+    return ComparedSeries(0, of.case, of.variant, of.metric, of.status, of.message, of.reason, of.base_ns, of.head_ns)
 
 
 def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial: bool) -> list[ComparedLine]:

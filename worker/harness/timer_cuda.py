@@ -413,6 +413,7 @@ def capture(
         results.clear()
         with suppress(RuntimeError):
             torch.cuda.synchronize()
+        _renew_generator()
         # capture_end fails too after a failed capture; the error before it is the cause.
         reason = str(error.__context__ or error).splitlines()[0]
         if _UNJOINED in reason:
@@ -422,6 +423,13 @@ def capture(
             ) from None
         raise CaptureError(reason) from None
     return graph
+
+
+def _renew_generator() -> None:
+    """Replaces the state of the generator: after a failed capture it refuses to draw numbers outside one."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    with suppress(RuntimeError):
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 def measure_set(problem: CaseProblem, seed: int) -> tuple[int, int]:
