@@ -18,7 +18,7 @@ MOST_CHANGES = 100
 
 @dataclass(frozen=True, slots=True)
 class BranchOutcome:
-    """One case of a branch in an A/B comparison with its merge base. ratio: head over base, with its 95 % interval."""
+    """One case of a branch in an A/B comparison with its merge base. ratio: head over base, with its interval."""
 
     operator: str
     case: str

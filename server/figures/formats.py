@@ -106,7 +106,7 @@ def change(ratio: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """A 95 % interval of a ratio as percentages: −1.4 … +1.8 %; empty where there is none."""
+    """An interval of a ratio as percentages: −1.4 … +1.8 %; empty where there is none."""
     if low is None or high is None:
         return ""
     first, last = change(low), change(high)

@@ -43,7 +43,7 @@ ERRORS: frozenset[ReportRowKind] = frozenset({"failed", "not_run"})
 class ReportRow:
     """One finding. variant and case are None where it concerns a whole job.
 
-    status: that of the result, comparison or job. ratio: head over base, with its 95 % interval; rounds: how many
+    status: that of the result, comparison or job. ratio: head over base, with its interval; rounds: how many
     paired rounds decided it. is_known_before: the base had the same status. merged_sha: the commit of a merged branch
     that caused it, where head_sha is the merge.
     """

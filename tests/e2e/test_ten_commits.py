@@ -83,7 +83,8 @@ def test_exactly_one_slow_down_one_improvement_and_what_broke(running: Running, 
         ("broken", shas[4], shas[5]),
     }
     slower = next(row for row in confirmed if row["direction"] == "slower")
-    assert slower["low"] < 1.3 < slower["high"] or abs(slower["ratio"] - 1.3) < 0.1
+    # Three rounds may decide it; beside other programs their ratios are not much better than this.
+    assert slower["low"] / 1.1 < 1.3 < slower["high"] * 1.1
     assert slower["low"] > 1.0
 
 
