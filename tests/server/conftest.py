@@ -58,6 +58,7 @@ def lease() -> float:
 def served(settings: Settings, database: Database, lease: float) -> Iterator[Settings]:
     """A server with its judge, on a port of its own; the settings to reach it with."""
     with socket.socket() as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         settings = replace(settings, port=port, server_url=f"http://127.0.0.1:{port}", lease_seconds=lease)

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import FAST_AND_FORGETFUL
+from warpwatch.cli.serve import listen
 from warpwatch.db import embedded, migrate
+from warpwatch.settings import Settings
 
 
 @pytest.fixture
@@ -62,3 +64,12 @@ def wait_until_healthy(port: int, seconds: float = 60) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+def test_no_answer_waits_for_the_acknowledgement_of_its_head(tmp_path: Path) -> None:
+    with (
+        listen(Settings(home=tmp_path, port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -32,7 +32,7 @@ def serve() -> None:
     try:
         settings = load_settings()
         check_exposure(settings)
-        with _listening(settings) as listener, database_url(settings) as url:
+        with listen(settings) as listener, database_url(settings) as url:
             _serve(settings, url, listener)
     except (EngineError, SettingError) as error:
         typer.echo(str(error), err=True)
@@ -75,11 +75,13 @@ def _run(application: FastAPI, listener: socket.socket) -> None:
     HttpServer(config).run(sockets=[listener])
 
 
-def _listening(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     """A socket that listens where the settings say; SettingError when something else is there already."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit it. Without it the body of an answer waits 40 ms for the client to acknowledge the head.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((settings.host.strip("[]"), settings.port))
         listener.listen(128)
