@@ -13,6 +13,7 @@ LINKED = ("worker", "db", "server")
 """Folders at the top of the repository that are packages inside `warpwatch`, by links, in a checkout as in the wheel.
 """
 LEAVES = {
+    "warpwatch.bundle",
     "warpwatch.definitions",
     "warpwatch.destinations",
     "warpwatch.formats",
@@ -24,7 +25,7 @@ LEAVES = {
     "warpwatch.settings",
     "warpwatch.sources",
 }
-STAND_ALONE_WORKER = ("checkout", "child", "sandbox", "execution", "bundle", "devices")
+STAND_ALONE_WORKER = ("checkout", "child", "sandbox", "execution", "devices")
 PYTHON_LINES, NATIVE_LINES, TEMPLATE_LINES = 500, 650, 150
 
 

@@ -26,9 +26,8 @@ from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.outcome import Finding, Outcome
-from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.spec import SANITIZERS, JobRequest
 from warpwatch.git import CommitInfo
-from warpwatch.worker.sanitizers import TOOLS
 
 T = TypeVar("T")
 FORMAT = 1
@@ -361,8 +360,8 @@ def _check_run(run: BundledRun, shas: set[str]) -> None:
     if not _NAME.fullmatch(request.operator):
         raise ValueError(f"it has a job of an operator {request.operator[:80]!r}, which is no name of one")
     sanitizer = request.spec.sanitize
-    if sanitizer is not None and sanitizer not in TOOLS:
-        raise ValueError(f"order.spec.sanitize is {sanitizer[:40]!r}; choose from {', '.join(TOOLS)}")
+    if sanitizer is not None and sanitizer not in SANITIZERS:
+        raise ValueError(f"order.spec.sanitize is {sanitizer[:40]!r}; choose from {', '.join(SANITIZERS)}")
     if (
         request.sha not in shas
         or (request.kind == "compare") != (request.base_sha is not None)
