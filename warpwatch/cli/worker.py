@@ -14,8 +14,10 @@ from warpwatch.settings import SettingError, load_settings
 def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …")) -> None:
     """Run jobs until Ctrl-C or SIGTERM; a running job then returns to the queue."""
     from warpwatch.cli.database import database_url
+    from warpwatch.db import embedded
     from warpwatch.db.errors import EngineError, SchemaOutdatedError
     from warpwatch.db.migrate import pending
+    from warpwatch.worker.database_coordinator import connect_to_database
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.loop import run_worker
     from warpwatch.worker.reporter import CannotRunError, Stopped
@@ -28,7 +30,8 @@ def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cu
         with database_url(settings) as url:
             if pending(url):
                 raise SchemaOutdatedError
-            run_worker(settings, url, name)
+            hidden = embedded.folders(settings.home)
+            run_worker(settings, name, connect_to_database(url, settings.lease_seconds), hidden)
     except Stopped:
         return
     except (CannotRunError, EngineError, SettingError, ValueError) as error:
