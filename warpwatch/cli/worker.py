@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from warpwatch.cli import app
-from warpwatch.settings import SettingError, load_settings
+from warpwatch.settings import SettingError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from warpwatch.worker.coordinator import Connect
 
 
 @app.command()
-def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …")) -> None:
+def worker(
+    device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …"),
+    server: str | None = typer.Option(
+        None, metavar="URL", help="Server that gives the jobs, for a host without WARPWATCH_DATABASE_URL."
+    ),
+    key: str | None = typer.Option(
+        None,
+        envvar="WARPWATCH_WORKER_KEY",
+        help="Key for --server, from `warpwatch key add`. Other users of a host see the options of its processes.",
+    ),
+) -> None:
     """Run jobs until Ctrl-C or SIGTERM; a running job then returns to the queue."""
-    from warpwatch.cli.database import database_url
-    from warpwatch.db import embedded
-    from warpwatch.db.errors import EngineError, SchemaOutdatedError
-    from warpwatch.db.migrate import pending
-    from warpwatch.worker.database_coordinator import connect_to_database
+    from warpwatch.db.errors import EngineError
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.loop import run_worker
     from warpwatch.worker.reporter import CannotRunError, Stopped
@@ -27,16 +40,37 @@ def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cu
     try:
         settings = load_settings()
         name = choose_device(device)
-        with database_url(settings) as url:
-            if pending(url):
-                raise SchemaOutdatedError
-            hidden = embedded.folders(settings.home)
-            run_worker(settings, name, connect_to_database(url, settings.lease_seconds), hidden)
+        with _coordinator(settings, server, key) as (connect, hidden):
+            run_worker(settings, name, connect, hidden)
     except Stopped:
         return
     except (CannotRunError, EngineError, SettingError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _coordinator(settings: Settings, server: str | None, key: str | None) -> Iterator[tuple[Connect, list[Path]]]:
+    """How the worker reaches what gives it jobs, and the folders that kernel code must not see."""
+    if server is not None:
+        from warpwatch.worker.http_coordinator import connect_to_server
+
+        if not server.startswith(("http://", "https://")) or not key:
+            raise SettingError(
+                "a worker needs the address and the key of its server: --server https://… and WARPWATCH_WORKER_KEY"
+            )
+        yield connect_to_server(server, key), []
+        return
+    from warpwatch.cli.database import database_url
+    from warpwatch.db import embedded
+    from warpwatch.db.errors import SchemaOutdatedError
+    from warpwatch.db.migrate import pending
+    from warpwatch.worker.database_coordinator import connect_to_database
+
+    with database_url(settings) as url:
+        if pending(url):
+            raise SchemaOutdatedError
+        yield connect_to_database(url, settings.lease_seconds), [*embedded.folders(settings.home)]
 
 
 @app.command()
