@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import math
 import os
 import shutil
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from warpwatch import __version__
@@ -41,13 +44,29 @@ _PR_SET_DUMPABLE = 4
 _log = logging.getLogger(__name__)
 
 
-def run_worker(settings: Settings, device: str, connect: Connect, hidden: Sequence[Path] = ()) -> None:
-    """Runs the jobs of `device` until SIGTERM or SIGINT; then the running job goes back into the queue.
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """When a worker ends by itself: once it had no job for `idle_seconds`, and `total_seconds` after its start."""
+
+    idle_seconds: float = math.inf
+    total_seconds: float = math.inf
+
+
+def run_worker(
+    settings: Settings,
+    device: str,
+    connect: Connect,
+    hidden: Sequence[Path] = (),
+    limits: WorkerLimits = WorkerLimits(),
+) -> None:
+    """Runs the jobs of `device` until SIGTERM or SIGINT, or for as long as `limits` says; then the running job goes
+    back into the queue.
 
     hidden: folders that kernel code must not see. Raises CannotRunError when the device cannot be used, EngineError
     when the service cannot, Stopped when told to stop before it had begun to serve.
     """
     _keep_secrets()
+    begin = time.monotonic()
     stop_requested = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop_requested.set())
@@ -56,18 +75,28 @@ def run_worker(settings: Settings, device: str, connect: Connect, hidden: Sequen
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="measuring") as bench:
         worker = bench.submit(_Worker, settings, device, connect, hidden, stop_requested).result()
         try:
-            asyncio.run(_serve(worker, stop_requested, bench))
+            asyncio.run(_serve(worker, stop_requested, bench, limits, begin))
         finally:
             bench.submit(worker.close).result()
 
 
-async def _serve(worker: _Worker, stop_requested: threading.Event, bench: ThreadPoolExecutor) -> None:
+async def _serve(
+    worker: _Worker, stop_requested: threading.Event, bench: ThreadPoolExecutor, limits: WorkerLimits, begin: float
+) -> None:
     stop = asyncio.Event()
 
     async def forward() -> None:
         while not stop_requested.is_set():
             await asyncio.sleep(0.1)
+            now, idle_since = time.monotonic(), worker.idle_since
+            if now - begin > limits.total_seconds:
+                _log.info("this worker may stay for %g s, and it has", limits.total_seconds)
+                break
+            if idle_since is not None and now - idle_since > limits.idle_seconds:
+                _log.info("no job came for %g s", limits.idle_seconds)
+                break
         _log.info("stopping; a running job goes back into the queue")
+        stop_requested.set()
         worker.guard.stop()
         stop.set()
 
@@ -123,6 +152,8 @@ class _Worker:
         self._stop_requested = stop_requested
         self._stopwatch = host.stopwatch
         self._failures = 0
+        self.idle_since: float | None = time.monotonic()
+        """None while a job runs."""
 
     def close(self) -> None:
         self._ahead.close()
@@ -134,6 +165,7 @@ class _Worker:
 
     def handle(self, job: ClaimedJob) -> None:
         """Executes a job and writes how it ended."""
+        self.idle_since = None
         request = job.request
         _log.info(
             "job %d: %s %s at %s, attempt %d", job.job_id, request.kind, request.operator, request.sha[:12], job.attempt
@@ -142,6 +174,7 @@ class _Worker:
             self._stopwatch.take()
             reason = self._end(job, self._run(job, stack))
         self._pause_after(reason)
+        self.idle_since = time.monotonic()
 
     def _run(self, job: ClaimedJob, stack: ExitStack) -> Outcome | Stopped | CannotRunError:
         """Executes the job. Its traces are kept until `stack` is closed."""

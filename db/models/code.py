@@ -152,6 +152,8 @@ class DeviceRecord(Base):
     key: Mapped[str] = mapped_column(unique=True)
     kind: Mapped[str]
     name: Mapped[str]
+    is_elastic: Mapped[bool] = mapped_column(server_default="false")
+    """Whether a scheduler starts workers when jobs wait; then nobody misses one."""
     created_at: Mapped[datetime] = created()
 
 

@@ -241,6 +241,25 @@ def test_a_stopped_worker_hands_its_job_back_and_the_next_one_takes_it(fleet: Re
     assert fleet.job(job).max_attempts == 4, "the interruption is no attempt"
 
 
+def test_a_worker_ends_by_itself_when_no_job_comes_and_after_its_time(fleet: RemoteFleet) -> None:
+    for worker in fleet.workers:
+        worker.terminate()
+        worker.wait(30)
+    fleet.hold.touch()
+    job = fleet.submit("held")
+    limited = fleet.start("--until-idle", "1s", "--at-most", "15")
+    fleet.until_held(job)
+    assert limited.wait(60) == 0, "its time is over while the job runs"
+    assert [run.state for run in fleet.runs(job)] == ["lost"]
+    fleet.hold.unlink()
+    brief = fleet.start("--until-idle", "1")
+    assert brief.wait(60) == 0, "it ends after the job"
+    assert fleet.results(job) == [(2, "ok")]
+    wrong = fleet.start("--until-idle", "soon")
+    assert wrong.wait(30) == 2
+    fleet.start()
+
+
 def test_the_worker_of_a_revoked_key_ends_and_its_job_goes_on_elsewhere(fleet: RemoteFleet) -> None:
     fleet.hold.touch()
     job = fleet.submit("held")
