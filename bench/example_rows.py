@@ -24,6 +24,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from warpwatch import __version__, git
+from warpwatch.bundle import BundleWriter
 from warpwatch.cli.services import running_database
 from warpwatch.contract.words import JobKind
 from warpwatch.db import registry, runs
@@ -32,7 +33,6 @@ from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
-from warpwatch.worker.bundle import BundleWriter
 from warpwatch.worker.checkout import Tools
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host

@@ -5,8 +5,8 @@ python bench/fleet.py [--workers 100] [--jobs 1500] [--seconds 1.0] [--results 3
 Simulated workers take jobs from the queue of one device, renew their lease and write log and progress as real ones do;
 a job "measures" by sleeping for --seconds and then records --results results, each with --metrics timings of --samples
 samples. Everything else is the product: queue, guard, log writer, and the fenced transaction, against an embedded
-PostgreSQL on the same machine. Prints jobs per second, the time that a claim and the
-recording of a job take (p50, p99), and how many connections PostgreSQL had.
+PostgreSQL on the same machine. Prints jobs per second, the time that the recording of a job takes (p50, p99), and how
+many connections PostgreSQL had.
 
 Workers are threads of a few processes, so the Python of a hundred workers shares the cores with PostgreSQL. The last
 lines say how busy the cores were, and how many jobs PostgreSQL's own CPU time would allow on them, which is the limit
@@ -34,14 +34,16 @@ import psutil
 from sqlalchemy import text
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
+from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerDescription
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.messages import BenchReply
 from warpwatch.contract.outcome import Finding, Outcome
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
-from warpwatch.db import embedded, migrate, queue, registry, runs, submissions
+from warpwatch.db import embedded, migrate, registry, submissions
 from warpwatch.db.database import Database
+from warpwatch.worker.database_coordinator import connect_to_database
 from warpwatch.worker.guard import LeaseGuard
 from warpwatch.worker.log_writer import LogWriter
 
@@ -71,9 +73,8 @@ class FleetPlan:
 
 @dataclass(frozen=True, slots=True)
 class JobTimes:
-    """Seconds that one job's transactions took, and when it ended, on the clock that all processes share."""
+    """Seconds that the recording of one job took, and when it ended, on the clock that all processes share."""
 
-    claim: float
     finish: float
     ended_at: float
 
@@ -119,28 +120,20 @@ class FleetWorker:
     def __init__(self, plan: FleetPlan, number: int, times: list[JobTimes]) -> None:
         self._plan = plan
         self._times = times
-        self._database = Database.of_worker(plan.url)
-        with self._database.session() as s:
-            _, device = registry.ensure_environment(s, ENVIRONMENT, PEAKS)
-            self._id = registry.register_worker(s, f"fleet-{number}", device, "0", {})
-        self._guard = LeaseGuard(self._database, self._id, LEASE_SECONDS)
+        described = WorkerDescription(f"fleet-{number}", "0", "cpu", "none", [], f"fleet {number}", ENVIRONMENT, PEAKS)
+        self._coordinator = connect_to_database(plan.url, LEASE_SECONDS)(described, threading.Event())
+        self._guard = LeaseGuard(self._coordinator)
         self._guard.start()
 
     async def serve(self, stop: asyncio.Event) -> None:
-        await queue.run_worker(self._database, ENVIRONMENT.device_key, self._handle, stop)
+        await self._coordinator.serve(self._handle, stop)
 
     def close(self) -> None:
         self._guard.close()
-        self._database.close()
+        self._coordinator.close()
 
-    def _handle(self, job_id: int) -> None:
-        began = time.perf_counter()
-        with self._database.session() as s:
-            job = runs.begin_run(s, job_id, self._id)
-        claimed = time.perf_counter()
-        if job is None:
-            return
-        log = LogWriter(self._database, job.run_id)
+    def _handle(self, job: ClaimedJob) -> None:
+        log = LogWriter(self._coordinator, job.run_id)
         with self._guard.watching(job.run_id):
             outcome = outcome_of(self._plan)
             for number in range(4):
@@ -149,12 +142,9 @@ class FleetWorker:
                 time.sleep(self._plan.seconds / 4)
             log.close()
             measured = time.perf_counter()
-            with self._database.session() as s:
-                names = runs.prepare_finish(s, job_id, outcome)
-            with self._database.session() as s:
-                runs.finish_run(s, job.run_id, outcome, names)
+            self._coordinator.end_run(job, RunEnding(EndingKind.DONE), outcome)
             ended = time.perf_counter()
-        self._times.append(JobTimes(claimed - began, ended - measured, time.time()))
+        self._times.append(JobTimes(ended - measured, time.time()))
 
 
 def run_process(
@@ -249,9 +239,9 @@ def measure(plan: FleetPlan, jobs: int, home: Path) -> None:
     ends = sorted(row.ended_at for row in times)
     low, high = len(ends) // 10, len(ends) * 9 // 10
     print(f"{len(times)} jobs by {plan.workers} workers: {(high - low) / (ends[high] - ends[low]):.1f} jobs/s")
-    for name, values in (("claim", [row.claim for row in times]), ("finish", [row.finish for row in times])):
-        p50, p99 = (1e3 * percentile(values, share) for share in (0.5, 0.99))
-        print(f"{name:6} p50 {p50:6.0f} ms, p99 {p99:6.0f} ms, longest {1e3 * max(values):6.0f} ms")
+    finishes = [row.finish for row in times]
+    p50, p99 = (1e3 * percentile(finishes, share) for share in (0.5, 0.99))
+    print(f"finish p50 {p50:6.0f} ms, p99 {p99:6.0f} ms, longest {1e3 * max(finishes):6.0f} ms")
     cores = os.cpu_count() or 1
     print(f"CPU time per job: workers {1e3 * own / jobs:.0f} ms, PostgreSQL {1e3 * database / jobs:.0f} ms")
     print(f"cores busy with both: {(own + database) / elapsed:.2f} of {cores}")

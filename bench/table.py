@@ -18,12 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from warpwatch.bundle import BundleReader
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.roofline import roofline
 from warpwatch.contract.words import Status
-from warpwatch.worker.bundle import BundleReader
 
 Findings = dict[str, dict[tuple[str, str], Finding]]
 """By kind, then by (variant, case)."""

@@ -18,19 +18,22 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _PROBE_SECONDS = 10.0
 
 
-def announce(s: Session, kind: str, *, job_id: int | None = None, submission_id: int | None = None) -> None:
-    """Sends {"type": kind, "job": …, "submission": …} once the transaction has committed.
+def announce(
+    s: Session, kind: str, *, job_id: int | None = None, submission_id: int | None = None, device_key: str | None = None
+) -> None:
+    """Sends {"type": kind, "job": …, "submission": …, "device": …} once the transaction has committed.
 
-    kind: log | progress | state | regression.
+    kind: log | progress | state | regression, or queued: jobs wait for the device.
     """
-    s.info.setdefault(ANNOUNCEMENTS, []).append(json.dumps({"job": job_id, "submission": submission_id, "type": kind}))
+    announcement = {"job": job_id, "submission": submission_id, "type": kind, "device": device_key}
+    s.info.setdefault(ANNOUNCEMENTS, []).append(json.dumps(announcement))
 
 
 async def listen(url: str) -> AsyncIterator[dict[str, Any]]:
     """Every announcement from now on, without end.
 
     Survives outages of the database. Whenever it is connected, at first and again after an outage, it yields
-    {"type": "connected", "job": None, "submission": None}: what was announced before is lost, so read everything anew.
+    {"type": "connected", "job": None, …}: what was announced before is lost, so read everything anew.
     """
     pause = 0.1
     while True:
@@ -38,7 +41,7 @@ async def listen(url: str) -> AsyncIterator[dict[str, Any]]:
             async with await AsyncConnection.connect(libpq_url(url), autocommit=True, **CONNECTION) as connection:
                 await connection.execute(f"LISTEN {CHANNEL}")
                 pause = 0.1
-                yield {"type": "connected", "job": None, "submission": None}
+                yield {"type": "connected", "job": None, "submission": None, "device": None}
                 while True:
                     async for notification in connection.notifies(timeout=_PROBE_SECONDS):
                         yield json.loads(notification.payload)

@@ -26,6 +26,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from warpwatch.db.database import Database
+from warpwatch.db.live import announce
 from warpwatch.db.models import DeviceRecord, JobRecord
 
 TASK = "run_job"
@@ -55,6 +56,8 @@ def enqueue(s: Session, job_ids: Iterable[int]) -> None:
         statement.where(JobRecord.id.in_(list(job_ids))).order_by(JobRecord.id)
     ):
         batches[device_key, priority, not_before].append(job_id)
+    for device_key in {device_key for device_key, _, _ in batches}:
+        announce(s, "queued", device_key=device_key)
     connection = s.connection().connection.driver_connection
     tickets: list[int] = []
     for (device_key, priority, not_before), batch in batches.items():

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from warpwatch.contract.words import RunState
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.queue import enqueue, withdraw
+from warpwatch.db.result_chunks import forget_ended_chunks
 from warpwatch.db.runs import lose_run
 
 _LOST_TICKETS = text(
@@ -41,6 +42,7 @@ class Reaper:
         ).all()
         ticketless = s.execute(_LOST_TICKETS).all()
         unchanged = self._unchanged_for_a_lease([*map(tuple, running), *map(tuple, ticketless)])
+        forget_ended_chunks(s)
         message = f"its worker was silent for {self._lease:g} s"
         lost = [lose_run(s, run.id, message) for run in running if tuple(run) in unchanged]
         lost += [self._new_ticket(s, job.id, job.ticket) for job in ticketless if tuple(job) in unchanged]

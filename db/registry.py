@@ -20,7 +20,7 @@ from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.words import Reason
-from warpwatch.db.errors import NotFoundError
+from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.models import (
     Base,
     CaseRecord,
@@ -86,6 +86,19 @@ def ensure_device(s: Session, key: str, kind: str, name: str) -> int:
     """The id of the device (a model of hardware). key: slug and queue name; kind: cpu | cuda; name: for people."""
     upsert(s, DeviceRecord, [{"key": key, "kind": kind, "name": name}], key=["key"], refresh=["kind", "name"])
     return s.scalars(select(DeviceRecord.id).where(DeviceRecord.key == key)).one()
+
+
+def add_device(s: Session, key: str, kind: str, name: str | None, *, is_elastic: bool) -> None:
+    """Makes a device known before a worker was there, or changes whether it is elastic.
+
+    StateError for a device of another kind.
+    """
+    stored = s.execute(select(DeviceRecord.kind, DeviceRecord.name).where(DeviceRecord.key == key)).one_or_none()
+    if stored is not None and stored.kind != kind:
+        raise StateError(f"the device {key} is of the kind {stored.kind}")
+    shown = name or (stored.name if stored is not None else key)
+    ensure_device(s, key, kind, shown)
+    s.execute(update(DeviceRecord).where(DeviceRecord.key == key).values(is_elastic=is_elastic))
 
 
 def ensure_environment(s: Session, environment: Environment, peaks: dict[str, float] | None) -> tuple[int, int]:

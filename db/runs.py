@@ -7,7 +7,6 @@ written nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.activities import Activity, RunTimes
+from warpwatch.contract.claims import ClaimedJob
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.outcome import Outcome, PartialOutcome
 from warpwatch.contract.spec import DefinitionsVersion, JobRequest, SourcePatch
@@ -60,10 +60,37 @@ WITH job AS (
 )
 SELECT run.id AS run_id, job.attempt, job.submission_id, {_REQUEST} FROM job CROSS JOIN run {_OF_REQUEST}
 """).columns(spec=StoredSpec())
+_CLAIM_NEXT = text(f"""
+WITH next AS (
+    SELECT id FROM jobs
+    WHERE device_id = :device_id AND state = 'queued' AND (not_before IS NULL OR not_before <= now())
+    ORDER BY priority DESC, id LIMIT 1 FOR UPDATE SKIP LOCKED
+), job AS (
+    UPDATE jobs SET state = 'running', attempt = attempt + 1, progress = NULL, not_before = NULL, started_at = now()
+    FROM next WHERE jobs.id = next.id RETURNING jobs.*
+), run AS (
+    INSERT INTO runs (job_id, attempt, worker_id) SELECT id, attempt, :worker_id FROM job RETURNING id
+), used AS (
+    DELETE FROM procrastinate_jobs USING job WHERE procrastinate_jobs.id = job.ticket
+)
+SELECT job.id AS job_id, run.id AS run_id, job.attempt, job.submission_id, {_REQUEST}
+FROM job CROSS JOIN run {_OF_REQUEST}
+""").columns(spec=StoredSpec())
+_OWNED = text(f"""
+SELECT job.id AS job_id, runs.id AS run_id, job.attempt, {_REQUEST}
+FROM runs JOIN jobs AS job ON job.id = runs.job_id AND job.attempt = runs.attempt {_OF_REQUEST}
+WHERE runs.worker_id = :worker_id AND runs.state = 'running' AND job.state = 'running'
+  AND runs.id > :after AND (CAST(:run_id AS bigint) IS NULL OR runs.id = :run_id)
+ORDER BY runs.id LIMIT 1
+""").columns(spec=StoredSpec())
 _WAITING = text(f"""
 SELECT {_REQUEST} FROM jobs AS job {_OF_REQUEST}
 WHERE job.device_id = :device_id AND job.state = 'queued' ORDER BY job.priority DESC, job.id LIMIT :limit
 """).columns(spec=StoredSpec())
+_COUNT_WAITING = text("""
+SELECT count(*) FROM jobs JOIN devices ON devices.id = jobs.device_id
+WHERE devices.key = :device_key AND jobs.state = 'queued' AND (jobs.not_before IS NULL OR jobs.not_before <= now())
+""")
 _OWNERSHIP = """
 runs.attempt, jobs.state, jobs.attempt AS current, EXISTS (
     SELECT FROM jobs AS waiting
@@ -88,26 +115,32 @@ RETURNING jobs.id, jobs.submission_id
 """).bindparams(bindparam("progress", type_=JSONB))
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedJob:
-    """A job that a run owns: what to execute, and as which attempt.
-
-    partial: what interrupted runs of the job found.
-    """
-
-    job_id: int
-    run_id: int
-    attempt: int
-    request: JobRequest
-    partial: PartialOutcome | None = None
-
-
 def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | None:
     """Gives the job to a new run of the worker; None when the job is no longer queued."""
     row = s.execute(_BEGIN, {"job_id": job_id, "worker_id": worker_id}).one_or_none()
     if row is None:
         return None
     announce(s, "state", job_id=job_id, submission_id=row.submission_id)
+    return _claimed(s, job_id, row)
+
+
+def claim_next(s: Session, device_id: int, worker_id: int) -> ClaimedJob | None:
+    """Gives the device's next job to a new run of the worker; None when none waits. It needs no ticket, and uses up
+    that of the job."""
+    row = s.execute(_CLAIM_NEXT, {"device_id": device_id, "worker_id": worker_id}).one_or_none()
+    if row is None:
+        return None
+    announce(s, "state", job_id=row.job_id, submission_id=row.submission_id)
+    return _claimed(s, row.job_id, row)
+
+
+def find_owned(s: Session, worker_id: int, *, run_id: int | None = None, after: int = 0) -> ClaimedJob | None:
+    """The job of the worker's first run after `after` that owns one, or of the one run that is asked for."""
+    row = s.execute(_OWNED, {"worker_id": worker_id, "run_id": run_id, "after": after}).one_or_none()
+    return None if row is None else _claimed(s, row.job_id, row)
+
+
+def _claimed(s: Session, job_id: int, row: Any) -> ClaimedJob:
     partial = read_partial(s, job_id) if row.attempt > 1 else None
     return ClaimedJob(job_id, row.run_id, row.attempt, _request(row), partial)
 
@@ -115,6 +148,11 @@ def begin_run(s: Session, job_id: int, worker_id: int | None) -> ClaimedJob | No
 def list_waiting(s: Session, device_id: int, limit: int) -> list[JobRequest]:
     """The jobs of a device that its workers take next, the first one first."""
     return [_request(row) for row in s.execute(_WAITING, {"device_id": device_id, "limit": limit})]
+
+
+def count_waiting(s: Session, device_key: str) -> int:
+    """How many jobs wait for a device and may run now."""
+    return s.scalar(_COUNT_WAITING, {"device_key": device_key}) or 0
 
 
 def _request(row: Any) -> JobRequest:
@@ -239,6 +277,17 @@ def cancelled_run(s: Session, run_id: int) -> None:
     job_id = s.scalar(ended.returning(RunRecord.job_id))
     if job_id is not None:
         announce(s, "state", job_id=job_id)
+
+
+def settle_stale_run(s: Session, run_id: int, state: RunState, times: RunTimes) -> bool:
+    """Whether a run that owns no job has ended as `state` all the same: its job was cancelled, or it ended before, and
+    its worker did not hear the answer."""
+    cancelled_run(s, run_id)
+    if s.scalar(select(RunRecord.state).where(RunRecord.id == run_id)) != state:
+        return False
+    if state == RunState.CANCELLED:
+        store_times(s, run_id, times)
+    return True
 
 
 def release_run(s: Session, run_id: int, partial: PartialOutcome | None = None) -> None:

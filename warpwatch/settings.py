@@ -45,6 +45,7 @@ VARIABLES = (
         "`git.internal,10.1.0.0/16`; a server on a loopback address without a token reaches all of them",
     ),
     Variable("WARPWATCH_DATABASE_URL", "embedded server", "URL of a PostgreSQL ≥ 15"),
+    Variable("WARPWATCH_WORKER_KEY", "none", "default of `warpwatch worker --key`"),
     Variable("WARPWATCH_URL", "`http://127.0.0.1:PORT`", "where the command line finds the server"),
     Variable("WARPWATCH_LEASE", "`15`", "seconds after which a silent worker loses its job, 1 to 3600"),
     Variable("WARPWATCH_CASE_TIMEOUT", "`120`", "seconds that one variant may take for one case, 0.1 to 86400"),

@@ -18,7 +18,7 @@ from warpwatch.contract.activities import Activity, Stopwatch
 from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import BuildReply, CeilingsReply
-from warpwatch.contract.spec import DefinitionsVersion
+from warpwatch.contract.spec import ADDRESS, DefinitionsVersion
 from warpwatch.contract.words import Fault, Status
 from warpwatch.project import Project
 from warpwatch.sources import Sources
@@ -30,7 +30,7 @@ from warpwatch.worker.host import THREADS, Host, greeted
 from warpwatch.worker.mirrors import project_of, trusted_mirror
 from warpwatch.worker.package_build import PackageBuildError, build_package
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
-from warpwatch.worker.sanitizers import ADDRESS, Sanitizer
+from warpwatch.worker.sanitizers import Sanitizer
 from warpwatch.worker.worktrees import clear_worktrees, lay_out, own_prefix
 
 T = TypeVar("T")

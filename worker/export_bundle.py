@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 from warpwatch import __version__
+from warpwatch.bundle import BundleWriter
 from warpwatch.db.database import Database
 from warpwatch.db.outcomes import list_exported_runs, list_run_commits, read_outcome
 from warpwatch.db.reads.code import RepositoryRow
 from warpwatch.git import CommitInfo
 from warpwatch.worker import sandbox
-from warpwatch.worker.bundle import BundleWriter
 
 
 def export_bundle(database: Database, repository: RepositoryRow, path: Path) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+from warpwatch.bundle import BundleError, BundleReader
 from warpwatch.db import bundles
 from warpwatch.db.bundles import BundledJob, ImportedBundle, NewBundle
 from warpwatch.db.database import Database
@@ -14,7 +15,6 @@ from warpwatch.db.errors import OutcomeError
 from warpwatch.db.reads.code import find_repository
 from warpwatch.db.registry import NewCommit
 from warpwatch.worker import sandbox
-from warpwatch.worker.bundle import BundleError, BundleReader
 
 
 def import_bundle(

@@ -1,4 +1,4 @@
-"""Writes a run's log and progress to the database, twice a second, on a thread of its own."""
+"""Writes a run's log and progress now and then, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import logging
 import threading
 from contextlib import suppress
 
-from warpwatch.db import runs
-from warpwatch.db.database import Database
+from warpwatch.contract.claims import RunProgress
 from warpwatch.db.errors import EngineError, StaleRunError
+from warpwatch.worker.coordinator import Coordinator
 
-PERIOD_SECONDS = 0.5
 _DOWN_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
 class LogWriter:
-    """Writes for one run. Lines wait while the database cannot be reached; the run's log limit bounds their number.
+    """Writes for one run. Lines wait while the service cannot be reached; the run's log limit bounds their number.
 
     is_careful: write the variant and case before they are measured, because an earlier run of the job was lost.
     """
 
-    def __init__(self, database: Database, run_id: int, *, is_careful: bool = False) -> None:
+    def __init__(self, coordinator: Coordinator, run_id: int, *, is_careful: bool = False) -> None:
         self._is_careful = is_careful
-        self._database = database
+        self._coordinator = coordinator
         self._run_id = run_id
         self._lock = threading.Lock()
         self._lines: list[str] = []
-        self._progress: tuple[int, int, str, tuple[str, str] | None] | None = None
+        self._progress: RunProgress | None = None
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name="log-writer", daemon=True)
@@ -39,20 +38,20 @@ class LogWriter:
 
     def progress(self, done: int, total: int, text: str, cell: tuple[str, str] | None = None) -> None:
         with self._lock:
-            self._progress = (done, total, text, cell)
+            self._progress = RunProgress(done, total, text, cell)
         if self._is_careful:
             with suppress(EngineError):
                 self._write()
 
     def close(self) -> None:
-        """Writes the remaining lines, once: a result must not wait for its log while the database cannot be reached."""
+        """Writes the remaining lines, once: a result must not wait for its log while the service cannot be reached."""
         self._ended.set()
         self._thread.join()
 
     def _write_on(self) -> None:
         ended = False
         while not ended:
-            ended = self._ended.wait(PERIOD_SECONDS)
+            ended = self._ended.wait(self._coordinator.log_seconds)
             try:
                 self._write()
             except StaleRunError:
@@ -70,11 +69,8 @@ class LogWriter:
             lines, progress = list(self._lines), self._progress
         if not lines and progress is None:
             return
-        with self._database.session() as s:
-            if lines:
-                runs.append_log(s, self._run_id, "\n".join(lines) + "\n")
-            if progress is not None:
-                runs.set_progress(s, self._run_id, *progress)
+        text = "\n".join(lines) + "\n" if lines else ""
+        self._coordinator.write_log(self._run_id, text, progress)
         with self._lock:
             del self._lines[: len(lines)]
             if self._progress == progress:

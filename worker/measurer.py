@@ -13,13 +13,13 @@ from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
 from warpwatch.contract.measurement import SETUP
 from warpwatch.contract.messages import BenchReply, BuildReply, CasesReply, CheckReply, ProfileReply
 from warpwatch.contract.outcome import Finding
-from warpwatch.contract.spec import BUDGET_NS, JobRequest, JobSpec
+from warpwatch.contract.spec import ADDRESS, BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Fault, Reason, Status
 from warpwatch.worker.checkout import Checkout
 from warpwatch.worker.child import ChildFailure, find_interpreter
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import CannotRunError, Reporter
-from warpwatch.worker.sanitizers import ADDRESS, SLOWER
+from warpwatch.worker.sanitizers import SLOWER
 
 TRACE_LIMIT = 512 * 2**20
 """Bytes of one compressed trace; a longer one adds nothing."""

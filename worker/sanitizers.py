@@ -17,11 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from warpwatch.contract.spec import ADDRESS, SANITIZERS
 from warpwatch.worker.files import read_regular
 
-ADDRESS = "address"
-TOOLS = {"memcheck": "cuda", "racecheck": "cuda", "initcheck": "cuda", ADDRESS: "cpu"}
-"""Every sanitizer and the kind of device whose code it looks at."""
 SLOWER = 10
 """How many times longer a case may take under a sanitizer."""
 _TOOLKIT = Path("/usr/local/cuda")
@@ -58,11 +56,13 @@ class Sanitizer:
 
 def find_sanitizer(name: str, device_kind: str) -> Sanitizer:
     """The sanitizer of that name for children on such a device; SanitizerMissingError when there is none."""
-    if name not in TOOLS:
-        raise SanitizerMissingError(f"there is no sanitizer {name!r}; choose from {', '.join(TOOLS)}")
-    if TOOLS[name] != device_kind:
-        others = ", ".join(tool for tool, kind in TOOLS.items() if kind == device_kind)
-        raise SanitizerMissingError(f"{name} looks at {TOOLS[name].upper()} code; for this device there is {others}")
+    if name not in SANITIZERS:
+        raise SanitizerMissingError(f"there is no sanitizer {name!r}; choose from {', '.join(SANITIZERS)}")
+    if SANITIZERS[name] != device_kind:
+        others = ", ".join(tool for tool, kind in SANITIZERS.items() if kind == device_kind)
+        raise SanitizerMissingError(
+            f"{name} looks at {SANITIZERS[name].upper()} code; for this device there is {others}"
+        )
     return _address() if name == ADDRESS else _compute(name)
 
 

@@ -50,6 +50,7 @@ from warpwatch.db.models.work import (
     ScheduleRecord,
     SubmissionRecord,
 )
+from warpwatch.db.models.worker_keys import ResultChunkRecord, WorkerKeyRecord
 
 __all__ = [
     "Base",
@@ -76,6 +77,7 @@ __all__ = [
     "RegressionRecord",
     "RegressionSeriesRecord",
     "RepositoryRecord",
+    "ResultChunkRecord",
     "ResultRecord",
     "RunLogRecord",
     "RunRecord",
@@ -91,5 +93,6 @@ __all__ = [
     "TrialRecord",
     "VariantRecord",
     "WatchRecord",
+    "WorkerKeyRecord",
     "WorkerRecord",
 ]

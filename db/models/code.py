@@ -152,6 +152,8 @@ class DeviceRecord(Base):
     key: Mapped[str] = mapped_column(unique=True)
     kind: Mapped[str]
     name: Mapped[str]
+    is_elastic: Mapped[bool] = mapped_column(server_default="false")
+    """Whether a scheduler starts workers when jobs wait; then nobody misses one."""
     created_at: Mapped[datetime] = created()
 
 
@@ -175,6 +177,8 @@ class WorkerRecord(Base):
     name: Mapped[str] = mapped_column(unique=True)
     """host, process and device, such as `node7-4242-cpu`."""
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"), index=True)
+    key_id: Mapped[int | None] = mapped_column(ForeignKey("worker_keys.id", ondelete="SET NULL"), index=True)
+    """With which it came over HTTP; None for a worker with the database's address."""
     version: Mapped[str]
     started_at: Mapped[datetime] = created()
     heartbeat_at: Mapped[datetime] = created()

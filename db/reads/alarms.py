@@ -15,6 +15,8 @@ UNFIT_HOURS = 24
 """How long a job that failed because its device was unfit counts."""
 PACE_RUNS = 50
 """Newest runs of a worker from which the usual duration of its jobs is taken."""
+ELASTIC_SECONDS = 3600.0
+"""How long jobs of an elastic device wait for a worker before that blocks measurement: clusters have queues too."""
 PACE_FACTOR = 5.0
 PACE_LEAST_SECONDS = 600.0
 """A worker is late when it has given no result for PACE_FACTOR times the 95th percentile of its jobs' durations, and
@@ -35,7 +37,10 @@ class StaleDevice:
 
 
 def list_stale_devices(session: Session, now: datetime, lease_seconds: float) -> list[StaleDevice]:
-    """Devices for which jobs have waited for a lease while no worker of the device was alive."""
+    """Devices for which jobs have waited for a lease while no worker of the device was alive.
+
+    Elastic devices have ELASTIC_SECONDS, which a scheduler may take to start one.
+    """
     sql = """
     SELECT devices.key AS device_key, devices.kind AS device_kind, waiting.queued, waiting.oldest_at,
          heard.last_heard_at,
@@ -44,9 +49,10 @@ def list_stale_devices(session: Session, now: datetime, lease_seconds: float) ->
           FROM jobs WHERE state = 'queued' GROUP BY device_id) AS waiting
     JOIN devices ON devices.id = waiting.device_id
     CROSS JOIN LATERAL (SELECT max(heartbeat_at) AS last_heard_at FROM workers WHERE device_id = devices.id) AS heard
-    WHERE greatest(waiting.oldest_at, heard.last_heard_at) <= :now - make_interval(secs => :lease)
+    WHERE greatest(waiting.oldest_at, heard.last_heard_at)
+          <= :now - make_interval(secs => CASE WHEN devices.is_elastic THEN :elastic ELSE :lease END)
     """
-    return fetch(session, StaleDevice, sql, now=now, lease=lease_seconds)
+    return fetch(session, StaleDevice, sql, now=now, lease=lease_seconds, elastic=ELASTIC_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ from warpwatch.db.reads.query import Session, fetch, fetch_one
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """workers: how many are alive now. queued, running: jobs waiting for it and under way on it."""
+    """workers: how many are alive now. queued, running: jobs waiting for it and under way on it.
+
+    is_elastic: a scheduler starts workers when jobs wait.
+    """
 
     id: int
     key: str
@@ -21,6 +24,7 @@ class DeviceRow:
     queued: int
     running: int
     environments: int
+    is_elastic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,8 @@ def list_devices(session: Session, lease_seconds: float = LEASE_SECONDS) -> list
     SELECT id, key, kind, name, {_WORKERS_ALIVE} AS workers,
            (SELECT count(*) FROM jobs WHERE device_id = devices.id AND state = 'queued') AS queued,
            (SELECT count(*) FROM jobs WHERE device_id = devices.id AND state = 'running') AS running,
-           (SELECT count(*) FROM environments WHERE device_id = devices.id) AS environments
+           (SELECT count(*) FROM environments WHERE device_id = devices.id) AS environments,
+           is_elastic
     FROM devices ORDER BY key
     """
     return fetch(session, DeviceRow, sql, lease=lease_seconds)

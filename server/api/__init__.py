@@ -26,6 +26,8 @@ from warpwatch.server.api.submissions import router as submissions
 from warpwatch.server.api.traces import router as traces
 from warpwatch.server.api.verdicts import router as verdicts
 from warpwatch.server.api.watches import router as watches
+from warpwatch.server.api.worker import router as worker
+from warpwatch.server.api.worker_keys import router as worker_keys
 from warpwatch.server.http.parameters import PREFIX, refuse_unknown_parameters
 
 router = APIRouter(prefix=PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
@@ -52,5 +54,7 @@ for part in (
     repositories,
     badges,
     verdicts,
+    worker,
+    worker_keys,
 ):
     router.include_router(part)

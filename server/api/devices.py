@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from warpwatch import __version__
+from warpwatch.db import registry
 from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.devices import (
     DeviceRow,
@@ -19,7 +22,7 @@ from warpwatch.db.reads.devices import (
 )
 from warpwatch.db.reads.query import Page
 from warpwatch.server.http.problems import documented, not_found
-from warpwatch.server.http.service import Config, Db, database_of, require_schema
+from warpwatch.server.http.service import Config, Db, database_of, device_or_404, require_schema
 
 router = APIRouter(tags=["devices"])
 
@@ -49,6 +52,26 @@ def get_health(request: Request, settings: Config) -> ServiceHealth:
 def get_devices(session: Db, settings: Config) -> Page[DeviceRow]:
     """All devices with measurements or a worker, with their queues."""
     return Page(list_devices(session, settings.lease_seconds), None)
+
+
+class NewDevice(BaseModel):
+    """key: as workers of it register it, the model's name in lower case with dashes. name: for people."""
+
+    model_config = ConfigDict(extra="forbid")
+    key: str = Field(max_length=100, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", examples=["nvidia-h200"])
+    kind: Literal["cpu", "cuda"] = "cuda"
+    name: str | None = Field(None, min_length=1, max_length=200, examples=["NVIDIA H200"])
+    is_elastic: bool = False
+
+
+@router.post("/devices", responses=documented(409, 422))
+def add_device(session: Db, body: NewDevice) -> DeviceRow:
+    """Make a device known before a worker was there, or change whether it is elastic.
+
+    Jobs of an elastic device wait for a worker that a scheduler starts, such as Slurm, KEDA or SkyPilot.
+    """
+    registry.add_device(session, body.key, body.kind, body.name, is_elastic=body.is_elastic)
+    return device_or_404(session, body.key)
 
 
 @router.get("/workers", responses=documented())

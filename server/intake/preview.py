@@ -97,7 +97,7 @@ def _preview(session: Session, plan: SubmissionPlan, request: SubmissionRequest)
         operators=sorted({job.operator for job in jobs}),
         kinds={kind: kinds.count(kind) for kind in JobKind if kind in kinds},
         devices=[device.name for device in plan.devices],
-        unserved=[device.name for device in plan.devices if not device.workers],
+        unserved=[device.name for device in plan.devices if not (device.workers or device.is_elastic)],
     )
 
 

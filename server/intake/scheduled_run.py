@@ -202,8 +202,8 @@ def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: dat
     devices, errors = choose_devices(session, schedule.request["device"], settings.lease_seconds)
     if errors:
         raise NothingToDo(f"waiting: {_join_errors(errors)}", passing=True)
-    with_workers = [device for device in devices if device.workers]
-    if not with_workers:
+    served = [device for device in devices if device.workers or device.is_elastic]
+    if not served:
         names = ", ".join(device.key for device in devices)
         raise NothingToDo(f"waiting: no worker for {names}; start a worker with `warpwatch worker`", passing=True)
     costs = CostEstimates(read_costs(session))
@@ -213,7 +213,7 @@ def _start(session: Session, settings: Settings, schedule: ScheduleRow, now: dat
         queued = f", {reserved / 60:.1f} more queued or running" if reserved else ""
         used = f"{schedule.spent_minutes:.1f} of {schedule.budget_minutes} device minutes used in the last 24 hours"
         raise NothingToDo(f"waiting for budget: {used}{queued}")
-    return _TurnStart(schedule, repository, with_workers, costs, left_seconds)
+    return _TurnStart(schedule, repository, served, costs, left_seconds)
 
 
 def _read_history(settings: Settings, start: _TurnStart) -> tuple[Path, CommitHistory]:

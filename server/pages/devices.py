@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+from starlette.datastructures import FormData
 
 from warpwatch.contract.measurement import METRICS
+from warpwatch.db.errors import StateError
 from warpwatch.db.reads.code import find_operator, list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices, list_environments, list_workers
 from warpwatch.db.reads.occupancy import list_device_runs, list_timed_runs
 from warpwatch.db.reads.overview import read_overview
+from warpwatch.db.reads.worker_keys import list_keys
+from warpwatch.db.worker_keys import add_key, revoke_key
+from warpwatch.server.api.worker_keys import NewKey
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.figures.gantt import DAY, busy_seconds, strip_svg
 from warpwatch.server.figures.run_times import device_times
 from warpwatch.server.figures.size_axis import SizeQuantity
 from warpwatch.server.http.problems import not_found
-from warpwatch.server.http.service import Config
+from warpwatch.server.http.service import Before, Config
 from warpwatch.server.pages.choices import Text
 from warpwatch.server.pages.render import Page, Scope, query
+from warpwatch.server.pages.submissions import form_of
+from warpwatch.settings import Settings
 
 router = APIRouter()
 MOST_DEVICES = 8
@@ -27,8 +37,39 @@ MOST_DEVICES = 8
 
 
 @router.get("/devices")
-def devices(page: Page, settings: Config) -> Response:
-    """Every device with its workers, environments and measured ceilings."""
+def devices(page: Page, settings: Config, before: Before = None) -> Response:
+    """Every device with its workers, environments and measured ceilings, and the keys of workers."""
+    return _show(page, settings, before=before)
+
+
+@router.post("/devices/keys")
+def add_worker_key(page: Page, settings: Config, form: Annotated[FormData, Depends(form_of)]) -> Response:
+    """Makes a key and shows it this once; shows the form again with a message where the name cannot be used."""
+    name = str(form.get("name", "")).strip()
+    try:
+        key = add_key(page.session, NewKey.model_validate({"name": name}).name)
+    except ValidationError:
+        return _show(page, settings, name=name, error="Use letters, digits, dots, dashes and underscores, at most 60.")
+    except StateError as error:
+        return _show(page, settings, name=name, error=str(error))
+    return _show(page, settings, new_key=key)
+
+
+@router.post("/devices/keys/{name}/revoke")
+def revoke_worker_key(page: Page, name: str) -> Response:
+    """Revokes a key and returns to the list."""
+    revoke_key(page.session, name)
+    return RedirectResponse("/devices#keys", 303)
+
+
+def _show(
+    page: Scope,
+    settings: Settings,
+    before: int | None = None,
+    name: str = "",
+    error: str | None = None,
+    new_key: str | None = None,
+) -> Response:
     rows = list_devices(page.session, settings.lease_seconds)
     recently = datetime.now(UTC) - timedelta(days=1)
     workers = [
@@ -44,6 +85,12 @@ def devices(page: Page, settings: Config) -> Response:
     return page.page(
         "devices.html",
         json="/devices",
+        status=422 if error else 200,
+        keys=list_keys(page.session, before),
+        before=before,
+        entered={"name": name},
+        errors={"name": error} if error else {},
+        new_key=new_key,
         devices=rows,
         operators=[row.name for row in list_operators(page.session, page.repository.id)] if page.repository else [],
         workers=workers,

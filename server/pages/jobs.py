@@ -158,8 +158,9 @@ def compared_rows(compared: list[ComparedSeries], device_kind: str, *, is_trial:
 
 
 def unserved_devices(devices: Iterable[DeviceRow]) -> dict[str, str]:
-    """Key → name of the devices without a living worker; jobs of these wait until a worker starts."""
-    return {device.key: device.name for device in devices if not device.workers}
+    """Key → name of the devices without a living worker or a scheduler; jobs of these wait until a person starts a
+    worker."""
+    return {device.key: device.name for device in devices if not (device.workers or device.is_elastic)}
 
 
 @router.post("/jobs/{job_id}/cancel")

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +19,7 @@ from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.live import listen
 from warpwatch.db.reads.work import JobStatusRow, LogLine, read_job_status, read_log
+from warpwatch.server.threads.dispatcher import Dispatcher
 
 ENDED = ("done", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 5.0
@@ -33,6 +34,8 @@ class Hub:
     def __init__(self, database: Database) -> None:
         self._url = database.url
         self._followers: dict[int, set[asyncio.Event]] = defaultdict(set)
+        self._leases: dict[int, set[asyncio.Event]] = defaultdict(set)
+        self.dispatcher = Dispatcher(database)
         self._task: asyncio.Task[None] | None = None
         self.is_closing = False
 
@@ -43,7 +46,9 @@ class Hub:
     def close(self) -> None:
         """End every stream. A server that is asked to stop waits for its streams first, so this comes before `stop`."""
         self.is_closing = True
-        self._wake(None)
+        self.dispatcher.close()
+        _set_all(self._followers, None)
+        _set_all(self._leases, None)
 
     async def stop(self) -> None:
         """End every stream and the connection."""
@@ -53,27 +58,45 @@ class Hub:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    @contextmanager
-    def follow(self, job_id: int) -> Iterator[asyncio.Event]:
+    def follow(self, job_id: int) -> AbstractContextManager[asyncio.Event]:
         """An event that is set whenever the job may have changed."""
-        changed = asyncio.Event()
-        self._followers[job_id].add(changed)
-        try:
-            yield changed
-        finally:
-            self._followers[job_id].discard(changed)
-            if not self._followers[job_id]:
-                del self._followers[job_id]
+        return _following(self._followers, job_id)
+
+    def follow_lease(self, job_id: int) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set whenever the job may have been cancelled or taken from its run."""
+        return _following(self._leases, job_id)
 
     async def _listen(self) -> None:
         async for announced in listen(self._url):
-            self._wake(None if announced["type"] == "connected" else announced["job"])
+            kind, job_id = announced["type"], announced["job"]
+            if kind in ("queued", "connected"):
+                self.dispatcher.notice(announced.get("device"))
+            else:
+                _set_all(self._followers, job_id)
+            if kind == "connected":
+                _set_all(self._followers, None)
+                _set_all(self._leases, None)
+            elif kind == "state" and job_id is not None:
+                _set_all(self._leases, job_id)
 
-    def _wake(self, job_id: int | None) -> None:
-        followed = [job_id] if job_id is not None else list(self._followers)
-        for one in followed:
-            for event in self._followers.get(one, ()):
-                event.set()
+
+@contextmanager
+def _following(followers: dict[int, set[asyncio.Event]], job_id: int) -> Iterator[asyncio.Event]:
+    changed = asyncio.Event()
+    followers[job_id].add(changed)
+    try:
+        yield changed
+    finally:
+        followers[job_id].discard(changed)
+        if not followers[job_id]:
+            del followers[job_id]
+
+
+def _set_all(followers: dict[int, set[asyncio.Event]], job_id: int | None) -> None:
+    """Wakes the followers of a job; None: of every job."""
+    for followed in [job_id] if job_id is not None else list(followers):
+        for event in followers.get(followed, ()):
+            event.set()
 
 
 async def follow_job(app: FastAPI, job_id: int, after: int) -> AsyncIterator[ServerSentEvent]:

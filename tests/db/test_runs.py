@@ -14,6 +14,7 @@ from sqlalchemy import text
 from tests.db.conftest import ENVIRONMENT, World, outcome
 from tests.rewording import stored
 from warpwatch.contract.activities import RunTimes
+from warpwatch.contract.claims import ClaimedJob
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, JobState, RunState
 from warpwatch.db import live, runs, submissions
@@ -35,7 +36,7 @@ class Clock:
         return self.now
 
 
-def begin(world: World, job_id: int) -> runs.ClaimedJob:
+def begin(world: World, job_id: int) -> ClaimedJob:
     with world.database.session() as s:
         order = runs.begin_run(s, job_id, world.worker)
     assert order is not None
@@ -392,16 +393,16 @@ def test_changes_are_announced(world: World) -> None:
                     heard.append(event)
                     if event["type"] == "connected":
                         await asyncio.to_thread(lambda: finish(world, begin(world, world.job()).run_id))
-                    if len(heard) == 4:
+                    if len(heard) == 5:
                         return heard
         return heard
 
     heard = asyncio.run(hear())
-    assert [event["type"] for event in heard] == ["connected", "state", "state", "state"]
+    assert [event["type"] for event in heard] == ["connected", "queued", "state", "state", "state"]
     assert heard[0]["job"] is None
     with world.database.session() as s:
         job = s.query(JobRecord).one()
-    assert heard[-1] == {"type": "state", "job": job.id, "submission": job.submission_id}
+    assert heard[-1] == {"type": "state", "job": job.id, "submission": job.submission_id, "device": None}
 
 
 def test_waiting_jobs_are_listed_in_the_order_of_the_queue(world: World) -> None:

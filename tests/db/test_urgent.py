@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select, text
 
 from tests.db.conftest import ENVIRONMENT, World, outcome, timed
+from warpwatch.contract.claims import ClaimedJob
 from warpwatch.contract.outcome import Finding, PartialOutcome
 from warpwatch.contract.words import RESUMABLE, JobState, RunState, Status
 from warpwatch.db import registry, runs, submissions
@@ -21,7 +22,7 @@ LEASE = 15.0
 PARTIAL = PartialOutcome(ENVIRONMENT.key, [timed("v1", "n=16 f32 fwd"), Finding("v1", "n=32 f32 fwd", Status.CRASHED)])
 
 
-def begin(world: World, job_id: int, worker: int | None = None) -> runs.ClaimedJob:
+def begin(world: World, job_id: int, worker: int | None = None) -> ClaimedJob:
     with world.database.session() as s:
         claim = runs.begin_run(s, job_id, worker or world.worker)
     assert claim is not None

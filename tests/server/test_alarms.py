@@ -19,7 +19,7 @@ from tests.worker.test_gate import HOT, Device
 from warpwatch.contract.codec import to_json
 from warpwatch.contract.words import Status
 from warpwatch.db import registry, runs
-from warpwatch.db.reads.alarms import PACE_LEAST_SECONDS
+from warpwatch.db.reads.alarms import ELASTIC_SECONDS, PACE_LEAST_SECONDS
 from warpwatch.db.reads.missing import BEFORE, MISSING_DAYS, VANISHED_DAYS
 from warpwatch.db.submissions import cancel_job
 from warpwatch.server.explanation.alarms import AlarmRow, list_alarms
@@ -89,6 +89,10 @@ def test_jobs_without_a_worker_for_longer_than_a_lease(client: TestClient, lab: 
     assert (found.kind, found.device_key, found.job_id) == ("stale_device", "test-cpu", job)
     assert found.message == "1 job waits for test-cpu, and no worker for it is alive"
     assert "`warpwatch worker --device cpu`" in found.remedy
+    change(lab, "UPDATE devices SET is_elastic = true")
+    assert alarms(lab) == [], "a scheduler may take a while to start a worker"
+    assert [row.kind for row in alarms(lab, after=timedelta(seconds=ELASTIC_SECONDS))] == ["stale_device"]
+    change(lab, "UPDATE devices SET is_elastic = false")
     change(lab, "UPDATE workers SET heartbeat_at = now()")
     assert alarms(lab) == []
 

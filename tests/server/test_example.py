@@ -13,11 +13,11 @@ from sqlalchemy import text
 
 from bench.example_rows import COMMITS, build
 from warpwatch import git
+from warpwatch.bundle import BundleReader
 from warpwatch.db.database import Database
 from warpwatch.server.figures.formats import change, duration
 from warpwatch.server.judge import Judge
 from warpwatch.settings import Settings
-from warpwatch.worker.bundle import BundleReader
 from warpwatch.worker.import_bundle import import_bundle
 
 FOLDER = Path(__file__).parents[2] / "docs" / "example"

@@ -154,6 +154,27 @@ def test_devices(client: TestClient, lab: Lab) -> None:
     assert "choose from: test-cpu, test-gpu, all" in errors(ask(client, device="abacus"))["device"]
 
 
+def test_a_device_without_a_worker_queues_what_a_scheduler_will_run(client: TestClient, lab: Lab) -> None:
+    unknown = ask(client, device="nvidia-h200")
+    assert "warpwatch device add" in errors(unknown)["device"]
+    body = {"key": "nvidia-h200", "is_elastic": True}
+    added = client.post("/api/v1/devices", json=body)
+    assert (added.status_code, added.json()["is_elastic"], added.json()["workers"]) == (200, True, 0)
+    for device in ("nvidia-h200", "cuda"):
+        made = ask(client, device=device, kinds=["check"])
+        assert made.status_code == 201
+        assert {job["device_key"] for job in jobs(client, made.json()["id"])} == {"nvidia-h200"}
+    assert client.post("/api/v1/devices", json=body | {"kind": "cpu"}).status_code == 409
+    assert client.post("/api/v1/devices", json=body | {"key": "No Slug"}).status_code == 422
+    with lab.database.session() as session:
+        # The first worker brings the name that people know.
+        registry.ensure_device(session, "nvidia-h200", "cuda", "NVIDIA H200")
+    listed = {row["key"]: row for row in client.get("/api/v1/devices").json()["items"]}
+    assert (listed["nvidia-h200"]["name"], listed["nvidia-h200"]["is_elastic"]) == ("NVIDIA H200", True)
+    assert client.post("/api/v1/devices", json={"key": "nvidia-h200"}).json()["is_elastic"] is False
+    assert "device" in errors(ask(client, device="cuda"))
+
+
 def test_the_same_key_twice_is_one_submission(client: TestClient, lab: Lab) -> None:
     body = {"repository": "kernels", "commits": "main", "device": "cpu"}
     first = client.post(URL, json=body, headers={"Idempotency-Key": "ci-1"})

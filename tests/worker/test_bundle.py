@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from warpwatch.bundle import BundleError, BundleReader, BundleWriter
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry, VariantEntry
 from warpwatch.contract.codec import from_json
 from warpwatch.contract.environment import Environment
@@ -38,7 +39,6 @@ from warpwatch.db.models import (
 from warpwatch.db.reads.work import read_job
 from warpwatch.db.traces import iter_trace_json
 from warpwatch.git import CommitInfo
-from warpwatch.worker.bundle import BundleError, BundleReader, BundleWriter
 from warpwatch.worker.import_bundle import import_bundle
 
 SHA = "a" * 40
@@ -342,7 +342,7 @@ def test_what_is_wrong_is_not_written_out() -> None:
 
 
 def test_a_directory_of_millions_of_members_is_not_read(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpwatch.worker.bundle.MEMBER_LIMIT", 100)
+    monkeypatch.setattr("warpwatch.bundle.MEMBER_LIMIT", 100)
     with zipfile.ZipFile(bundle, "a") as file:
         for number in range(200):
             file.writestr(f"runs/{number + 100:05}.json", b"{}" * 10)
@@ -352,7 +352,7 @@ def test_a_directory_of_millions_of_members_is_not_read(bundle: Path, monkeypatc
 
 
 def test_catalogues_that_stay_in_memory_are_bounded(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warpwatch.worker.bundle.CATALOGUE_LIMIT", 100)
+    monkeypatch.setattr("warpwatch.bundle.CATALOGUE_LIMIT", 100)
     with pytest.raises(BundleError):
         BundleReader(bundle)
 

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from warpwatch.bundle import BundledRun, BundleReader
 from warpwatch.cli import app
 from warpwatch.contract.measurement import Measurement
 from warpwatch.contract.outcome import Finding, Outcome
@@ -16,7 +17,6 @@ from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord
 from warpwatch.db.reads.code import RepositoryRow, find_repository
 from warpwatch.db.strike_out import strike_out
-from warpwatch.worker.bundle import BundledRun, BundleReader
 from warpwatch.worker.export_bundle import export_bundle
 from warpwatch.worker.import_bundle import import_bundle
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import select
 
 from tests.builders import Lab, make_repository
 from tests.worker.conftest import Diary
-from warpwatch.contract.activities import RunTimes
+from warpwatch.contract.claims import EndingKind, RunEnding
 from warpwatch.contract.messages import CanaryReply
-from warpwatch.contract.words import Reason, Status
-from warpwatch.db import runs
+from warpwatch.contract.outcome import Outcome
+from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.db.database import Database
+from warpwatch.db.endings import EndedRun, end_run
 from warpwatch.db.models import JobRecord, RunRecord
 from warpwatch.db.reads.devices import list_workers
+from warpwatch.db.reads.query import Session
 from warpwatch.worker import gate
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy, slower_than
 from warpwatch.worker.harness.canary import troubles
-from warpwatch.worker.loop import _Worker
 from warpwatch.worker.reporter import Stopped, UnhealthyError
 
+T = TypeVar("T")
 FIT = CanaryReply(Status.OK, rates={"copy": 2.9e12, "f32": 5.1e13})
 HOT = CanaryReply(Status.OK, troubles=["it is 91 °C hot, more than 85"])
 PEAKS = {"copy": 3.0e12, "f32": 5.2e13, "bf16": 7.0e14}
@@ -120,12 +122,20 @@ def test_what_the_card_says_is_put_into_words() -> None:
 def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database, tmp_path: Any) -> None:
     lab = Lab(database, tmp_path / "source", make_repository(tmp_path / "source", 1), tmp_path)
     job = lab.submit("bench", 0)
-    worker: Any = SimpleNamespace(_id=lab.worker)
+    unfit = RunEnding(EndingKind.FAILED, message="it is on fire", retry=True, reason=UnhealthyError("").reason)
     states = []
+
+    def end(job_id: int, ending: RunEnding, outcome: Outcome | None = None) -> None:
+        run = EndedRun(lab.worker, job_id, lab.begin(job_id), JobKind.BENCH, is_patch=False)
+
+        def write(action: Callable[[Session], T]) -> T:
+            with database.session() as s:
+                return action(s)
+
+        end_run(write, run, ending, outcome)
+
     for _ in range(3):
-        run = lab.begin(job)
-        with database.session() as s:
-            _Worker._fail(worker, s, run, UnhealthyError("it is on fire"), RunTimes())
+        end(job, unfit)
         with database.session() as s:
             states.append(s.scalars(select(JobRecord.state).where(JobRecord.id == job)).one())
             (row,) = list_workers(s)
@@ -134,9 +144,7 @@ def test_the_job_waits_again_and_fails_after_its_last_attempt(database: Database
     with database.session() as s:
         assert s.scalars(select(JobRecord.reason).where(JobRecord.id == job)).one() == Reason.UNFIT_DEVICE
         assert set(s.scalars(select(RunRecord.reason))) == {Reason.UNFIT_DEVICE}
-        done = lab.submit("bench", 0)
-        order: Any = SimpleNamespace(request=SimpleNamespace(kind="bench"), run_id=lab.begin(done))
-        names = runs.prepare_finish(s, done, lab.outcome([]))
-        _Worker._finish(worker, s, order, lab.outcome([]), names, RunTimes())
+    end(lab.submit("bench", 0), RunEnding(EndingKind.DONE), lab.outcome([]))
+    with database.session() as s:
         (row,) = list_workers(s)
         assert row.trouble == ""

@@ -23,7 +23,7 @@ from warpwatch.db import embedded, migrate, registry, submissions
 from warpwatch.db.database import Database
 from warpwatch.db.models import JobRecord, ResultRecord, RunLogRecord, RunRecord
 from warpwatch.worker import sandbox
-from warpwatch.worker.guard import CANCEL_SECONDS
+from warpwatch.worker.database_coordinator import DatabaseCoordinator
 
 LEASE = "3"
 OPERATOR = """
@@ -245,7 +245,7 @@ def test_a_running_job_makes_room_for_a_more_urgent_one_and_goes_on(fleet: Fleet
     fleet.until_held(job)
     urgent = fleet.submit("prompt", priority=1)
     # The worker asks for urgent jobs while it waits for the child.
-    time.sleep(2 * CANCEL_SECONDS)
+    time.sleep(2 * DatabaseCoordinator.poll_seconds)
     fleet.hold.unlink()
     fleet.until(lambda: fleet.job(job).state == "done")
     (yielded, ended), (hurried,) = fleet.runs(job), fleet.runs(urgent)

@@ -19,6 +19,7 @@ from warpwatch.db import registry
 from warpwatch.git import UnreachableError, update_mirror
 from warpwatch.settings import Settings
 from warpwatch.worker import loop, outages
+from warpwatch.worker.database_coordinator import connect_to_database
 from warpwatch.worker.reporter import CannotRunError, UnhealthyError
 
 Script = Callable[[], Outcome]
@@ -49,14 +50,15 @@ class Bench:
         monkeypatch.setattr(loop, "execute", lambda *_arguments: self.script())
         stop = threading.Event()
         monkeypatch.setattr(stop, "wait", self._wait)
-        self.worker = loop._Worker(Settings(home), world.database.url, "cpu", stop)
+        self.worker = loop._Worker(Settings(home), "cpu", connect_to_database(world.database.url, 15), (), stop)
         self.state_while_paused: list[str] = []
 
     def run(self, script: Script) -> tuple[str, str | None]:
         """State and reason of a new job that does this."""
         self.script = script
         job_id = self.world.job()
-        self.worker.handle(job_id)
+        claimed = self.worker.coordinator.claim(job_id)  # type: ignore[attr-defined]
+        self.worker.handle(claimed)
         job = self.world.look(job_id)
         return job.state, job.reason
 

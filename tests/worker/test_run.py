@@ -14,11 +14,11 @@ from sqlalchemy import func, select
 
 from tests.worker import probes
 from tests.worker.conftest import Repository, identify, processes_with
+from warpwatch.bundle import BundleReader
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db.database import Database
 from warpwatch.db.models import CommitRecord, ResultRecord, TraceRecord
-from warpwatch.worker.bundle import BundleReader
 from warpwatch.worker.devices import choose_device, find_devices, foreign_nodes
 
 BLOCKED = ("sqlalchemy", "psycopg", "procrastinate", "alembic", "fastapi", "numpy", "torch", "warpwatch.db")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tests.worker import defined
 from tests.worker.conftest import Repository, identify
+from warpwatch.bundle import BundleReader
 from warpwatch.cli.run import _find_commits
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
 from warpwatch.settings import Settings
-from warpwatch.worker.bundle import BundleReader
 
 
 def test_run_measures_with_definitions_as_typed(repository: Repository, tmp_path: Path) -> None:

@@ -50,9 +50,11 @@ def main() -> None:
 from warpwatch.cli import build as _build  # noqa: E402, F401
 from warpwatch.cli import bundle as _bundle  # noqa: E402, F401
 from warpwatch.cli import database as _database  # noqa: E402, F401
+from warpwatch.cli import device as _device  # noqa: E402, F401
 from warpwatch.cli import doctor as _doctor  # noqa: E402, F401
 from warpwatch.cli import export as _export  # noqa: E402, F401
 from warpwatch.cli import init as _init  # noqa: E402, F401
+from warpwatch.cli import key as _key  # noqa: E402, F401
 from warpwatch.cli import kron as _kron  # noqa: E402, F401
 from warpwatch.cli import prove as _prove  # noqa: E402, F401
 from warpwatch.cli import repository as _repository  # noqa: E402, F401

@@ -31,10 +31,10 @@ def import_files(
     device: str | None = typer.Option(None, help="Key of the device; what the file says by default."),
 ) -> None:
     """Bring results files in; each as a whole or not at all, and a second time changes nothing."""
+    from warpwatch.bundle import BundleError
     from warpwatch.cli.database import database_url
     from warpwatch.db.errors import EngineError
     from warpwatch.server.intake.foreign_results import ForeignFile, ForeignFileError
-    from warpwatch.worker.bundle import BundleError
 
     if (file_format == "wwb") != (commit is None):
         typer.echo("--commit and --format go together: files of `warpwatch run` name their own commits", err=True)

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from warpwatch.contract.rounds import StopRule
-from warpwatch.contract.spec import PLAN_LIMITS, JobSpec, KnownNames, ProfilePlan
+from warpwatch.contract.spec import PLAN_LIMITS, SANITIZERS, JobSpec, KnownNames, ProfilePlan
 from warpwatch.contract.words import JobKind
 
 HELP = "Calls a profile skips, warms up with and records, and how often: WAIT,WARM_UP,ACTIVE[,REPEAT], such as 3,1,4."
@@ -94,10 +94,8 @@ def parse_kinds(text: str, has_base: bool) -> list[JobKind]:
 
 def expect_sanitizer(name: str | None, kinds: list[str]) -> None:
     """ValueError for a sanitizer that there is not, or one beside anything but checks."""
-    from warpwatch.worker.sanitizers import TOOLS
-
-    if name is not None and name not in TOOLS:
-        raise ValueError(f"there is no sanitizer {name!r}; choose from {', '.join(TOOLS)}")
+    if name is not None and name not in SANITIZERS:
+        raise ValueError(f"there is no sanitizer {name!r}; choose from {', '.join(SANITIZERS)}")
     if name is not None and kinds != ["check"]:
         raise ValueError(
             "a sanitizer goes with checks alone, since nothing it slows down can be timed: add --kinds check"

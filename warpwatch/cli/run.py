@@ -28,8 +28,8 @@ from warpwatch.settings import SettingError, Settings, load_settings
 from warpwatch.sources import Sources
 
 if TYPE_CHECKING:
+    from warpwatch.bundle import BundleWriter
     from warpwatch.contract.outcome import Comparison, Finding, Outcome
-    from warpwatch.worker.bundle import BundleWriter
     from warpwatch.worker.checkout import Tools
 
 KINDS = ("check", "bench", "profile")
@@ -126,8 +126,8 @@ def run(
 
 
 def _run(settings: Settings, request: RunRequest, device: str, repository: str, commits: str, output: Path) -> int:
+    from warpwatch.bundle import BundleWriter
     from warpwatch.server.verdicts.thresholds import stop_rule
-    from warpwatch.worker.bundle import BundleWriter
     from warpwatch.worker.checkout import Tools
     from warpwatch.worker.host import Host
 

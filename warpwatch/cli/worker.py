@@ -3,37 +3,93 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from warpwatch.cli import app
-from warpwatch.settings import SettingError, load_settings
+from warpwatch.settings import SettingError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from warpwatch.worker.coordinator import Connect
 
 
 @app.command()
-def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …")) -> None:
-    """Run jobs until Ctrl-C or SIGTERM; a running job then returns to the queue."""
-    from warpwatch.cli.database import database_url
-    from warpwatch.db.errors import EngineError, SchemaOutdatedError
-    from warpwatch.db.migrate import pending
+def worker(
+    device: str = typer.Option("cpu", help="Device to measure on: cpu, cuda:0, cuda:1 …"),
+    server: str | None = typer.Option(
+        None, metavar="URL", help="Server that gives the jobs, for a host without WARPWATCH_DATABASE_URL."
+    ),
+    key: str | None = typer.Option(
+        None,
+        envvar="WARPWATCH_WORKER_KEY",
+        help="Key for --server, from `warpwatch key add`. Other users of a host see the options of its processes.",
+    ),
+    until_idle: str | None = typer.Option(
+        None, metavar="TIME", help="End once no job came for so long: seconds, or 90s, 10m, 4h."
+    ),
+    at_most: str | None = typer.Option(
+        None, metavar="TIME", help="End after so long; a running job then returns to the queue."
+    ),
+) -> None:
+    """Run jobs until Ctrl-C or SIGTERM; a running job then returns to the queue at once."""
+    from warpwatch.db.errors import EngineError
     from warpwatch.worker.devices import choose_device
-    from warpwatch.worker.loop import run_worker
+    from warpwatch.worker.loop import WorkerLimits, run_worker
     from warpwatch.worker.reporter import CannotRunError, Stopped
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("procrastinate").setLevel(logging.WARNING)
     try:
         settings = load_settings()
+        limits = WorkerLimits(_seconds("--until-idle", until_idle), _seconds("--at-most", at_most))
         name = choose_device(device)
-        with database_url(settings) as url:
-            if pending(url):
-                raise SchemaOutdatedError
-            run_worker(settings, url, name)
+        with _coordinator(settings, server, key) as (connect, hidden):
+            run_worker(settings, name, connect, hidden, limits)
     except Stopped:
         return
     except (CannotRunError, EngineError, SettingError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+
+
+def _seconds(option: str, text: str | None) -> float:
+    """The seconds of a time such as 90, 90s, 10m or 4h; infinite without one."""
+    if text is None:
+        return math.inf
+    match = re.fullmatch(r"(\d{1,6})([smh]?)", text)
+    if match is None:
+        raise SettingError(f"{option}={text!r} is no time; give seconds, or a number with s, m or h, such as 4h")
+    return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+@contextmanager
+def _coordinator(settings: Settings, server: str | None, key: str | None) -> Iterator[tuple[Connect, list[Path]]]:
+    """How the worker reaches what gives it jobs, and the folders that kernel code must not see."""
+    if server is not None:
+        from warpwatch.worker.http_coordinator import connect_to_server
+
+        if not server.startswith(("http://", "https://")) or not key:
+            raise SettingError(
+                "a worker needs the address and the key of its server: --server https://… and WARPWATCH_WORKER_KEY"
+            )
+        yield connect_to_server(server, key), []
+        return
+    from warpwatch.cli.database import database_url
+    from warpwatch.db import embedded
+    from warpwatch.db.errors import SchemaOutdatedError
+    from warpwatch.db.migrate import pending
+    from warpwatch.worker.database_coordinator import connect_to_database
+
+    with database_url(settings) as url:
+        if pending(url):
+            raise SchemaOutdatedError
+        yield connect_to_database(url, settings.lease_seconds), [*embedded.folders(settings.home)]
 
 
 @app.command()

@@ -15,6 +15,9 @@ BUDGET_NS = 1_000_000_000
 """Time that timing one variant on one case takes where a specification names none."""
 MAX_NAMES = 200
 """Operators, or variants, that one request may name."""
+ADDRESS = "address"
+SANITIZERS = {"memcheck": "cuda", "racecheck": "cuda", "initcheck": "cuda", ADDRESS: "cpu"}
+"""Every sanitizer and the kind of device whose code it looks at."""
 _ALWAYS_STORED = ("suite", "variants", "cases", "seed")
 
 
@@ -52,7 +55,7 @@ class JobSpec:
     suite: "quick" | "full" …; cases, by key, replace it. variants, cases: None means all. case_limit: how many of the
     suite's cases, None means all. budget_ns: time for one variant on one case, None means BUDGET_NS. rounds, stop,
     pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all of them.
-    sanitize: a name of worker.sanitizers.TOOLS, for checks. known: see KnownNames; it asks for nothing.
+    sanitize: a name of SANITIZERS, for checks. known: see KnownNames; it asks for nothing.
     """
 
     suite: str = "quick"

@@ -23,12 +23,11 @@ from typing import IO, Any, TypeVar
 
 from warpwatch.contract.catalogue import Catalogue
 from warpwatch.contract.codec import from_json, to_json
-from warpwatch.contract.measurement import Measurement
+from warpwatch.contract.measurement import METRICS, Measurement
 from warpwatch.contract.messages import ProfileReply
 from warpwatch.contract.outcome import Finding, Outcome
-from warpwatch.contract.spec import JobRequest
+from warpwatch.contract.spec import SANITIZERS, JobRequest
 from warpwatch.git import CommitInfo
-from warpwatch.worker.sanitizers import TOOLS
 
 T = TypeVar("T")
 FORMAT = 1
@@ -360,9 +359,11 @@ def _check_run(run: BundledRun, shas: set[str]) -> None:
     request = run.order
     if not _NAME.fullmatch(request.operator):
         raise ValueError(f"it has a job of an operator {request.operator[:80]!r}, which is no name of one")
+    if run.outcome.environment.device_kind not in METRICS:
+        raise ValueError(f"it was measured on a device of the kind {run.outcome.environment.device_kind[:40]!r}")
     sanitizer = request.spec.sanitize
-    if sanitizer is not None and sanitizer not in TOOLS:
-        raise ValueError(f"order.spec.sanitize is {sanitizer[:40]!r}; choose from {', '.join(TOOLS)}")
+    if sanitizer is not None and sanitizer not in SANITIZERS:
+        raise ValueError(f"order.spec.sanitize is {sanitizer[:40]!r}; choose from {', '.join(SANITIZERS)}")
     if (
         request.sha not in shas
         or (request.kind == "compare") != (request.base_sha is not None)

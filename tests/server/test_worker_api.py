@@ -1,0 +1,472 @@
+"""A worker with a key and without the database's address: what the key opens, and what is done to what it sends."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import re
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from tests.apps import create_app
+from tests.builders import CASES, CPU, Lab, bench, measurement, trace
+from tests.server.conftest import served as served
+from warpwatch.contract.claims import ClaimedJob, EndingKind, LeaseState, RunEnding, RunProgress, WorkerDescription
+from warpwatch.contract.codec import to_json
+from warpwatch.contract.environment import key_of
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.words import Reason, Status
+from warpwatch.db import registry, submissions
+from warpwatch.db.database import Database
+from warpwatch.db.errors import StaleRunError
+from warpwatch.db.models import JobRecord, RunRecord
+from warpwatch.db.reads.devices import list_workers
+from warpwatch.db.reads.work import read_log
+from warpwatch.db.result_chunks import add_chunk
+from warpwatch.db.traces import iter_trace
+from warpwatch.db.worker_keys import add_key, revoke_key
+from warpwatch.settings import Settings
+from warpwatch.worker.coordinator import UnusableKeyError
+from warpwatch.worker.http_coordinator import HttpCoordinator, _results_file
+
+ENVIRONMENT = replace(CPU, key=key_of(CPU.facts))
+WORKER = WorkerDescription("node-7-1-cpu", "0.1.0", "cpu", "full", ["memory"], "core 1", ENVIRONMENT, {"copy": 1e10})
+CELL = ("v1", CASES[0])
+
+
+class Remote:
+    """A worker that speaks to the server, and its key."""
+
+    def __init__(self, database: Database, url: str, name: str = "cluster") -> None:
+        with database.session() as s:
+            self.key = add_key(s, name)
+        self.stop_requested = threading.Event()
+        self.url = url
+        self.coordinator = HttpCoordinator(url, self.key, WORKER, self.stop_requested)
+
+    def claim(self) -> ClaimedJob:
+        """The next job, which must be there."""
+
+        async def ask() -> ClaimedJob | None:
+            async with self.coordinator._claims() as client:
+                return await self.coordinator._claim(client)
+
+        job = asyncio.run(ask())
+        assert job is not None
+        self.coordinator._last_run_id = job.run_id
+        return job
+
+    def post(self, path: str, body: object = None, **more: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        return httpx.post(f"{self.url}/api/v1/worker/{path}", headers=headers, json=body, **more)
+
+    def run_path(self, job: ClaimedJob) -> str:
+        return f"{self.coordinator._worker_id}/runs/{job.run_id}"
+
+
+@pytest.fixture
+def remote(served: Settings, database: Database) -> Iterator[Remote]:
+    made = Remote(database, served.server_url)
+    yield made
+    made.coordinator.close()
+
+
+def state(database: Database, job_id: int) -> tuple[str, str | None]:
+    with database.session() as s:
+        job = s.get_one(JobRecord, job_id)
+        return job.state, job.reason
+
+
+def count(database: Database, table: str) -> int:
+    with database.session() as s:
+        return s.scalars(text(f"SELECT count(*) FROM {table}")).one()
+
+
+def test_a_job_is_claimed_reported_and_recorded(remote: Remote, lab: Lab, database: Database) -> None:
+    job_id = lab.submit("bench", 2, variants=["v1"], known={"variants": ["v1"], "cases": [CASES[0]]})
+    assert count(database, "procrastinate_jobs") == 1
+    job = remote.claim()
+    assert (job.job_id, job.attempt, job.request.sha, job.request.url) == (job_id, 1, lab.shas[2], str(lab.source))
+    assert count(database, "procrastinate_jobs") == 0, "the ticket is used up"
+    remote.coordinator.write_log(job.run_id, "compiling\n", RunProgress(1, 2, "v1", CELL))
+    assert remote.coordinator.watch_lease(job.run_id, renew=True, hold_seconds=0) == LeaseState()
+    timed = Finding(*CELL, Status.OK, bench=bench(measurement(1234.5, "hot")))
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([timed]), environment=ENVIRONMENT))
+    assert state(database, job_id) == ("done", None)
+    with database.session() as s:
+        assert [line.text for line in read_log(s, job.run_id)] == ["compiling\n"]
+        assert s.scalars(text("SELECT median_ns FROM points")).all() == [1234.5]
+        run = s.get_one(RunRecord, job.run_id)
+        assert run.times is not None
+        assert run.times["record"] > 0
+        worker = next(row for row in list_workers(s) if row.id == run.worker_id)
+    assert (worker.name, worker.isolation, worker.missing_protections) == ("cluster/node-7-1-cpu", "full", ["memory"])
+    assert count(database, "result_chunks") == 0
+
+
+def test_an_ending_whose_answer_was_lost_may_be_sent_again(remote: Remote, lab: Lab, database: Database) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    failed = RunEnding(EndingKind.FAILED, message="no compiler", reason=Reason.INTERNAL_ERROR)
+    for _ in range(2):
+        remote.coordinator.end_run(job, failed, None)
+    assert state(database, job_id) == ("failed", Reason.INTERNAL_ERROR)
+    with pytest.raises(StaleRunError):
+        remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([]), environment=ENVIRONMENT))
+
+
+def test_a_claim_whose_answer_was_lost_is_given_again(remote: Remote, lab: Lab) -> None:
+    lab.submit("bench", 2)
+    first = remote.claim()
+    remote.coordinator._last_run_id = 0
+    assert remote.claim() == first
+
+
+def test_a_new_worker_of_the_same_name_does_not_go_on_with_a_dead_ones_run(
+    remote: Remote, lab: Lab, served: Settings
+) -> None:
+    lab.submit("bench", 2)
+    job = remote.claim()
+    again = HttpCoordinator(served.server_url, remote.key, WORKER, threading.Event())
+    assert again._last_run_id == job.run_id
+
+
+def test_what_a_yielded_run_found_comes_with_the_next_claim(remote: Remote, lab: Lab, database: Database) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
+    outcome = replace(lab.outcome([timed]), environment=ENVIRONMENT)
+    urgent = lab.submit("check", 1)
+    remote.coordinator.end_run(job, RunEnding(EndingKind.YIELDED, yielded_to=urgent), outcome)
+    assert state(database, job_id)[0] == "queued"
+    with database.session() as s:
+        submissions.cancel_job(s, urgent)
+    job = remote.claim()
+    assert job.job_id == job_id
+    assert job.partial is not None
+    assert job.partial.findings == [timed]
+
+
+def test_a_cancel_answers_a_held_question_at_once(remote: Remote, lab: Lab, database: Database) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    answers: list[LeaseState] = []
+    holding = threading.Thread(
+        target=lambda: answers.append(remote.coordinator.watch_lease(job.run_id, renew=True, hold_seconds=20))
+    )
+    holding.start()
+    holding.join(0.5)
+    assert holding.is_alive()
+    with database.session() as s:
+        submissions.cancel_job(s, job_id)
+    holding.join(10)
+    assert answers == [LeaseState(is_cancelled=True)]
+    remote.coordinator.end_run(job, RunEnding(EndingKind.CANCELLED), None)
+    with database.session() as s:
+        assert s.get_one(RunRecord, job.run_id).state == "cancelled"
+
+
+def test_a_run_that_lost_its_job_writes_nothing(remote: Remote, lab: Lab, database: Database) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    with database.session() as s:
+        s.execute(text("UPDATE runs SET state = 'lost'"))
+        s.execute(text("UPDATE jobs SET attempt = attempt + 1"))
+    assert remote.coordinator.watch_lease(job.run_id, renew=True, hold_seconds=20).is_lost
+    timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
+    for write in (
+        lambda: remote.coordinator.write_log(job.run_id, "still here\n", None),
+        lambda: remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), lab.outcome([timed])),
+    ):
+        with pytest.raises(StaleRunError):
+            write()
+    assert count(database, "results") == count(database, "run_logs") == count(database, "result_chunks") == 0
+    assert state(database, job_id)[0] == "running"
+
+
+def test_a_worker_that_stops_gives_back_what_it_did_not_hear_of(remote: Remote, lab: Lab, database: Database) -> None:
+    job_id = lab.submit("bench", 2)
+    remote.claim()
+    assert remote.post(f"{remote.coordinator._worker_id}/stop").status_code == 204
+    assert state(database, job_id) == ("queued", None)
+    with database.session() as s:
+        assert {row.state for row in list_workers(s) if row.name.startswith("cluster/")} == {"stopped"}
+
+
+def test_a_trace_travels_in_pieces_and_goes_on_where_the_connection_broke(
+    remote: Remote, lab: Lab, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.submit("profile", 2)
+    job = remote.claim()
+    reply = trace(lab.folder, padding=1_500_000)
+    assert reply.path is not None
+    sent: list[int] = []
+    request = remote.coordinator._client.request
+
+    def break_now_and_then(method: str, path: str, **more: Any) -> httpx.Response:
+        answer = request(method, path, **more)
+        if method == "PUT":
+            sent.append(len(more["content"]))
+            if len(sent) in (2, 4):
+                # The piece has arrived, and its sender does not hear so.
+                raise httpx.ReadError("connection reset")
+        return answer
+
+    monkeypatch.setattr(remote.coordinator._client, "request", break_now_and_then)
+    monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.01)
+    findings = [Finding(*CELL, Status.OK, profile=reply)]
+    outcome = replace(lab.outcome(findings), environment=ENVIRONMENT)
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), outcome)
+    with database.session() as s:
+        trace_id = s.scalars(text("SELECT id FROM traces")).one()
+        assert b"".join(iter_trace(s, trace_id)) == Path(reply.path).read_bytes()
+    assert len(sent) > 3
+    assert sum(sent) < Path(reply.path).stat().st_size * 2
+
+
+def hostile_files(lab: Lab, job: ClaimedJob) -> dict[str, Callable[[Path], None]]:
+    """Writers of files that are no results of the job."""
+
+    def other_job(path: Path) -> None:
+        other = replace(job, request=replace(job.request, operator="cube"))
+        with _results_file(other, replace(lab.outcome([]), environment=ENVIRONMENT)) as made:
+            path.write_bytes(made.read_bytes())
+
+    def other_device(path: Path) -> None:
+        environment = replace(ENVIRONMENT, device_key="other-cpu")
+        with _results_file(job, replace(lab.outcome([]), environment=environment)) as made:
+            path.write_bytes(made.read_bytes())
+
+    def other_kind(path: Path) -> None:
+        environment = replace(ENVIRONMENT, device_kind="abacus")
+        with _results_file(job, replace(lab.outcome([]), environment=environment)) as made:
+            path.write_bytes(made.read_bytes())
+
+    def bomb(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+            made.writestr("manifest.json", b" " * 50_000_000)
+
+    return {
+        "garbage": lambda path: void(path.write_bytes(b"PK\5\6 no")),
+        "empty": lambda path: void(path.write_bytes(b"")),
+        "other job": other_job,
+        "other device": other_device,
+        "other kind": other_kind,
+        "bomb": bomb,
+    }
+
+
+def void(_: object) -> None:
+    """Drops the result of a writer."""
+
+
+@pytest.mark.parametrize("name", ["garbage", "empty", "other job", "other device", "other kind", "bomb"])
+def test_what_is_no_result_of_the_job_is_refused(
+    remote: Remote, lab: Lab, database: Database, tmp_path: Path, name: str
+) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    path = tmp_path / "hostile.wwb"
+    hostile_files(lab, job)[name](path)
+    data = path.read_bytes()
+    with database.session() as s:
+        add_chunk(s, job.run_id, 0, data)
+    body = {"ending": to_json(RunEnding(EndingKind.DONE)), "sha256": hashlib.sha256(data).hexdigest()}
+    answer = remote.post(f"{remote.run_path(job)}/end", body, timeout=60)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "sha256")
+    assert count(database, "results") == 0
+    assert state(database, job_id)[0] == "running"
+
+
+def test_results_that_cannot_be_stored_end_their_job(remote: Remote, lab: Lab, database: Database) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    unknown = replace(lab.outcome([Finding("v1", "no such case", Status.OK)]), environment=ENVIRONMENT)
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), unknown)
+    assert state(database, job_id) == ("failed", Reason.UNSTORABLE)
+    job_id = lab.submit("bench", 3)
+    missing = replace(trace(lab.folder), path=str(lab.folder / "nowhere.json.gz"))
+    lost = replace(lab.outcome([Finding(*CELL, Status.OK, profile=missing)]), environment=ENVIRONMENT)
+    remote.coordinator.end_run(remote.claim(), RunEnding(EndingKind.DONE), lost)
+    assert state(database, job_id) == ("failed", Reason.UNSTORABLE)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"device_kind": "abacus"}, "environment.device_kind"),
+        ({"key": "0" * 64}, "environment.key"),
+    ],
+)
+def test_an_environment_that_claims_what_it_is_not_is_refused(
+    remote: Remote, change: dict[str, Any], field: str
+) -> None:
+    body = to_json(replace(WORKER, environment=replace(ENVIRONMENT, **change)))
+    answer = remote.post("registration", body)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
+
+
+def test_an_environment_of_another_device_cannot_be_taken(remote: Remote, database: Database) -> None:
+    body = to_json(replace(WORKER, environment=replace(ENVIRONMENT, device_key="mine")))
+    assert remote.post("registration", body).status_code == 409
+    with database.session() as s:
+        assert s.scalars(text("SELECT devices.key FROM environments JOIN devices ON devices.id = device_id")).all() == [
+            "test-cpu"
+        ]
+
+
+def test_workers_of_another_version_of_the_protocol_are_refused(remote: Remote) -> None:
+    assert remote.post("registration", to_json(replace(WORKER, protocol=99))).status_code == 409
+
+
+def test_a_key_reaches_its_own_workers_only(remote: Remote, lab: Lab, database: Database, served: Settings) -> None:
+    lab.submit("bench", 2)
+    job = remote.claim()
+    other = Remote(database, served.server_url, "other")
+    own = remote.coordinator._worker_id
+    assert own != other.coordinator._worker_id, "both workers gave the same name"
+    assert other.post(f"{own}/claim", {"after_run_id": 0}).status_code == 404
+    assert other.post(f"{own}/stop").status_code == 404
+    assert other.post(f"{remote.run_path(job)}/log", {"text": "x"}).status_code == 404
+    mixed = f"{other.coordinator._worker_id}/runs/{job.run_id}"
+    assert other.post(f"{mixed}/log", {"text": "x"}).status_code == 409
+    assert other.post(f"{mixed}/end", {"ending": to_json(RunEnding(EndingKind.RELEASED))}).status_code == 409
+    assert other.coordinator.watch_lease(job.run_id, renew=True, hold_seconds=0).is_lost
+    assert count(database, "run_logs") == 0
+    other.coordinator.close()
+
+
+def test_a_revoked_key_opens_nothing_at_once(remote: Remote, lab: Lab, database: Database) -> None:
+    lab.submit("bench", 2)
+    job = remote.claim()
+    with database.session() as s:
+        revoke_key(s, "cluster")
+    for call in (
+        remote.claim,
+        lambda: remote.coordinator.watch_lease(job.run_id, renew=True, hold_seconds=0),
+        lambda: remote.coordinator.write_log(job.run_id, "x", None),
+        lambda: remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), lab.outcome([])),
+    ):
+        with pytest.raises(UnusableKeyError):
+            call()
+    assert state(database, job.job_id)[0] == "running", "until its lease has run out"
+
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture
+def exposed(settings: Settings, database: Database) -> Iterator[TestClient]:
+    """A server with a token."""
+    app = create_app(replace(settings, token=TOKEN), database, judge=False)
+    with TestClient(app, base_url="http://127.0.0.1:8321", follow_redirects=False) as client:
+        yield client
+
+
+def addresses(app: FastAPI) -> list[tuple[str, str]]:
+    """Method and address of every operation of the API, and of every page."""
+    paths = [(method, path) for path, item in app.openapi()["paths"].items() for method in item]
+    pages = [("get", path) for path in ("/", "/jobs", "/devices", "/submissions", "/repositories", "/regressions")]
+    return [(method, re.sub(r"\{\w+\}", "1", path)) for method, path in [*paths, *pages]]
+
+
+def test_a_workers_key_opens_nothing_else(exposed: TestClient, app: FastAPI, database: Database) -> None:
+    with database.session() as s:
+        key = add_key(s, "cluster")
+    exposed.app.state.guesses.count = lambda _address: None  # type: ignore[attr-defined]
+    answers = {
+        (method, path): exposed.request(method, path, headers={"Authorization": f"Bearer {key}"}).status_code
+        for method, path in addresses(app)
+        if "/worker/" not in path and not path.startswith(("/api/v1/health", "/api/v1/hooks/"))
+    }
+    assert len(answers) > 60
+    assert {answer: status for answer, status in answers.items() if status != 401} == {}
+
+
+def test_nothing_else_opens_what_workers_ask_for(exposed: TestClient, app: FastAPI) -> None:
+    asked = [(method, path) for method, path in addresses(app) if "/worker/" in path]
+    assert len(asked) >= 10
+    for shown in ("", TOKEN, "wwk_guess"):
+        headers = {"Authorization": f"Bearer {shown}"} if shown else {}
+        for method, path in asked:
+            body = BODIES.get(path.rpartition("/")[2])
+            parameters: dict[str, Any] = {"device": "x"} if path.endswith("/queue") else {}
+            parameters |= {"start": 0} if method == "put" else {}
+            answer = exposed.request(method, path, headers=headers, json=body, params=parameters)
+            assert answer.status_code == 401, (method, path, answer.text)
+
+
+BODIES: dict[str, Any] = {
+    "registration": to_json(WORKER),
+    "claim": {"after_run_id": 0},
+    "lease": {},
+    "pause": {"seconds": 1, "reason": "host_fault"},
+    "log": {"text": "x"},
+    "end": {"ending": {"kind": "released"}},
+}
+
+
+def test_keys_are_made_listed_and_revoked(client: TestClient, database: Database) -> None:
+    made = client.post("/api/v1/worker-keys", json={"name": "cluster"})
+    assert made.status_code == 201
+    key = made.json()["key"]
+    assert client.post("/api/v1/worker-keys", json={"name": "cluster"}).status_code == 409
+    assert client.post("/api/v1/worker-keys", json={"name": "a/b"}).status_code == 422
+    headers = {"Authorization": f"Bearer {key}"}
+    assert client.get("/api/v1/worker/queue", params={"device": "none"}, headers=headers).json() == {"queued": 0}
+    listed = client.get("/api/v1/worker-keys")
+    (row,) = listed.json()["items"]
+    assert (row["name"], row["revoked_at"], row["workers"]) == ("cluster", None, 0)
+    assert row["last_used_at"] is not None
+    assert key not in listed.text
+    with database.session() as s:
+        stored = s.scalars(text("SELECT digest FROM worker_keys")).one()
+    assert stored == hashlib.sha256(key.encode()).hexdigest()
+    assert client.delete("/api/v1/worker-keys/cluster").status_code == 204
+    assert client.delete("/api/v1/worker-keys/other").status_code == 404
+    assert client.get("/api/v1/worker/queue", params={"device": "none"}, headers=headers).status_code == 401
+    assert client.get("/api/v1/worker-keys").json()["items"][0]["revoked_at"] is not None
+
+
+def test_the_depth_of_a_queue_is_told(remote: Remote, lab: Lab, served: Settings) -> None:
+    lab.submit("bench", 2)
+    lab.submit("bench", 3)
+    headers = {"Authorization": f"Bearer {remote.key}"}
+    answer = httpx.get(f"{served.server_url}/api/v1/worker/queue", params={"device": "test-cpu"}, headers=headers)
+    assert answer.json() == {"queued": 2}
+
+
+def test_a_worker_that_hung_up_gets_no_job(remote: Remote, lab: Lab, database: Database) -> None:
+    question = {"after_run_id": 0, "wait_seconds": 20}
+    with pytest.raises(httpx.ReadTimeout):
+        remote.post(f"{remote.coordinator._worker_id}/claim", question, timeout=0.5)
+    job_id = lab.submit("bench", 2)
+    with database.session() as s:
+        second = registry.register_worker(s, "second", lab.device, "0", {})
+        assert second
+    other = remote.claim()
+    assert (other.job_id, other.attempt) == (job_id, 1)
+
+
+def test_a_gzip_file_is_stored_as_it_is(remote: Remote, lab: Lab, database: Database) -> None:
+    """A server may not repack what a worker measured: digests of traces would differ."""
+    lab.submit("profile", 2)
+    reply = trace(lab.folder)
+    assert reply.path is not None
+    data = gzip.compress(gzip.decompress(Path(reply.path).read_bytes()), compresslevel=1)
+    Path(reply.path).write_bytes(data)
+    outcome = replace(lab.outcome([Finding(*CELL, Status.OK, profile=reply)]), environment=ENVIRONMENT)
+    remote.coordinator.end_run(remote.claim(), RunEnding(EndingKind.DONE), outcome)
+    with database.session() as s:
+        assert s.scalars(text("SELECT sha256 FROM traces")).one() == hashlib.sha256(data).hexdigest()
