@@ -13,6 +13,8 @@ ISOLATIONS = ("auto", "full", "user", "network", "none")
 """The first is the default: the strongest that the host allows."""
 FORK_ISOLATIONS = ("user", "full", "network", "none")
 """The first is the default."""
+LOG_FORMATS = ("text", "json")
+"""The first is the default."""
 
 
 class SettingError(ValueError):
@@ -81,6 +83,12 @@ VARIABLES = (
         "`7`",
         "days after its last use that a patch of `warpwatch try --server` is deleted with its results, 0.01 to 365",
     ),
+    Variable(
+        "WARPWATCH_LOG_FORMAT",
+        "`text`",
+        "how server and workers write their logs: `text`, or `json` with one object per line, the ids of requests and "
+        "jobs, and a line per request",
+    ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
 )
@@ -101,6 +109,7 @@ class Settings:
     trial_share: of a device's time, for trials while other work waits.
     patch_days: how long a patch is kept after its last use.
     private_hosts: see warpwatch.destinations.parse_private_hosts.
+    log_format: one of LOG_FORMATS.
     """
 
     home: Path
@@ -120,6 +129,7 @@ class Settings:
     trial_share: float = 0.2
     patch_days: float = 7.0
     private_hosts: str = ""
+    log_format: str = "text"
 
     @property
     def destinations(self) -> Destinations:
@@ -153,6 +163,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         trial_share=_number(environ, "WARPWATCH_TRIAL_SHARE", 0.2, low=0, high=1),
         patch_days=_number(environ, "WARPWATCH_PATCH_DAYS", 7, low=0.01, high=365),
         private_hosts=_hosts(environ, "WARPWATCH_PRIVATE_HOSTS"),
+        log_format=_choice(environ, "WARPWATCH_LOG_FORMAT", LOG_FORMATS),
     )
 
 

@@ -28,6 +28,7 @@ from warpwatch.db.errors import DatabaseDownError, DatabaseFullError, EngineErro
 from warpwatch.db.reads.query import Session
 from warpwatch.db.results import OutcomeNames
 from warpwatch.db.runs import ClaimedJob
+from warpwatch.logs import JOB_ID
 from warpwatch.settings import Settings
 from warpwatch.worker import groups, sandbox
 from warpwatch.worker.ahead import JOBS, BuildAhead
@@ -146,6 +147,7 @@ class _Worker:
         if job is None:
             _log.info("job %d is no longer queued", job_id)
             return
+        JOB_ID.set(job_id)
         request = job.request
         _log.info(
             "job %d: %s %s at %s, attempt %d", job_id, request.kind, request.operator, request.sha[:12], job.attempt
@@ -154,6 +156,7 @@ class _Worker:
             self._stopwatch.take()
             reason = self._end(job, self._run(job, stack))
         self._pause_after(reason)
+        JOB_ID.set(None)
 
     def _run(self, job: ClaimedJob, stack: ExitStack) -> Outcome | Stopped | CannotRunError:
         """Executes the job. Its traces are kept until `stack` is closed."""

@@ -25,7 +25,7 @@ _TOO_LARGE = f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in 
 COOKIE = "warpwatch_session"
 MIN_TOKEN_LENGTH = 16
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_OPEN_PATHS = ("/login", "/static/", "/api/v1/health")
+_OPEN_PATHS = ("/login", "/static/", "/api/v1/health", "/healthz", "/readyz")
 """What anybody may see: the log-in page and its style, and whether the service lives."""
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _HOOK = re.compile(r"/api/v1/hooks/[^/]+")

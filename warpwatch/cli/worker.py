@@ -7,6 +7,7 @@ import logging
 import typer
 
 from warpwatch.cli import app
+from warpwatch.logs import configure_logs
 from warpwatch.settings import SettingError, load_settings
 
 
@@ -20,10 +21,9 @@ def worker(device: str = typer.Option("cpu", help="Device to measure on: cpu, cu
     from warpwatch.worker.loop import run_worker
     from warpwatch.worker.reporter import CannotRunError, Stopped
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("procrastinate").setLevel(logging.WARNING)
     try:
         settings = load_settings()
+        configure_logs(settings.log_format, logging.INFO)
         name = choose_device(device)
         with database_url(settings) as url:
             if pending(url):
