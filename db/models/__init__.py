@@ -16,6 +16,7 @@ from warpwatch.db.models.code import (
     VariantRecord,
     WorkerRecord,
 )
+from warpwatch.db.models.keeping import DeletionRecord, RetentionRuleRecord
 from warpwatch.db.models.patches import PatchOutcomeRecord, PatchRecord
 from warpwatch.db.models.proofs import ProofRecord
 from warpwatch.db.models.results import (
@@ -61,6 +62,7 @@ __all__ = [
     "CaseRecord",
     "CommitRecord",
     "ComparisonRecord",
+    "DeletionRecord",
     "DeviceRecord",
     "EnvironmentRecord",
     "JobRecord",
@@ -77,6 +79,7 @@ __all__ = [
     "RegressionSeriesRecord",
     "RepositoryRecord",
     "ResultRecord",
+    "RetentionRuleRecord",
     "RunLogRecord",
     "RunRecord",
     "SamplesRecord",
