@@ -38,7 +38,7 @@ from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
 from warpwatch.worker.host import Host
 from warpwatch.worker.log_writer import LogWriter
-from warpwatch.worker.outages import reason_of
+from warpwatch.worker.outages import reason_of, require_space
 from warpwatch.worker.reporter import CannotRunError, SilentReporter, Stopped, UnhealthyError
 
 T = TypeVar("T")
@@ -162,6 +162,7 @@ class _Worker:
         """Executes the job. Its traces are kept until `stack` is closed."""
         reporter = _RunReporter(self.database, job, self.guard)
         try:
+            require_space(self._tools.host.settings)
             traces = sandbox.make_temp()
             stack.callback(shutil.rmtree, traces, ignore_errors=True)
             with self._ahead.beside(job.request, reporter):

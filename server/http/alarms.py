@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 from warpwatch.db.reads.query import Session
 from warpwatch.server.explanation.alarms import AlarmRow, list_alarms
+from warpwatch.server.intake.space import find_shortages
+from warpwatch.settings import Settings
 
 KEPT_SECONDS = 30.0
 """How old a list may be: pages come often, and what is wrong stays wrong for longer than that."""
@@ -16,8 +18,8 @@ KEPT_SECONDS = 30.0
 class Alarms:
     """The alarms of the service and of one repository at a time, kept for a while."""
 
-    def __init__(self, lease_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lease = lease_seconds
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
         self._clock = clock
         self._kept: dict[int | None, tuple[float, list[AlarmRow]]] = {}
 
@@ -28,7 +30,11 @@ class Alarms:
 
     def list(self, session: Session, repository_id: int | None) -> list[AlarmRow]:
         """Every alarm as it is now."""
-        alarms = list_alarms(session, datetime.now(UTC), self._lease, repository_id)
+        now = datetime.now(UTC)
+        alarms = [
+            AlarmRow("no_space", now, short.message, short.remedy) for short in find_shortages(session, self._settings)
+        ]
+        alarms += list_alarms(session, now, self._settings.lease_seconds, repository_id)
         self._kept[repository_id] = self._clock(), alarms
         return alarms
 

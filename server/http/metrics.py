@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
@@ -35,7 +33,7 @@ from warpwatch.db.reads.query import Session
 from warpwatch.logs import REQUEST_ID
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.threads.background import Background
-from warpwatch.settings import Settings
+from warpwatch.settings import Settings, free_bytes
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 NO_ROUTE = "none"
@@ -85,8 +83,8 @@ class _StateCollector(Collector):
         now = time.monotonic()
         ages = [((thread.name,), now - thread.swept_at) for thread in self._threads]
         yield _gauge("thread_age_seconds", "Seconds since the last round of a background thread.", ["thread"], ages)
-        free = float(shutil.disk_usage(existing_folder(self._settings.home)).free)
-        yield _gauge("home_free_bytes", "Free space in WARPWATCH_HOME of this server.", [], [((), free)])
+        free = [((), free_bytes(self._settings.home))]
+        yield _gauge("home_free_bytes", "Free space in WARPWATCH_HOME of this server.", [], free)
         try:
             with self._database.session() as session:
                 yield from self._read(session)
@@ -166,11 +164,6 @@ class _StateCollector(Collector):
             ),
             _gauge("database_bytes", "Size of the database.", [], [((), read_database_bytes(session))]),
         ]
-
-
-def existing_folder(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists: the folder is made when something is put there."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _gauge(name: str, help_text: str, labels: list[str], samples: Sequence[tuple[tuple[str, ...], float]]) -> Metric:
