@@ -112,6 +112,11 @@ def folders(home: Path) -> tuple[Path, ...]:
     return data, _socket_folder(data)
 
 
+def find_program(name: str) -> Path:
+    """One of PostgreSQL's programs, such as pg_dump."""
+    return _programs() / name
+
+
 def _url(home: Path, database: str) -> str:
     return f"postgresql://postgres@/{database}?host={quote(str(_socket_folder(data_folder(home))), safe='')}"
 

@@ -34,6 +34,10 @@ class EmbeddedServerError(EngineError):
     """The embedded PostgreSQL cannot be started."""
 
 
+class BackupError(EngineError):
+    """A backup cannot be made or restored."""
+
+
 class StaleRunError(EngineError):
     """The job no longer belongs to this run: its lease ran out, or it was cancelled or given to another worker.
 

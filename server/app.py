@@ -16,12 +16,14 @@ from warpwatch import __version__
 from warpwatch.db.database import Database
 from warpwatch.server import pages
 from warpwatch.server.api import router as api_router
+from warpwatch.server.api.probing import router as probing_router
 from warpwatch.server.history.sources import SourceCache
 from warpwatch.server.http import problems
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.http.assets import Assets
 from warpwatch.server.http.compression import Compression
 from warpwatch.server.http.git_threads import GitThreads
+from warpwatch.server.http.metrics import RequestObserver, ServiceMetrics
 from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.server.judge import Judge
@@ -53,7 +55,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.database = database
     app.state.schema_is_current = False
     app.state.hub = Hub(database)
-    app.state.alarms = Alarms(settings.lease_seconds)
+    app.state.alarms = Alarms(settings)
     app.state.sources = SourceCache()
     app.state.git_threads = GitThreads()
     app.state.judge = Judge(settings, database, app.state.sources) if judge else None
@@ -61,26 +63,32 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.teller = StatusNotifier(settings, database) if judge else None
     app.state.tallies = TallyKeeper(database) if judge else None
     app.state.cleaner = RepositoryCleaner(settings, database) if judge else None
+    app.state.threads = [
+        thread
+        for thread in (app.state.judge, app.state.scheduler, app.state.teller, app.state.cleaner, app.state.tallies)
+        if thread is not None
+    ]
+    app.state.metrics = ServiceMetrics(settings, database, app.state.alarms, app.state.threads)
     # A token that is set is asked for on loopback too, where reverse proxies and other users of the machine come from.
     app.state.sessions = Sessions(settings.token) if settings.token else None
     app.state.guesses = GuessLimit()
     app.state.problem_page = pages.problem_page
     problems.install(app)
+    app.include_router(probing_router)
     app.include_router(api_router)
     app.include_router(login_router)
     app.include_router(pages.router)
     _mount_files(app)
     app.add_middleware(Compression)
     app.add_middleware(RequestGuard, settings=settings, sessions=app.state.sessions, guesses=app.state.guesses)
+    app.add_middleware(RequestObserver, metrics=app.state.metrics)
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     hub = app.state.hub
-    state = app.state
-    background = (state.judge, state.scheduler, state.teller, state.cleaner, state.tallies)
-    threads = [thread for thread in background if thread is not None]
+    threads = app.state.threads
     hub.start()
     for thread in threads:
         thread.start()

@@ -20,6 +20,7 @@ LEAVES = {
     "warpwatch.git",
     "warpwatch.git_branches",
     "warpwatch.git_diffs",
+    "warpwatch.logs",
     "warpwatch.patches",
     "warpwatch.project",
     "warpwatch.settings",

@@ -21,7 +21,7 @@ GENERATED = ROOT / "docs" / "reference"
 PRODUCT = ("warpwatch", "worker", "db", "server", "kernels")
 NOT_PRODUCT = {"versions", "adversaries"}
 COLUMNS, PARAGRAPH_LINES, LINES = 120, 5, 200
-LINES_OF = {"docs/glossary.md": 240, "README.md": 150, "docs/measurement.md": 120, "docs/security.md": 240}
+LINES_OF = {"docs/glossary.md": 260, "README.md": 150, "docs/measurement.md": 120, "docs/security.md": 240}
 GENERAL_WORDS = "## General words in type names"
 
 

@@ -40,7 +40,6 @@ def test_every_variable_that_is_read_is_listed() -> None:
 
 def test_the_page_on_operations_names_commands_that_exist() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
-    assert len(text.splitlines()) <= 150
     command: Any = typer.main.get_command(app)
     named = set(re.findall(r"(?:`|bin/|^)warpwatch (\w[\w-]*)", text, re.MULTILINE))
     assert {"up", "serve", "worker", "migrate", "retry", "cancel"} <= named <= set(command.commands)

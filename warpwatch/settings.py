@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from warpwatch.destinations import Destinations, is_loopback, parse_private_host
 ISOLATIONS = ("auto", "full", "user", "network", "none")
 """The first is the default: the strongest that the host allows."""
 FORK_ISOLATIONS = ("user", "full", "network", "none")
+"""The first is the default."""
+LOG_FORMATS = ("text", "json")
 """The first is the default."""
 
 
@@ -82,6 +85,18 @@ VARIABLES = (
         "`7`",
         "days after its last use that a patch of `warpwatch try --server` is deleted with its results, 0.01 to 365",
     ),
+    Variable(
+        "WARPWATCH_DISK_RESERVE_GB",
+        "`1`",
+        "GiB that stay free in `WARPWATCH_HOME`: with less, workers run no job, and the server takes no work",
+    ),
+    Variable("WARPWATCH_DATABASE_GB", "none", "GiB that the database may take; the server takes no work above that"),
+    Variable(
+        "WARPWATCH_LOG_FORMAT",
+        "`text`",
+        "how server and workers write their logs: `text`, or `json` with one object per line, the ids of requests and "
+        "jobs, and a line per request",
+    ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
 )
@@ -102,6 +117,9 @@ class Settings:
     trial_share: of a device's time, for trials while other work waits.
     patch_days: how long a patch is kept after its last use.
     private_hosts: see warpwatch.destinations.parse_private_hosts.
+    log_format: one of LOG_FORMATS.
+    disk_reserve_bytes: what stays free in `home`.
+    database_bytes: None means that the database may grow.
     """
 
     home: Path
@@ -121,6 +139,9 @@ class Settings:
     trial_share: float = 0.2
     patch_days: float = 7.0
     private_hosts: str = ""
+    log_format: str = "text"
+    disk_reserve_bytes: int = 2**30
+    database_bytes: int | None = None
 
     @property
     def destinations(self) -> Destinations:
@@ -136,6 +157,8 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     host = environ.get("WARPWATCH_HOST", "127.0.0.1")
     memory = _number(environ, "WARPWATCH_MEMORY_GB", 0, low=0, high=1e6)
     scratch = _number(environ, "WARPWATCH_SCRATCH_GB", 0, low=0, high=1e6)
+    database = _number(environ, "WARPWATCH_DATABASE_GB", 0, low=0, high=1e6)
+    reserve = _number(environ, "WARPWATCH_DISK_RESERVE_GB", 1, low=0, high=1e6)
     return Settings(
         home=Path(environ.get("WARPWATCH_HOME", ".warpwatch")).absolute(),
         host=host,
@@ -154,7 +177,15 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         trial_share=_number(environ, "WARPWATCH_TRIAL_SHARE", 0.2, low=0, high=1),
         patch_days=_number(environ, "WARPWATCH_PATCH_DAYS", 7, low=0.01, high=365),
         private_hosts=_hosts(environ, "WARPWATCH_PRIVATE_HOSTS"),
+        log_format=_choice(environ, "WARPWATCH_LOG_FORMAT", LOG_FORMATS),
+        disk_reserve_bytes=int(reserve * 2**30),
+        database_bytes=int(database * 2**30) or None,
     )
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space of the disk of `folder`, which is made when something is put there."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
 
 def library_cache(environ: Mapping[str, str] = os.environ) -> Path:

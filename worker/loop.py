@@ -24,6 +24,7 @@ from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerD
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.words import HOST_REASONS, Reason
 from warpwatch.db.errors import StaleRunError
+from warpwatch.logs import JOB_ID
 from warpwatch.settings import Settings
 from warpwatch.worker import groups, sandbox
 from warpwatch.worker.ahead import JOBS, BuildAhead
@@ -34,7 +35,7 @@ from warpwatch.worker.execution import execute
 from warpwatch.worker.guard import CANCELLED, LOST, STOPPING, LeaseGuard
 from warpwatch.worker.host import Host
 from warpwatch.worker.log_writer import LogWriter
-from warpwatch.worker.outages import reason_of
+from warpwatch.worker.outages import reason_of, require_space
 from warpwatch.worker.reporter import CannotRunError, SilentReporter, Stopped
 
 FAILURES_BEFORE_PAUSE = 3
@@ -166,6 +167,7 @@ class _Worker:
     def handle(self, job: ClaimedJob) -> None:
         """Executes a job and writes how it ended."""
         self.idle_since = None
+        JOB_ID.set(job.job_id)
         request = job.request
         _log.info(
             "job %d: %s %s at %s, attempt %d", job.job_id, request.kind, request.operator, request.sha[:12], job.attempt
@@ -175,11 +177,13 @@ class _Worker:
             reason = self._end(job, self._run(job, stack))
         self._pause_after(reason)
         self.idle_since = time.monotonic()
+        JOB_ID.set(None)
 
     def _run(self, job: ClaimedJob, stack: ExitStack) -> Outcome | Stopped | CannotRunError:
         """Executes the job. Its traces are kept until `stack` is closed."""
         reporter = _RunReporter(self.coordinator, job, self.guard)
         try:
+            require_space(self._tools.host.settings)
             traces = sandbox.make_temp()
             stack.callback(shutil.rmtree, traces, ignore_errors=True)
             with self._ahead.beside(job.request, reporter):

@@ -9,10 +9,23 @@ from pathlib import Path
 
 from warpwatch.contract.words import Reason
 from warpwatch.git import UnreachableError
+from warpwatch.settings import Settings, free_bytes
+from warpwatch.worker.reporter import CannotRunError
 
 LEAST_FREE_BYTES = 32 * 2**20
 """With less space than this on its disk nothing can be built or checked out, whatever a program then reports."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def require_space(settings: Settings) -> None:
+    """CannotRunError while less is free than stays free, so that work stops before the disk is full."""
+    free = free_bytes(settings.home)
+    if free < settings.disk_reserve_bytes:
+        message = (
+            f"{free / 2**30:.1f} GiB are free in {settings.home}, less than the "
+            f"{settings.disk_reserve_bytes / 2**30:g} GiB that stay free (WARPWATCH_DISK_RESERVE_GB)"
+        )
+        raise CannotRunError(message, retry=True, reason=Reason.DISK_FULL)
 
 
 def reason_of(error: BaseException, home: Path) -> Reason | None:

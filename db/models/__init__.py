@@ -16,6 +16,7 @@ from warpwatch.db.models.code import (
     VariantRecord,
     WorkerRecord,
 )
+from warpwatch.db.models.keeping import DeletionRecord, RetentionRuleRecord
 from warpwatch.db.models.patches import PatchOutcomeRecord, PatchRecord
 from warpwatch.db.models.proofs import ProofRecord
 from warpwatch.db.models.results import (
@@ -62,6 +63,7 @@ __all__ = [
     "CaseRecord",
     "CommitRecord",
     "ComparisonRecord",
+    "DeletionRecord",
     "DeviceRecord",
     "EnvironmentRecord",
     "JobRecord",
@@ -79,6 +81,7 @@ __all__ = [
     "RepositoryRecord",
     "ResultChunkRecord",
     "ResultRecord",
+    "RetentionRuleRecord",
     "RunLogRecord",
     "RunRecord",
     "SamplesRecord",

@@ -185,6 +185,7 @@ class BuildRecord(Base):
     sources."""
     code_hash: Mapped[str] = mapped_column(server_default="")
     """Fingerprint of all machine code in the library; empty where it is unknown."""
+    built_at: Mapped[datetime] = created()
 
 
 class BundleRecord(Base):

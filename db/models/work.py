@@ -69,6 +69,7 @@ class CallbackRecord(Base):
         Index(None, "repository_id"),
         CheckConstraint("(submission_id IS NULL) <> (repository_id IS NULL)", name="one_subject"),
         Index("ix_callbacks_due", "next_at", postgresql_where="sent_at IS NULL AND given_up_at IS NULL"),
+        Index("ix_callbacks_given_up", "given_up_at", postgresql_where="given_up_at IS NOT NULL"),
         Index("ix_callbacks_open", "id", postgresql_where="concluded_at IS NULL"),
         Index("ix_callbacks_claimed", "claimed_until", postgresql_where="claimed_until IS NOT NULL"),
     )

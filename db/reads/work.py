@@ -225,11 +225,17 @@ def list_submissions(
     sql = f"""
     {_SUBMISSIONS}
     WHERE (CAST(:repository_id AS bigint) IS NULL OR submissions.repository_id = :repository_id)
+      AND NOT EXISTS (SELECT FROM deletions WHERE submission_id = submissions.id)
       AND (:trials OR origin <> '{TRIAL_ORIGIN}')
       AND (CAST(:before AS bigint) IS NULL OR submissions.id < :before)
     ORDER BY submissions.id DESC LIMIT :limit
     """
     return fetch_page(session, SubmissionRow, sql, limit, repository_id=repository_id, before=before, trials=trials)
+
+
+_ONE_SUBMISSION = """
+WHERE submissions.id = :id AND NOT EXISTS (SELECT FROM deletions WHERE submission_id = submissions.id)
+"""
 
 
 def count_trials(session: Session, repository_id: int, since: int, before: int | None = None) -> int:
@@ -244,7 +250,7 @@ def count_trials(session: Session, repository_id: int, since: int, before: int |
 
 
 def read_submission(session: Session, submission_id: int) -> SubmissionRow | None:
-    return fetch_one(session, SubmissionRow, _SUBMISSIONS + "WHERE submissions.id = :id", id=submission_id)
+    return fetch_one(session, SubmissionRow, _SUBMISSIONS + _ONE_SUBMISSION, id=submission_id)
 
 
 # Running jobs come before queued ones; among those the queue takes the higher priority, then the older.

@@ -13,6 +13,7 @@ from warpwatch.server.api.export import router as export
 from warpwatch.server.api.hooks import router as hooks
 from warpwatch.server.api.imports import router as imports
 from warpwatch.server.api.jobs import router as jobs
+from warpwatch.server.api.keeping import router as keeping
 from warpwatch.server.api.patches import router as patches
 from warpwatch.server.api.proofs import router as proofs
 from warpwatch.server.api.regressions import router as regressions
@@ -52,6 +53,7 @@ for part in (
     reports,
     hooks,
     repositories,
+    keeping,
     badges,
     verdicts,
     worker,

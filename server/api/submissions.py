@@ -37,7 +37,7 @@ IdempotencyKey = Annotated[
 Trials = Annotated[bool, Query(description="Include what Warpwatch submitted to decide on regressions.")]
 
 
-@router.post("/submissions", status_code=201, responses=documented(409, 422, 502))
+@router.post("/submissions", status_code=201, responses=documented(409, 422, 502, 507))
 @in_git_thread(lambda arguments: arguments["body"].repository)
 def create(
     request: Request,

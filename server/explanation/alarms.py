@@ -23,7 +23,9 @@ from warpwatch.db.reads.alarms import (
 from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
 from warpwatch.db.reads.query import Session
 
-AlarmKind = Literal["stale_device", "stale_worker", "paused_worker", "unfit", "shared_device", "missing", "vanished"]
+AlarmKind = Literal[
+    "no_space", "stale_device", "stale_worker", "paused_worker", "unfit", "shared_device", "missing", "vanished"
+]
 """The one that stops most first."""
 _ORDER = get_args(AlarmKind)
 

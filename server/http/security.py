@@ -25,7 +25,7 @@ _TOO_LARGE = f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in 
 COOKIE = "warpwatch_session"
 MIN_TOKEN_LENGTH = 16
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_OPEN_PATHS = ("/login", "/static/", "/api/v1/health", "/api/v1/worker/")
+_OPEN_PATHS = ("/login", "/static/", "/api/v1/health", "/healthz", "/readyz", "/api/v1/worker/")
 """What needs no token: the log-in page and its style, whether the service lives, and what asks for a worker's key."""
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _HOOK = re.compile(r"/api/v1/hooks/[^/]+")

@@ -46,6 +46,7 @@ from warpwatch.server.intake.candidates import (
 )
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.cron import next_after
+from warpwatch.server.intake.space import require_space
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import job_spec
 from warpwatch.server.intake.targets import choose_devices
@@ -138,6 +139,10 @@ def run_schedule(
 def _plan(
     database: Database, settings: Settings, schedule: ScheduleRow, now: datetime, cache: SourceCache
 ) -> _TurnPlan:
+    try:
+        require_space(database, settings)
+    except Problem as problem:
+        raise NothingToDo(f"waiting: {problem.detail}", passing=True) from problem
     with database.session() as session:
         start = _start(session, settings, schedule, now)
     try:

@@ -26,6 +26,7 @@ from warpwatch.server.history.sources import Earlier, line_before
 from warpwatch.server.http.problems import FieldError, Problem
 from warpwatch.server.intake.catalogue import OperatorSelection, select_operators
 from warpwatch.server.intake.patches import find_submitted_patch, restore_patch
+from warpwatch.server.intake.space import require_space
 from warpwatch.server.intake.submission_request import ORDER, SubmissionRequest
 from warpwatch.server.intake.targets import choose_devices
 from warpwatch.server.reports.status import tell_pending
@@ -66,6 +67,7 @@ def submit(
         repository = repository_of(session, request.repository)
     if earlier is not None:
         return earlier
+    require_space(database, settings)
     # git may have to fetch for minutes, so no transaction is open meanwhile.
     repository = refresh_definitions(database, settings, repository)
     restore_patch(database, settings, repository, request.commits)

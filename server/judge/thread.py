@@ -9,6 +9,7 @@ from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.judging import read_origin
 from warpwatch.db.reaper import Reaper
 from warpwatch.db.regressions import mark_judged, unjudged_jobs
+from warpwatch.logs import JOB_ID
 from warpwatch.server.history.branches import follow_branches
 from warpwatch.server.history.mirror import Mirrors
 from warpwatch.server.history.sources import SourceCache
@@ -47,6 +48,7 @@ class Judge(Background):
         with self._database.session() as session:
             jobs = unjudged_jobs(session, limit=1)
         for job in jobs:
+            JOB_ID.set(job.id)
             try:
                 with self._database.session() as session:
                     repository_id = read_origin(session, job.id).repository_id
@@ -62,4 +64,6 @@ class Judge(Background):
                 _log.exception("job %d cannot be judged", job.id)
                 with self._database.session() as session:
                     mark_judged(session, job.id)
+            finally:
+                JOB_ID.set(None)
         return bool(jobs)

@@ -13,6 +13,7 @@ from warpwatch.server.pages import (
     devices,
     history,
     jobs,
+    keeping,
     muted,
     operators,
     overview,
@@ -51,6 +52,7 @@ for module in (
     proofs,
     reference,
     verdicts,
+    keeping,
     deletion,
 ):
     router.include_router(module.router)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 
 from warpwatch.db.errors import EngineError
@@ -19,6 +20,9 @@ class Background(ABC):
         """subject: what waits while sweeping fails, as the log says it. pause_seconds: between two sweeps."""
         self._subject = subject
         self._pause_seconds = pause_seconds
+        self.name = name
+        self.swept_at = time.monotonic()
+        """When the last round ended without an error."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -38,6 +42,7 @@ class Background(ABC):
         while not self._stop.wait(self._pause_seconds):
             try:
                 self.sweep()
+                self.swept_at = time.monotonic()
             except EngineError as error:
                 _log.warning("%s wait: %s", self._subject, error)
             except Exception:  # noqa: BLE001 - the thread must outlive what nobody thought of.

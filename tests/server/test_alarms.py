@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
+from tests.apps import create_app
 from tests.builders import CASES, GPU, Lab, catalogue
 from tests.rewording import stored
 from tests.worker.conftest import Diary
@@ -24,6 +25,7 @@ from warpwatch.db.reads.missing import BEFORE, MISSING_DAYS, VANISHED_DAYS
 from warpwatch.db.submissions import cancel_job
 from warpwatch.server.explanation.alarms import AlarmRow, list_alarms
 from warpwatch.server.http.alarms import KEPT_SECONDS, Alarms
+from warpwatch.settings import Settings
 from warpwatch.worker import gate
 from warpwatch.worker.reporter import UnhealthyError
 
@@ -283,9 +285,23 @@ def test_another_repository_misses_its_own(client: TestClient, lab: Lab) -> None
     assert client.get("/api/v1/alarms", params={"repository": "nowhere"}).status_code == 404
 
 
-def test_the_count_is_kept_for_a_while(lab: Lab) -> None:
+def test_no_work_is_taken_without_space(lab: Lab, settings: Settings) -> None:
+    """Neither from people nor from schedules, while the disk or the database is above its budget."""
+    for full in (replace(settings, disk_reserve_bytes=2**60), replace(settings, database_bytes=1)):
+        with TestClient(create_app(full, lab.database, judge=False), base_url="http://127.0.0.1:8321") as client:
+            body = {"repository": "kernels", "commits": lab.shas[0], "operators": ["square"]}
+            assert client.post("/api/v1/submissions", json=body).status_code == 507
+            schedule = {"repository": "kernels", "name": full.home.name, "kind": "suite", "operators": ["square"]}
+            client.post("/api/v1/schedules", json=schedule)
+            client.post("/api/v1/schedules/1/run")
+            assert client.get("/api/v1/jobs").json()["items"] == []
+            (alarm,) = client.get("/api/v1/alarms").json()["items"]
+            assert (alarm["kind"], bool(alarm["remedy"])) == ("no_space", True)
+
+
+def test_the_count_is_kept_for_a_while(lab: Lab, settings: Settings) -> None:
     moment = [0.0]
-    counted = Alarms(LEASE, clock=lambda: moment[0])
+    counted = Alarms(replace(settings, lease_seconds=LEASE), clock=lambda: moment[0])
     with lab.database.session() as session:
         assert counted.count(session, lab.repository) == 0
     lab.submit("bench", 0)

@@ -122,6 +122,20 @@ def test_a_worker_pauses_after_failures_of_its_machine_and_resumes(bench: Bench)
     assert len(bench.pauses) == 2
 
 
+def test_a_worker_stops_before_its_disk_is_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+
+    def script() -> Outcome:
+        ran.append(1)
+        return outcome()
+
+    monkeypatch.setattr(outages, "free_bytes", lambda folder: 2**29)
+    assert bench.run(script) == ("queued", Reason.DISK_FULL)
+    assert ran == []
+    monkeypatch.setattr(outages, "free_bytes", lambda folder: 2**31)
+    assert bench.run(script) == ("done", None)
+
+
 @pytest.mark.parametrize("reason", [None, Reason.GIT_UNREACHABLE, Reason.INTERPRETER_MISMATCH])
 def test_a_worker_does_not_pause_for_what_is_not_its_own(bench: Bench, reason: Reason | None) -> None:
     for _ in range(loop.FAILURES_BEFORE_PAUSE + 1):

@@ -47,6 +47,7 @@ def main() -> None:
 
 
 # Each module adds its commands to `app` when it is imported, so this comes last.
+from warpwatch.cli import backup as _backup  # noqa: E402, F401
 from warpwatch.cli import build as _build  # noqa: E402, F401
 from warpwatch.cli import bundle as _bundle  # noqa: E402, F401
 from warpwatch.cli import database as _database  # noqa: E402, F401
@@ -54,6 +55,7 @@ from warpwatch.cli import device as _device  # noqa: E402, F401
 from warpwatch.cli import doctor as _doctor  # noqa: E402, F401
 from warpwatch.cli import export as _export  # noqa: E402, F401
 from warpwatch.cli import init as _init  # noqa: E402, F401
+from warpwatch.cli import keeping as _keeping  # noqa: E402, F401
 from warpwatch.cli import key as _key  # noqa: E402, F401
 from warpwatch.cli import kron as _kron  # noqa: E402, F401
 from warpwatch.cli import prove as _prove  # noqa: E402, F401

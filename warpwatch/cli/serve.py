@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 from types import FrameType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from warpwatch.cli import app
+from warpwatch.logs import configure_logs
 from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ def serve() -> None:
     signal.signal(signal.SIGTERM, _exit)
     try:
         settings = load_settings()
+        configure_logs(settings.log_format, logging.WARNING)
         check_exposure(settings)
         with listen(settings) as listener, database_url(settings) as url:
             _serve(settings, url, listener)
@@ -68,6 +71,7 @@ def _run(application: FastAPI, listener: socket.socket) -> None:
     config = uvicorn.Config(
         application,
         http=HttpConnection,
+        log_config=None,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=GRACE_SECONDS,

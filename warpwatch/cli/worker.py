@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from warpwatch.cli import app
+from warpwatch.logs import configure_logs
 from warpwatch.settings import SettingError, Settings, load_settings
 
 if TYPE_CHECKING:
@@ -43,10 +44,9 @@ def worker(
     from warpwatch.worker.loop import WorkerLimits, run_worker
     from warpwatch.worker.reporter import CannotRunError, Stopped
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("procrastinate").setLevel(logging.WARNING)
     try:
         settings = load_settings()
+        configure_logs(settings.log_format, logging.INFO)
         limits = WorkerLimits(_seconds("--until-idle", until_idle), _seconds("--at-most", at_most))
         name = choose_device(device)
         with _coordinator(settings, server, key) as (connect, hidden):

@@ -273,3 +273,13 @@ class Triage(StrEnum):
     FIXED = "fixed"
     REVERTED = "reverted"
     INVALID = "invalid"
+
+
+class RetentionKind(StrEnum):
+    """What a repository may keep for a limited time. builds: the logs of compilers; mirror: the server's clone."""
+
+    SAMPLES = "samples"
+    TRACES = "traces"
+    LOGS = "logs"
+    BUILDS = "builds"
+    MIRROR = "mirror"
