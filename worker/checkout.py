@@ -25,6 +25,7 @@ from warpwatch.sources import Sources
 from warpwatch.worker import sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 from warpwatch.worker.caches import cache_of, remove_unused
+from warpwatch.worker.cards import read_card
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec, find_interpreter
 from warpwatch.worker.host import THREADS, Host, greeted
 from warpwatch.worker.mirrors import project_of, trusted_mirror
@@ -186,9 +187,9 @@ class Checkout:
         if modules not in self._environments:
             try:
                 with self.host.stopwatch.measure(Activity.START):
-                    self._environments[modules] = self.ask(
-                        Environment, "environment", QUICK_SECONDS, reporter, modules=list(modules)
-                    )
+                    environment = self.ask(Environment, "environment", QUICK_SECONDS, reporter, modules=list(modules))
+                    # Not the child's word: it runs the commit's code.
+                    self._environments[modules] = replace(environment, card=read_card(self.host.device))
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environments[modules]
@@ -379,6 +380,7 @@ class Tools:
             try:
                 with self.host.lone_child(reporter) as child:
                     environment = child.ask(Environment, "environment", QUICK_SECONDS, reporter)
+                    environment = replace(environment, card=read_card(self.host.device))
                     self._identity = environment, self._peaks(environment, reporter, child)
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure}") from failure
