@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
 from warpwatch import __version__
@@ -18,8 +20,9 @@ from warpwatch.db.reads.devices import (
     read_health,
 )
 from warpwatch.db.reads.query import Page
+from warpwatch.server.figures.cards import CardLine, list_card_lines
 from warpwatch.server.http.problems import documented, not_found
-from warpwatch.server.http.service import Config, Db, database_of, require_schema
+from warpwatch.server.http.service import Config, Db, database_of, device_or_404, require_schema
 
 router = APIRouter(tags=["devices"])
 
@@ -49,6 +52,16 @@ def get_health(request: Request, settings: Config) -> ServiceHealth:
 def get_devices(session: Db, settings: Config) -> Page[DeviceRow]:
     """All devices with measurements or a worker, with their queues."""
     return Page(list_devices(session, settings.lease_seconds), None)
+
+
+@router.get("/cards", responses=documented(404, 422))
+def get_cards(
+    session: Db, device: Annotated[str | None, Query(max_length=500, description="Key of a device.")] = None
+) -> Page[CardLine]:
+    """The physical cards of a device, or of all devices: board, VBIOS, slot and host, and by how much each differs from
+    the first card of its device in series that both measured at the same commits."""
+    chosen = None if device is None else device_or_404(session, device).id
+    return Page(list_card_lines(session, chosen), None)
 
 
 @router.get("/workers", responses=documented())
