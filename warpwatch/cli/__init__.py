@@ -49,6 +49,7 @@ def main() -> None:
 # Each module adds its commands to `app` when it is imported, so this comes last.
 from warpwatch.cli import build as _build  # noqa: E402, F401
 from warpwatch.cli import bundle as _bundle  # noqa: E402, F401
+from warpwatch.cli import compare as _compare  # noqa: E402, F401
 from warpwatch.cli import database as _database  # noqa: E402, F401
 from warpwatch.cli import doctor as _doctor  # noqa: E402, F401
 from warpwatch.cli import export as _export  # noqa: E402, F401
