@@ -131,7 +131,7 @@ def _import_job(s: Session, submission: SubmissionRecord, commits: dict[str, int
     )
     s.add(run)
     s.flush()
-    run.environment_id = record_outcome(s, job, run, bundled.outcome)
+    record_outcome(s, job, run, bundled.outcome)
     s.flush()
     # The devices page says since when an environment is known: since it measured, not since the import.
     older = (EnvironmentRecord.id == run.environment_id, EnvironmentRecord.created_at > bundled.started_at)

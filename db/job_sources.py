@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -19,8 +20,18 @@ def save_job_sources(
     environment_id: int,
     sources: str | None,
     shifts: Sequence[float],
+    card_id: int | None = None,
+    drifts: Sequence[float] = (),
+    drifts_since: datetime | None = None,
 ) -> None:
-    """Writes the row of a job; one that is judged again is replaced."""
-    facts = {"environment_id": environment_id, "sources": sources, "shifts": list(shifts)}
+    """Writes the row of a job; one that is judged again is replaced. card_id, drifts: see JobSourcesRecord."""
+    facts = {
+        "environment_id": environment_id,
+        "sources": sources,
+        "shifts": list(shifts),
+        "card_id": card_id,
+        "drifts": list(drifts),
+        "drifts_since": drifts_since,
+    }
     row = {"job_id": job_id, "operator_id": operator_id, "commit_id": commit_id, **facts}
     upsert(s, JobSourcesRecord, [row], key=["job_id"], refresh=[*facts])

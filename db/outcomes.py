@@ -14,7 +14,7 @@ from sqlalchemy.orm import aliased
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.codec import from_json
-from warpwatch.contract.environment import Environment
+from warpwatch.contract.environment import Card, Environment
 from warpwatch.contract.measurement import Counter, Distribution, Measurement, TraceKernel
 from warpwatch.contract.messages import BenchReply, BuildReply, CheckReply, KernelResources, ProfileReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
@@ -22,6 +22,7 @@ from warpwatch.contract.spec import DefinitionsVersion, JobRequest
 from warpwatch.contract.words import JobKind, JobState, Reason, RunState, Status
 from warpwatch.db.models import (
     BuildRecord,
+    CardRecord,
     CaseRecord,
     CommitRecord,
     ComparisonRecord,
@@ -103,7 +104,7 @@ def _definitions(repository: RepositoryRecord, job: JobRecord) -> DefinitionsVer
 
 def read_outcome(s: Session, run: ExportedRun, folder: Path) -> Outcome:
     """The outcome of the run; its traces are written to `folder`."""
-    environment, peaks = _environment(s, run.environment_id)
+    environment, peaks = _environment(s, run)
     is_compare = run.request.kind is JobKind.COMPARE
     catalogue = _catalogue(s, run.commit_id)
     base_catalogue = _catalogue(s, run.base_commit_id) if run.base_commit_id is not None else None
@@ -131,13 +132,16 @@ def read_outcome(s: Session, run: ExportedRun, folder: Path) -> Outcome:
     )
 
 
-def _environment(s: Session, environment_id: int) -> tuple[Environment, dict[str, float] | None]:
+def _environment(s: Session, run: ExportedRun) -> tuple[Environment, dict[str, float] | None]:
     row, device = s.execute(
         select(EnvironmentRecord, DeviceRecord)
         .join(DeviceRecord, EnvironmentRecord.device_id == DeviceRecord.id)
-        .where(EnvironmentRecord.id == environment_id)
+        .where(EnvironmentRecord.id == run.environment_id)
     ).one()
-    return Environment(row.key, device.kind, device.key, device.name, row.facts), row.peaks
+    facts = select(CardRecord.key, RunRecord.card_facts).join(CardRecord, RunRecord.card_id == CardRecord.id)
+    found = s.execute(facts.where(RunRecord.id == run.run_id)).one_or_none()
+    card = None if found is None else Card(found.key, found.card_facts or {})
+    return Environment(row.key, device.kind, device.key, device.name, row.facts, card), row.peaks
 
 
 def _catalogue(s: Session, commit_id: int) -> Catalogue | None:

@@ -18,11 +18,12 @@ from sqlalchemy.orm import Session
 
 from warpwatch.contract.catalogue import CaseEntry, Catalogue
 from warpwatch.contract.codec import to_json
-from warpwatch.contract.environment import Environment
+from warpwatch.contract.environment import Card, Environment
 from warpwatch.contract.words import Reason
 from warpwatch.db.errors import NotFoundError, StateError
 from warpwatch.db.models import (
     Base,
+    CardRecord,
     CaseRecord,
     CommitRecord,
     DeviceRecord,
@@ -123,6 +124,21 @@ def ensure_environment(s: Session, environment: Environment, peaks: dict[str, fl
     row = {"device_id": device_id, "key": environment.key, "facts": environment.facts, "peaks": peaks}
     upsert(s, EnvironmentRecord, [row], key=["key"], refresh=["peaks"] if peaks else ["device_id"])
     return s.scalars(select(EnvironmentRecord.id).where(EnvironmentRecord.key == environment.key)).one(), device_id
+
+
+def ensure_card(s: Session, device_id: int, card: Card | None) -> int | None:
+    """The id of a physical card, whose facts replace older ones; None for none."""
+    if card is None:
+        return None
+    statement = select(CardRecord.id, CardRecord.facts).where(
+        CardRecord.device_id == device_id, CardRecord.key == card.key
+    )
+    stored = s.execute(statement).one_or_none()
+    if stored is None or stored.facts != card.facts:
+        row = {"device_id": device_id, "key": card.key, "facts": card.facts}
+        upsert(s, CardRecord, [row], key=["device_id", "key"], refresh=["facts"])
+        stored = s.execute(statement).one()
+    return int(stored.id)
 
 
 def register_worker(s: Session, name: str, device_id: int, version: str, facts: dict[str, Any]) -> int:

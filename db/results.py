@@ -38,7 +38,7 @@ from warpwatch.db.models import (
     VariantRecord,
     WorkerRecord,
 )
-from warpwatch.db.registry import ensure_environment, ensure_rows, record_catalogue, record_derived_cases
+from warpwatch.db.registry import ensure_card, ensure_environment, ensure_rows, record_catalogue, record_derived_cases
 from warpwatch.db.samples import pack_samples
 from warpwatch.db.tallies import forget_counts
 from warpwatch.db.traces import store_trace
@@ -54,12 +54,14 @@ class _Case(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OutcomeNames:
-    """The ids of what an outcome names. series: by (case, variant, metric, protocol)."""
+    """The ids of what an outcome names. series: by (case, variant, metric, protocol). card_id: None where the card is
+    not known."""
 
     environment_id: int
     variants: dict[str, int]
     cases: dict[str, _Case]
     series: dict[tuple[int, int, str, str], int]
+    card_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +117,23 @@ def record_names(s: Session, job: JobRecord, outcome: Outcome) -> OutcomeNames:
         key=[*common, *_SERIES_KEY],
     )
     return OutcomeNames(
-        environment_id, variants, cases, {key[len(common) :]: series_id for key, series_id in series.items()}
+        environment_id,
+        variants,
+        cases,
+        {key[len(common) :]: series_id for key, series_id in series.items()},
+        ensure_card(s, device_id, outcome.environment.card),
     )
 
 
 def record_outcome(
     s: Session, job: JobRecord, run: RunRecord, outcome: Outcome, names: OutcomeNames | None = None
-) -> int:
-    """Writes the outcome, whose names may have been recorded before; returns the environment's id. OutcomeError when it
-    contradicts itself or the job."""
+) -> None:
+    """Writes the outcome, whose names may have been recorded before, and what the run measured with. OutcomeError when
+    it contradicts itself or the job."""
     names = names or record_names(s, job, outcome)
+    card = outcome.environment.card
+    run.environment_id, run.card_id = names.environment_id, names.card_id
+    run.card_facts = None if card is None else dict(card.facts)
     for target, findings in ((job.commit_id, outcome.findings), (job.base_commit_id, outcome.base_findings)):
         if findings and target is not None:
             ordinal = s.scalars(select(CommitRecord.ordinal).where(CommitRecord.id == target)).one()
@@ -136,7 +145,6 @@ def record_outcome(
     # Last, because these lock rows that jobs share.
     forget_trends(s, job.operator_id, job.device_id)
     forget_counts(s, [commit_id for commit_id in (job.commit_id, job.base_commit_id) if commit_id is not None])
-    return names.environment_id
 
 
 def record_crash(s: Session, job: JobRecord, run: RunRecord, cell: tuple[str, str], message: str) -> None:
@@ -272,6 +280,7 @@ def _record_points(s: Session, scope: _Scope, ids: list[int], points: list[_Poin
             "dropped": m.dropped,
             **_roofline_columns(scope, row.case, bench, m.median_ns),
             "measured_at": scope.measured_at,
+            "card_id": names.card_id,
         }
         for point_id, (result_id, row, bench, m) in zip(ids, points, strict=True)
     ]

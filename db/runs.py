@@ -221,7 +221,7 @@ def finish_run(
     """
     begin = perf_counter()
     run, job = lock_owned_run(s, run_id)
-    run.environment_id = record_outcome(s, job, run, outcome, names)
+    record_outcome(s, job, run, outcome, names)
     _end(s, run, job, RunState.DONE, JobState.DONE, "")
     if times is not None:
         store_times(s, run_id, times.with_more(Activity.RECORD, perf_counter() - begin))

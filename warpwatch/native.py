@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -156,7 +157,14 @@ class _BuildInputs:
         """The rules and edges for ninja; paths are relative to the folder with a copy of the sources."""
         include = ["-isystem", str(self.torch.include), "-Icsrc"]
         sanitize = SANITIZE_FLAGS if self.sanitize else []
-        host = [self.cxx.path, *CXX_FLAGS, *sanitize, *include, *([] if self.nvcc else ["-DWARPWATCH_NO_CUDA"])]
+        host = [
+            self.cxx.path,
+            *CXX_FLAGS,
+            *_flags_of("CXXFLAGS"),
+            *sanitize,
+            *include,
+            *([] if self.nvcc else ["-DWARPWATCH_NO_CUDA"]),
+        ]
         lines = _rule("cxx", host, "-c $in -o $out")
         # The shared C++ runtime comes first. With a static one, the process would hold two C++ runtimes beside torch's,
         # and the first error message of an operator would crash it.
@@ -168,7 +176,7 @@ class _BuildInputs:
             targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
             ptx = f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}"
             cuda = [self.nvcc.path, "-ccbin", self.cxx.path, *targets, ptx]
-            lines += _rule("nvcc", [*cuda, *NVCC_FLAGS, "-Icsrc"], "-c $in -o $out")
+            lines += _rule("nvcc", [*cuda, *NVCC_FLAGS, *_flags_of("NVCCFLAGS"), "-Icsrc"], "-c $in -o $out")
             # NVIDIA's wheels put libraries into `lib`, which their nvcc does not search.
             libraries = f"-L{Path(self.nvcc.path).parent.parent / 'lib'}"
             linker = [*cuda, "-shared", libraries, "-Xlinker", ",".join(["-z,defs,--no-as-needed", *runtime])]
@@ -187,6 +195,11 @@ class _BuildInputs:
     def units(self) -> list[str]:
         """The sources that are compiled to an object file each."""
         return [name for name in self.files if name.endswith((".cpp", ".cu")) and not name.startswith("common/")]
+
+
+def _flags_of(variable: str) -> list[str]:
+    """What an environment variable adds to our own flags, and may override."""
+    return shlex.split(os.environ.get(variable, ""))
 
 
 _state: _Configuration | None = None

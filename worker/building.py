@@ -42,7 +42,8 @@ class BuildRequest:
     """One library to build.
 
     root: the worktree. native: the folder of native sources in it. device_kind: "cpu" or "cuda". interpreter: the
-    Python whose torch the library is for, None for the worker's own. sanitize: whether for AddressSanitizer.
+    Python whose torch the library is for, None for the worker's own. sanitize: whether for AddressSanitizer. variables:
+    what the compilers' environment has besides, such as CXXFLAGS.
     """
 
     root: Path
@@ -51,6 +52,7 @@ class BuildRequest:
     device_kind: str
     interpreter: str | None = None
     sanitize: bool = False
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 def is_name(operator: str) -> bool:
@@ -119,6 +121,7 @@ def build(
         native=request.native,
         interpreter=request.interpreter,
         builds="address" if request.sanitize else "plain",
+        variables=request.variables,
     )
     child = Child(spec, confinement, reporter)
     try:

@@ -25,12 +25,14 @@ from warpwatch.sources import Sources
 from warpwatch.worker import sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 from warpwatch.worker.caches import cache_of, remove_unused
+from warpwatch.worker.cards import read_card
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec, find_interpreter
 from warpwatch.worker.host import THREADS, Host, greeted
 from warpwatch.worker.mirrors import project_of, trusted_mirror
 from warpwatch.worker.package_build import PackageBuildError, build_package
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer
+from warpwatch.worker.toolchains import Toolchain
 from warpwatch.worker.worktrees import clear_worktrees, lay_out, own_prefix
 
 T = TypeVar("T")
@@ -44,15 +46,25 @@ LIBRARIES = 64
 class Checkout:
     """One commit's worktree and child. The child starts when first asked, and again after it failed.
 
-    definitions: what defines its operators, in a worktree of its own; None where the commit does.
+    definitions: what defines its operators, in a worktree of its own; None where the commit does. toolchain: what it is
+    built and run with, in place of what its project asks for.
     """
 
     def __init__(
-        self, host: Host, mirror: Path, sha: str, project: Project, definitions: DefinitionsVersion | None = None
+        self,
+        host: Host,
+        mirror: Path,
+        sha: str,
+        project: Project,
+        definitions: DefinitionsVersion | None = None,
+        toolchain: Toolchain | None = None,
     ) -> None:
         self.host = host
         self.sha = sha
+        if toolchain is not None and toolchain.interpreter is not None:
+            project = replace(project, interpreter=toolchain.interpreter)
         self.project = project
+        self._variables = toolchain.variables if toolchain is not None else ()
         self._mirror = mirror
         self._sources = Sources(mirror, definitions)
         self._environments: dict[tuple[str, ...], Environment] = {}
@@ -80,9 +92,8 @@ class Checkout:
             self._stack.close()
             raise
         self.root = self._trees.root
-        self._cache = cache_of(
-            host.home, self._trees.content, host.installed(project.interpreter), host.kind, __version__
-        )
+        installed = host.installed(project.interpreter) + (repr(self._variables) if self._variables else "")
+        self._cache = cache_of(host.home, self._trees.content, installed, host.kind, __version__)
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh
@@ -186,9 +197,11 @@ class Checkout:
         if modules not in self._environments:
             try:
                 with self.host.stopwatch.measure(Activity.START):
-                    self._environments[modules] = self.ask(
-                        Environment, "environment", QUICK_SECONDS, reporter, modules=list(modules)
-                    )
+                    environment = self.ask(Environment, "environment", QUICK_SECONDS, reporter, modules=list(modules))
+                    # Not the child's word: it runs the commit's code.
+                    environment = replace(environment, card=read_card(self.host.device))
+                    facts = {"variables": dict(self._variables)} if self._variables else {}
+                    self._environments[modules] = environment.with_facts(facts) if facts else environment
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure
         return self._environments[modules]
@@ -286,6 +299,7 @@ class Checkout:
             # A package that was installed holds what its build compiled, and the files of the commit do not.
             measured=tuple(folder for folder in (self._site, self._trees.measured) if folder is not None),
             packages=self.project.measured.packages if self.project.measured is not None else (),
+            variables=self._variables,
         )
 
     def _build(self, operator: str, reporter: Reporter) -> BuildReply:
@@ -294,7 +308,15 @@ class Checkout:
         key = (operator, self._sanitized)
         if key not in self._builds:
             host, project = self.host, self.project
-            request = BuildRequest(self.root, project.native, operator, host.kind, project.interpreter, self._sanitized)
+            request = BuildRequest(
+                self.root,
+                project.native,
+                operator,
+                host.kind,
+                project.interpreter,
+                self._sanitized,
+                self._variables,
+            )
             store = LibraryStore(host.home / "libraries")
             seconds = host.settings.build_timeout_seconds
             library = build(request, store, host.confinement(), seconds, reporter)
@@ -356,8 +378,8 @@ def load_at_once(checkouts: Sequence[Checkout], operator: str, reporter: Reporte
         raise
 
 
-CheckoutKey = tuple[str, str, int, DefinitionsVersion | None]
-"""URL, commit, how many others of the same commit there are, and what defines its operators."""
+CheckoutKey = tuple[str, str, int, DefinitionsVersion | None, Toolchain | None]
+"""URL, commit, how many others of the same commit there are, what defines its operators, and what it is run with."""
 
 
 class Tools:
@@ -379,28 +401,35 @@ class Tools:
             try:
                 with self.host.lone_child(reporter) as child:
                     environment = child.ask(Environment, "environment", QUICK_SECONDS, reporter)
+                    environment = replace(environment, card=read_card(self.host.device))
                     self._identity = environment, self._peaks(environment, reporter, child)
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure}") from failure
         return self._identity
 
     def checkouts(
-        self, url: str, shas: list[str], reporter: Reporter, definitions: DefinitionsVersion | None = None
+        self,
+        url: str,
+        shas: list[str],
+        reporter: Reporter,
+        definitions: DefinitionsVersion | None = None,
+        toolchains: Sequence[Toolchain] = (),
     ) -> list[Checkout]:
         """The commits `shas` checked out side by side; checkouts of other commits are closed first.
 
-        definitions: what defines their operators; None where each does.
+        definitions: what defines their operators; None where each does. toolchains: one for each commit, or none.
 
         Raises GitError when the repository or a commit cannot be fetched, ProjectError when a commit's warpwatch.toml
         cannot be used.
         """
         # A commit may be compared with itself, so each mention of it is a checkout of its own.
-        keys = [(url, sha, shas[:index].count(sha), definitions) for index, sha in enumerate(shas)]
+        chosen: list[Toolchain | None] = list(toolchains) if toolchains else [None] * len(shas)
+        keys = [(url, sha, shas[:index].count(sha), definitions, chosen[index]) for index, sha in enumerate(shas)]
         with self.host.stopwatch.measure(Activity.CHECKOUT):
             self._keep(set(keys))
             for key in keys:
                 if key not in self._warm:
-                    self._warm[key] = self._lay_out(url, key[1], definitions, reporter)
+                    self._warm[key] = self._lay_out(url, key[1], definitions, key[-1], reporter)
         for key in keys:
             self._warm[key].build_package(reporter)
         return [self._warm[key] for key in keys]
@@ -431,10 +460,22 @@ class Tools:
     def close(self) -> None:
         self._keep(set())
 
-    def _lay_out(self, url: str, sha: str, definitions: DefinitionsVersion | None, reporter: Reporter) -> Checkout:
-        reporter.log(f"checkout {sha[:12]}" + (f", defined by {definitions.sha[:12]}" if definitions else ""))
+    def _lay_out(
+        self,
+        url: str,
+        sha: str,
+        definitions: DefinitionsVersion | None,
+        toolchain: Toolchain | None,
+        reporter: Reporter,
+    ) -> Checkout:
+        reporter.log(
+            f"checkout {sha[:12]}"
+            + (f", defined by {definitions.sha[:12]}" if definitions else "")
+            + (f", with {toolchain.name}" if toolchain else "")
+        )
         mirror = trusted_mirror(self.host.settings, self.host.confinement().isolation, url, sha)
-        return Checkout(self.host, mirror, sha, project_of(self.host.home, mirror, sha, definitions), definitions)
+        project = project_of(self.host.home, mirror, sha, definitions)
+        return Checkout(self.host, mirror, sha, project, definitions, toolchain)
 
     def _keep(self, keys: set[CheckoutKey]) -> None:
         for key in set(self._warm) - keys:

@@ -72,10 +72,9 @@ class ChildSpec:
 
     root: the worktree. operators, native: folders in it. libraries: the folder of the libraries built for it. builds:
     "plain" or "address" for a child that builds libraries (for AddressSanitizer) and runs no code of the commit, None
-    for one that measures. cache: what compilers of earlier children made of the same content. hold: the child imports
-    torch and does not open its device before it is released. bytecode: the folder with the byte code of its packages,
-    None where they have their own. measured: the folders of the packages that the operators measure, empty where they
-    lie in the worktree; packages: the names of these. may_be_forked: by a template, if there can be one.
+    for one that measures. cache: what compilers of earlier children made of the same content. bytecode: the folder with
+    the byte code of its packages, None where they have their own. measured: the folders of the packages that operators
+    measure, empty where they lie in the worktree; packages: their names. variables: of its environment.
     """
 
     root: Path
@@ -93,12 +92,13 @@ class ChildSpec:
     measured: tuple[Path, ...] = ()
     packages: tuple[str, ...] = ()
     may_be_forked: bool = True
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_forked(self) -> bool:
         """Whether a template forks it. A template runs outside the sandbox, so it is never the interpreter that a
-        commit chose; and a sanitizer must be there when a process starts."""
-        is_own = find_interpreter(self.interpreter) == sys.executable
+        commit chose; a sanitizer, and variables that libraries read, must be there when a process starts."""
+        is_own = find_interpreter(self.interpreter) == sys.executable and not self.variables
         return self.may_be_forked and is_own and self.builds is None and self.sanitizer is None and templates.exist()
 
     def command(self) -> list[str]:
@@ -160,7 +160,7 @@ class Child:
 
     def _start(self, spec: ChildSpec, replies: int, output: int) -> subprocess.Popen[bytes] | templates.TemplateChild:
         inside = self._jail.inside
-        environment = sandbox.environment(inside)
+        environment = sandbox.environment(inside) | dict(spec.variables)
         command = spec.command()
         if spec.sanitizer is not None:
             environment |= spec.sanitizer.variables(inside)

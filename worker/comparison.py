@@ -54,14 +54,15 @@ def compare(
     for checkout in (base_checkout, head_checkout):
         if not checkout.running:
             checkout.start_children(1, reporter)
-    expect_one_interpreter(base_checkout.environment(reporter), head_checkout.environment(reporter))
+    if request.spec.toolchains is None:
+        expect_one_interpreter(base_checkout.environment(reporter), head_checkout.environment(reporter))
     environment = head_checkout.environment_of(request.operator, reporter)
     outcome = Outcome(environment, tools.peaks(head_checkout, reporter))
     expect_healthy(head_checkout, head_checkout.host.device, outcome.peaks, reporter)
     limits = TimeLimits(outcome.peaks, head_checkout.host.kind)
     load_at_once((base_checkout, head_checkout), request.operator, reporter)
-    base = _Side("base", base_checkout, request, reporter, traces, limits)
-    head = _Side("head", head_checkout, request, reporter, traces, limits)
+    base = ComparedSide("base", base_checkout, request, reporter, traces, limits)
+    head = ComparedSide("head", head_checkout, request, reporter, traces, limits)
     base.load()
     head.load()
     return _Rounds(request, base, head, reporter).run(
@@ -74,7 +75,7 @@ def compare(
     )
 
 
-class _Side:
+class ComparedSide:
     """One of the two commits. `_trouble` holds, per variant, the status and message of one that cannot run."""
 
     def __init__(
@@ -173,7 +174,7 @@ class _Rounds:
     like one between the commits.
     """
 
-    def __init__(self, request: JobRequest, base: _Side, head: _Side, reporter: BoundedReporter) -> None:
+    def __init__(self, request: JobRequest, base: ComparedSide, head: ComparedSide, reporter: BoundedReporter) -> None:
         self._base = base
         self._head = head
         self._reporter = reporter
@@ -276,7 +277,7 @@ class _Rounds:
             waited=[*comparison.waited, middle_ratio(second, samples["waited"])],
         )
 
-    def _steps(self, index: int) -> list[tuple[str, _Side, float]]:
+    def _steps(self, index: int) -> list[tuple[str, ComparedSide, float]]:
         """(verb, side, wait): prepare both, sample in turn, finish both. `finish` verifies what was computed while it
         was timed.
 
@@ -306,7 +307,8 @@ def expect_one_interpreter(base: Environment, head: Environment) -> None:
     """CannotRunError where the two commits are measured in different environments."""
     if base.key != head.key:
         raise CannotRunError(
-            "the two commits ask for different interpreters, so a comparison would not be about their code",
+            "the two commits ask for different interpreters, so a comparison would not be about their code; name both "
+            "as toolchains, and `warpwatch compare --base` tells code and toolchain apart",
             reason=Reason.INTERPRETER_MISMATCH,
         )
 

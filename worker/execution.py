@@ -41,6 +41,7 @@ from warpwatch.worker.program_comparison import compare_programs
 from warpwatch.worker.programs import measure_program
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import SanitizerMissingError, find_sanitizer
+from warpwatch.worker.toolchains import ToolchainError, find_toolchain
 
 _LOG_TAIL = 4000
 
@@ -81,8 +82,12 @@ def execute(
 def _compare(request: JobRequest, tools: Tools, reporter: BoundedReporter, traces: Path) -> Outcome:
     if request.base_sha is None:
         raise CannotRunError("a comparison needs a base commit")
-    shas = [request.base_sha, request.sha]
-    base, head = tools.checkouts(request.url, shas, reporter, request.definitions)
+    shas, names = [request.base_sha, request.sha], request.spec.toolchains or ()
+    try:
+        toolchains = [find_toolchain(tools.host.home, name) for name in names]
+    except ToolchainError as error:
+        raise CannotRunError(str(error)) from error
+    base, head = tools.checkouts(request.url, shas, reporter, request.definitions, toolchains)
     if any(side.project.program(request.operator) is not None for side in (base, head)):
         return compare_programs(request, base, head, tools, reporter)
     if not request.spec.pairs:
@@ -112,6 +117,12 @@ def _list_pairs(request: JobRequest, head: Checkout, reporter: Reporter) -> list
     if not pairs:
         raise CannotRunError(f"commit {request.sha[:12]} has none of the variants and cases asked for")
     return pairs
+
+
+def list_pairs(request: JobRequest, tools: Tools, reporter: Reporter) -> list[tuple[str, str]]:
+    """Every variant and case that the specification chooses at the commit of a comparison."""
+    (head,) = tools.checkouts(request.url, [request.sha], reporter, request.definitions)
+    return _list_pairs(request, head, reporter)
 
 
 def known_findings(

@@ -7,6 +7,7 @@ from warpwatch.db.models.base import Base
 from warpwatch.db.models.code import (
     BranchCommitRecord,
     BranchRecord,
+    CardRecord,
     CaseRecord,
     CommitRecord,
     DeviceRecord,
@@ -33,6 +34,7 @@ from warpwatch.db.models.results import (
 )
 from warpwatch.db.models.saved_views import SavedViewRecord
 from warpwatch.db.models.verdicts import (
+    CardOffsetRecord,
     ComparisonRecord,
     JobSourcesRecord,
     MutedSeriesRecord,
@@ -60,6 +62,8 @@ __all__ = [
     "BuildRecord",
     "BundleRecord",
     "CallbackRecord",
+    "CardOffsetRecord",
+    "CardRecord",
     "CaseRecord",
     "CommitRecord",
     "ComparisonRecord",

@@ -170,6 +170,20 @@ class EnvironmentRecord(Base):
     created_at: Mapped[datetime] = created()
 
 
+class CardRecord(Base):
+    """A physical card of a device: one GPU of its model, or one machine."""
+
+    __tablename__ = "cards"
+    __table_args__ = (UniqueConstraint("device_id", "key"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id", ondelete="CASCADE"))
+    key: Mapped[str]
+    """The UUID of a GPU, a hash of the machine's id for a CPU."""
+    facts: Mapped[dict[str, Any]]
+    """As its newest run had them: board, VBIOS, slot, host; see contract.environment.Card."""
+    created_at: Mapped[datetime] = created()
+
+
 class WorkerRecord(Base):
     __tablename__ = "workers"
     __table_args__ = (one_of("pause_reason", Reason), {"postgresql_with": {"fillfactor": 50}})

@@ -105,6 +105,8 @@ class PointRecord(Base):
     bound: Mapped[str | None]
     is_struck_out: Mapped[bool] = mapped_column(server_default="false")
     measured_at: Mapped[datetime] = created()
+    card_id: Mapped[int | None] = mapped_column(ForeignKey("cards.id", ondelete="SET NULL"))
+    """The physical card of the device; None where that is not known."""
 
 
 class TrendRecord(Base):

@@ -198,3 +198,22 @@ class JobSourcesRecord(Base):
     """Fingerprint of the operator's sources; None where git could not read them."""
     shifts: Mapped[list[Any]] = mapped_column(server_default="[]")
     """By how much log time lay off the level of each series, where the sources are those of the commit before."""
+    card_id: Mapped[int | None] = mapped_column(ForeignKey("cards.id", ondelete="SET NULL"), index=True)
+    drifts: Mapped[list[Any]] = mapped_column(server_default="[]")
+    """By how much log time of each series moved since `drifts_since`, on this card and with these sources."""
+    drifts_since: Mapped[datetime | None]
+
+
+class CardOffsetRecord(Base):
+    """How far two cards of a device lie apart in the series of an operator that both measured at the same commits."""
+
+    __tablename__ = "card_offsets"
+    __table_args__ = (Index(None, "card_id"), Index(None, "other_card_id"))
+    operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"), primary_key=True)
+    card_id: Mapped[int] = mapped_column(ForeignKey("cards.id", ondelete="CASCADE"), primary_key=True)
+    other_card_id: Mapped[int] = mapped_column(ForeignKey("cards.id", ondelete="CASCADE"), primary_key=True)
+    """The card with the smaller id."""
+    logs: Mapped[list[Any]]
+    """Log times of the card over those of the other one, one per series and commit."""
+    is_agreed: Mapped[bool]
+    """Whether the offset is known well enough to make one line of both."""

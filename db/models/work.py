@@ -176,6 +176,9 @@ class RunRecord(Base):
     attempt: Mapped[int]
     worker_id: Mapped[int | None] = mapped_column(ForeignKey("workers.id", ondelete="SET NULL"), index=True)
     environment_id: Mapped[int | None] = mapped_column(ForeignKey("environments.id", ondelete="SET NULL"), index=True)
+    card_id: Mapped[int | None] = mapped_column(ForeignKey("cards.id", ondelete="SET NULL"), index=True)
+    card_facts: Mapped[dict[str, Any] | None]
+    """Those of the card when it was measured: a card may move, or get another VBIOS."""
     state: Mapped[str] = mapped_column(server_default=RunState.RUNNING)
     message: Mapped[str] = mapped_column(server_default="")
     reason: Mapped[str | None]

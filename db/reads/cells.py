@@ -66,7 +66,7 @@ LEFT JOIN LATERAL (
 ) AS series ON true
 LEFT JOIN regression_series AS member ON member.regression_id = asked.id AND member.series_id = series.id
 LEFT JOIN LATERAL (
-    SELECT median_ns, environment_id FROM points
+    SELECT median_ns, environment_id, card_id FROM points
     WHERE NOT asked.is_broken AND points.series_id = series.id AND points.ordinal BETWEEN asked.base_at - {NEAR}
          AND asked.base_at AND {on_line("points.commit_id", *_LINE)}
     ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
@@ -74,6 +74,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT median_ns FROM points
     WHERE points.series_id = series.id AND points.environment_id = before.environment_id
+      AND points.card_id IS NOT DISTINCT FROM before.card_id
       AND points.ordinal BETWEEN asked.head_at AND asked.head_at + {NEAR}
       AND {on_line("points.commit_id", *_LINE)}
     ORDER BY points.ordinal, points.id DESC LIMIT 1

@@ -124,13 +124,14 @@ def list_later_changes(session: Session, operator_id: int, device_id: int) -> li
     JOIN commits AS other_base ON other_base.id = other.base_commit_id
     LEFT JOIN regression_series AS shown ON shown.regression_id = other.id AND shown.series_id = member.series_id
     LEFT JOIN LATERAL (
-        SELECT median_ns, environment_id FROM points WHERE points.series_id = member.series_id
+        SELECT median_ns, environment_id, card_id FROM points WHERE points.series_id = member.series_id
           AND points.ordinal <= base.ordinal AND {on_line("points.commit_id", *_LINE)}
         ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
     ) AS before ON true
     LEFT JOIN LATERAL (
         SELECT median_ns FROM points WHERE points.series_id = member.series_id
           AND points.ordinal >= other_head.ordinal AND points.environment_id = before.environment_id
+          AND points.card_id IS NOT DISTINCT FROM before.card_id
           AND {on_line("points.commit_id", *_LINE)}
         ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
     ) AS after ON true

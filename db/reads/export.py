@@ -30,7 +30,8 @@ class ExportFilter:
 
 @dataclass(frozen=True, slots=True)
 class ExportedPoint:
-    """One series at one commit, as one run measured it. samples_ns: empty unless they were asked for."""
+    """One series at one commit, as one run measured it. card: the UUID of a GPU, a hash for a machine.
+    samples_ns: empty unless they were asked for."""
 
     repository: str
     operator: str
@@ -44,6 +45,7 @@ class ExportedPoint:
     authored_at: datetime
     measured_at: datetime
     environment: str
+    card: str | None
     median_ns: float
     low_ns: float
     high_ns: float
@@ -68,9 +70,11 @@ def list_exported_series(session: Session, chosen: ExportFilter, before: int | N
 
 _POINTS = """
 SELECT commits.sha AS commit, points.ordinal, commits.authored_at, points.measured_at,
-       environments.key AS environment, median_ns, low_ns, high_ns, noise, count, points.id AS point_id,
+       environments.key AS environment, cards.key AS card, median_ns, low_ns, high_ns, noise, count,
+       points.id AS point_id,
        {samples} AS data
 FROM points JOIN commits ON commits.id = points.commit_id JOIN environments ON environments.id = points.environment_id
+LEFT JOIN cards ON cards.id = points.card_id
 {join}
 WHERE points.series_id = :series_id AND (points.ordinal, points.id) > (:ordinal, :point_id)
   AND (CAST(:commit AS text) IS NULL OR commits.sha = :commit)

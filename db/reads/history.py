@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from warpwatch.db.reads.cards import OffsetRow, list_agreed_cards, read_card_names
 from warpwatch.db.reads.lines import HistoryLine, on_line
 from warpwatch.db.reads.query import Page, Session, fetch, fetch_one, fetch_page
 from warpwatch.db.reads.regressions import COMMITS_BETWEEN, IS_UNPAIRED, ON_LINE, PHASE
@@ -54,6 +55,8 @@ class PointRow:
     distribution: dict[str, Any] | None = None
     """contract.measurement.Distribution as JSON: drift, modes, autocorrelation, outliers, effective; None where it is
     not stored."""
+    card_id: int | None = None
+    """The physical card that took it; a commit that several cards measured has a point of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class ReadingRow:
     median_ns: float
     low_ns: float
     high_ns: float
+    card_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,10 @@ class SeriesHistory:
     changes: list[SeriesChange] = field(default_factory=list)
     side: list[SidePoint] = field(default_factory=list)
     """Points of other branches, where they were asked for."""
+    cards: dict[int, str] = field(default_factory=dict)
+    """Card id to short name."""
+    agreed: list[OffsetRow] = field(default_factory=list)
+    """Cards whose readings make one line, with what shows their offset."""
 
 
 MAX_POINTS = 5000
@@ -229,15 +237,16 @@ def read_series(session: Session, series_id: int) -> SeriesRow | None:
 _POINTS = f"""
 SELECT newest.id, commits.sha AS commit_sha, newest.ordinal, subject, author, authored_at, newest.environment_id,
        median_ns, low_ns, high_ns, noise, count, roofline_share, bound, result_id,
-       results.details -> 'distributions' -> (SELECT metric FROM series WHERE id = :series_id) AS distribution
+       results.details -> 'distributions' -> (SELECT metric FROM series WHERE id = :series_id) AS distribution,
+       newest.card_id
 FROM (
-    SELECT DISTINCT ON (ordinal, commit_id) * FROM points
+    SELECT DISTINCT ON (ordinal, commit_id, card_id) * FROM points
     WHERE series_id = :series_id AND ordinal BETWEEN :first AND :last AND {on_line("points.commit_id")}
-    ORDER BY ordinal DESC, commit_id DESC, id DESC LIMIT :limit
+    ORDER BY ordinal DESC, commit_id DESC, card_id DESC, id DESC LIMIT :limit
 ) AS newest
 JOIN commits ON commits.id = newest.commit_id
 JOIN results ON results.id = newest.result_id
-ORDER BY newest.ordinal, newest.commit_id
+ORDER BY newest.ordinal, newest.commit_id, newest.id
 """
 
 _MARKS = f"""
@@ -313,7 +322,10 @@ def read_history(
     side = fetch(session, SidePoint, _SIDE, limit=MAX_SIDE_POINTS, **bounds) if branches and line.line_id else []
     changes = fetch(session, SeriesChange, _CHANGES, limit=MAX_CHANGES, **bounds)[::-1]
     ids = {point.environment_id for point in points}
-    return SeriesHistory(series, points, marks, _environments(session, ids), line.name, changes, side[::-1])
+    cards = read_card_names(session, {point.card_id for point in points if point.card_id is not None})
+    agreed = list_agreed_cards(session, series_id) if len(cards) > 1 else []
+    environments = _environments(session, ids)
+    return SeriesHistory(series, points, marks, environments, line.name, changes, side[::-1], cards, agreed)
 
 
 def _environments(session: Session, ids: set[int]) -> dict[int, dict[str, Any]]:
@@ -327,7 +339,7 @@ def list_readings(session: Session, series_id: int, line: HistoryLine, limit: in
     sql = f"""
     SELECT commits.sha AS commit_sha, newest.commit_id, newest.ordinal, newest.environment_id,
          devices.kind AS device_kind,
-           median_ns, low_ns, high_ns
+           median_ns, low_ns, high_ns, newest.card_id
     FROM (
         SELECT points.* FROM points JOIN results ON results.id = points.result_id
         WHERE series_id = :series_id AND results.status = 'ok' AND {on_line("points.commit_id")}

@@ -14,18 +14,18 @@ LEAST_SHIFTS = 8
 
 def list_common_shifts(
     session: Session, operator_id: int, environment_id: int, commit_ids: Collection[int]
-) -> dict[int, float]:
-    """By commit, the median by which log times of other operators lay off their level, where their code had not
-    changed: what the host or the clocks did to all of a run, whatever its code."""
+) -> dict[tuple[int, int | None], float]:
+    """By commit and card, the median by which log times of other operators lay off their level, where their code had
+    not changed: what the host or the clocks did to all of a run, whatever its code."""
     sql = """
-    SELECT commit_id, percentile_cont(0.5) WITHIN GROUP (ORDER BY shift::float) AS median
+    SELECT commit_id, card_id, percentile_cont(0.5) WITHIN GROUP (ORDER BY shift::float) AS median
     FROM job_sources CROSS JOIN LATERAL jsonb_array_elements(shifts) AS shift
     WHERE commit_id = ANY(:commit_ids) AND environment_id = :environment_id AND operator_id <> :operator_id
-    GROUP BY commit_id HAVING count(*) >= :least
+    GROUP BY commit_id, card_id HAVING count(*) >= :least
     """
     parameters = {"commit_ids": list(commit_ids), "environment_id": environment_id, "operator_id": operator_id}
     rows = session.execute(text(sql), parameters | {"least": LEAST_SHIFTS})
-    return {row.commit_id: row.median for row in rows}
+    return {(row.commit_id, row.card_id): row.median for row in rows}
 
 
 def list_sources(session: Session, series_id: int, commit_ids: Collection[int]) -> dict[int, str]:

@@ -18,7 +18,7 @@ from warpwatch.db.reads.regressions import COMMITS_BETWEEN
 @dataclass(frozen=True, slots=True)
 class JobOrigin:
     """Where a job came from. trunk_sha: the newest commit of the watched branch, where it is known. definitions_sha:
-    the version that the job measured."""
+    the version that the job measured. card_id: the physical card of its newest run, where that is known."""
 
     repository_id: int
     repository_url: str
@@ -28,6 +28,7 @@ class JobOrigin:
     trunk_sha: str | None = None
     definitions_url: str | None = None
     definitions_sha: str | None = None
+    card_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,8 @@ def read_origin(session: Session, job_id: int) -> JobOrigin:
     SELECT repositories.id AS repository_id, url AS repository_url, origin, operators.name AS operator,
          devices.kind AS device_kind,
          (SELECT head_sha FROM branches WHERE repository_id = repositories.id AND is_watched) AS trunk_sha,
-         definitions_url, jobs.definitions_sha
+         definitions_url, jobs.definitions_sha,
+         (SELECT card_id FROM runs WHERE job_id = jobs.id AND state = 'done' ORDER BY id DESC LIMIT 1) AS card_id
     FROM jobs JOIN submissions ON submissions.id = jobs.submission_id JOIN repositories
          ON repositories.id = submissions.repository_id
     JOIN operators ON operators.id = jobs.operator_id JOIN devices ON devices.id = jobs.device_id WHERE jobs.id = :id

@@ -4,6 +4,7 @@ rounds."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import text
 
@@ -35,6 +36,9 @@ class ObservedReading:
     median_ns: float
     low_ns: float
     high_ns: float
+    card_id: int | None = None
+    """The physical card that took it; None where that is not known."""
+    measured_at: datetime = datetime.min
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def _side(environment: str, ordinal: str, order: str, limit: int) -> str:
 _READINGS = f"""
 SELECT new.series_id, variants.name AS variant, cases.key AS case, near.environment_id, near.commit_id, commits.sha,
      near.ordinal,
-       near.median_ns, near.low_ns, near.high_ns
+       near.median_ns, near.low_ns, near.high_ns, near.card_id, near.measured_at
 FROM results
 JOIN points AS new ON new.result_id = results.id
 JOIN series ON series.id = new.series_id

@@ -102,9 +102,11 @@ WITH chosen AS (
 ), moved AS (
     SELECT chosen.id, chosen.operator, compared.* FROM chosen CROSS JOIN LATERAL (
         SELECT commit_id, measured_at,
-               ln(median_ns / lag(median_ns) OVER (PARTITION BY environment_id ORDER BY ordinal, commit_id)) AS moved
+               ln(median_ns / lag(median_ns) OVER (PARTITION BY environment_id, card_id ORDER BY ordinal, commit_id))
+                    AS moved
         FROM (
-            SELECT DISTINCT ON (ordinal, commit_id) ordinal, commit_id, environment_id, median_ns, measured_at
+            SELECT DISTINCT ON (ordinal, commit_id) ordinal, commit_id, environment_id, card_id, median_ns,
+                   measured_at
             FROM points WHERE points.series_id = chosen.id AND commit_id = ANY(:commits)
               AND ordinal >= (SELECT min(ordinal) FROM commits WHERE commits.id = ANY(:commits))
             ORDER BY ordinal, commit_id, points.id DESC
@@ -242,6 +244,7 @@ class RecentPoint:
     ordinal: int
     environment_id: int
     median_ns: float
+    card_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +259,7 @@ class ReleaseTime:
 
 _RECENT = f"""
 SELECT newest.* FROM unnest(CAST(:ids AS bigint[])) AS wanted(id) CROSS JOIN LATERAL (
-    SELECT DISTINCT ON (ordinal, commit_id) series_id, commit_id, ordinal, environment_id, median_ns
+    SELECT DISTINCT ON (ordinal, commit_id) series_id, commit_id, ordinal, environment_id, median_ns, card_id
     FROM points WHERE series_id = wanted.id AND {on_line("points.commit_id")}
     ORDER BY ordinal DESC, commit_id DESC, id DESC LIMIT :limit
 ) AS newest

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.codec import from_json
+from warpwatch.contract.environment import Card
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
 from warpwatch.db.reads.code import definitions_version, find_operator_ids
 from warpwatch.db.reads.decisions import JobDecision, read_decision
@@ -115,6 +116,8 @@ class RunRow:
     """What it took besides `times`."""
     yielded_to_job_id: int | None
     """The more urgent job that it made room for, where its state is `yielded`."""
+    card: Card | None = None
+    """The physical card that it was measured on, as it was then; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +311,10 @@ def list_jobs(session: Session, wanted: JobFilter, before: int | None = None, li
 _RUNS = """
 SELECT runs.id, attempt, workers.name AS worker, state, message, reason, struck_out_reason, runs.started_at,
        finished_at, yielded_to_job_id, times,
-       CAST(extract(epoch FROM finished_at - runs.started_at) AS float) AS seconds
-FROM runs LEFT JOIN workers ON workers.id = runs.worker_id WHERE job_id = :job_id ORDER BY attempt
+       CAST(extract(epoch FROM finished_at - runs.started_at) AS float) AS seconds,
+       cards.key AS card_key, card_facts
+FROM runs LEFT JOIN workers ON workers.id = runs.worker_id LEFT JOIN cards ON cards.id = runs.card_id
+WHERE job_id = :job_id ORDER BY attempt
 """
 
 _RESULTS = f"""
@@ -374,10 +379,17 @@ def read_job(session: Session, job_id: int) -> JobDetail | None:
     )
 
 
-def _run_row(times: dict[str, Any] | None, seconds: float | None, **fields: Any) -> RunRow:
+def _run_row(
+    times: dict[str, Any] | None,
+    seconds: float | None,
+    card_key: str | None,
+    card_facts: dict[str, str] | None,
+    **fields: Any,
+) -> RunRow:
     measured = None if times is None else from_json(RunTimes, times)
     rest = None if measured is None or seconds is None else max(0.0, seconds - measured.total)
-    return RunRow(**fields, times=measured, rest_seconds=rest)
+    card = None if card_key is None else Card(card_key, card_facts or {})
+    return RunRow(**fields, times=measured, rest_seconds=rest, card=card)
 
 
 def read_log(session: Session, run_id: int, after_id: int = 0, limit: int = 1000) -> list[LogLine]:

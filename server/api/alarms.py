@@ -22,8 +22,9 @@ def get_alarms(
     no_space: a disk budget is spent, so the server takes no work. stale_device: jobs are queued for a device without a
     worker. stale_worker: a worker is online, has jobs and returns no results. paused_worker: several jobs in a row
     failed for a reason of its machine. unfit: the state of a device prevents measurement. shared_device: several
-    workers measure on one physical device. missing: a series has no result and no status at the newest commits.
-    vanished: an operator, variant or case left the catalogue. An entry clears when its cause is gone.
+    workers measure on one physical device. slower_card: series of unchanged code became slower on one physical card.
+    missing: a series has no result and no status at the newest commits. vanished: an operator, variant or case left the
+    catalogue. An entry clears when its cause is gone.
     """
     repository_id = None if repository is None else repository_or_404(session, repository).id
     alarms = alarms_of(request).list(session, repository_id)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpwatch import __version__
@@ -21,6 +21,7 @@ from warpwatch.db.reads.devices import (
     read_health,
 )
 from warpwatch.db.reads.query import Page
+from warpwatch.server.figures.cards import CardLine, list_card_lines
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import Config, Db, database_of, device_or_404, require_schema
 
@@ -72,6 +73,16 @@ def add_device(session: Db, body: NewDevice) -> DeviceRow:
     """
     registry.add_device(session, body.key, body.kind, body.name, is_elastic=body.is_elastic)
     return device_or_404(session, body.key)
+
+
+@router.get("/cards", responses=documented(404, 422))
+def get_cards(
+    session: Db, device: Annotated[str | None, Query(max_length=500, description="Key of a device.")] = None
+) -> Page[CardLine]:
+    """The physical cards of a device, or of all devices: board, VBIOS, slot and host, and by how much each differs from
+    the first card of its device in series that both measured at the same commits."""
+    chosen = None if device is None else device_or_404(session, device).id
+    return Page(list_card_lines(session, chosen), None)
 
 
 @router.get("/workers", responses=documented())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from typing import Literal, get_args
 
+from warpwatch.contract.environment import card_name
 from warpwatch.contract.words import Reason
 from warpwatch.db.reads.alarms import (
     PausedWorker,
@@ -20,11 +22,22 @@ from warpwatch.db.reads.alarms import (
     list_stale_workers,
     list_unfit_devices,
 )
+from warpwatch.db.reads.cards import DriftRow, list_drifts
 from warpwatch.db.reads.missing import BEFORE, REMOVALS, VANISHED_DAYS, MissingCause, MissingResults, list_missing
 from warpwatch.db.reads.query import Session
+from warpwatch.server.figures.formats import change
+from warpwatch.server.verdicts.cards import judge_drift
 
 AlarmKind = Literal[
-    "no_space", "stale_device", "stale_worker", "paused_worker", "unfit", "shared_device", "missing", "vanished"
+    "no_space",
+    "stale_device",
+    "stale_worker",
+    "paused_worker",
+    "unfit",
+    "shared_device",
+    "slower_card",
+    "missing",
+    "vanished",
 ]
 """The one that stops most first."""
 _ORDER = get_args(AlarmKind)
@@ -60,6 +73,7 @@ def list_alarms(
         *map(_paused_worker, list_paused_workers(session, now, lease_seconds)),
         *map(_unfit_device, list_unfit_devices(session, now, lease_seconds)),
         *map(_shared_device, list_shared_devices(session, now, lease_seconds)),
+        *_slower_cards(list_drifts(session, now)),
         *map(_missing_results, list_missing(session, now, repository_id)),
     ]
     return sorted(
@@ -137,6 +151,27 @@ def _shared_device(device: SharedDevice) -> AlarmRow:
         "stop all but one: they disturb each other's times",
         device_key=device.device_key,
     )
+
+
+def _slower_cards(drifts: Sequence[DriftRow]) -> Iterator[AlarmRow]:
+    """Cards whose unchanged series all became slower."""
+    for _, group in groupby(drifts, key=lambda row: row.card_id):
+        rows = list(group)
+        loss = judge_drift([log for row in rows for log in row.log_ratios], rows[0].device_kind)
+        if loss is not None:
+            since = min(row.since for row in rows)
+            card = card_name(rows[0].card_key)
+            yield AlarmRow(
+                "slower_card",
+                since,
+                f"card {card} of {rows[0].device_key} lost {1 - 1 / loss.ratio:.1%} since {since:%Y-%m-%d}: "
+                f"{loss.pairs} series of {len(rows)} operators with unchanged code take {change(loss.ratio)} "
+                f"({change(loss.low)} … {change(loss.high)})",
+                "look at its clocks, cooling and power limit, and at what else runs on its host; trials go on, since "
+                "they compare on one card",
+                device_key=rows[0].device_key,
+                job_id=max(row.job_id for row in rows),
+            )
 
 
 def _missing_results(fact: MissingResults) -> AlarmRow:

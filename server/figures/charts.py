@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from html import escape
+from math import exp
 from typing import Any
 from urllib.parse import urlencode
 
@@ -30,7 +31,7 @@ from warpwatch.server.figures.formats import (
 )
 from warpwatch.server.figures.history_layers import noise_bands, sample_strips
 from warpwatch.server.figures.history_marks import FASTER, HOVER, SAME, SLOWER, change_bands, side_points
-from warpwatch.server.figures.history_view import CommitAxis, HeightScale, HistoryView, axis_of, scale_of
+from warpwatch.server.figures.history_view import CommitAxis, HeightScale, HistoryView, axis_of, card_lines, scale_of
 from warpwatch.server.figures.noise_summary import LevelShift, NoiseSummary
 from warpwatch.server.figures.palette import PALETTE, faint, variant_colour
 
@@ -51,6 +52,9 @@ SYMBOLS = {
     "skipped": ("circle-open", "#8a9097"),
 }
 
+CardLines = Mapping[int | None, tuple[int | None, float]]
+_DASHES = ("solid", "dash", "dot", "dashdot")
+"""Of the lines of several cards in one environment."""
 MANY_POINTS = 600
 """From here on lines have no markers: each marker is an element that moves when the reader pans, a line is one."""
 
@@ -62,7 +66,8 @@ def history_figure(
     noise: Mapping[int, Sequence[NoiseSummary]] | None = None,
     samples: Mapping[int, Sequence[float]] | None = None,
 ) -> Figure:
-    """Medians with their 95 % intervals over the commits that were measured, one line per series and environment.
+    """Medians with their 95 % intervals over the commits that were measured, one line per series, environment
+    and card; cards that agree share one.
 
     Statuses other than ok are drawn in a strip below the lines. steps: level shifts per series id. noise: what may be
     indistinguishable, per series id. samples: of the points whose distribution is drawn, per point id.
@@ -160,13 +165,19 @@ def _commits(histories: Sequence[SeriesHistory], axis: CommitAxis) -> list[list[
 def _lines(
     history: SeriesHistory, axis: CommitAxis, scale: HeightScale, *, several: bool, has_markers: bool
 ) -> list[Figure]:
-    """Three traces per environment: both ends of the interval, without the places that they share with the median; and
-    the median, whose `meta` says what tooltips show besides the commit."""
+    """Three traces per environment and card: both ends of the interval, without the places that they share with the
+    median; and the median, whose `meta` says what tooltips show besides the commit.
+
+    Cards that agree have one line: their points stand where the card of that line would have measured them.
+    """
     colour = variant_colour(history.series.variant)
     traces: list[Figure] = []
     indexes = {sha: index for index, sha in enumerate(axis.places)}
-    for number, environment in enumerate(dict.fromkeys(point.environment_id for point in history.points)):
-        points = [point for point in history.points if point.environment_id == environment]
+    cards = card_lines(history)
+    heads = list(dict.fromkeys(head for head, _ in cards.values()))
+    named: set[int | None] = set()
+    for environment, card in dict.fromkeys((row.environment_id, cards[row.card_id][0]) for row in history.points):
+        points = [row for row in history.points if (row.environment_id, cards[row.card_id][0]) == (environment, card)]
         # Commits of one ordinal stand in the order of their ids.
         points.sort(key=lambda point: axis.places[point.commit_sha])
         shared = {
@@ -177,22 +188,22 @@ def _lines(
         low = {
             **shared,
             "mode": "lines",
-            "y": [scale.of(history, point, point.low_ns) for point in points],
+            "y": [scale.of(history, point, point.low_ns * _share_of(cards, point)) for point in points],
             "hoverinfo": "skip",
             "showlegend": False,
         }
-        heights = [scale.of(history, point, point.high_ns) for point in points]
+        heights = [scale.of(history, point, point.high_ns * _share_of(cards, point)) for point in points]
         high = {**low, "y": heights, "fill": "tonexty", "fillcolor": faint(colour)}
-        remarks = [_remark(point) for point in points]
+        remarks = [_remark(point) + _card_remark(history, cards, point) for point in points]
         kinds = list(dict.fromkeys(remarks))
         median = {
             **shared,
             "mode": "lines+markers" if has_markers else "lines",
             "x": [axis.places[point.commit_sha] for point in points],
-            "y": [scale.of(history, point) for point in points],
-            "name": escape(history.series.variant),
-            "showlegend": several and number == 0,
-            "line": {"color": colour, "width": 2},
+            "y": [scale.of(history, point, point.median_ns * _share_of(cards, point)) for point in points],
+            "name": escape(history.series.variant) + _card_label(history, heads, card),
+            "showlegend": (several or len(heads) > 1) and card not in named,
+            "line": {"color": colour, "width": 2, "dash": _DASHES[heads.index(card) % len(_DASHES)]},
             "marker": {"size": 6, "color": colour},
             "meta": {
                 "commits": [indexes[point.commit_sha] for point in points],
@@ -202,8 +213,28 @@ def _lines(
             },
             "hovertemplate": HOVER,
         }
+        named.add(card)
         traces += [low, high, median]
     return traces
+
+
+def _share_of(cards: CardLines, point: PointRow) -> float:
+    """What the card of a point's line would have taken, over what its own card took."""
+    return exp(-cards[point.card_id][1])
+
+
+def _card_label(history: SeriesHistory, heads: Sequence[int | None], card_id: int | None) -> str:
+    """What tells the lines of several cards apart in a legend."""
+    return f", card {escape(history.cards.get(card_id or 0, '?'))}" if len(heads) > 1 else ""
+
+
+def _card_remark(history: SeriesHistory, cards: CardLines, point: PointRow) -> str:
+    """The card of a point, where a history has several, and what was taken off its time for the chart."""
+    name = history.cards.get(point.card_id or 0)
+    if name is None or len(history.cards) < 2:
+        return ""
+    offset = cards[point.card_id][1]
+    return f"<br>card {escape(name)}" + (f", drawn {change(exp(-offset))}" if offset else "")
 
 
 def _remark(point: PointRow) -> str:
@@ -238,7 +269,7 @@ def _steps(
             (history, point, step)
             for history in histories
             for step in steps.get(history.series.id, ())
-            for point in history.points
+            for point in {point.commit_sha: point for point in history.points}.values()
             if point.commit_sha == step.head_sha
             and (step.ratio > 1) == (direction == "slower")
             and not _is_decided(history, step)

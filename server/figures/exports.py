@@ -133,6 +133,7 @@ def _state(point: ExportedPoint) -> dict[str, Any]:
         "device": point.device,
         "metric": point.metric,
         "environment": point.environment[:12],
+        "card": point.card or "",
     }
     values = {
         "nv/cold/sample_size": ("int64", str(point.count)),

@@ -9,7 +9,7 @@ from typing import Any
 
 from warpwatch.db.reads.history import PointRow, SeriesHistory
 from warpwatch.server.figures.formats import share
-from warpwatch.server.figures.history_view import CommitAxis, HeightScale, floor_of
+from warpwatch.server.figures.history_view import CommitAxis, HeightScale, card_lines, floor_of
 from warpwatch.server.figures.noise_summary import NoiseSummary
 from warpwatch.server.figures.palette import faint, variant_colour
 
@@ -61,13 +61,15 @@ def noise_bands(
 
 
 def _stretches(history: SeriesHistory, summary: NoiseSummary) -> Iterator[list[PointRow]]:
-    """The points of one environment between its level shifts and confirmed changes, where there are at least two."""
+    """The points of one environment and line of cards between its level shifts and confirmed changes, where there are
+    at least two."""
     heads = {step.head_sha for step in summary.steps} | {item.fixed_by_sha for item in history.changes}
     for item in history.changes:
         heads |= {next((point.commit_sha for point in history.points if point.ordinal >= item.head_ordinal), None)}
     stretch: list[PointRow] = []
+    cards = card_lines(history)
     for point in history.points:
-        if point.environment_id != summary.environment_id:
+        if (point.environment_id, cards[point.card_id][0]) != (summary.environment_id, summary.card_id):
             continue
         if point.commit_sha in heads and len(stretch) > 1:
             yield stretch

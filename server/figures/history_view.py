@@ -10,6 +10,7 @@ from typing import Any
 
 from warpwatch.db.reads.history import PointRow, SeriesHistory
 from warpwatch.server.figures.formats import rounded, short, unit_of
+from warpwatch.server.verdicts.cards import join_cards, offsets_of
 
 Figure = dict[str, Any]
 MAX_TICKS = 8
@@ -128,6 +129,11 @@ def _dates(histories: Sequence[SeriesHistory], shas: Sequence[str]) -> dict[str,
     for sha in shas:
         last = dates[sha] = authored[sha].timestamp() * 1000 if sha in authored else last
     return dates
+
+
+def card_lines(history: SeriesHistory) -> dict[int | None, tuple[int | None, float]]:
+    """For every card of a history the one whose line its points belong to, and its offset; see join_cards."""
+    return join_cards([point.card_id for point in reversed(history.points)], offsets_of(history.agreed))
 
 
 @dataclass(frozen=True, slots=True)

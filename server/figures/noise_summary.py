@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import exp
 from statistics import median
 
+from warpwatch.db.reads.cards import OffsetRow, list_agreed_cards
 from warpwatch.db.reads.history import ReadingRow, list_readings
 from warpwatch.db.reads.job_sources import list_sources
 from warpwatch.db.reads.lines import HistoryLine
 from warpwatch.db.reads.query import Session
+from warpwatch.server.verdicts.cards import join_cards, offsets_of
 from warpwatch.server.verdicts.changes import Change, find_changes
-from warpwatch.server.verdicts.noise import Reading, detectable, learn, split_environments
+from warpwatch.server.verdicts.noise import Reading, detectable, learn
 from warpwatch.server.verdicts.thresholds import thresholds_of
 
 
@@ -34,7 +37,8 @@ class LevelShift:
 
 @dataclass(frozen=True, slots=True)
 class NoiseSummary:
-    """The noise of one environment. Deviations and `detectable` are shares of the time: 0.021 is 2.1 %.
+    """The noise of one environment, and of one card where cards do not agree. Deviations and `detectable` are shares of
+    the time: 0.021 is 2.1 %.
 
     repeats: reruns of measured commits. detectable: the smallest change that one new run can reveal.
     """
@@ -47,12 +51,15 @@ class NoiseSummary:
     within: float
     detectable: float
     steps: list[LevelShift]
+    card_id: int | None = None
 
 
 def read_learned(session: Session, series_id: int, line: HistoryLine) -> list[NoiseSummary]:
-    """One summary per environment, of a line; the environment of the newest commit comes first."""
+    """One summary per environment, of a line; the environment of the newest commit comes first. Cards that do not agree
+    have one each."""
     rows = list_readings(session, series_id, line)
-    summaries = learn_from(rows)
+    agreed = list_agreed_cards(session, series_id) if len({row.card_id for row in rows}) > 1 else []
+    summaries = learn_from(rows, agreed)
     ids = {row.commit_sha: row.commit_id for row in rows}
     ends = {ids[sha] for summary in summaries for step in summary.steps for sha in (step.base_sha, step.head_sha)}
     sources = list_sources(session, series_id, ends) if ends else {}
@@ -64,16 +71,23 @@ def read_learned(session: Session, series_id: int, line: HistoryLine) -> list[No
     return [replace(summary, steps=[with_code(step) for step in summary.steps]) for summary in summaries]
 
 
-def learn_from(rows: Sequence[ReadingRow]) -> list[NoiseSummary]:
-    """Levels of two environments are never compared. rows: of one series, in order of history."""
+def learn_from(rows: Sequence[ReadingRow], agreed: Iterable[OffsetRow] = ()) -> list[NoiseSummary]:
+    """Levels of two environments, or of cards that do not agree, are never compared. rows: of one series, in order of
+    history. agreed: cards that agree."""
     shas = {row.commit_id: row.commit_sha for row in rows}
-    readings = [
-        Reading(row.ordinal, row.commit_id, row.environment_id, row.median_ns, row.low_ns, row.high_ns) for row in rows
+    lines = join_cards([row.card_id for row in reversed(rows)], offsets_of(agreed))
+    groups: dict[tuple[int, int | None], list[Reading]] = {}
+    newest: dict[tuple[int, int | None], int] = {}
+    for index, row in enumerate(rows):
+        card_id, offset = lines[row.card_id]
+        times = (exp(-offset) * ns for ns in (row.median_ns, row.low_ns, row.high_ns))
+        reading = Reading(row.ordinal, row.commit_id, row.environment_id, *times)
+        groups.setdefault((row.environment_id, card_id), []).append(reading)
+        newest[row.environment_id, card_id] = index
+    return [
+        replace(_learn(key[0], groups[key], rows[0].device_kind, shas), card_id=key[1])
+        for key in sorted(groups, key=lambda key: -newest[key])
     ]
-    groups = split_environments(readings)
-    summaries = [_learn(id_, group, rows[0].device_kind, shas) for id_, group in groups.items()]
-    newest = {reading.environment_id: index for index, reading in enumerate(readings)}
-    return sorted(summaries, key=lambda summary: -newest[summary.environment_id])
 
 
 def _learn(environment_id: int, readings: Sequence[Reading], device_kind: str, shas: dict[int, str]) -> NoiseSummary:

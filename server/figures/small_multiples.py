@@ -60,13 +60,14 @@ def _svg(
     step = (WIDTH - 2 * EDGE) / max(len(places) - 1, 1)
     parts = [f'<path class="grid" d="M0 {middle:.0f}H{WIDTH}"/>']
     for name in sorted(variants, key=variant_order):
-        path, environment = "", None
+        path, before = "", None
         for point, level in zip(variants[name], _levels(variants[name]), strict=True):
             y = middle - max(low, min(high, level)) * scale
-            # Levels of two environments are never joined.
-            joint = "L" if point.environment_id == environment else "M"
+            # Levels of two environments or cards are never joined.
+            here = point.environment_id, point.card_id
+            joint = "L" if here == before else "M"
             path += f"{joint}{EDGE + places[point.commit_id] * step:.0f} {y:.1f}"
-            environment = point.environment_id
+            before = here
         parts.append(f'<path d="{path}" stroke="{variant_colour(name)}"/>')
     changes = ", ".join(
         f"{name} {change(series[-1].median_ns / series[0].median_ns)}" for name, series in sorted(variants.items())

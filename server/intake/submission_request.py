@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from warpwatch.contract.priorities import AWAITED, ORDINARY
-from warpwatch.contract.spec import MAX_NAMES, PLAN_LIMITS, USUAL_PLAN
+from warpwatch.contract.spec import MAX_NAMES, PLAN_LIMITS, TOOLCHAIN_NAME, USUAL_PLAN
 from warpwatch.contract.words import JobKind
 
 ORDER: tuple[JobKind, ...] = (JobKind.CHECK, JobKind.BENCH, JobKind.PROFILE, JobKind.COMPARE)
@@ -86,6 +86,12 @@ class SubmissionRequest(BaseModel):
     sanitize: Literal["memcheck", "racecheck", "initcheck", "address"] | None = Field(
         default=None,
         description="Checks only: run under this sanitizer; address is for CPU code, the others for GPU code.",
+    )
+    toolchains: list[Annotated[str, Field(pattern=f"^{TOOLCHAIN_NAME.pattern}$")]] = Field(
+        default=[],
+        max_length=2,
+        description="Kind compare only: toolchains of the workers' worker.toml that the base and the commit are built "
+        "and run with, such as two releases of Triton. Without a base, the commit is compared with itself.",
     )
 
     @property

@@ -100,7 +100,13 @@ def plan_submission(
     devices, missing = choose_devices(session, request.device, settings.lease_seconds)
     patch, patch_errors = find_submitted_patch(session, repository.id, history, base, request)
     errors = (
-        errors + patch_errors + _sanitizer_errors(request) + _own_base_errors(history, base, request) + wrong + missing
+        errors
+        + patch_errors
+        + _sanitizer_errors(request)
+        + _toolchain_errors(request)
+        + _own_base_errors(history, base, request)
+        + wrong
+        + missing
     )
     if errors:
         raise Problem(422, REFUSED, errors)
@@ -136,7 +142,9 @@ def repository_of(session: Session, name: str) -> RepositoryRow:
 
 
 def base_of(request: SubmissionRequest) -> str | None:
-    """The requested baseline; None without one."""
+    """The requested baseline, with toolchains the commit itself by default; None without one."""
+    if not request.base and request.toolchains:
+        return request.commits
     if not request.base and "compare" in request.kinds:
         error = FieldError(
             field="base", message="A/B needs a baseline", remedy="choose a commit, `parent` or `merge-base`"
@@ -153,6 +161,18 @@ def _sanitizer_errors(request: SubmissionRequest) -> list[FieldError]:
             field="sanitize",
             message="a sanitizer works with kind check only, because it slows kernels down",
             remedy="choose kind check only, or no sanitizer",
+        )
+    ]
+
+
+def _toolchain_errors(request: SubmissionRequest) -> list[FieldError]:
+    if not request.toolchains or (len(request.toolchains) == 2 and request.kinds == ["compare"]):
+        return []
+    return [
+        FieldError(
+            field="toolchains",
+            message="toolchains are compared two by two, with kind compare only",
+            remedy="name two, the older one first, and choose kind compare",
         )
     ]
 
@@ -299,4 +319,5 @@ def job_spec(
         if is_compare and catalogued
         else None,
         stop=stop_rule(device.kind, is_suspected=False) if is_compare else None,
+        toolchains=(request.toolchains[0], request.toolchains[1]) if is_compare and request.toolchains else None,
     )

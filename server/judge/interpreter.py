@@ -6,16 +6,17 @@ otherwise everything starts over. Of several servers one judges a job, and the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from warpwatch import git
 from warpwatch.contract.measurement import METRICS
 from warpwatch.contract.words import JobKind, JobState
+from warpwatch.db.cards import save_card_offset
 from warpwatch.db.database import Database
 from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.reads import judging
-from warpwatch.db.reads.job_sources import list_common_shifts
+from warpwatch.db.reads.job_sources import list_common_shifts, list_sources
 from warpwatch.db.reads.judging import JobOrigin, KnownChange, RegressionFacts
 from warpwatch.db.reads.observed import (
     BAD,
@@ -36,6 +37,14 @@ from warpwatch.server.judge.imported import confirm_imported
 from warpwatch.server.judge.repetition import repeat_unsure
 from warpwatch.server.judge.writing import ContextChangedError, write_steps, write_suspicion
 from warpwatch.server.verdicts.breakage import Breakage, find_breakages, suspect_breakages
+from warpwatch.server.verdicts.cards import (
+    MOST_PAIRS,
+    CardOffset,
+    SeriesDrift,
+    find_drifts,
+    learn_offset,
+    pair_cards,
+)
 from warpwatch.server.verdicts.context import RegressionContext
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.steps import AskTrial, Narrow, NewSuspicion, OpenOpposite, OpenResidual, Step
@@ -51,7 +60,8 @@ class JobFacts:
     """All that judging an ended job starts from: either the regression that its trial is about, or what it measured.
 
     trial_id: of the trial that the job answers. known: the regressions of the operator and device near the readings.
-    imported: rounds of a comparison that was made elsewhere. common: by commit, see list_common_shifts.
+    imported: rounds of a comparison that was made elsewhere. common: see list_common_shifts. sources: by commit, see
+    list_sources.
     """
 
     origin: JobOrigin
@@ -61,7 +71,8 @@ class JobFacts:
     checks: list[CheckRow] = field(default_factory=list)
     known: list[KnownChange] = field(default_factory=list)
     imported: list[RoundsRow] = field(default_factory=list)
-    common: dict[int, float] = field(default_factory=dict)
+    common: dict[tuple[int, int | None], float] = field(default_factory=dict)
+    sources: dict[int, str] = field(default_factory=dict)
 
 
 def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: float) -> None:
@@ -99,8 +110,11 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
         readings = list_readings(session, job.id)
         oldest = min((row.ordinal for row in readings), default=0)
         here = next((row.environment_id for row in readings if row.commit_id == job.commit_id), 0)
-        common = list_common_shifts(session, job.operator_id, here, {row.commit_id for row in readings})
-        return JobFacts(origin, readings=readings, known=_list_known(session, job, oldest), common=common)
+        commits = {row.commit_id for row in readings}
+        common = list_common_shifts(session, job.operator_id, here, commits)
+        sources = list_sources(session, readings[0].series_id, commits) if readings else {}
+        known = _list_known(session, job, oldest)
+        return JobFacts(origin, readings=readings, known=known, common=common, sources=sources)
     if job.kind == JobKind.CHECK and job.spec.sanitize is None:
         # A sanitizer finds what a plain check cannot see, so the two are not compared.
         checks = list_checks_around(session, job.id)
@@ -179,8 +193,14 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     changes = _on_line(recent, line)
     known = KnownRegressions(changes)
     environment_id = new_point.environment_id
-    windows = windows_of(facts.readings, line, job.commit_id, environment_id, origin.device_kind, facts.common)
-    sources, shifts = read_shifts(mirror, origin.operator, new_point.sha, windows, facts.common.get(job.commit_id, 0.0))
+    logs = pair_cards(facts.readings, origin.card_id) if origin.card_id is not None else {}
+    offsets = {other: item for other in logs if (item := learn_offset(logs[other], origin.device_kind)) is not None}
+    windows = windows_of(
+        facts.readings, line, job.commit_id, environment_id, origin.device_kind, facts.common, origin.card_id, offsets
+    )
+    common = facts.common.get((job.commit_id, origin.card_id), 0.0)
+    sources, shifts = read_shifts(mirror, origin.operator, new_point.sha, windows, common)
+    drifts = _find_drifts(facts, job, environment_id, sources)
     candidates = find_candidates(windows, known)
     # What was measured elsewhere cannot be measured again, so history has the last word unless a file brought a trial.
     final = find_candidates([replace(item, is_final=True) for item in windows], known) if imported_job_id else []
@@ -195,7 +215,17 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
         if (suspicions or unpaired) and _list_known(session, job, oldest) != recent:
             raise ContextChangedError
         code = {"operator_id": job.operator_id, "commit_id": job.commit_id, "environment_id": environment_id}
-        save_job_sources(session, job_id=job.id, sources=sources, shifts=shifts, **code)
+        save_job_sources(
+            session,
+            job_id=job.id,
+            sources=sources,
+            shifts=shifts,
+            card_id=origin.card_id,
+            drifts=[item.log_ratio for item in drifts],
+            drifts_since=max((item.since for item in drifts), default=None),
+            **code,
+        )
+        _save_offsets(session, job, origin.card_id, logs, offsets)
         place = (job.operator_id, job.device_id)
         answered = [item for item in suspicions if write_suspicion(session, *place, item, ids, imported_job_id)]
         for item in unpaired:
@@ -203,6 +233,30 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
                 write_suspicion(session, *place, item, ids, imported_job_id, is_final=True)
 
     return write
+
+
+def _find_drifts(facts: JobFacts, job: EndedJob, environment_id: int, sources: str | None) -> list[SeriesDrift]:
+    """How the series moved on the card of the job while the sources of its operator stayed the same."""
+    card_id = facts.origin.card_id
+    if card_id is None or sources is None:
+        return []
+    of_card = [row for row in facts.readings if (row.card_id, row.environment_id) == (card_id, environment_id)]
+    return find_drifts(
+        [row for row in of_card if row.commit_id == job.commit_id or facts.sources.get(row.commit_id) == sources]
+    )
+
+
+def _save_offsets(
+    session: Session,
+    job: EndedJob,
+    card_id: int | None,
+    logs: Mapping[int, Mapping[int, Sequence[float]]],
+    offsets: Mapping[int, CardOffset],
+) -> None:
+    for other_id, by_series in logs.items() if card_id is not None else ():
+        every = [value for values in by_series.values() for value in values][-MOST_PAIRS:]
+        is_agreed = other_id in offsets and offsets[other_id].is_agreed
+        save_card_offset(session, job.operator_id, card_id or 0, other_id, every, is_agreed=is_agreed)
 
 
 def _plan_checks(mirrors: Mirrors, job: EndedJob, facts: JobFacts) -> Write:

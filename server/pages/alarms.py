@@ -15,6 +15,7 @@ KINDS = {
     "paused_worker": "paused",
     "unfit": "unfit device",
     "shared_device": "shared device",
+    "slower_card": "slower card",
     "missing": "missing data",
     "vanished": "removed from catalogue",
 }

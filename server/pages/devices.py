@@ -19,6 +19,7 @@ from warpwatch.db.reads.overview import read_overview
 from warpwatch.db.reads.worker_keys import list_keys
 from warpwatch.db.worker_keys import add_key, revoke_key
 from warpwatch.server.api.worker_keys import NewKey
+from warpwatch.server.figures.cards import list_card_lines
 from warpwatch.server.figures.device_plot import DeviceCells, compare_devices, device_figure, device_label
 from warpwatch.server.figures.formats import variant_order
 from warpwatch.server.figures.gantt import DAY, busy_seconds, strip_svg
@@ -95,6 +96,7 @@ def _show(
         operators=[row.name for row in list_operators(page.session, page.repository.id)] if page.repository else [],
         workers=workers,
         environments=environments,
+        cards={device.id: list_card_lines(page.session, device.id) for device in rows},
         strips={device.id: strip_svg(runs, device.id, now) for device in rows},
         times={device.id: device_times(timed, device.id, now) for device in rows},
         busy={device.id: busy_seconds(runs, device.id, now) / DAY.total_seconds() for device in rows},

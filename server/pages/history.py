@@ -50,7 +50,7 @@ PageNumber = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One commit of one series. change: ratio to the previous point in the same environment."""
+    """One commit of one series. change: ratio to the previous point in the same environment, by the same card."""
 
     variant: str
     commit_sha: str
@@ -283,14 +283,14 @@ def table_rows(histories: Iterable[SeriesHistory]) -> list[TableRow]:
         marks: dict[tuple[int, str], list[StatusMark]] = {}
         for mark in history.marks:
             marks.setdefault((mark.ordinal, mark.commit_sha), []).append(mark)
-        before: dict[int, float] = {}
+        before: dict[tuple[int, int | None], float] = {}
         variant = history.series.variant
         for point in history.points:
-            last = before.get(point.environment_id)
+            last = before.get((point.environment_id, point.card_id))
             change = point.median_ns / last if last else None
             own_marks = marks.pop((point.ordinal, point.commit_sha), [])
             rows.append((point.ordinal, TableRow(variant, point.commit_sha, point, change, own_marks)))
-            before[point.environment_id] = point.median_ns
+            before[point.environment_id, point.card_id] = point.median_ns
         rows += [(ordinal, TableRow(variant, sha, None, None, rest)) for (ordinal, sha), rest in marks.items()]
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
 

@@ -42,7 +42,7 @@ from warpwatch.server.reports.model import KINDS, MEANINGS, Report
 router = APIRouter()
 CHOICES = ("kinds", "operators")
 """Fields with several check boxes."""
-LISTS = ("variants", "cases")
+LISTS = ("variants", "cases", "toolchains")
 """Text fields with one entry per line, or separated by blanks or semicolons; the key of a case contains commas."""
 EMPTY: dict[str, Any] = {
     "commits": "",
@@ -55,6 +55,7 @@ EMPTY: dict[str, Any] = {
     "device": "all",
     "priority": "",
     "sanitize": "",
+    "toolchains": "",
     "skip_unchanged": "",
     "profile.wait": "1",
     "profile.warm_up": "1",
@@ -241,7 +242,17 @@ def _form(page: Scope, entered: dict[str, Any], errors: dict[str, str] | None = 
     chosen = next((row for row in page.repositories if row.name == entered.get("repository")), page.repository)
     page.repository = chosen
     errors = errors or {}
-    folded = ("operators", "variants", "cases", "suite", "priority", "sanitize", "skip_unchanged", "profile")
+    folded = (
+        "operators",
+        "variants",
+        "cases",
+        "suite",
+        "priority",
+        "sanitize",
+        "toolchains",
+        "skip_unchanged",
+        "profile",
+    )
     # A link that fills in a folded field shows it.
     is_open = any(name in errors or entered.get(name, EMPTY.get(name)) != EMPTY.get(name) for name in folded)
     return page.page(

@@ -12,6 +12,7 @@ from statistics import median
 from warpwatch.contract.words import Cause, ChangeDirection
 from warpwatch.db.reads.observed import ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
+from warpwatch.server.verdicts.cards import CardOffset
 from warpwatch.server.verdicts.changes import EDGE, LEVEL, Change, find_changes
 from warpwatch.server.verdicts.creep import find_creep
 from warpwatch.server.verdicts.known import KnownRegressions
@@ -22,6 +23,7 @@ from warpwatch.server.verdicts.trials import severity
 
 NEAR = 3
 """Readings from a new point within which it may have brought changes to light."""
+NO_OFFSETS: Mapping[int, CardOffset] = {}
 MAX_PAIRS = 6
 """Series of one suspicion; the most changed ones come first."""
 
@@ -94,9 +96,9 @@ class Candidate:
 class SeriesWindow:
     """One series around a new point, on one line of history. The oldest commit comes first.
 
-    rows: readings of the new point's environment. elsewhere: earlier ones of other environments, whose times do not
-    compare. is_final: whether history has the last word, because no comparison can follow; then only shifts count that
-    history alone may call a change.
+    rows: readings of the new point's environment, by its card or one that agrees with it. elsewhere: earlier ones of
+    other environments and cards, whose times do not compare. is_final: whether history has the last word, because no
+    comparison can follow; then only shifts count that history alone may call a change.
     """
 
     rows: list[ObservedReading]
@@ -236,21 +238,29 @@ def windows_of(
     commit_id: int,
     environment_id: int,
     device_kind: str,
-    common: Mapping[int, float],
+    common: Mapping[tuple[int, int | None], float],
+    card_id: int | None = None,
+    offsets: Mapping[int, CardOffset] = NO_OFFSETS,
 ) -> list[SeriesWindow]:
-    """The series around a new point of this commit and environment.
+    """The series around a new point of this commit, environment and card.
 
-    line: ids of the commits on its line of history. common: log time by which all unchanged series of a commit lay off
-    their levels, which is taken off.
+    line: ids of the commits on its line of history. common: by commit and card, log time by which all unchanged series
+    lay off their levels, which is taken off. offsets: of the card over others. Those of cards that agree with it are
+    taken off as well; the readings of all others do not compare.
     """
+    agreed = {other: log(offset.ratio) for other, offset in offsets.items() if offset.is_agreed}
     windows = []
     for _, group in groupby((row for row in rows if row.sha in line), key=lambda row: row.series_id):
-        readings = list(group)
-        here = [
-            _without(row, common.get(row.commit_id, 0.0)) for row in readings if row.environment_id == environment_id
-        ]
-        elsewhere = [row for row in readings if row.environment_id != environment_id]
-        windows.append(SeriesWindow(here, elsewhere, device_kind, commit_id))
+        here: list[ObservedReading] = []
+        elsewhere: list[ObservedReading] = []
+        for row in group:
+            offset = 0.0 if None in (row.card_id, card_id) or row.card_id == card_id else agreed.get(row.card_id or 0)
+            if row.environment_id != environment_id or offset is None:
+                elsewhere.append(row)
+            else:
+                here.append(_without(row, common.get((row.commit_id, row.card_id), 0.0) - offset))
+        before = [row for row in elsewhere if row.ordinal < here[0].ordinal]
+        windows.append(SeriesWindow(here, before, device_kind, commit_id))
     return windows
 
 

@@ -10,16 +10,18 @@ import pytest
 from sqlalchemy import event, text
 
 from tests.db.conftest import World, outcome
+from warpwatch.contract.environment import Card
 from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Answer, BranchKind, JobState, Purpose, Status, Verdict
 from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
 from warpwatch.db.branches import NewBranch, replace_branches
+from warpwatch.db.cards import save_card_offset
 from warpwatch.db.database import Database
 from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.models import JobRecord, OperatorRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.muting import mute, unmute
-from warpwatch.db.reads import history, job_sources, judging, observed
+from warpwatch.db.reads import cards, history, job_sources, judging, observed
 from warpwatch.db.reads.alarms import (
     list_paused_workers,
     list_shared_devices,
@@ -301,11 +303,25 @@ def judge_everything(world: World) -> None:
         judging.find_trace(s, job, ends[0], series)
         judging.read_code_hash(s, world.operator, ends[0], 1)
         judging.list_native(s, ends[0], "kron")
-        owner = {"job_id": job, "operator_id": world.operator, "commit_id": ends[0]}
         environment = s.query(PointRecord.environment_id).filter_by(series_id=series).limit(1).scalar()
-        save_job_sources(s, **owner, environment_id=environment, sources="a", shifts=[0.1])
+        save_job_sources(
+            s,
+            job_id=job,
+            operator_id=world.operator,
+            commit_id=ends[0],
+            environment_id=environment,
+            sources="a",
+            shifts=[0.1],
+        )
         job_sources.list_common_shifts(s, world.operator, environment, ends)
         job_sources.list_sources(s, series, ends)
+        ids = [registry.ensure_card(s, world.device, Card(key)) or 0 for key in ("GPU-a", "GPU-b")]
+        assert registry.ensure_card(s, world.device, Card("GPU-b", {"host": "node7"})) == ids[1]
+        save_card_offset(s, world.operator, ids[0], ids[1], [0.1], is_agreed=True)
+        assert len(cards.list_cards(s, world.device)) == 2
+        assert cards.list_card_offsets(s, world.device) == cards.list_agreed_cards(s, series)
+        assert cards.read_card_names(s, ids) == {ids[0]: "a", ids[1]: "b"}
+        cards.list_drifts(s, datetime.now(UTC))
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_children_start_and_load_at_once_and_serve_one_after_the_other(
     first = checkout.environment(diary)
     assert checkout._child is not spare
     checkout.drop_child()
-    assert checkout.ask(Environment, "environment", 60, diary) == first
+    assert replace(checkout.ask(Environment, "environment", 60, diary), card=first.card) == first
     assert checkout._child is spare
     assert not checkout._spares
     checkout.drop_child()

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.worker import defined
 from tests.worker.conftest import Repository, identify
 from warpwatch.bundle import BundleReader
-from warpwatch.cli.run import _find_commits
+from warpwatch.cli.run import find_commits
 from warpwatch.contract.spec import DefinitionsVersion, JobSpec
 from warpwatch.settings import Settings
 
@@ -41,7 +41,7 @@ def test_run_reads_a_repository_without_a_checkout(repository: Repository, tmp_p
     repository.commit("right", defined.package())
     bare = tmp_path / "bare"
     subprocess.run(["git", "clone", "--quiet", "--bare", repository.url, str(bare)], check=True)
-    _, shas = _find_commits(Settings(home=tmp_path / "home"), str(bare), "HEAD")
+    _, shas = find_commits(Settings(home=tmp_path / "home"), str(bare), "HEAD")
     assert shas == [repository.head()]
 
 

@@ -32,6 +32,7 @@ OTHER: dict[str, tuple[JobKind, Any]] = {
     "profile": (JobKind.PROFILE, PLAN),
     "sanitize": (JobKind.CHECK, "racecheck"),
     "known": (JobKind.CHECK, KnownNames(["v1", "v2"], CASES)),
+    "toolchains": (JobKind.COMPARE, ("triton-3.6", "triton-3.7")),
 }
 """A value that is not the default for every field, and a kind of job that it means something to."""
 
@@ -79,7 +80,7 @@ def test_a_run_command_keeps_every_field(monkeypatch: pytest.MonkeyPatch, name: 
 def test_a_run_command_keeps_all_fields_at_once(monkeypatch: pytest.MonkeyPatch, kind: JobKind) -> None:
     spec = JobSpec(**{name: value for name, (_, value) in OTHER.items()})
     if kind != JobKind.COMPARE:
-        spec = replace(spec, rounds=None, stop=None, pairs=None)
+        spec = replace(spec, rounds=None, stop=None, pairs=None, toolchains=None)
     if kind in (JobKind.CHECK, JobKind.BENCH):
         spec = replace(spec, profile=ProfilePlan())
     if kind != JobKind.CHECK:

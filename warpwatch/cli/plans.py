@@ -16,6 +16,7 @@ SANITIZE_HELP = "Check under memcheck, racecheck or initcheck (GPU) or address (
 COUNTERS_HELP = "Ask Nsight Compute for hardware counters in profiles too."
 BUDGET_HELP = "Milliseconds to spend on timing one variant on one case."
 STOP_HELP = "End a comparison early: EARLIEST,RATIO, such as 3,1.005; without it, --rounds takes all of them."
+TOOLCHAINS_HELP = "OLD,NEW: toolchains of worker.toml for the base and the head of a comparison."
 KNOWN_HELP = "Variants that an earlier commit had: they get the status of a commit that does not load."
 
 
@@ -68,6 +69,16 @@ def parse_pairs(values: list[str]) -> list[tuple[str, str]]:
             raise typer.BadParameter(f"{text!r} is not VARIANT:CASE, such as v1:n=1024,f32,fwd", param_hint="--pairs")
         pairs.append((variant, case))
     return pairs
+
+
+def parse_toolchains(text: str | None) -> tuple[str, str] | None:
+    """The two names of --toolchains; ValueError for anything else."""
+    if text is None:
+        return None
+    names = split([text])
+    if len(names) != 2:
+        raise ValueError("--toolchains takes two names, OLD,NEW: the first for the base, the second for the head")
+    return names[0], names[1]
 
 
 def pairs_of(spec: JobSpec) -> list[tuple[str, str]] | None:

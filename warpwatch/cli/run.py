@@ -59,7 +59,7 @@ class RunRequest:
             spec = replace(spec, profile=USUAL_PLAN)
         if kind == JobKind.COMPARE:
             return replace(spec, pairs=plans.pairs_of(spec))
-        return replace(spec, rounds=None, stop=None, pairs=None)
+        return replace(spec, rounds=None, stop=None, pairs=None, toolchains=None)
 
 
 @app.command()
@@ -93,6 +93,7 @@ def run(
     pairs: list[str] = typer.Option(
         [], help="VARIANT:CASE to compare, separated by blanks; by default --variants on --cases, or all that there is."
     ),
+    toolchains: str | None = typer.Option(None, help=plans.TOOLCHAINS_HELP),
     known_variants: list[str] = typer.Option([], help=plans.KNOWN_HELP),
     known_cases: list[str] = typer.Option([], help="The same for cases, separated by blanks."),
 ) -> None:
@@ -115,6 +116,7 @@ def run(
         known=plans.known_names(known_variants, known_cases),
     )
     try:
+        spec = replace(spec, toolchains=plans.parse_toolchains(toolchains))
         chosen = plans.parse_kinds(kinds, base is not None)
         plans.expect_sanitizer(sanitize, [*chosen])
         source = parse_source(definitions) if definitions is not None else None
@@ -134,8 +136,8 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     if request.spec.rounds is None and request.spec.stop is None:
         rule = stop_rule(device.partition(":")[0], is_suspected=False)
         request = replace(request, spec=replace(request.spec, stop=rule))
-    url, shas = _find_commits(settings, repository, commits)
-    base_sha = _find_commits(settings, repository, request.base)[1][0] if request.base else None
+    url, shas = find_commits(settings, repository, commits)
+    base_sha = find_commits(settings, repository, request.base)[1][0] if request.base else None
     mirror = git.update_mirror(url, settings.home)
     version = newest_version(request.definitions, settings.home) if request.definitions is not None else None
     infos = [git.describe(mirror, sha) for sha in dict.fromkeys([*shas, *filter(None, [base_sha])])]
@@ -158,7 +160,7 @@ def _run(settings: Settings, request: RunRequest, device: str, repository: str, 
     return _summarise(tally, output)
 
 
-def _find_commits(settings: Settings, repository: str, commits: str) -> tuple[str, list[str]]:
+def find_commits(settings: Settings, repository: str, commits: str) -> tuple[str, list[str]]:
     """The repository's address and the commits. In a checkout, refs such as HEAD are resolved there."""
     folder = Path(repository)
     if folder.is_dir() and git.git("rev-parse", "--is-bare-repository", cwd=folder).strip() == "true":

@@ -66,6 +66,7 @@ def submit(
     profile: str | None = typer.Option(None, help=plans.HELP),
     counters: bool = typer.Option(False, help=plans.COUNTERS_HELP),
     sanitize: str | None = typer.Option(None, help=plans.SANITIZE_HELP),
+    toolchains: str | None = typer.Option(None, help=plans.TOOLCHAINS_HELP),
     skip_unchanged: bool = typer.Option(
         False, help="Skip operators whose sources did not change since a measured commit."
     ),
@@ -101,6 +102,7 @@ def submit(
             "budget_ms": None if budget_ms is None else round(budget_ms),
             "sanitize": sanitize,
             "skip_unchanged": skip_unchanged,
+            "toolchains": plans.split([toolchains or ""]),
         }
         # With a key the request can be sent again if the server goes away before it has answered.
         answer = client.post("/submissions", request, idempotency_key or f"cli-{uuid4()}")

@@ -58,6 +58,17 @@ class StopRule:
         return low > 1 / self.ratio and high < self.ratio
 
 
+@dataclass(frozen=True, slots=True)
+class CellRounds:
+    """Medians (ns) of rounds that measured the base and the head, each under the old and the new toolchain, beside one
+    another."""
+
+    base_old: list[float]
+    head_old: list[float]
+    base_new: list[float]
+    head_new: list[float]
+
+
 def judge_controls(again: Sequence[float], waited: Sequence[float], device_kind: str) -> Reason | None:
     """What the controls of a comparison say against it; None where they held, or are fewer than three.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -18,6 +19,7 @@ MAX_NAMES = 200
 ADDRESS = "address"
 SANITIZERS = {"memcheck": "cuda", "racecheck": "cuda", "initcheck": "cuda", ADDRESS: "cpu"}
 """Every sanitizer and the kind of device whose code it looks at."""
+TOOLCHAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ALWAYS_STORED = ("suite", "variants", "cases", "seed")
 
 
@@ -55,7 +57,8 @@ class JobSpec:
     suite: "quick" | "full" …; cases, by key, replace it. variants, cases: None means all. case_limit: how many of the
     suite's cases, None means all. budget_ns: time for one variant on one case, None means BUDGET_NS. rounds, stop,
     pairs (variant, case): of a comparison; rounds None means contract.rounds.ROUNDS, stop None takes all of them.
-    sanitize: a name of SANITIZERS, for checks. known: see KnownNames; it asks for nothing.
+    sanitize: a name of SANITIZERS, for checks. known: see KnownNames; it asks for nothing. toolchains: of a comparison,
+    those that the base and the head are built and run with; see worker.toolchains.
     """
 
     suite: str = "quick"
@@ -70,6 +73,7 @@ class JobSpec:
     profile: ProfilePlan = USUAL_PLAN
     sanitize: str | None = None
     known: KnownNames | None = None
+    toolchains: tuple[str, str] | None = None
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> JobSpec:
@@ -110,6 +114,7 @@ class JobSpec:
             rounds=None,
             stop=None,
             known=None,
+            toolchains=None,
         )
 
     def to_command(
@@ -155,6 +160,7 @@ class JobSpec:
             words += ["--profile", ",".join(str(getattr(self.profile, name)) for name in PLAN_LIMITS)]
             words += ["--counters"] if self.profile.counters else []
         words += ["--seed", str(self.seed)] if self.seed else []
+        words += ["--toolchains", ",".join(self.toolchains)] if self.toolchains and kind == JobKind.COMPARE else []
         words += ["--sanitize", self.sanitize] if self.sanitize is not None and kind == JobKind.CHECK else []
         return words + (["--budget-ms", f"{self.budget_ns / 1e6:.15g}"] if self.budget_ns is not None else [])
 

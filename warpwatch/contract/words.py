@@ -189,6 +189,16 @@ class Cause(StrEnum):
     STATUS = "status"
 
 
+class ChangeOrigin(StrEnum):
+    """What made a time change: the commit, the toolchain, both or neither; unknown while rounds do not tell."""
+
+    CODE = "code"
+    TOOLCHAIN = "toolchain"
+    BOTH = "both"
+    NEITHER = "neither"
+    UNKNOWN = "unknown"
+
+
 class MergeCause(StrEnum):
     """What of a merge commit changed an operator.
 

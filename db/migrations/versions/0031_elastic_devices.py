@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0061"
-down_revision = "0060"
+revision = "0031"
+down_revision = "0030"
 branch_labels = None
 depends_on = None
 

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0071"
-down_revision = "0070"
+revision = "0033"
+down_revision = "0032"
 branch_labels = None
 depends_on = None
 

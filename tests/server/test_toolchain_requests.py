@@ -1,0 +1,57 @@
+"""A comparison of one commit under two toolchains is asked for by REST and by command, and its job names both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.builders import Lab
+from warpwatch.contract.spec import JobSpec
+
+ASKED = {"repository": "kernels", "commits": "main", "kinds": ["compare"], "operators": ["square"]}
+
+
+def jobs(client: TestClient) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = client.get("/api/v1/jobs").json()["items"]
+    return rows
+
+
+def test_one_commit_is_compared_with_itself(client: TestClient, lab: Lab) -> None:
+    lab.bench(5, {("v1", "n=1024,f32,fwd"): 1000.0})
+    answer = client.post("/api/v1/submissions", json=ASKED | {"toolchains": ["triton-3.6", "triton-3.7"]})
+    assert answer.status_code == 201, answer.text
+    job = jobs(client)[0]
+    assert (job["kind"], job["base_sha"]) == ("compare", lab.shas[5])
+    assert job["commit_sha"] == lab.shas[5]
+    detail = client.get(f"/api/v1/jobs/{job['id']}").json()
+    assert detail["spec"]["toolchains"] == ["triton-3.6", "triton-3.7"]
+    assert "--toolchains triton-3.6,triton-3.7" in detail["replay"]
+    page = client.get(f"/jobs/{job['id']}", headers={"Accept": "text/html"}).text
+    assert "triton-3.6 → triton-3.7" in page
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"toolchains": ["a"]},
+        {"toolchains": ["a", "b"], "kinds": ["bench"]},
+        {"toolchains": ["a", "b"], "kinds": ["bench", "compare"], "base": "parent"},
+        {"toolchains": ["a", "--help"]},
+        {"toolchains": ["a", "b", "c"]},
+    ],
+)
+def test_a_wrong_request_names_the_field(client: TestClient, lab: Lab, wrong: dict[str, Any]) -> None:
+    lab.bench(5, {("v1", "n=1024,f32,fwd"): 1000.0})
+    answer = client.post("/api/v1/submissions", json=ASKED | wrong)
+    assert answer.status_code == 422
+    assert any(error["field"].startswith("toolchains") for error in answer.json()["errors"])
+
+
+def test_a_specification_keeps_its_toolchains() -> None:
+    spec = JobSpec(toolchains=("a", "b"))
+    assert JobSpec.from_stored(spec.to_stored()) == spec
+    words = spec.to_submit_command("kernels", "compare", "a" * 40, "square", "cpu", "a" * 40)
+    assert "a,b" in words
+    assert spec.of_cell("v1", "n=1").toolchains is None

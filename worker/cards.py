@@ -1,0 +1,81 @@
+"""Identifies the physical card behind a device: the GPU, or for a CPU the machine itself."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from warpwatch.contract.environment import Card
+from warpwatch.worker.devices import gpu_ids
+
+_MACHINE_IDS = ("/etc/machine-id", "/sys/class/dmi/id/product_uuid")
+_HASHED = "warpwatch card "
+"""Goes into the hash of a machine's id, which must not leave the machine as it is."""
+
+
+@cache
+def read_card(device: str) -> Card | None:
+    """The card of a device ("cpu", "cuda:0"); None where nothing identifies it.
+
+    A container without an id of its machine has no card: a host name that changes with every start would make one card
+    look like many.
+    """
+    if not device.startswith("cuda"):
+        return _read_machine()
+    ids, number = gpu_ids(), int(device.partition(":")[2] or 0)
+    return _read_gpu(ids[number]) if number < len(ids) else None
+
+
+def _read_machine() -> Card | None:
+    for path in map(Path, _MACHINE_IDS):
+        with suppress(OSError):
+            if machine := path.read_text().strip():
+                key = sha256((_HASHED + machine).encode()).hexdigest()[:32]
+                return Card(key, {"model": _cpu_fact("model name"), "microcode": _cpu_fact("microcode")} | _host())
+    return None
+
+
+def _read_gpu(uuid: str) -> Card:
+    """What NVML says of a GPU; only its UUID and host where there is no NVML."""
+    facts: dict[str, str] = {}
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = _card_of(pynvml, uuid)
+        sources: dict[str, Callable[[], Any]] = {
+            "uuid": lambda: pynvml.nvmlDeviceGetUUID(handle),
+            "board": lambda: pynvml.nvmlDeviceGetBoardPartNumber(handle),
+            "vbios": lambda: pynvml.nvmlDeviceGetVbiosVersion(handle),
+            "slot": lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId,
+        }
+        for name, source in sources.items():
+            with suppress(pynvml.NVMLError):
+                value = source()
+                facts[name] = value.decode() if isinstance(value, bytes) else str(value)
+    except Exception:  # noqa: BLE001 - a missing or broken NVML raises many kinds of errors.
+        facts.setdefault("uuid", uuid)
+    return Card(facts.get("uuid", uuid), facts | _host())
+
+
+def _card_of(nvml: Any, uuid: str) -> Any:
+    """The handle of a GPU; of a slice of one, that of the whole GPU."""
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
+
+
+def _host() -> dict[str, str]:
+    return {"host": socket.gethostname()}
+
+
+def _cpu_fact(name: str) -> str:
+    with suppress(OSError):
+        match = re.search(rf"^{name}\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return match.group(1).strip() if match else ""
+    return ""

@@ -1,0 +1,121 @@
+"""Measures two commits under two toolchains on one device, in rounds of four fresh children that are alive at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from warpwatch.contract.messages import SampleReply
+from warpwatch.contract.rounds import CellRounds
+from warpwatch.contract.spec import BUDGET_NS, JobRequest
+from warpwatch.contract.words import Status
+from warpwatch.worker.checkout import Checkout, Tools, load_at_once
+from warpwatch.worker.comparison import TURNS, ComparedSide, planned_rounds, typical
+from warpwatch.worker.gate import expect_healthy
+from warpwatch.worker.plausibility import TimeLimits
+from warpwatch.worker.reporter import BoundedReporter, CannotRunError, Reporter
+from warpwatch.worker.toolchains import find_toolchain
+
+CELLS = ("base, old toolchain", "head, old toolchain", "base, new toolchain", "head, new toolchain")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCells:
+    """The rounds of one variant on one case in all four cells; without rounds, status and message say why."""
+
+    variant: str
+    case: str
+    rounds: CellRounds
+    status: Status = Status.OK
+    message: str = ""
+
+
+def compare_cells(request: JobRequest, tools: Tools, reporter: Reporter, traces: Path) -> list[ComparedCells]:
+    """Rounds of every pair of the specification in the four cells of `request`: its base and its commit, each under
+    both of its toolchains. CannotRunError when nothing can be measured, ToolchainError for an unknown toolchain."""
+    if request.base_sha is None or request.spec.toolchains is None or not request.spec.pairs:
+        raise CannotRunError("four cells need a base commit, two toolchains and the pairs to compare")
+    bounded = BoundedReporter(reporter)
+    toolchains = [find_toolchain(tools.host.home, name) for name in request.spec.toolchains for _ in range(2)]
+    shas = [request.base_sha, request.sha] * 2
+    checkouts = tools.checkouts(request.url, shas, bounded, request.definitions, toolchains)
+    for checkout in checkouts:
+        checkout.start_children(1, bounded)
+    peaks = tools.peaks(checkouts[0], bounded)
+    expect_healthy(checkouts[0], tools.host.device, peaks, bounded)
+    limits = TimeLimits(peaks, tools.host.kind)
+    sides = [
+        ComparedSide(name, checkout, request, bounded, traces, limits)
+        for name, checkout in zip(CELLS, checkouts, strict=True)
+    ]
+    load_at_once(checkouts, request.operator, bounded)
+    for side in sides:
+        side.load()
+    results = {pair: ComparedCells(*pair, CellRounds([], [], [], [])) for pair in request.spec.pairs}
+    count = planned_rounds(request.spec)
+    for index in range(count):
+        bounded.progress(index, count, f"round {index + 1} of {count}")
+        if index:
+            _renew_children(checkouts, request.operator, bounded)
+        for pair, result in results.items():
+            if result.status is Status.OK:
+                results[pair] = _round(result, sides, request, index)
+    bounded.progress(count, count, "")
+    return list(results.values())
+
+
+def _renew_children(checkouts: list[Checkout], operator: str, reporter: Reporter) -> None:
+    for checkout in checkouts:
+        checkout.start_children(1, reporter)
+    load_at_once(checkouts, operator, reporter)
+
+
+def _round(result: ComparedCells, sides: list[ComparedSide], request: JobRequest, index: int) -> ComparedCells:
+    """One more round, in which every cell is first, last and in between equally often: A B C D D C B A, the next round
+    B C D A A D C B. The first failure ends the cells of this pair."""
+    kind = sides[0].checkout.host.kind
+    first = index % len(sides)
+    order = [*sides[first:], *sides[:first]]
+    steps = [("prepare", side) for side in order]
+    steps += [("sample", side) for side in [*order, *reversed(order)] * TURNS[kind]]
+    steps += [("finish", side) for side in order]
+    slices: dict[str, list[float]] = {name: [] for name in CELLS}
+    metrics: set[str] = set()
+    for verb, side in steps:
+        reply = side.ask(verb, result.variant, result.case, request.spec.budget_ns or BUDGET_NS, 1)
+        metrics |= {reply.metric} if verb == "prepare" else set()
+        if reply.status is not Status.OK or len(metrics) > 1:
+            return _ended(result, sides, request, reply, side.name)
+        if verb == "sample":
+            slices[side.name].append(typical(reply.samples_ns, kind))
+    rounds = result.rounds
+    # Neighbouring slices see the same bursts of other work, so each cell counts as what its slices show together.
+    base_old, head_old, base_new, head_new = (_middle(slices[name]) for name in CELLS)
+    return replace(
+        result,
+        rounds=CellRounds(
+            [*rounds.base_old, base_old],
+            [*rounds.head_old, head_old],
+            [*rounds.base_new, base_new],
+            [*rounds.head_new, head_new],
+        ),
+    )
+
+
+def _middle(slices: list[float]) -> float:
+    """The mean of the middle half of some slices."""
+    ordered = sorted(slices)
+    cut = len(ordered) // 4
+    kept = ordered[cut : len(ordered) - cut]
+    return sum(kept) / len(kept)
+
+
+def _ended(
+    result: ComparedCells, sides: list[ComparedSide], request: JobRequest, reply: SampleReply, name: str
+) -> ComparedCells:
+    for side in sides:
+        if side.checkout.running:
+            side.ask("finish", result.variant, result.case, request.spec.budget_ns or BUDGET_NS, 1)
+    status = reply.status if reply.status is not Status.OK else Status.UNSUPPORTED
+    message = reply.message or "the four cells are measured by different metrics"
+    return replace(result, rounds=CellRounds([], [], [], []), status=status, message=f"{name}: {message}")

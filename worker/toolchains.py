@@ -1,0 +1,84 @@
+"""The toolchains that this machine offers: interpreters with their packages, compilers and flags, by name.
+
+`worker.toml` in the home folder of Warpwatch names them:
+
+    [toolchain.triton-3-7]
+    interpreter = "/opt/triton-3.7/bin/python"
+
+    [toolchain.o1]
+    variables = { CXXFLAGS = "-O1" }
+
+Without a toolchain a commit is measured with the interpreter that its warpwatch.toml asks for.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warpwatch.contract.spec import TOOLCHAIN_NAME
+
+FILE_NAME = "worker.toml"
+_KEYS = {"interpreter", "variables"}
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+_RESERVED = ("WARPWATCH_", "HOME", "TMPDIR")
+"""Beginnings of variables that a child gets from its parent alone."""
+
+
+class ToolchainError(ValueError):
+    """worker.toml cannot be used, or lacks a toolchain; the message says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What a commit is built and run with. interpreter: None means that of the commit. variables: of the environment of
+    children, such as CXX, CXXFLAGS and NVCCFLAGS of native builds."""
+
+    name: str
+    interpreter: str | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+def find_toolchain(home: Path, name: str) -> Toolchain:
+    """The toolchain of this name; ToolchainError where worker.toml does not have it."""
+    toolchains = read_toolchains(home)
+    if name not in toolchains:
+        known = ", ".join(toolchains) or "none"
+        raise ToolchainError(
+            f"this worker has no toolchain {name!r}, it has {known}; write [toolchain.{name}] into {home / FILE_NAME}"
+        )
+    return toolchains[name]
+
+
+def read_toolchains(home: Path) -> dict[str, Toolchain]:
+    """Every toolchain of this machine in the order of the file; none without one."""
+    path = home / FILE_NAME
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ToolchainError(f"{path}: {error}") from error
+    tables = values.get("toolchain", {})
+    if set(values) - {"toolchain"} or not isinstance(tables, dict):
+        raise ToolchainError(f"{path}: write one [toolchain.NAME] table for each toolchain, and nothing else")
+    return {name: _toolchain(f"{path}: toolchain.{name}", name, table) for name, table in tables.items()}
+
+
+def _toolchain(where: str, name: str, table: Any) -> Toolchain:
+    if not TOOLCHAIN_NAME.fullmatch(name):
+        raise ToolchainError(f"{where}: name it in letters, digits, dots, dashes and underscores")
+    if not isinstance(table, dict) or set(table) - _KEYS:
+        raise ToolchainError(f"{where}: known keys are {', '.join(sorted(_KEYS))}")
+    interpreter, variables = table.get("interpreter"), table.get("variables", {})
+    if interpreter is not None and not isinstance(interpreter, str):
+        raise ToolchainError(f"{where}: interpreter must be a path in quotes")
+    if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
+        raise ToolchainError(f"{where}: variables must be a table of texts")
+    for variable in variables:
+        if not _VARIABLE.fullmatch(variable) or variable.startswith(_RESERVED):
+            raise ToolchainError(f"{where}: the variable {variable!r} cannot be set")
+    return Toolchain(name, interpreter, tuple(sorted(variables.items())))
