@@ -7,7 +7,7 @@ UV     := $(BIN)/uv pip install --python $(BIN)/python $(addprefix --find-links 
 LOCK   := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-package warpwatch-example \
           --constraint constraints.in --extra dev pyproject.toml
 # Tests that assert times get the cores for themselves. The others share them, the longest first, in a process per core
-# and one more, because half of the time they wait for children, servers and browsers. Browsers have that one: their
+# and two more, because half of the time they wait for children, servers and browsers. Browsers have one of these: their
 # event loop stays in it, and the service that all of them look at is seeded once.
 ALONE  := $(addprefix tests/harness/test_,bench.py cheaters.py cuda.py cuda_bench.py cuda_profile.py extras.py) tests/worker/test_loop.py
 LONG   := $(addprefix tests/worker/test_,proving.py execution.py up.py run.py) tests/server/test_openapi.py tests/test_adding_a_kernel.py tests/kernels
@@ -36,7 +36,7 @@ else
 endif
 
 shared: $(VENV)/.develop
-	$(PYTEST) -n $$(nproc) --dist loadfile --no-loadscope-reorder $(SHARED)
+	$(PYTEST) -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(SHARED)
 
 browsers: $(VENV)/.develop browser
 	$(PYTEST) tests/browser $(ALSO)
