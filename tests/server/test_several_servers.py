@@ -70,6 +70,9 @@ def test_a_session_works_on_all_and_work_happens_once(servers: list[httpx.Client
         time.sleep(0.2)
         with lab.database.session() as session:
             taken = session.execute(count).scalar_one()
+    while len(first.get("/api/v1/jobs").json()["items"]) < 2:
+        assert time.monotonic() < deadline, (tmp_path / "server-0.log").read_text()
+        time.sleep(0.2)
     # Longer than the pause of a scheduler, so that the other server has looked, too.
     time.sleep(2.5)
     for client in servers:
