@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import FAST_AND_FORGETFUL
+from warpwatch.cli.serve import _listening
 from warpwatch.db import embedded, migrate
+from warpwatch.settings import Settings
 
 
 @pytest.fixture
@@ -62,3 +65,22 @@ def wait_until_healthy(port: int, seconds: float = 60) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+def test_small_answers_are_sent_at_once(tmp_path: Path) -> None:
+    """Without this every answer but the first of a connection comes 40 ms late."""
+
+    async def is_undelayed() -> bool:
+        found: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def connected(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            near = writer.get_extra_info("socket")
+            found.set_result(bool(near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+            writer.close()
+
+        with _listening(Settings(home=tmp_path, port=0)) as listener:
+            async with await asyncio.start_server(connected, sock=listener):
+                await asyncio.open_connection(*listener.getsockname())
+                return await found
+
+    assert asyncio.run(is_undelayed())
