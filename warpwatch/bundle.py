@@ -192,6 +192,7 @@ class BundleReader:
 
     def __init__(self, path: Path) -> None:
         self._file = _open(path)
+        self._only: BundledRun | None = None
         try:
             self.sha256 = hashlib.file_digest(self._file, "sha256").hexdigest()
             self._zip = _open_zip(self._file)
@@ -216,21 +217,29 @@ class BundleReader:
 
     def runs(self) -> Iterator[BundledRun]:
         """Every job in the order it was done, its catalogue filled in."""
+        if self._only is not None:
+            yield self._only
+            return
+        members = [member.name for member in self.manifest.members if member.name.startswith("runs/")]
+        if len(members) == 1:
+            # As a worker sends it: read once, and its one catalogue is no longer than the member may be.
+            self._only = self._read_run(members[0])
+            yield self._only
+            return
         catalogues: dict[str, Catalogue] = {}
         kept_bytes = 0
-        for member in self.manifest.members:
-            if member.name.startswith("runs/"):
-                run = self._read_run(member.name)
-                request, outcome = run.order, run.outcome
-                brought = {request.base_sha or "": outcome.base_catalogue, request.sha: outcome.catalogue}
-                for sha, catalogue in brought.items():
-                    if catalogue is not None:
-                        catalogues[sha] = catalogue
-                        kept_bytes += len(json.dumps(to_json(catalogue)))
-                if kept_bytes > CATALOGUE_LIMIT:
-                    raise ValueError(f"its catalogues are larger than {CATALOGUE_LIMIT >> 20} MiB together")
-                base = catalogues.get(request.base_sha or "")
-                yield replace(run, outcome=replace(outcome, catalogue=catalogues.get(request.sha), base_catalogue=base))
+        for name in members:
+            run = self._read_run(name)
+            request, outcome = run.order, run.outcome
+            brought = {request.base_sha or "": outcome.base_catalogue, request.sha: outcome.catalogue}
+            for sha, catalogue in brought.items():
+                if catalogue is not None:
+                    catalogues[sha] = catalogue
+                    kept_bytes += len(json.dumps(to_json(catalogue)))
+            if kept_bytes > CATALOGUE_LIMIT:
+                raise ValueError(f"its catalogues are larger than {CATALOGUE_LIMIT >> 20} MiB together")
+            base = catalogues.get(request.base_sha or "")
+            yield replace(run, outcome=replace(outcome, catalogue=catalogues.get(request.sha), base_catalogue=base))
 
     def extract(self, outcome: Outcome, folder: Path) -> Outcome:
         """The outcome with its traces as files in `folder`."""

@@ -4,16 +4,21 @@ asked for."""
 from __future__ import annotations
 
 from fastapi import Request
+from starlette.concurrency import run_in_threadpool
 
 from warpwatch.server.http.problems import FieldError, Problem
 
 PREFIX = "/api/v1"
 
 
-def refuse_unknown_parameters(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """Raises Problem that names each parameter that the operation's description does not."""
-    if not request.query_params:
-        return
+    # Most requests have none, and a step in a thread takes longer than everything else here.
+    if request.query_params:
+        await run_in_threadpool(_refuse_unknown, request)
+
+
+def _refuse_unknown(request: Request) -> None:
     # Whether a route knows the prefix that it was included under depends on FastAPI's version.
     path = PREFIX + request.scope["route"].path_format.removeprefix(PREFIX)
     operation = request.app.openapi()["paths"][path][request.method.lower()]
