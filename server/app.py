@@ -30,6 +30,7 @@ from warpwatch.server.judge import Judge
 from warpwatch.server.pages.login import router as login_router
 from warpwatch.server.pages.render import compile_templates
 from warpwatch.server.threads.callbacks import StatusNotifier
+from warpwatch.server.threads.channels import ChannelNotifier
 from warpwatch.server.threads.cleaner import RepositoryCleaner
 from warpwatch.server.threads.live import Hub
 from warpwatch.server.threads.scheduler import Scheduler
@@ -61,11 +62,19 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.judge = Judge(settings, database, app.state.sources) if judge else None
     app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
     app.state.teller = StatusNotifier(settings, database) if judge else None
+    app.state.channels = ChannelNotifier(settings, database, app.state.alarms) if judge else None
     app.state.tallies = TallyKeeper(database) if judge else None
     app.state.cleaner = RepositoryCleaner(settings, database) if judge else None
     app.state.threads = [
         thread
-        for thread in (app.state.judge, app.state.scheduler, app.state.teller, app.state.cleaner, app.state.tallies)
+        for thread in (
+            app.state.judge,
+            app.state.scheduler,
+            app.state.teller,
+            app.state.channels,
+            app.state.cleaner,
+            app.state.tallies,
+        )
         if thread is not None
     ]
     app.state.metrics = ServiceMetrics(settings, database, app.state.alarms, app.state.threads)

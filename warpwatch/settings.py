@@ -99,6 +99,7 @@ VARIABLES = (
     ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
+    Variable("WARPWATCH_CHANNEL_SECRET", "none", "default of `warpwatch channel add --secret`"),
 )
 
 

@@ -4,6 +4,7 @@ Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 """
 
 from warpwatch.db.models.base import Base
+from warpwatch.db.models.channels import ChannelRecord, DeliveryRecord
 from warpwatch.db.models.code import (
     BranchCommitRecord,
     BranchRecord,
@@ -65,9 +66,11 @@ __all__ = [
     "CardOffsetRecord",
     "CardRecord",
     "CaseRecord",
+    "ChannelRecord",
     "CommitRecord",
     "ComparisonRecord",
     "DeletionRecord",
+    "DeliveryRecord",
     "DeviceRecord",
     "EnvironmentRecord",
     "JobRecord",

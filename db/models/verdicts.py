@@ -65,6 +65,8 @@ class RegressionRecord(Base):
         Index(None, "merged_base_commit_id", postgresql_where="merged_base_commit_id IS NOT NULL"),
         Index(None, "merged_head_commit_id", postgresql_where="merged_head_commit_id IS NOT NULL"),
         Index("ix_regressions_unsettled", "id", postgresql_where="settled_at IS NULL"),
+        Index("ix_regressions_decided", "decided_at", postgresql_where="verdict = 'confirmed'"),
+        Index("ix_regressions_settled", "settled_at", postgresql_where="verdict = 'confirmed'"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     operator_id: Mapped[int] = mapped_column(ForeignKey("operators.id", ondelete="CASCADE"))
@@ -157,7 +159,10 @@ class RegressionSeriesRecord(Base):
 
 class RegressionNoteRecord(Base):
     __tablename__ = "regression_notes"
-    __table_args__ = (Index(None, "regression_id", "id"),)
+    __table_args__ = (
+        Index(None, "regression_id", "id"),
+        Index("ix_regression_notes_fixed", "created_at", postgresql_where="state = 'fixed'"),
+    )
     id: Mapped[int] = mapped_column(primary_key=True)
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id", ondelete="CASCADE"))
     author: Mapped[str]

@@ -66,8 +66,8 @@ _AGES = {
         "traces.created_at",
         "traces.compressed_size + coalesce(octet_length(traces.report), 0)",
         # A regression shows its pair of traces for as long as it is there.
-        "EXISTS (SELECT FROM regressions WHERE base_trace_id = traces.id) "
-        "OR EXISTS (SELECT FROM regressions WHERE head_trace_id = traces.id)",
+        "traces.id IN (SELECT base_trace_id FROM regressions WHERE base_trace_id IS NOT NULL UNION ALL "
+        "SELECT head_trace_id FROM regressions WHERE head_trace_id IS NOT NULL)",
     ),
     RetentionKind.LOGS: _Age(
         "run_logs",
@@ -144,7 +144,7 @@ def list_due_rules(session: Session) -> list[RetentionRule]:
     """Rules of all repositories that were not applied for ROUND_SECONDS."""
     sql = """
     SELECT repository_id, kind, days, seen_id, run_at, deleted, freed_bytes FROM retention_rules
-    WHERE run_at IS NULL OR run_at < now() - make_interval(secs => :round) ORDER BY run_at NULLS FIRST LIMIT 100
+    WHERE run_at IS NULL OR run_at < now() - make_interval(secs => :round) ORDER BY repository_id, kind LIMIT 1000
     """
     return fetch(session, RetentionRule, sql, round=ROUND_SECONDS)
 

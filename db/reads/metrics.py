@@ -161,7 +161,8 @@ class NotificationCount:
 
 
 def list_notification_counts(session: Session) -> list[NotificationCount]:
-    """Commit statuses by outcome. One that a later status of its submission replaced is none that failed."""
+    """Commit statuses and messages of channels by outcome. A status that a later one of its submission replaced is none
+    that failed."""
     sql = """
     SELECT 'status' AS channel, CASE WHEN attempts = 0 THEN 'waiting' ELSE 'retried' END AS outcome,
            count(*) AS messages
@@ -171,6 +172,13 @@ def list_notification_counts(session: Session) -> list[NotificationCount]:
     WHERE given_up_at > now() - make_interval(secs => :day)
       AND NOT EXISTS (SELECT FROM callbacks AS later WHERE later.submission_id = callbacks.submission_id
                       AND later.id > callbacks.id)
+    UNION ALL
+    SELECT service, CASE WHEN attempts = 0 THEN 'waiting' ELSE 'retried' END, count(*)
+    FROM deliveries JOIN channels ON channels.id = channel_id
+    WHERE sent_at IS NULL AND given_up_at IS NULL AND covered_by_id IS NULL GROUP BY 1, 2
+    UNION ALL
+    SELECT service, 'given_up', count(*) FROM deliveries JOIN channels ON channels.id = channel_id
+    WHERE given_up_at > now() - make_interval(secs => :day) GROUP BY 1
     """
     return fetch(session, NotificationCount, sql, day=DAY_SECONDS)
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from warpwatch.server.api.alarms import router as alarms
 from warpwatch.server.api.badges import router as badges
 from warpwatch.server.api.branches import router as branches
+from warpwatch.server.api.channels import router as channels
 from warpwatch.server.api.code import router as code
 from warpwatch.server.api.devices import router as devices
 from warpwatch.server.api.export import router as export
@@ -49,6 +50,7 @@ for part in (
     schedules,
     saved_views,
     watches,
+    channels,
     alarms,
     reports,
     hooks,

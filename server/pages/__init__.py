@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from warpwatch.server.pages import (
     alarms,
     branches,
+    channels,
     commits,
     compare,
     deletion,
@@ -49,6 +50,7 @@ for module in (
     repositories,
     saved_views,
     watches,
+    channels,
     proofs,
     reference,
     verdicts,

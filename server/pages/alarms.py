@@ -10,6 +10,7 @@ from warpwatch.server.pages.render import Page, query
 
 router = APIRouter()
 KINDS = {
+    "no_space": "no space",
     "stale_device": "no worker",
     "stale_worker": "no results",
     "paused_worker": "paused",

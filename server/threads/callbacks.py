@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import logging
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-import httpx
-
-from warpwatch import __version__
 from warpwatch.db import callbacks
 from warpwatch.db.callbacks import DueCallback
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.query import Session
 from warpwatch.db.reads.reports import count_pending, read_report_facts
-from warpwatch.destinations import DestinationError, UnknownHostError, uses_proxy
 from warpwatch.server.reports.build import build_report
 from warpwatch.server.reports.model import FAILED
 from warpwatch.server.reports.status import is_gitlab, status_body
 from warpwatch.server.threads.background import Background
+from warpwatch.server.threads.posting import LONGEST_PAUSE_SECONDS, PostAttempt, Poster
 from warpwatch.settings import Settings
 
 POLL_SECONDS = 1.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 3600.0
-"""Between two tries; each pause is twice as long as the one before."""
+FIRST_PAUSE_SECONDS = 5.0
+"""Between two tries; each pause is twice as long as the one before, up to LONGEST_PAUSE_SECONDS."""
 MAX_ATTEMPTS = 14
 """About five hours."""
-TIMEOUT = httpx.Timeout(10, connect=5)
-DELIVERY_SECONDS = 20.0
-"""How long one delivery may take, from looking up the name to the head of the answer."""
 PARALLEL = 8
 """Deliveries at once, at most one of each repository."""
 _log = logging.getLogger(__name__)
-
-
-class _Attempt(NamedTuple):
-    """How sending one status went.
-
-    trouble: None when it arrived. is_final: trying again is in vain. pause_seconds: what the other side asked for.
-    """
-
-    trouble: str | None = None
-    is_final: bool = False
-    pause_seconds: float = 0.0
 
 
 class StatusNotifier(Background):
@@ -56,14 +36,13 @@ class StatusNotifier(Background):
     def __init__(self, settings: Settings, database: Database, *, first_pause: float = FIRST_PAUSE_SECONDS) -> None:
         super().__init__("teller", "commit statuses", POLL_SECONDS)
         self._settings = settings
-        self._destinations = settings.destinations
         self._database = database
         self._first_pause = first_pause
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="status")
         self._deliveries: set[Future[None]] = set()
         self._pending: dict[int, int] = {}
         """What was still to come of each open submission at the last round."""
-        self._tls = httpx.create_ssl_context()
+        self._poster = Poster(settings, self._stop)
 
     def stop(self) -> None:
         super().stop()
@@ -112,7 +91,7 @@ class StatusNotifier(Background):
     def _deliver(self, due: DueCallback) -> None:
         """Sends one status, with no transaction open, and stores how it went."""
         try:
-            attempt = asyncio.run(self._send(due))
+            attempt = self._poster.post(due.url, json.dumps(due.body).encode(), _headers(due))
             if not self._stop.is_set():
                 self._record(due, attempt)
         except EngineError as error:
@@ -120,7 +99,7 @@ class StatusNotifier(Background):
         except Exception:  # noqa: BLE001 - the pool would swallow what nobody thought of.
             _log.exception("the status %d for %s is tried again after an unknown error", due.id, due.url)
 
-    def _record(self, due: DueCallback, attempt: _Attempt) -> None:
+    def _record(self, due: DueCallback, attempt: PostAttempt) -> None:
         with self._database.session() as session:
             if attempt.trouble is None:
                 callbacks.record_sent(session, due.id)
@@ -132,53 +111,6 @@ class StatusNotifier(Background):
             )
         suffix = "; given up" if is_final else ""
         _log.warning("the status %d for %s was not taken: %s%s", due.id, due.url, attempt.trouble, suffix)
-
-    async def _send(self, due: DueCallback) -> _Attempt:
-        """Sends one status within DELIVERY_SECONDS, however slowly the other side answers, or until this stops."""
-        place = urlsplit(due.url).netloc
-        post = asyncio.create_task(self._post(due))
-        ends_at = time.monotonic() + DELIVERY_SECONDS
-        while not post.done() and time.monotonic() < ends_at and not self._stop.is_set():
-            await asyncio.wait({post}, timeout=0.1)
-        if not post.done():
-            post.cancel()
-            return _Attempt(f"no answer from {place} within {DELIVERY_SECONDS:g} s")
-        try:
-            status, retry_after = post.result()
-        except UnknownHostError as error:
-            return _Attempt(str(error))
-        except DestinationError as error:
-            return _Attempt(str(error), is_final=True)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            is_final = isinstance(error, httpx.InvalidURL)
-            return _Attempt(f"{type(error).__name__}: no answer from {place}", is_final=is_final)
-        if 200 <= status < 300:
-            return _Attempt()
-        return _Attempt(f"it was answered with {status}", 300 <= status < 500 and status not in (408, 429), retry_after)
-
-    async def _post(self, due: DueCallback) -> tuple[int, float]:
-        """(status of the answer, seconds that the other side wants to be left alone).
-
-        Only the head of the answer is read, and no redirect is followed: the token is for this address alone.
-        """
-        url, headers = httpx.URL(due.url), _headers(due)
-        extensions: dict[str, Any] = {}
-        is_direct = not uses_proxy(url.scheme, url.host)
-        if is_direct:
-            # The name could have another address when it is looked up again.
-            port = url.port or (443 if url.scheme == "https" else 80)
-            address = await asyncio.to_thread(self._destinations.resolve, url.host, port)
-            headers["Host"], extensions["sni_hostname"] = url.netloc.decode(), url.host
-            url = url.copy_with(host=address)
-        agent = {"User-Agent": f"warpwatch/{__version__}"}
-        async with (
-            httpx.AsyncClient(timeout=TIMEOUT, verify=self._tls, trust_env=not is_direct, headers=agent) as client,
-            client.stream("POST", url, json=due.body, headers=headers, extensions=extensions) as answer,
-        ):
-            pause = 0.0
-            with suppress(ValueError):
-                pause = min(max(0.0, float(answer.headers.get("retry-after", ""))), LONGEST_PAUSE_SECONDS)
-            return answer.status_code, pause
 
 
 def _headers(due: DueCallback) -> dict[str, str]:

@@ -74,6 +74,8 @@ PAGES = {
     "alarms": "/alarms",
     "devices": "/devices",
     "repositories": "/repositories",
+    "kept data": "/repositories/kernels/retention",
+    "channels": "/channels",
     "proofs": "/proofs",
     "reference": "/api/v1/docs",
     "how verdicts are made": "/verdicts",

@@ -13,11 +13,31 @@ from tests.db.conftest import World, outcome
 from warpwatch.contract.environment import Card
 from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Answer, BranchKind, JobState, Purpose, Status, Verdict
-from warpwatch.db import callbacks, registry, regressions, runs, submissions, traces, trials
+from warpwatch.contract.words import (
+    Answer,
+    BranchKind,
+    JobState,
+    NoticeKind,
+    Purpose,
+    RetentionKind,
+    Status,
+    Verdict,
+)
+from warpwatch.db import callbacks, keeping, registry, regressions, runs, submissions, traces, trials
 from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.cards import save_card_offset
+from warpwatch.db.channels import (
+    NewChannel,
+    Notice,
+    add_channel,
+    claim_delivery,
+    record_delivered,
+    record_refused,
+    remove_channel,
+    tell_people,
+)
 from warpwatch.db.database import Database
+from warpwatch.db.deletion import list_orders
 from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.models import JobRecord, OperatorRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.muting import mute, unmute
@@ -34,6 +54,14 @@ from warpwatch.db.reads.branches import list_branch_pairs
 from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.causes import read_evidence
 from warpwatch.db.reads.cells import list_cells_around
+from warpwatch.db.reads.channels import (
+    find_told,
+    list_channels,
+    list_deliveries,
+    list_listeners,
+    list_untold,
+    read_channel,
+)
 from warpwatch.db.reads.closing import (
     list_later_changes,
     list_later_checks,
@@ -47,6 +75,7 @@ from warpwatch.db.reads.decisions import read_decision
 from warpwatch.db.reads.events import find_ordinal, list_choices, list_events, ordinal_at, read_event, read_quality
 from warpwatch.db.reads.export import ExportCursor, ExportFilter, list_exported_series, list_points
 from warpwatch.db.reads.history import read_history
+from warpwatch.db.reads.keeping import list_due_rules, preview_rule
 from warpwatch.db.reads.lines import (
     HistoryLine,
     find_branch,
@@ -201,6 +230,14 @@ def read_everything(world: World) -> None:
         list_run_counts(s)
         list_result_counts(s)
         list_notification_counts(s)
+        rules = dict.fromkeys(RetentionKind, 7)
+        keeping.set_rules(s, world.repository, rules)
+        for rule in list_due_rules(s):
+            assert keeping.claim_rule(s, rule)
+            preview_rule(s, rule)
+            if rule.kind != RetentionKind.MIRROR:
+                keeping.delete_aged(s, rule)
+        list_orders(s)
 
 
 def read_branches(world: World) -> None:
@@ -243,6 +280,22 @@ def read_branches(world: World) -> None:
         read_overview(s, world.repository, world.device, "hot", line, watcher="ann")
         list_regressions(s, world.repository, Question(watcher="ann"))
         unwatch(s, watch_id)
+        new = NewChannel("mail", "webhook", "http://a", "http://a", "secret", list(NoticeKind))
+        channel = add_channel(s, world.repository, new)
+        assert read_channel(s, channel) is not None
+        assert list_channels(s, world.repository).items
+        assert list_listeners(s)
+        for kind in NoticeKind:
+            if kind not in (NoticeKind.ALARM, NoticeKind.DIGEST, NoticeKind.TEST):
+                list_untold(s, kind)
+        assert tell_people(s, channel, Notice(NoticeKind.TEST, "test", "title", "text", "link")) is not None
+        find_told(s, channel, [NoticeKind.TEST], [1])
+        due = claim_delivery(s)
+        assert due is not None
+        record_refused(s, due.id, "no", 1)
+        record_delivered(s, due.id)
+        assert list_deliveries(s, channel).items
+        remove_channel(s, channel)
         series = s.query(SeriesRecord.id).limit(1).scalar()
         read_history(s, series, line, branches=True)
         assert list_recent_points(s, [series], line)
@@ -325,7 +378,7 @@ def judge_everything(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "fewest"), [(use_everything, 41), (read_everything, 33), (judge_everything, 36), (read_branches, 31)]
+    ("act", "fewest"), [(use_everything, 41), (read_everything, 50), (judge_everything, 36), (read_branches, 46)]
 )
 def test_no_statement_reads_a_whole_table(world: World, act: Callable[[World], None], fewest: int) -> None:
     seen: dict[str, Any] = {}

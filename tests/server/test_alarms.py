@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -297,6 +298,7 @@ def test_no_work_is_taken_without_space(lab: Lab, settings: Settings) -> None:
             assert client.get("/api/v1/jobs").json()["items"] == []
             (alarm,) = client.get("/api/v1/alarms").json()["items"]
             assert (alarm["kind"], bool(alarm["remedy"])) == ("no_space", True)
+            assert alarm["message"].split(";")[0] in html.unescape(client.get("/alarms").text)
 
 
 def test_the_count_is_kept_for_a_while(lab: Lab, settings: Settings) -> None:

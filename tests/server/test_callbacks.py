@@ -25,6 +25,7 @@ from warpwatch.db.database import Database
 from warpwatch.db.regressions import mark_judged
 from warpwatch.server.reports.status import status_body
 from warpwatch.server.threads import callbacks as threads
+from warpwatch.server.threads import posting
 from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, StatusNotifier
 from warpwatch.settings import Settings
 
@@ -345,7 +346,7 @@ def test_an_endpoint_that_dribbles_stops_no_other(
     submission: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(threads, "DELIVERY_SECONDS", 3.0)
+    monkeypatch.setattr(posting, "DELIVERY_SECONDS", 3.0)
     idle = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
     with dribbling() as address, database.session() as session:
         slow = registry.ensure_repository(session, "slow", "/nowhere")

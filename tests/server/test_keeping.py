@@ -132,7 +132,7 @@ def test_the_traces_of_a_regression_stay(
 ) -> None:
     sql = """
     INSERT INTO regressions (operator_id, device_id, base_commit_id, head_commit_id, direction, base_trace_id)
-    SELECT operator_id, device_id, commit_id, commit_id + 1, 'slower', traces.id
+    SELECT operator_id, device_id, commit_id, (SELECT min(id) FROM commits WHERE id <> commit_id), 'slower', traces.id
     FROM traces JOIN all_results ON all_results.id = result_id ORDER BY traces.id LIMIT 1
     """
     with database.session() as session:

@@ -79,4 +79,4 @@ def test_a_session_works_on_all_and_work_happens_once(servers: list[httpx.Client
         jobs = client.get("/api/v1/jobs").json()["items"]
         assert sorted(job["operator"] for job in jobs) == ["cube", "square"]
         ages = [line for line in client.get("/metrics").text.splitlines() if line.startswith("warpwatch_thread_age")]
-        assert len(ages) == 5, "the background threads of a server are all watched"
+        assert len(ages) == 6, "the background threads of a server are all watched"

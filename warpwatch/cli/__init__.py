@@ -50,6 +50,7 @@ def main() -> None:
 from warpwatch.cli import backup as _backup  # noqa: E402, F401
 from warpwatch.cli import build as _build  # noqa: E402, F401
 from warpwatch.cli import bundle as _bundle  # noqa: E402, F401
+from warpwatch.cli import channel as _channel  # noqa: E402, F401
 from warpwatch.cli import compare as _compare  # noqa: E402, F401
 from warpwatch.cli import database as _database  # noqa: E402, F401
 from warpwatch.cli import device as _device  # noqa: E402, F401

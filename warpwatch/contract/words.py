@@ -293,3 +293,20 @@ class RetentionKind(StrEnum):
     LOGS = "logs"
     BUILDS = "builds"
     MIRROR = "mirror"
+
+
+class NoticeKind(StrEnum):
+    """What a channel tells people of.
+
+    confirmed: something became slower. broken: something fails that passed. settled: nothing is left to be measured for
+    it. fixed: a later commit ended it. alarm: something blocks measurement. digest: the week, every Monday. test: that
+    the channel works, when somebody asks.
+    """
+
+    CONFIRMED = "confirmed"
+    BROKEN = "broken"
+    SETTLED = "settled"
+    FIXED = "fixed"
+    ALARM = "alarm"
+    DIGEST = "digest"
+    TEST = "test"

@@ -1,0 +1,132 @@
+"""Writes messages to people: what happened, in which commit, by whom, and where to look."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+from warpwatch.contract.words import NoticeKind
+from warpwatch.db.channels import Notice
+from warpwatch.db.reads.channels import Listener, WeekSummary
+from warpwatch.db.reads.events import EventRow
+from warpwatch.db.reads.regressions import RegressionRow
+from warpwatch.server.explanation.alarms import AlarmRow
+from warpwatch.server.figures.formats import change_headline, plural
+
+DIGEST_HOUR = 8
+"""When the digest of a week comes: on Monday, in the time zone of its channel."""
+_WORDS = {
+    NoticeKind.CONFIRMED: "confirmed",
+    NoticeKind.BROKEN: "confirmed",
+    NoticeKind.SETTLED: "settled",
+    NoticeKind.FIXED: "fixed",
+}
+
+
+def change_notice(
+    kind: NoticeKind, listener: Listener, row: RegressionRow, event: EventRow | None, server_url: str
+) -> Notice:
+    """What happened to a regression; the message speaks of its whole event."""
+    link = f"{server_url}/regressions/{row.id}"
+    sha, author, subject = _commit(row)
+    where = f"{row.operator} on {row.device_key}"
+    title = f"{listener.repository}: {where}: {change_headline(row)}, {_WORDS[kind]}"
+    lines = [_origin(row, sha, author, subject)]
+    if kind is NoticeKind.FIXED and row.fixed_by_sha:
+        lines.append(f"Fixed by {row.fixed_by_sha[:12]}.")
+    others = [other for other in (event.regressions if event else []) if other.id != row.id]
+    if others:
+        names = sorted({f"{other.operator} on {other.device_key}" for other in others})
+        lines.append(f"The same commits changed {plural(len(others), 'other')}: {', '.join(names[:8])}.")
+    if row.assignee:
+        lines.append(f"Assigned to {row.assignee}.")
+    fields = _fields(kind, listener, row, link) | {
+        "commit": {"sha": sha, "author": author, "subject": subject},
+        "operators": event.operators if event else [row.operator],
+        "devices": event.devices if event else [row.device_key],
+    }
+    return Notice(kind, f"{kind}:{row.id}", title, "\n".join(lines), link, fields, row.id)
+
+
+def _commit(row: RegressionRow) -> tuple[str, str, str]:
+    """(SHA, author, subject) of the commit that caused it, as far as it is known; else of the newest that may have."""
+    if row.merged_culprit_sha:
+        return row.merged_culprit_sha, row.merged_author or "", row.merged_subject or ""
+    return row.head_sha, row.head_author, row.head_subject
+
+
+def _origin(row: RegressionRow, sha: str, author: str, subject: str) -> str:
+    commit = f"{sha[:12]} by {author}: {subject}"
+    if row.culprit_sha or not row.commits_between:
+        return f"Commit {commit}"
+    return f"One of {row.commits_between + 1} commits after {row.base_sha[:12]}, up to {commit}"
+
+
+def _fields(kind: NoticeKind, listener: Listener, row: RegressionRow, link: str) -> dict[str, Any]:
+    names = ("operator", "device_key", "direction", "ratio", "low", "high", "base_sha", "head_sha", "culprit_sha")
+    more = ("fixed_by_sha", "assignee", "phase", "branch")
+    return {
+        "kind": kind,
+        "repository": listener.repository,
+        "regression_id": row.id,
+        **{name: getattr(row, name) for name in (*names, *more)},
+        "link": link,
+    }
+
+
+def alarm_notice(listener: Listener, alarm: AlarmRow, server_url: str, now: datetime) -> Notice:
+    """Something that blocks measurement; told once a day while it lasts."""
+    place = (alarm.kind, alarm.device_key, alarm.repository, alarm.operator, alarm.variant)
+    link = f"{server_url}/alarms?repository={quote(listener.repository)}"
+    fields = {
+        "kind": NoticeKind.ALARM,
+        "repository": listener.repository,
+        "alarm": alarm.kind,
+        "device_key": alarm.device_key,
+        "operator": alarm.operator,
+        "message": alarm.message,
+        "remedy": alarm.remedy,
+        "link": link,
+    }
+    key = f"alarm:{now:%Y-%m-%d}:{':'.join(place)}"
+    title = f"{listener.repository}: {alarm.message}"
+    return Notice(NoticeKind.ALARM, key, title[:200], f"{alarm.message}\nRemedy: {alarm.remedy}", link, fields)
+
+
+def digest_due(listener: Listener, now: datetime) -> datetime | None:
+    """The Monday whose digest is due, in UTC; None where none is, or where it is more than a day late."""
+    local = now.astimezone(ZoneInfo(listener.time_zone))
+    monday = local.date() - timedelta(days=local.weekday())
+    due = datetime.combine(monday, time(DIGEST_HOUR), local.tzinfo).astimezone(UTC)
+    return due if listener.created_at < due <= now < due + timedelta(days=1) else None
+
+
+def digest_notice(listener: Listener, due: datetime, week: WeekSummary, server_url: str) -> Notice:
+    """What a week brought."""
+    link = f"{server_url}/regressions?repository={quote(listener.repository)}"
+    lines = [
+        f"{plural(week.confirmed, 'operator')} got slower, {plural(week.broken, 'operator')} broke, "
+        f"{plural(week.improved, 'operator')} got faster.",
+        f"{plural(week.fixed, 'change')} fixed; {plural(week.open, 'regression')} open.",
+        f"{plural(week.results, 'result')} measured.",
+    ]
+    fields = {"kind": NoticeKind.DIGEST, "repository": listener.repository, "link": link}
+    fields |= {name: getattr(week, name) for name in WeekSummary.__slots__}
+    title = f"{listener.repository}: the week until {due:%Y-%m-%d}"
+    return Notice(NoticeKind.DIGEST, f"digest:{due:%G-W%V}", title, "\n".join(lines), link, fields)
+
+
+def end_of_quiet_hours(listener: Listener, now: datetime) -> datetime | None:
+    """When the quiet hours end that `now` lies in; None outside of them."""
+    if listener.quiet_from is None or listener.quiet_until is None or listener.quiet_from == listener.quiet_until:
+        return None
+    local = now.astimezone(ZoneInfo(listener.time_zone))
+    is_past_start, is_before_end = local.hour >= listener.quiet_from, local.hour < listener.quiet_until
+    spans_midnight = listener.quiet_from > listener.quiet_until
+    is_quiet = (is_past_start or is_before_end) if spans_midnight else (is_past_start and is_before_end)
+    if not is_quiet:
+        return None
+    day = local.date() + timedelta(days=spans_midnight and is_past_start)
+    return datetime.combine(day, time(listener.quiet_until), local.tzinfo).astimezone(UTC)
