@@ -20,10 +20,10 @@ from pathlib import Path
 
 from warpwatch.contract.codec import from_json, to_json
 from warpwatch.contract.messages import BuildReply
-from warpwatch.contract.words import Status
+from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.files import copy_regular
-from warpwatch.worker.reporter import Reporter
+from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.sandbox import Confinement
 
 LIBRARY = "library.so"
@@ -72,6 +72,9 @@ class LibraryStore:
         except (FileNotFoundError, ValueError):
             return None
 
+    def remove(self, address: str) -> None:
+        shutil.rmtree(self.folder / address, ignore_errors=True)
+
     def add(self, address: str, root: Path, name: str, reply: BuildReply) -> None:
         """Takes a new library, `name` below `root`; OSError when it is no regular file of acceptable size.
 
@@ -97,11 +100,14 @@ class BuiltLibrary:
     folder: Path | None = None
 
     def lay_out(self, target: Path) -> None:
-        """Puts library and record, or the reason why there is none, where a child looks for them."""
+        """Puts library and record, or the reason why there is none, where a child looks for them. CannotRunError where
+        another library lies there then."""
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         if self.folder is not None:
             os.link(self.folder / LIBRARY, target / LIBRARY)
+            if not (target / LIBRARY).samefile(self.folder / LIBRARY):
+                raise CannotRunError("another library was laid out", retry=True, reason=Reason.HOST_FAULT)
         (target / RECORD).write_text(json.dumps(to_json(self.reply)), encoding="utf-8")
 
 
@@ -131,6 +137,10 @@ def build(
             return BuiltLibrary(planned)
         address = hashlib.sha256(f"{spec.command()[0]}\0{planned.key}".encode()).hexdigest()
         stored = store.find(address)
+        if stored is not None and stored.key != planned.key:
+            # Another library lies where this one belongs.
+            store.remove(address)
+            stored = None
         if stored is None:
             reply = child.ask(BuildReply, "build", seconds, reporter, operator=request.operator)
             if reply.status is not Status.OK:

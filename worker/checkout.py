@@ -19,7 +19,7 @@ from warpwatch.contract.catalogue import Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
 from warpwatch.contract.messages import BuildReply, CeilingsReply
 from warpwatch.contract.spec import ADDRESS, DefinitionsVersion
-from warpwatch.contract.words import Fault, Status
+from warpwatch.contract.words import Fault, Reason, Status
 from warpwatch.project import Project
 from warpwatch.sources import Sources
 from warpwatch.worker import sandbox
@@ -87,13 +87,13 @@ class Checkout:
         self._is_package_built = False
         self._site: Path | None = None
         try:
-            self._trees = self._stack.enter_context(lay_out(mirror, sha, folder, project, definitions))
+            self.trees = self._stack.enter_context(lay_out(mirror, sha, folder, project, definitions))
         except BaseException:
             self._stack.close()
             raise
-        self.root = self._trees.root
+        self.root = self.trees.root
         installed = host.installed(project.interpreter) + (repr(self._variables) if self._variables else "")
-        self._cache = cache_of(host.home, self._trees.content, installed, host.kind, __version__)
+        self._cache = cache_of(host.home, self.trees.content, installed, host.kind, __version__)
 
     def ask(self, kind: type[T], verb: str, seconds: float, reporter: Reporter, **fields: Any) -> T:
         """One request to the child; on ChildFailure or Stopped the child is gone, and the next request gets a fresh
@@ -165,12 +165,12 @@ class Checkout:
     def build_package(self, reporter: Reporter) -> None:
         """Runs the command that builds what is measured, if there is one, before the first child starts; see
         build_failure."""
-        measured, host, root = self.project.measured, self.host, self._trees.commit
+        measured, host, root = self.project.measured, self.host, self.trees.commit
         python = find_interpreter(self.project.interpreter)
         if measured is None or measured.build is None or self._is_package_built or root is None or python is None:
             return
         self._is_package_built = True
-        content = "\0".join((self._trees.content, host.installed(self.project.interpreter), host.kind))
+        content = "\0".join((self.trees.content, host.installed(self.project.interpreter), host.kind))
         seconds = host.settings.build_timeout_seconds
         try:
             with host.stopwatch.measure(Activity.COMPILE):
@@ -297,7 +297,7 @@ class Checkout:
             self._sanitizer,
             cache=self._cache,
             # A package that was installed holds what its build compiled, and the files of the commit do not.
-            measured=tuple(folder for folder in (self._site, self._trees.measured) if folder is not None),
+            measured=tuple(folder for folder in (self._site, self.trees.measured) if folder is not None),
             packages=self.project.measured.packages if self.project.measured is not None else (),
             variables=self._variables,
         )
@@ -431,6 +431,11 @@ class Tools:
                 if key not in self._warm:
                     self._warm[key] = self._lay_out(url, key[1], definitions, key[-1], reporter)
         for key in keys:
+            different = self._warm[key].trees.differences()
+            if different:
+                self._warm.pop(key).close()
+                message = f"the checkout of {key[1][:12]} does not hold its files: {different[0]} differs"
+                raise CannotRunError(message, retry=True, reason=Reason.HOST_FAULT)
             self._warm[key].build_package(reporter)
         return [self._warm[key] for key in keys]
 

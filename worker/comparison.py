@@ -247,7 +247,7 @@ class _Rounds:
         if comparison.status is not Status.OK:
             return comparison
         kind = self._head.checkout.host.kind
-        return replace(comparison, reason=judge_controls(comparison.again, comparison.waited, kind))
+        return replace(comparison, reason=judge_controls(comparison.again, comparison.waited, kind, comparison.ratios))
 
     def _round(self, comparison: Comparison, index: int) -> Comparison:
         """One more round of a pair; the first failure ends the comparison."""

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -48,12 +48,18 @@ _SERVICE = "warpwatch"
 @dataclass(frozen=True, slots=True)
 class CommitTrees:
     """Where the files of a commit lie. root: what defines its operators. commit: what definitions beside it measure,
-    and measured the folder of its packages; None where they measure nothing else. content: digest of all."""
+    and measured the folder of its packages; None where they measure nothing else. content: digest of all. shas: the
+    commit that each folder holds."""
 
     root: Path
     commit: Path | None
     measured: Path | None
     content: str
+    shas: Mapping[Path, str]
+
+    def differences(self) -> list[str]:
+        """Files that differ from those of their commits. Files that were left out are no difference."""
+        return [name for path, sha in self.shas.items() for name in _changed_files(path, sha)]
 
 
 @contextmanager
@@ -66,12 +72,18 @@ def lay_out(
         with git.worktree(mirror, sha, folder) as root:
             content = reduce_worktree(root, mirror, sha, project)
             packages = root / measured.path if measured is not None else None
-            yield CommitTrees(root, root if measured is not None else None, packages, content)
+            yield CommitTrees(root, root if measured is not None else None, packages, content, {root: sha})
         return
     source, path = mirror_of(mirror, definitions), folder.with_name(f"{folder.name}-measured")
     with git.worktree(source, definitions.sha, folder) as root, _source_tree(mirror, sha, path, measured) as content:
         content += reduce_worktree(root, source, definitions.sha, project)
-        yield CommitTrees(root, path, path / measured.path, content)
+        yield CommitTrees(root, path, path / measured.path, content, {root: definitions.sha, path: sha})
+
+
+def _changed_files(root: Path, sha: str) -> list[str]:
+    # Programs that attributes name are never run, and what is left out was removed on purpose.
+    options = ("--no-ext-diff", "--no-textconv", "--ignore-submodules", "--no-renames", "--name-only", "-z")
+    return git.git("diff", *options, "--diff-filter=d", sha, cwd=root).split("\0")[:-1]
 
 
 def reduce_worktree(root: Path, mirror: Path, sha: str, project: Project) -> str:

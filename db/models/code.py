@@ -47,6 +47,7 @@ class CommitRecord(Base):
         Index(None, "repository_id", "ordinal"),
         Index(None, "patch_id", postgresql_where="patch_id IS NOT NULL"),
         Index("ix_commits_uncounted", "id", postgresql_where="counts IS NULL"),
+        Index("ix_commits_releases", "repository_id", "ordinal", postgresql_where="tags <> '[]'"),
         Index(
             "ix_commits_words",
             text("to_tsvector('simple', left(subject, 500) || ' ' || left(author, 100))"),

@@ -99,6 +99,18 @@ def read_card_names(session: Session, ids: Collection[int]) -> dict[int, str]:
     return {row.id: card_name(row.key) for row in rows}
 
 
+def list_other_drifts(session: Session, card_id: int, operator_id: int) -> list[float]:
+    """How unchanged series of other operators moved on a card, in log time, by the newest bench of each."""
+    sql = """
+    SELECT drift::float FROM (
+        SELECT DISTINCT ON (operator_id) operator_id, drifts FROM job_sources
+        WHERE card_id = :card_id AND operator_id <> :operator_id ORDER BY operator_id, job_id DESC
+    ) AS newest CROSS JOIN LATERAL jsonb_array_elements(drifts) AS drift
+    """
+    rows = session.execute(text(sql), {"card_id": card_id, "operator_id": operator_id})
+    return [row.drift for row in rows]
+
+
 def list_drifts(session: Session, now: datetime) -> list[DriftRow]:
     """What the newest bench of every operator on each card showed of unchanged code."""
     sql = f"""

@@ -16,6 +16,8 @@ BEFORE, AFTER = 128, 32
 """Readings of a series on either side of a new point that are looked at."""
 ELSEWHERE = 8
 """Earlier ones in other environments, of which the nearest on the same line of history counts."""
+RELEASES, AT_RELEASE = 8, 8
+"""Releases that a series is held against, and readings of each that its level is taken from."""
 BAD = ("wrong", "crashed", "timed_out", "out_of_memory", "build_failed", "unreadable")
 """Statuses of a check that say that something is broken; unsupported and skipped say nothing."""
 NEWEST_RUN = "(SELECT max(id) FROM runs WHERE job_id = :job_id AND state = 'done')"
@@ -39,6 +41,21 @@ class ObservedReading:
     card_id: int | None = None
     """The physical card that took it; None where that is not known."""
     measured_at: datetime = datetime.min
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseReading:
+    """A right point of a series at a release or just before it, in the environment of a new point. A release is a
+    commit with a tag."""
+
+    series_id: int
+    release_sha: str
+    release_ordinal: int
+    commit_id: int
+    sha: str
+    ordinal: int
+    median_ns: float
+    card_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +121,38 @@ def list_readings(session: Session, job_id: int) -> list[ObservedReading]:
     Those of its own environment, and the nearest earlier ones of others. Muted series are left out.
     """
     return fetch(session, ObservedReading, _READINGS, job_id=job_id)
+
+
+_RELEASES = f"""
+SELECT new.series_id, release.sha AS release_sha, release.ordinal AS release_ordinal, near.commit_id, commits.sha,
+       near.ordinal, near.median_ns, near.card_id
+FROM results
+JOIN points AS new ON new.result_id = results.id
+JOIN series ON series.id = new.series_id
+JOIN devices AS device ON device.id = results.device_id
+JOIN commits AS head ON head.id = new.commit_id
+CROSS JOIN LATERAL (
+    SELECT sha, ordinal FROM commits
+    WHERE commits.repository_id = head.repository_id AND tags <> '[]' AND commits.ordinal < new.ordinal
+    ORDER BY commits.ordinal DESC LIMIT {RELEASES}
+) AS release
+CROSS JOIN LATERAL (
+    SELECT points.* FROM points JOIN results ON results.id = points.result_id
+    WHERE points.series_id = new.series_id AND points.environment_id = new.environment_id
+      AND points.ordinal <= release.ordinal AND results.status = 'ok'
+    ORDER BY points.ordinal DESC, points.id DESC LIMIT {AT_RELEASE}
+) AS near
+JOIN commits ON commits.id = near.commit_id
+WHERE results.run_id = {NEWEST_RUN} AND results.status = 'ok' AND series.metric = {PRIMARY_METRIC}
+  AND NOT {IS_MUTED.format("series.id")}
+ORDER BY new.series_id, release.ordinal, near.ordinal, near.id
+"""
+
+
+def list_release_readings(session: Session, job_id: int) -> list[ReleaseReading]:
+    """What every series to which a bench job's newest run added a right point in the primary metric read at the newest
+    releases before, by series and release, oldest first."""
+    return fetch(session, ReleaseReading, _RELEASES, job_id=job_id)
 
 
 _CHECKS = f"""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from warpwatch import git
 from warpwatch.contract.measurement import METRICS
@@ -16,16 +17,19 @@ from warpwatch.db.cards import save_card_offset
 from warpwatch.db.database import Database
 from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.reads import judging
+from warpwatch.db.reads.cards import list_other_drifts
 from warpwatch.db.reads.job_sources import list_common_shifts, list_sources
 from warpwatch.db.reads.judging import JobOrigin, KnownChange, RegressionFacts
 from warpwatch.db.reads.observed import (
     BAD,
     CheckRow,
     ObservedReading,
+    ReleaseReading,
     RoundsRow,
     list_checks_around,
     list_job_rounds,
     list_readings,
+    list_release_readings,
 )
 from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import EndedJob, claim_unjudged, mark_judged
@@ -38,6 +42,7 @@ from warpwatch.server.judge.repetition import repeat_unsure
 from warpwatch.server.judge.writing import ContextChangedError, write_steps, write_suspicion
 from warpwatch.server.verdicts.breakage import Breakage, find_breakages, suspect_breakages
 from warpwatch.server.verdicts.cards import (
+    LEAST_DRIFTS,
     MOST_PAIRS,
     CardOffset,
     SeriesDrift,
@@ -46,9 +51,10 @@ from warpwatch.server.verdicts.cards import (
     pair_cards,
 )
 from warpwatch.server.verdicts.context import RegressionContext
+from warpwatch.server.verdicts.creep import release_levels
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.steps import AskTrial, Narrow, NewSuspicion, OpenOpposite, OpenResidual, Step
-from warpwatch.server.verdicts.suspicion import find_candidates, find_suspicions, windows_of
+from warpwatch.server.verdicts.suspicion import SeriesWindow, find_candidates, find_suspicions, windows_of
 from warpwatch.server.verdicts.table import plan_steps
 
 Write = Callable[[Session], None]
@@ -61,7 +67,7 @@ class JobFacts:
 
     trial_id: of the trial that the job answers. known: the regressions of the operator and device near the readings.
     imported: rounds of a comparison that was made elsewhere. common: see list_common_shifts. sources: by commit, see
-    list_sources.
+    list_sources. releases: what the series read at releases. drifts: of unchanged series of others on the card.
     """
 
     origin: JobOrigin
@@ -73,6 +79,14 @@ class JobFacts:
     imported: list[RoundsRow] = field(default_factory=list)
     common: dict[tuple[int, int | None], float] = field(default_factory=dict)
     sources: dict[int, str] = field(default_factory=dict)
+    releases: list[ReleaseReading] = field(default_factory=list)
+    drifts: list[float] = field(default_factory=list)
+
+    @property
+    def oldest(self) -> int:
+        """The ordinal of the oldest commit that the verdict looks at."""
+        ordinals = [row.ordinal for row in self.readings] + [row.ordinal for row in self.releases]
+        return min(ordinals + [row.ordinal for row in self.checks], default=0)
 
 
 def judge_job(database: Database, mirrors: Mirrors, job: EndedJob, trial_share: float) -> None:
@@ -108,13 +122,14 @@ def read_job(session: Session, job: EndedJob) -> JobFacts:
         return JobFacts(origin, imported=list_job_rounds(session, job.id))
     if job.kind == JobKind.BENCH:
         readings = list_readings(session, job.id)
-        oldest = min((row.ordinal for row in readings), default=0)
+        releases = list_release_readings(session, job.id)
         here = next((row.environment_id for row in readings if row.commit_id == job.commit_id), 0)
         commits = {row.commit_id for row in readings}
         common = list_common_shifts(session, job.operator_id, here, commits)
         sources = list_sources(session, readings[0].series_id, commits) if readings else {}
-        known = _list_known(session, job, oldest)
-        return JobFacts(origin, readings=readings, known=known, common=common, sources=sources)
+        drifts = [] if origin.card_id is None else list_other_drifts(session, origin.card_id, job.operator_id)
+        facts = JobFacts(origin, readings=readings, common=common, sources=sources, releases=releases, drifts=drifts)
+        return replace(facts, known=_list_known(session, job, facts.oldest))
     if job.kind == JobKind.CHECK and job.spec.sanitize is None:
         # A sanitizer finds what a plain check cannot see, so the two are not compared.
         checks = list_checks_around(session, job.id)
@@ -187,10 +202,10 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     origin, mirror = facts.origin, mirrors.of(facts.origin)
     imported_job_id = job.id if origin.origin in IMPORTED else None
     measured = {(row.ordinal, row.sha) for row in facts.readings} | _ends_of(facts.known)
+    measured |= {(row.ordinal, row.sha) for row in facts.releases}
+    measured |= {(row.release_ordinal, row.release_sha) for row in facts.releases}
     line = mirror.line(new_point.sha, measured, new_point.ordinal, origin.trunk_sha)
-    oldest = min(row.ordinal for row in facts.readings if row.sha in line)
-    recent = [change for change in facts.known if change.head_ordinal >= oldest]
-    changes = _on_line(recent, line)
+    changes = _on_line(facts.known, line)
     known = KnownRegressions(changes)
     environment_id = new_point.environment_id
     logs = pair_cards(facts.readings, origin.card_id) if origin.card_id is not None else {}
@@ -198,6 +213,7 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
     windows = windows_of(
         facts.readings, line, job.commit_id, environment_id, origin.device_kind, facts.common, origin.card_id, offsets
     )
+    windows = _with_references(windows, facts, line)
     common = facts.common.get((job.commit_id, origin.card_id), 0.0)
     sources, shifts = read_shifts(mirror, origin.operator, new_point.sha, windows, common)
     drifts = _find_drifts(facts, job, environment_id, sources)
@@ -212,7 +228,7 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
         ids |= {change.base_sha: change.base_commit_id, change.head_sha: change.head_commit_id}
 
     def write(session: Session) -> None:
-        if (suspicions or unpaired) and _list_known(session, job, oldest) != recent:
+        if (suspicions or unpaired) and _list_known(session, job, facts.oldest) != facts.known:
             raise ContextChangedError
         code = {"operator_id": job.operator_id, "commit_id": job.commit_id, "environment_id": environment_id}
         save_job_sources(
@@ -233,6 +249,22 @@ def _plan_readings(database: Database, mirrors: Mirrors, job: EndedJob, facts: J
                 write_suspicion(session, *place, item, ids, imported_job_id, is_final=True)
 
     return write
+
+
+def _with_references(windows: Iterable[SeriesWindow], facts: JobFacts, line: set[str]) -> list[SeriesWindow]:
+    """The windows with what a creep is held against: releases, and the drift of the card."""
+    by_series: dict[int, list[ReleaseReading]] = {}
+    for row in facts.releases:
+        by_series.setdefault(row.series_id, []).append(row)
+    drift = median(facts.drifts) if len(facts.drifts) >= LEAST_DRIFTS else 0.0
+    return [
+        replace(
+            window,
+            releases=release_levels(by_series.get(window.first.series_id, []), line, facts.origin.card_id),
+            drift=drift,
+        )
+        for window in windows
+    ]
 
 
 def _find_drifts(facts: JobFacts, job: EndedJob, environment_id: int, sources: str | None) -> list[SeriesDrift]:

@@ -14,7 +14,7 @@ from warpwatch.db.reads.observed import ObservedReading
 from warpwatch.db.regressions import SuspectedSeries
 from warpwatch.server.verdicts.cards import CardOffset
 from warpwatch.server.verdicts.changes import EDGE, LEVEL, Change, find_changes
-from warpwatch.server.verdicts.creep import find_creep
+from warpwatch.server.verdicts.creep import CreepRule, ReleaseLevel, find_creep, find_release_creep
 from warpwatch.server.verdicts.known import KnownRegressions
 from warpwatch.server.verdicts.noise import Noise, Reading, is_blind, learn
 from warpwatch.server.verdicts.steps import NewSuspicion
@@ -98,7 +98,8 @@ class SeriesWindow:
 
     rows: readings of the new point's environment, by its card or one that agrees with it. elsewhere: earlier ones of
     other environments and cards, whose times do not compare. is_final: whether history has the last word, because no
-    comparison can follow; then only shifts count that history alone may call a change.
+    comparison can follow; then only shifts count that history alone may call a change. releases: what the series read
+    at releases. drift: see CreepRule.
     """
 
     rows: list[ObservedReading]
@@ -106,6 +107,8 @@ class SeriesWindow:
     device_kind: str
     commit_id: int
     is_final: bool = False
+    releases: list[ReleaseLevel] = field(default_factory=list)
+    drift: float = 0.0
     levels: list[CommitLevel] = field(init=False)
     changes: list[Change] = field(init=False)
 
@@ -145,8 +148,8 @@ class SeriesWindow:
         return ranges
 
     def creep(self, asked: Sequence[tuple[int, int]]) -> tuple[CommitLevel, CommitLevel, float] | None:
-        """The last commit of the best level and the newest commit, with the ratio of the levels, where the series
-        became slower without a change point.
+        """The last commit of the best level, or a release, and the newest commit, with the ratio of the levels, where
+        the series became slower without a change point.
 
         asked: ordinals between which trials compared the series. What lies before the end of a long one is decided:
         its commits made the series slower, or something else than the code did.
@@ -158,8 +161,16 @@ class SeriesWindow:
         plain = [self.rows[change.head].ordinal for change in self.changes if change.score >= 1]
         since = max([*long, *plain], default=0)
         levels = [level for level in self.levels if level.ordinal >= since]
-        result = find_creep([level.median_ns for level in levels], rule, self._noise().spread)
-        return None if result is None else (levels[result[0]], levels[-1], result[1])
+        creep_rule, times = CreepRule(rule, self._noise().spread, self.drift), [level.median_ns for level in levels]
+        result = find_creep(times, creep_rule)
+        if result is not None:
+            return levels[result[0]], levels[-1], result[1]
+        held = find_release_creep([item for item in self.releases if item.ordinal >= since], times, creep_rule)
+        if held is None:
+            return None
+        release, ratio = held
+        base = CommitLevel(release.commit_id, release.sha, release.ordinal, median(release.times_ns))
+        return base, levels[-1], ratio
 
     def before(self) -> CommitLevel | None:
         """What the series reads at the commit before the new point."""

@@ -342,7 +342,7 @@ def judge_everything(world: World) -> None:
         regressions.settle(s, number)
         regressions.copy_members(s, number, number)
         judging.read_origin(s, job)
-        for read in (observed.list_readings, observed.list_checks_around):
+        for read in (observed.list_readings, observed.list_release_readings, observed.list_checks_around):
             read(s, job)
         observed.list_trial_checks(s, number)
         observed.list_trial_rounds(s, number)
@@ -375,6 +375,7 @@ def judge_everything(world: World) -> None:
         assert cards.list_card_offsets(s, world.device) == cards.list_agreed_cards(s, series)
         assert cards.read_card_names(s, ids) == {ids[0]: "a", ids[1]: "b"}
         cards.list_drifts(s, datetime.now(UTC))
+        cards.list_other_drifts(s, ids[0], world.operator)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from bench.detectors.scenarios import (
     two_speeds,
 )
 from tests.server.simulated_trials import SimulatedDevice, SimulatedJudge
-from warpwatch.server.verdicts.creep import find_creep
+from warpwatch.server.verdicts.creep import CreepRule, find_creep
 from warpwatch.server.verdicts.noise import learn
 from warpwatch.server.verdicts.suspicion import SeriesWindow
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
@@ -109,7 +109,7 @@ def test_noise_and_two_speeds_do_not_creep() -> None:
         for readings in (quiet, two_speeds(f"creep {seed}", 128, 0.08, 0.5)):
             times = [reading.median_ns for reading in readings]
             spread = learn(readings, "cuda").spread
-            assert all(find_creep(times[:end], RULE, spread) is None for end in range(32, 129, 4))
+            assert all(find_creep(times[:end], CreepRule(RULE, spread)) is None for end in range(32, 129, 4))
 
 
 def test_a_creep_is_split_over_the_commits_between() -> None:

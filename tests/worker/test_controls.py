@@ -41,6 +41,20 @@ def test_controls_speak_against_rounds(again: list[float], waited: list[float], 
     assert judge_controls(again, waited, "cuda") is reason
 
 
+@pytest.mark.parametrize(
+    ("again", "ratio", "reason"),
+    [
+        pytest.param([0.5, 2.0] * 6, 0.67, Reason.CONTROL_MOVED, id="the base jumps by more than the change"),
+        pytest.param([0.97, 1.03] * 6, 1.05, None, id="the change is larger than the noise"),
+        pytest.param([0.97, 1.03] * 6, 1.0, None, id="there is no change to doubt"),
+    ],
+)
+def test_a_base_that_jumps_by_more_than_the_change_shows_none(
+    again: list[float], ratio: float, reason: Reason | None
+) -> None:
+    assert judge_controls(again, [1.04] * 12, "cpu", [ratio] * 12) is reason
+
+
 def test_the_wait_is_twice_what_is_confirmed() -> None:
     assert {kind: 2 * (ratio - 1) for kind, ratio in CONFIRMED.items()} == pytest.approx(WAITS)
 

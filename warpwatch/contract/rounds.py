@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
+from statistics import median
 
 from warpwatch.contract.words import Reason
 
@@ -69,13 +70,19 @@ class CellRounds:
     head_new: list[float]
 
 
-def judge_controls(again: Sequence[float], waited: Sequence[float], device_kind: str) -> Reason | None:
+def judge_controls(
+    again: Sequence[float], waited: Sequence[float], device_kind: str, ratios: Sequence[float] = ()
+) -> Reason | None:
     """What the controls of a comparison say against it; None where they held, or are fewer than three.
 
-    again: the base over itself in every round; waited: the base with a wait over the base.
+    again: the base over itself in every round; waited: the base with a wait over the base. ratios: the head over the
+    base. A base that differs from itself by as much, either way, shows no change.
     """
     moved, noticed = interval_of_rounds(again), interval_of_rounds(waited)
     bound = early_ratio(CONFIRMED[device_kind], max(1, len(again)))
+    change = max(median(ratios), 1 / median(ratios)) if ratios else 1.0
+    if moved is not None and change > bound and moved[0] <= 1 / change and change <= moved[1]:
+        return Reason.CONTROL_MOVED
     if moved is not None and (moved[0] > bound or moved[1] < 1 / bound):
         return Reason.CONTROL_MOVED
     if noticed is not None and noticed[0] <= 1:
