@@ -249,7 +249,8 @@ def _details(finding: Finding) -> dict[str, Any]:
         }
     if finding.check is not None:
         check = to_json(finding.check)
-        return {name: check[name] for name in ("seed", "tensors", "probes")}
+        drawn = {"curves": check["curves"]} if finding.check.curves is not None else {}
+        return {name: check[name] for name in ("seed", "tensors", "probes")} | drawn
     return {}
 
 

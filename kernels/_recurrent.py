@@ -6,6 +6,7 @@ r q) and h' = (1 - z) n + z h. Weights are (3 hidden, ·), biases (3 hidden).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ def fused_cell(input_gates: Tensor, hidden_gates: Tensor, h: Tensor) -> Tensor:
     return after
 
 
+@functools.cache
 def register_scan() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators of csrc/gru."""
 

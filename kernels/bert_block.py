@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -150,13 +149,8 @@ def v2(**given: Any) -> Tensor:
 
 
 def by_matmul(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    rung = (
-        matmul.TENSOR
-        if q.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest"
-        else matmul.WARPS
-    )
-    scores = matmul.native_matmul(q.flatten(0, 1), k.flatten(0, 1).mT, rung) / math.sqrt(q.shape[3])
-    return matmul.native_matmul(scores.softmax(2), v.flatten(0, 1), rung).view_as(q)
+    scores = matmul.best_native(q.flatten(0, 1), k.flatten(0, 1).mT) / math.sqrt(q.shape[3])
+    return matmul.best_native(scores.softmax(2), v.flatten(0, 1)).view_as(q)
 
 
 def matmul_unsupported(case: Case, _device: DeviceKind) -> str | None:

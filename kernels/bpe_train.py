@@ -13,7 +13,7 @@ import importlib.util
 import itertools
 import json
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,10 @@ MOTIFS, MOTIF, CELL = 48, 7, 20
 """So many motifs of so many symbols; about every second cell of symbols holds one, which is what makes long merges pay.
 """
 
-BORDER = -1
+BORDER, INSIDE = -1, -2
+"""What stands between strings, and where the right half of a merged pair was."""
+MOST_RECOUNTED, MOST_COMPARED = 10**8, 5 * 10**6
+"""Symbols times merges that variants recount, and symbols on which another library is trained, in about a minute."""
 
 
 def inputs(case: Case, make: Maker) -> dict[str, Any]:
@@ -57,6 +60,70 @@ def offsets(case: Case, make: Maker, device: torch.device) -> Tensor:
 
 
 def reference(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
+    """Counts all pairs once, and after each merge the pairs that it changed.
+
+    The variant v2 counts all pairs before each merge instead, which is shorter; tests hold both together.
+    """
+    alphabet, tokens = bordered(symbols, offsets)
+    text = _Text(tokens, alphabet + merges)
+    pairs = torch.full((merges, 2), -1, dtype=torch.int32, device=symbols.device)
+    for i in range(merges):
+        best = text.counts.max() if text.counts.numel() else 0
+        if best == 0:
+            break
+        # Of equal counts the first: the smaller left token, then the smaller right one.
+        pair = int((text.counts == best).nonzero()[0])
+        text.merge(pair, alphabet + i)
+        pairs[i] = torch.tensor(divmod(pair, alphabet + merges))
+    return pairs
+
+
+class _Text:
+    """Tokens with their neighbours, and of each pair of neighbours its count and the places of its left tokens.
+
+    A pair (left, right) has the number left * size + right.
+    """
+
+    def __init__(self, tokens: Tensor, size: int) -> None:
+        places = torch.arange(tokens.numel(), device=tokens.device)
+        self.tokens, self.size = tokens, size
+        self.before, self.behind = (places - 1).clamp(min=0), (places + 1).clamp(max=tokens.numel() - 1)
+        self.counts = torch.zeros(size * size, dtype=torch.int64, device=tokens.device)
+        self.places: dict[int, Tensor] = {}
+        self._count(places, 1)
+
+    def _count(self, places: Tensor, sign: int) -> None:
+        """Adds or subtracts the pairs that begin at `places`, which ascend; what is added is remembered."""
+        left, right = self.tokens[places], self.tokens[self.behind[places]]
+        inside = (left != BORDER) & (right != BORDER)
+        places, pairs = places[inside], (left * self.size + right)[inside]
+        self.counts.index_add_(0, pairs, torch.full_like(pairs, sign))
+        if sign > 0:
+            pairs, order = pairs.sort(stable=True)
+            numbers, lengths = torch.unique_consecutive(pairs, return_counts=True)
+            self.places |= dict(zip(numbers.tolist(), torch.split(places[order], lengths.tolist()), strict=True))
+
+    def merge(self, pair: int, merged: int) -> None:
+        left, right = divmod(pair, self.size)
+        first = self.places.pop(pair)
+        first = first[(self.tokens[first] == left) & (self.tokens[self.behind[first]] == right)]
+        if left == right:
+            # Of overlapping pairs in a row, as in aaaa, the first and every second after it.
+            places = torch.arange(first.numel(), device=first.device)
+            continues = torch.zeros_like(first, dtype=torch.bool)
+            continues[1:] = self.behind[first[:-1]] == first[1:]
+            begin = torch.where(continues, 0, places).cummax(0).values
+            first = first[(places - begin) % 2 == 0]
+        second = self.behind[first]
+        self._count(torch.unique(torch.cat([self.before[first], first, second])), -1)
+        self.tokens[first], self.tokens[second] = merged, INSIDE
+        following = self.behind[second]
+        self.behind[first], self.before[following] = following, first
+        # Every pair here has the new token, so none of them has places yet.
+        self._count(torch.unique(torch.cat([self.before[first], first])), 1)
+
+
+def recounted(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
     """Counts all pairs again before each merge."""
     alphabet, tokens = bordered(symbols, offsets)
     pairs = torch.full((merges, 2), -1, dtype=torch.int32, device=symbols.device)
@@ -108,16 +175,26 @@ def cost(case: Case) -> Cost:
 
 
 def register_native() -> None:
-    """The result's shape, for torch.compile."""
+    """Shapes for torch.compile."""
 
     @torch.library.register_fake("warpwatch::bpe_train")  # type: ignore[untyped-decorator]
     def fake(symbols: Tensor, offsets: Tensor, merges: int, threads: int) -> Tensor:
         return symbols.new_empty((merges, 2), dtype=torch.int32)
 
+    @torch.library.register_fake("warpwatch::bpe_encode")  # type: ignore[untyped-decorator]
+    def fake_encode(tokens: Tensor, offsets: Tensor, merges: Tensor, merged: Tensor) -> tuple[Tensor, Tensor]:
+        # A row of tokens is never longer than its string; what remains is cut off by the offsets.
+        return torch.empty_like(tokens), torch.empty_like(offsets)
+
 
 QUICK = (case("i32", symbols=20_000, merges=8), case("i32", symbols=5_003, merges=24))
-# The oracle recounts for every merge: larger corpora are what bench/bpe.py is for.
-FULL = (*QUICK, case("i32", symbols=200_000, merges=100), case("i32", symbols=1_000_000, merges=50))
+FULL = (
+    *QUICK,
+    case("i32", symbols=200_000, merges=100),
+    case("i32", symbols=1_000_000, merges=50),
+    case("i32", symbols=2_000_000, merges=1000),
+    case("i32", symbols=16_000_000, merges=1000),
+)
 EDGE = (
     case("i32", symbols=0, merges=3),
     case("i32", symbols=1, merges=2),
@@ -137,7 +214,18 @@ operator = Operator(
 )
 
 
-@operator.variant("v1", idea="plain Python: counts all pairs again before each merge", devices=("cpu",))
+def recount_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    if case["symbols"] * case["merges"] <= MOST_RECOUNTED:
+        return None
+    return "it counts all symbols for every merge, which takes minutes here: see v3"
+
+
+@operator.variant(
+    "v1",
+    idea="plain Python: counts all pairs again before each merge",
+    devices=("cpu",),
+    unsupported=recount_unsupported,
+)
 def v1(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
     ids = {symbol: number for number, symbol in enumerate(sorted(set(symbols.tolist())))}
     everything, ends = [ids[symbol] for symbol in symbols.tolist()], offsets.tolist()
@@ -171,9 +259,14 @@ def _as_rows(pairs: list[tuple[int, int]], merges: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.int32).view(merges, 2)
 
 
-@operator.variant("v2", idea="v1's count in torch: a histogram of all pairs for every merge", devices=("cpu",))
+@operator.variant(
+    "v2",
+    idea="v1's count in torch: a histogram of all pairs for every merge",
+    devices=("cpu",),
+    unsupported=recount_unsupported,
+)
 def v2(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
-    return reference(symbols, offsets, merges)
+    return recounted(symbols, offsets, merges)
 
 
 @operator.variant(
@@ -194,7 +287,9 @@ def v4(symbols: Tensor, offsets: Tensor, merges: int) -> Tensor:
     return pairs
 
 
-def tokenizers_unsupported(_case: Case, _device: DeviceKind) -> str | None:
+def tokenizers_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    if case["symbols"] > MOST_COMPARED:
+        return "it takes minutes here: python bench/bpe.py compares it on larger corpora"
     return None if importlib.util.find_spec("tokenizers") else "tokenizers is not installed: pip install tokenizers"
 
 
@@ -218,29 +313,77 @@ def hf_tokenizers(symbols: Tensor, offsets: Tensor, merges: int, strings: list[s
     alphabet = len(set(symbols.tolist()))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.train_from_iterator(strings, trainers.BpeTrainer(vocab_size=alphabet + merges, show_progress=False))
-    return _as_rows(from_json(tokenizer.to_str())[1].tolist(), merges)
+    return _as_rows(from_json(tokenizer.to_str()).merges.tolist(), merges)
+
+
+def texts(alphabet: str, merges: Tensor) -> list[str]:
+    """The text of every token; `alphabet` has the characters of the first ones."""
+    tokens = list(alphabet)
+    for left, right in merges.tolist():
+        if left >= 0:
+            tokens.append(tokens[left] + tokens[right])
+    return tokens
+
+
+STAGES = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+OPTIONS = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
 
 
 def to_json(alphabet: str, merges: Tensor) -> str:
-    """A tokenizer as Hugging Face's tokenizers save it in `tokenizer.json`; `alphabet` has the characters of the first
-    tokens."""
-    tokens, pairs = list(alphabet), []
-    for left, right in merges.tolist():
-        if left >= 0:
-            pairs.append([tokens[left], tokens[right]])
-            tokens.append(tokens[left] + tokens[right])
-    fixed = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
-    model = {"type": "BPE", "vocab": {token: number for number, token in enumerate(tokens)}, "merges": pairs}
-    return json.dumps({"version": "1.0", **fixed, "added_tokens": [], "model": model})
+    """A tokenizer as Hugging Face's tokenizers save it in `tokenizer.json`.
+
+    The format numbers texts: of two merges that give the same text, both have the number of the first.
+    """
+    tokens = texts(alphabet, merges)
+    pairs = [[tokens[left], tokens[right]] for left, right in merges.tolist() if left >= 0]
+    numbers: dict[str, int] = {}
+    for number, token in enumerate(tokens):
+        numbers.setdefault(token, number)
+    model = {"type": "BPE", "vocab": numbers, "merges": pairs}
+    return json.dumps({"version": "1.0", **dict.fromkeys(STAGES), "added_tokens": [], "model": model})
 
 
-def from_json(text: str) -> tuple[str, Tensor]:
-    """(alphabet, merges) of such a file; ValueError when it holds no plain byte-pair model."""
-    model = json.loads(text)["model"]
+class BytePairs(NamedTuple):
+    """A tokenizer as it is read from a file: the number of each text, the pairs in the order of merging, and the number
+    that each pair becomes."""
+
+    numbers: dict[str, int]
+    merges: Tensor
+    merged: Tensor
+
+    @property
+    def alphabet(self) -> str:
+        return "".join(sorted((token for token in self.numbers if len(token) == 1), key=self.numbers.__getitem__))
+
+
+def from_json(text: str) -> BytePairs:
+    """The tokenizer in such a file; ValueError when it holds no plain byte-pair model."""
+    given = json.loads(text)
+    model = given["model"]
     if model.get("type") != "BPE":
         raise ValueError(f"the file holds a model of type {model.get('type')} and not BPE")
+    if steps := [name for name in (*STAGES, "added_tokens") if given.get(name)]:
+        raise ValueError(f"the file changes text besides merging pairs: {', '.join(steps)}")
+    if options := [name for name in OPTIONS if model.get(name)]:
+        raise ValueError(f"the model has options besides its merges: {', '.join(options)}")
     numbers = model["vocab"]
     pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
     merges = torch.tensor([[numbers[left], numbers[right]] for left, right in pairs], dtype=torch.int32).view(-1, 2)
-    alphabet = sorted((token for token in numbers if len(token) == 1), key=numbers.__getitem__)
-    return "".join(alphabet), merges
+    merged = torch.tensor([numbers[left + right] for left, right in pairs], dtype=torch.int32)
+    return BytePairs(numbers, merges, merged)
+
+
+def encode(symbols: Tensor, offsets: Tensor, pairs: BytePairs) -> tuple[Tensor, Tensor]:
+    """(tokens of all strings, where each string begins and ends among them), natively.
+
+    ValueError for a symbol that is no token.
+    """
+    table = torch.full((256,), -1, dtype=torch.int32)
+    for character in pairs.alphabet:
+        if ord(character) < len(table):
+            table[ord(character)] = pairs.numbers[character]
+    tokens = table[symbols.long()]
+    if bool((tokens < 0).any()):
+        raise ValueError(f"the tokenizer does not know {chr(int(symbols[tokens < 0][0]))!r}")
+    encoded, ends = torch.ops.warpwatch.bpe_encode(tokens, offsets, pairs.merges, pairs.merged)
+    return encoded[: int(ends[-1])], ends

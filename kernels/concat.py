@@ -18,6 +18,7 @@ from torch import Tensor
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
+from . import matmul
 from ._compiled import compiled
 from ._triton_linear import product
 
@@ -91,6 +92,11 @@ def register_native() -> None:
     torch.library.register_autograd("warpwatch::concat_linear", _backward, setup_context=remember)
 
 
+def register_all() -> None:
+    register_native()
+    matmul.register_native()
+
+
 def _backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor], Tensor]:
     w, *parts = ctx.saved_tensors
     widths = [part.shape[1] for part in parts]
@@ -136,7 +142,8 @@ operator = Operator(
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     gradients=("parts", "w"),
     depth=depth,
-    native=register_native,
+    native=register_all,
+    uses=("concat", "matmul"),
 )
 
 
@@ -195,6 +202,28 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 )
 def v3(parts: Sequence[Tensor], w: Tensor) -> Tensor:
     y: Tensor = torch.ops.warpwatch.concat_linear(_flat(parts), w)
+    return y.view(*parts[0].shape[:-1], w.shape[0])
+
+
+def tiled_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case.precision == "f64" or (device == "cpu" and case.precision != "f32"):
+        return "it multiplies in f32, and on GPUs in tf32 and bf16"
+    return consumer_only(case, device)
+
+
+@operator.variant(
+    "v4",
+    idea="tiles of our matmul for any number of rows, part by part with its columns of W; no concatenation",
+    native=True,
+    unsupported=tiled_unsupported,
+)
+def v4(parts: Sequence[Tensor], w: Tensor) -> Tensor:
+    products = [
+        matmul.best_native(part, weight.t()) for part, weight in zip(_flat(parts), _blocks(w, parts), strict=True)
+    ]
+    y = products[0]
+    for product_of_part in products[1:]:
+        y = y + product_of_part
     return y.view(*parts[0].shape[:-1], w.shape[0])
 
 

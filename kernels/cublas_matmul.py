@@ -61,6 +61,7 @@ def depth(case: Case) -> int:
     )
 
 
+@functools.cache
 def register_native() -> None:
     """Shapes for torch.compile, the gradients, and the end of the cuBLAS handles, for the library's torch operators."""
 

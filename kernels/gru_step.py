@@ -18,7 +18,7 @@ from torch import Tensor
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
-from . import _recurrent
+from . import _recurrent, matmul
 from ._compiled import compiled
 from ._triton_gru import triton_scan
 from ._triton_linear import TritonLinear
@@ -95,6 +95,11 @@ def register_native() -> None:
     torch.library.register_autograd("warpwatch::gru_step", _backward, setup_context=_remember)
 
 
+def register_all() -> None:
+    register_native()
+    matmul.register_native()
+
+
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     e, h, w_e, w_h, bias, gates, w_fc, logits, _ = inputs
     _, after, saved = output
@@ -163,7 +168,8 @@ operator = Operator(
     gradients=("e", "h", "c", "w_ih", "w_hh", "b_ih", "b_hh", "w_fc", "b_fc"),
     depth=depth,
     by_torch=by_torch,
-    native=register_native,
+    native=register_all,
+    uses=("gru_step", "matmul"),
 )
 
 
@@ -254,6 +260,36 @@ def v3(
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
     y, after, _ = torch.ops.warpwatch.gru_step(*operands, keep)
     return y, after
+
+
+def tiled_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case.precision == "f64" or (device == "cpu" and case.precision != "f32"):
+        return "it multiplies in f32, and on GPUs in tf32"
+    return None
+
+
+@operator.variant(
+    "v4",
+    idea="split with all four products by tiles of our matmul, for any number of rows; their gradients by the same",
+    native=True,
+    unsupported=tiled_unsupported,
+    prepare=context,
+)
+def v4(
+    e: Tensor,
+    h: Tensor,
+    w_hh: Tensor,
+    b_hh: Tensor,
+    gates: Tensor,
+    logits: Tensor,
+    w_e: Tensor,
+    w_eh: Tensor,
+    **_in_context: Tensor,
+) -> Outputs:
+    v_e, v_h = torch.split(w_eh, [e.shape[1], h.shape[1]], dim=1)
+    hidden_gates = matmul.best_native(h, w_hh.t()) + b_hh
+    h = _recurrent.fused_cell(matmul.best_native(e, w_e.t()) + gates, hidden_gates, h)
+    return matmul.best_native(e, v_e.t()) + matmul.best_native(h, v_h.t()) + logits, h
 
 
 @operator.variant("compile", idea="torch.compile of v2, its cell written out", unsupported=compile_unsupported)

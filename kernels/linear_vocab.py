@@ -18,6 +18,7 @@ from torch import Tensor
 from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, both_directions, case
 from warpwatch.peers import compile_unsupported, triton_unsupported
 
+from . import matmul
 from ._compiled import compiled
 from ._triton_linear import TritonLinear
 
@@ -71,6 +72,11 @@ def register_native() -> None:
     torch.library.register_autograd("warpwatch::linear_vocab", _backward, setup_context=remember)
 
 
+def register_all() -> None:
+    register_native()
+    matmul.register_native()
+
+
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
     x, w = ctx.saved_tensors
     if x.is_cuda and x.shape[0] > MOST_ROWS:
@@ -114,7 +120,8 @@ operator = Operator(
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     gradients=("x", "w", "b"),
     depth=depth,
-    native=register_native,
+    native=register_all,
+    uses=("linear_vocab", "matmul"),
 )
 
 
@@ -188,6 +195,22 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
 def v3(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
     y: Tensor = torch.ops.warpwatch.linear_vocab(x, w, b)
     return y
+
+
+def tiled_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case.precision == "f64" or (device == "cpu" and case.precision != "f32"):
+        return "it multiplies in f32, and on GPUs in tf32 and bf16"
+    return None
+
+
+@operator.variant(
+    "v4",
+    idea="tiles of our matmul, for any number of rows: W is read once per tile of rows; both gradients by the same",
+    native=True,
+    unsupported=tiled_unsupported,
+)
+def v4(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    return matmul.best_native(x, w.t()) + b
 
 
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)

@@ -2,16 +2,25 @@
 repeat.
 
 A network of one hidden layer, y = tanh(x · W1) · W2, learns an exclusive or of two directions of x, by plain gradient
-descent over all samples. All noise is drawn from the seed and training is deterministic. The classes are far apart, so
-the accuracy does not depend on the last bits of the weights: float32 and float64 agree on the accuracy of every round.
+descent over all samples. A sample lies at ±2 along both directions, with normal noise of deviation 1 in every
+direction, so that classes overlap: the best classifier there is has an accuracy of 0.956. All noise is drawn from the
+seed and training is deterministic.
 
-The outputs are, for each round, the accuracy on samples not trained on, the number of weights that remain, and the mean
-cross-entropy on the same samples. Accuracy is 1 for nearly any training; the cross-entropy moves with every step.
+Two controls say whether a ticket won because of its weights or because of its size. With `seeds`, every round also
+trains so many networks with the ticket's mask and newly drawn initial weights, and as many with the initial weights and
+a mask of as many weights drawn at random.
+
+The outputs have a row for each round: the accuracy on samples not trained on, the number of weights that remain, the
+mean cross-entropy on the same samples, the trained weights, and with `seeds` the accuracies of both controls, one
+column per seed. The weights are recorded every `every` steps, by default after the last. A sample whose two scores
+differ by less than BLURRED counts in part: otherwise the last bit of a weight could decide a whole sample, and float32
+and float64 would disagree.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,20 +28,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warpwatch.operator import Case, Cost, DeviceKind, Maker, Operator, case
+from warpwatch.operator import Case, Cost, Curves, DeviceKind, Maker, Operator, case
 from warpwatch.peers import compile_unsupported
 
 from . import magnitude_prune
 from ._compiled import compiled
 
 CLASSES, TESTED = 2, 256
+BLURRED = 0.01
 
 SHARED_BYTES = 160 * 1024
 """Of an sm_80's multiprocessor, the smallest that is measured."""
 MOST_WEIGHTS = 512 * 16
 
 Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
-Outputs = tuple[Tensor, Tensor, Tensor]
+Outputs = tuple[Tensor, ...]
 Train = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float, int], tuple[Tensor, Tensor]]
 Prune = Callable[[Tensor, int], Tensor]
 
@@ -41,9 +51,9 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
     samples, features, hidden = case["samples"], case["features"], case["hidden"]
     signs = 2 * make.integers(0, 2, samples + TESTED, 2) - 1
     directions = torch.linalg.qr(make.normal(features - 1, 2))[0].T
-    x = 2 * signs.to(directions.dtype) @ directions + make.normal(samples + TESTED, features - 1, scale=0.1)
+    x = 2 * signs.to(directions.dtype) @ directions + make.normal(samples + TESTED, features - 1)
     x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
-    return {
+    given = {
         "x": x,
         "labels": (signs.prod(dim=1) > 0).long(),
         "w1": make.normal(features, hidden, scale=features**-0.5),
@@ -51,6 +61,14 @@ def inputs(case: Case, make: Maker) -> dict[str, Any]:
         "steps": case["steps"],
         "kept": kept(case),
     }
+    sizes = dict(case.sizes)
+    if "every" in sizes:
+        given["every"] = case["every"]
+    if "seeds" in sizes:
+        given["others1"] = make.normal(case["seeds"], features, hidden, scale=features**-0.5)
+        given["others2"] = make.normal(case["seeds"], hidden, CLASSES, scale=hidden**-0.5)
+        given["ranks"] = make.normal(case["seeds"], weights(case))
+    return given
 
 
 def kept(case: Case) -> tuple[int, ...]:
@@ -99,34 +117,70 @@ def in_steps(step: Step) -> Train:
     return train
 
 
+def accuracy(scores: Tensor, side: Tensor) -> Tensor:
+    """The share of samples whose own class has the higher score; those nearly undecided count in part.
+
+    side: 1 / BLURRED for the second class, -1 / BLURRED for the first.
+    """
+    lead = (scores[:, 1] - scores[:, 0]) * side
+    return lead.clamp(-1, 1).mean() / 2 + 0.5
+
+
 def tickets(
-    x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...], train: Train, prune: Prune
+    x: Tensor,
+    labels: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    steps: int,
+    kept: tuple[int, ...],
+    train: Train,
+    prune: Prune,
+    every: int = 0,
+    others1: Tensor | None = None,
+    others2: Tensor | None = None,
+    ranks: Tensor | None = None,
 ) -> Outputs:
-    """All rounds; `train` makes the steps of one round, `prune` returns the mask of the largest weights."""
-    target = F.one_hot(labels, CLASSES).to(x.dtype)[:-TESTED]
+    """All rounds; `train` makes steps of one round, `prune` returns the mask of the largest weights."""
+    target, tested = F.one_hot(labels, CLASSES).to(x.dtype)[:-TESTED], labels[-TESTED:]
+    side = (2 * tested - 1).to(x.dtype) / BLURRED
+
+    def masks_of(mask: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = torch.split(mask, [w1.numel(), w2.numel()])
+        return first.view(w1.shape).to(x.dtype), second.view(w2.shape).to(x.dtype)
+
+    def trained(a: Tensor, b: Tensor, mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        return train(x[:-TESTED], target, a, b, *masks_of(mask), rate(w1.shape[1]), count)
+
+    def tried(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
+        mask1, mask2 = masks_of(mask)
+        a, b = trained(a * mask1, b * mask2, mask, steps)
+        return accuracy(torch.tanh(x[-TESTED:] @ a) @ b, side)
+
     mask = torch.ones(w1.numel() + w2.numel(), dtype=torch.bool, device=x.device)
-    accuracy, remaining, loss = [], [], []
-    for following in (*kept[1:], None):
-        mask1, mask2 = (
-            part.view(w.shape).to(x.dtype)
-            for part, w in zip(torch.split(mask, [w1.numel(), w2.numel()]), (w1, w2), strict=True)
-        )
-        a, b = train(x[:-TESTED], target, w1 * mask1, w2 * mask2, mask1, mask2, rate(w1.shape[1]), steps)
+    rows: list[tuple[Tensor, ...]] = []
+    for count, following in zip(kept, (*kept[1:], None), strict=True):
+        mask1, mask2 = masks_of(mask)
+        a, b, recorded = w1 * mask1, w2 * mask2, []
+        for begin in range(0, steps, every or steps):
+            a, b = trained(a, b, mask, min(every or steps, steps - begin))
+            recorded.append(torch.cat([a.flatten(), b.flatten()]))
         scores = torch.tanh(x[-TESTED:] @ a) @ b
-        accuracy.append((scores.argmax(dim=-1) == labels[-TESTED:]).to(x.dtype).mean())
-        remaining.append(mask.sum())
-        loss.append(F.cross_entropy(scores, labels[-TESTED:]))
+        row = [accuracy(scores, side), mask.sum(), F.cross_entropy(scores, tested), torch.stack(recorded)]
+        if others1 is not None and others2 is not None and ranks is not None:
+            row.append(torch.stack([tried(*other, mask) for other in zip(others1, others2, strict=True)]))
+            row.append(torch.stack([tried(w1, w2, largest(rank, count)) for rank in ranks]))
+        rows.append(tuple(row))
         if following is not None:
-            mask = prune(torch.cat([a.flatten(), b.flatten()]), following)
-    return torch.stack(accuracy), torch.stack(remaining), torch.stack(loss)
+            mask = prune(recorded[-1], following)
+    return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
 
 def largest(w: Tensor, keep: int) -> Tensor:
     return magnitude_prune.reference(w, keep)[1]
 
 
-def reference(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> Outputs:
-    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest)
+def reference(**given: Any) -> Outputs:
+    return tickets(**given, train=in_steps(descend), prune=largest)
 
 
 def cost(case: Case) -> Cost:
@@ -134,18 +188,39 @@ def cost(case: Case) -> Cost:
 
     Samples and weights are read once.
     """
-    samples, features, hidden = case["samples"], case["features"], case["hidden"]
+    samples, features, hidden, rounds = case["samples"], case["features"], case["hidden"], case["rounds"]
+    sizes: dict[str, Any] = dict(case.sizes)
+    recorded, seeds = math.ceil(case["steps"] / sizes.get("every", case["steps"])), sizes.get("seeds", 0)
     step = 2 * samples * hidden * (2 * features + 3 * CLASSES)
     test = 2 * TESTED * hidden * (features + CLASSES)
-    tensors = (samples + TESTED) * features + weights(case)
-    moved = case.element_bytes * (tensors + 2 * case["rounds"]) + 8 * (samples + TESTED + case["rounds"])
-    return Cost(case["rounds"] * (case["steps"] * step + test), moved)
+    # Each seed brings initial weights and ranks.
+    read = (samples + TESTED) * features + (1 + 2 * seeds) * weights(case)
+    written = rounds * (2 + recorded * weights(case) + 2 * seeds)
+    moved = case.element_bytes * (read + written) + 8 * (samples + TESTED + rounds)
+    return Cost(rounds * (1 + 2 * seeds) * (case["steps"] * step + test), moved)
 
 
 def depth(case: Case) -> int:
     """A trained weight is a sum over all steps and samples, and each of its terms passes through both layers."""
     through: int = case["features"] + case["hidden"]
     return int(case["rounds"] * case["steps"] * (case["samples"] + through))
+
+
+def curves(
+    _case: Case,
+    accuracies: Tensor,
+    remaining: Tensor,
+    _loss: Tensor,
+    _weights: Tensor,
+    new_weights: Tensor | None = None,
+    random_masks: Tensor | None = None,
+) -> Curves:
+    """The accuracy of every round; of the controls, the mean over seeds."""
+    lines = {"winning ticket": accuracies.tolist()}
+    if new_weights is not None and random_masks is not None:
+        lines["new initial weights"] = new_weights.mean(1).tolist()
+        lines["random mask"] = random_masks.mean(1).tolist()
+    return Curves("weights left", "accuracy", [float(count) for count in remaining.tolist()], lines)
 
 
 @functools.cache
@@ -164,24 +239,32 @@ QUICK = (
     case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56),
     case("f32", samples=101, features=9, hidden=31, steps=40, rounds=2, percent=33),
     case("f64", samples=64, features=8, hidden=24, steps=40, rounds=2, percent=20),
+    case("f32", samples=64, features=8, hidden=24, steps=12, rounds=2, percent=50, every=1),
+    case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56, seeds=3),
 )
 FULL = (
     *QUICK,
     # Eleven rounds of a fifth each leave a tenth.
     case("f32", samples=256, features=16, hidden=32, steps=100, rounds=11, percent=80),
+    case("f32", samples=256, features=16, hidden=32, steps=100, rounds=11, percent=80, seeds=5),
     case("f32", samples=4096, features=64, hidden=256, steps=100, rounds=11, percent=80),
 )
-EDGE = (case("f32", samples=64, features=8, hidden=24, steps=40, rounds=1, percent=50),)
+EDGE = (
+    case("f32", samples=64, features=8, hidden=24, steps=40, rounds=1, percent=50),
+    case("f32", samples=64, features=8, hidden=24, steps=1, rounds=1, percent=50),
+    case("f64", samples=33, features=5, hidden=7, steps=7, rounds=2, percent=50, every=3),
+)
 
 operator = Operator(
     "lottery",
-    "Iterative magnitude pruning with rewinding: accuracy, weights left and cross-entropy in each round.",
+    "Iterative magnitude pruning with rewinding: accuracy, weights left, cross-entropy and weights in each round.",
     inputs=inputs,
     reference=reference,
     cost=cost,
     cases={"quick": QUICK, "full": FULL, "edge": EDGE},
     depth=depth,
     native=register_native,
+    curves=curves,
     uses=("lottery", "magnitude_prune"),
     no_special_values="one NaN among the samples makes every weight NaN",
 )
@@ -220,8 +303,8 @@ def largest_natively(w: Tensor, keep: int) -> Tensor:
     idea="autograd in every step, dense masks, a stable sort to prune",
     outcome="the slowest: launches are the limit, and no CUDA graph can capture autograd",
 )
-def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> Outputs:
-    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend_by_autograd), largest)
+def v1(**given: Any) -> Outputs:
+    return tickets(**given, train=in_steps(descend_by_autograd), prune=largest)
 
 
 @operator.variant(
@@ -229,8 +312,8 @@ def v1(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     idea="hand-written gradients instead of autograd, torch.topk to prune",
     outcome="beats v1, and a CUDA graph can capture it",
 )
-def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> Outputs:
-    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest_by_topk)
+def v2(**given: Any) -> Outputs:
+    return tickets(**given, train=in_steps(descend), prune=largest_by_topk)
 
 
 @operator.variant(
@@ -238,8 +321,8 @@ def v2(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     idea="v2 with both layers' updates in one call each",
     outcome="beats v2: fewer launches per step",
 )
-def foreach(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> Outputs:
-    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend_foreach), largest_by_topk)
+def foreach(**given: Any) -> Outputs:
+    return tickets(**given, train=in_steps(descend_foreach), prune=largest_by_topk)
 
 
 @operator.variant(
@@ -248,8 +331,8 @@ def foreach(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept:
     outcome="as fast as v2: pruning is rare next to training steps",
     native=True,
 )
-def v3(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> Outputs:
-    return tickets(x, labels, w1, w2, steps, kept, in_steps(descend), largest_natively)
+def v3(**given: Any) -> Outputs:
+    return tickets(**given, train=in_steps(descend), prune=largest_natively)
 
 
 def resident_only(case: Case, device: DeviceKind) -> str | None:
@@ -272,8 +355,8 @@ def resident_only(case: Case, device: DeviceKind) -> str | None:
     native=True,
     unsupported=resident_only,
 )
-def v4(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> Outputs:
-    return tickets(x, labels, w1, w2, steps, kept, torch.ops.warpwatch.lottery_train, largest_natively)
+def v4(**given: Any) -> Outputs:
+    return tickets(**given, train=torch.ops.warpwatch.lottery_train, prune=largest_natively)
 
 
 @operator.variant(
@@ -282,8 +365,8 @@ def v4(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tupl
     outcome="beats v2 and foreach as a CUDA graph; run eagerly, it is as fast as they are",
     unsupported=compile_unsupported,
 )
-def compiled_step(x: Tensor, labels: Tensor, w1: Tensor, w2: Tensor, steps: int, kept: tuple[int, ...]) -> Outputs:
-    return tickets(x, labels, w1, w2, steps, kept, in_steps(_compiled()), largest_by_topk)
+def compiled_step(**given: Any) -> Outputs:
+    return tickets(**given, train=in_steps(_compiled()), prune=largest_by_topk)
 
 
 @functools.cache

@@ -99,6 +99,7 @@ def depth(case: Case) -> int:
     return terms
 
 
+@functools.cache
 def register_native() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators that the library defines."""
 
@@ -201,28 +202,28 @@ def compressed_offline(x: Tensor, w: Tensor, train: bool) -> dict[str, Any]:
     return {"values": values, "metadata": metadata}
 
 
-@operator.variant("v1", idea="masked dense: a stable sort of each group in every call, then the dense product")
-def v1(x: Tensor, w: Tensor, train: bool) -> Tensor:
-    return F.linear(x, straight_through(w, pruned_by_sorting))
-
-
 @operator.variant(
-    "v2",
+    "v1",
     idea="dense: W pruned offline, in training by comparisons; what a sparse product has to beat",
     prepare=pruned_offline,
 )
-def v2(x: Tensor, w: Tensor, train: bool, pruned: Tensor | None = None) -> Tensor:
+def v1(x: Tensor, w: Tensor, train: bool, pruned: Tensor | None = None) -> Tensor:
     return F.linear(x, straight_through(w, pruned_by_comparing) if pruned is None else pruned)
 
 
-@operator.variant("compile", idea="torch.compile of v2", unsupported=compile_unsupported, prepare=pruned_offline)
-def compiled_v2(x: Tensor, w: Tensor, train: bool, pruned: Tensor | None = None) -> Tensor:
+@operator.variant("sorting", idea="masked dense: a stable sort of each group in every call, then the dense product")
+def sorting(x: Tensor, w: Tensor, train: bool) -> Tensor:
+    return F.linear(x, straight_through(w, pruned_by_sorting))
+
+
+@operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported, prepare=pruned_offline)
+def compiled_v1(x: Tensor, w: Tensor, train: bool, pruned: Tensor | None = None) -> Tensor:
     return _compiled()(x, w, train, pruned)
 
 
 def cuda_prunes_for_training(case: Case, device: DeviceKind) -> str | None:
     return (
-        "on CUDA it prunes for training: see v2 and v4 for inference"
+        "on CUDA it prunes for training: see v1 and v4 for inference"
         if device == "cuda" and not case["train"]
         else None
     )
@@ -386,4 +387,4 @@ semi_structured_variant(
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    return compiled(v2)
+    return compiled(v1)

@@ -17,9 +17,13 @@ from torch import Tensor
 from warpwatch.operator import Case, Cost, Maker, Operator, both_directions, case
 from warpwatch.peers import triton_unsupported
 
-CSR_ALG2, CSR_ALG3 = 6, 12
-"""cuSPARSE's algorithms for CSR: the second is made for row-major operands, the third looks at the pattern beforehand.
-"""
+from ._triton_spmm import TritonSpmm
+
+CSR_ALG1, CSR_ALG2, CSR_ALG3 = 4, 6, 12
+"""cuSPARSE's algorithms for CSR: its default, one made for row-major operands, one that looks at the pattern first."""
+
+BLOCK = 16
+"""Rows and columns of a block in BSR."""
 
 TILE = 64
 """Columns of A per tile, as in csrc/spmm/spmm.h."""
@@ -93,6 +97,7 @@ def depth(case: Case) -> int:
     return max(1, int(fill * k)) if case.direction == "fwd" else max(1, n, int(fill * m))
 
 
+@functools.cache
 def register_native() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators that the library defines."""
 
@@ -223,6 +228,90 @@ def v2(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **transposed: Tenso
     return y
 
 
+def forward_only(case: Case, _device: str) -> str | None:
+    return None if case.direction == "fwd" else "its gradients would be v2's, which needs A' in CSR: see there"
+
+
+def in_coordinates(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str, Any]:
+    """The row and column of every entry."""
+    return {"indices": torch.stack([rows_of(crow, col), col.long()])}
+
+
+@operator.variant(
+    "coo",
+    idea="torch.sparse.mm on coordinates: eight bytes more per entry, and no row has to be searched for its end",
+    prepare=in_coordinates,
+    unsupported=forward_only,
+)
+def by_coordinates(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, indices: Tensor) -> Tensor:
+    shape = (crow.numel() - 1, b.shape[0])
+    a = torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=True)
+    y: Tensor = torch.sparse.mm(a, b)
+    return y
+
+
+def by_columns(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str, Any]:
+    """Where columns begin, the row of every entry, and which value goes where: A in CSC is A' in CSR."""
+    order = col.long().argsort(stable=True)
+    ccol = torch.zeros(b.shape[0] + 1, dtype=torch.int64, device=col.device)
+    ccol[1:] = torch.bincount(col, minlength=b.shape[0]).cumsum(0)
+    return {"ccol": ccol, "row": rows_of(crow, col)[order], "order": order}
+
+
+@operator.variant(
+    "csc",
+    idea="A by columns, which torch converts to CSR in every call",
+    devices=("cpu",),
+    prepare=by_columns,
+    unsupported=forward_only,
+)
+def compressed_columns(
+    crow: Tensor, col: Tensor, values: Tensor, b: Tensor, ccol: Tensor, row: Tensor, order: Tensor
+) -> Tensor:
+    shape = (crow.numel() - 1, b.shape[0])
+    y: Tensor = torch.sparse_csc_tensor(ccol, row, values[order], shape, check_invariants=False) @ b
+    return y
+
+
+def whole_blocks_only(case: Case, device: str) -> str | None:
+    m, k = case["size"]
+    fits = m % BLOCK == 0 and k % BLOCK == 0
+    return forward_only(case, device) or (None if fits else f"it takes matrices of whole blocks of {BLOCK} x {BLOCK}")
+
+
+def in_blocks(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str, Any]:
+    """The blocks that have an entry, in CSR, and the place of every entry in their values."""
+    rows, columns, across = rows_of(crow, col), col.long(), b.shape[0] // BLOCK
+    blocks, which = torch.unique(rows // BLOCK * across + columns // BLOCK, return_inverse=True)
+    per_row = torch.bincount(blocks // across, minlength=(crow.numel() - 1) // BLOCK)
+    return {
+        "block_crow": torch.nn.functional.pad(per_row.cumsum(0), (1, 0)),
+        "block_col": blocks % across,
+        "places": (which * BLOCK + rows % BLOCK) * BLOCK + columns % BLOCK,
+    }
+
+
+@operator.variant(
+    "bsr",
+    idea="dense blocks of 16 x 16 where A has an entry: products without indices, and zeros that are multiplied",
+    prepare=in_blocks,
+    unsupported=whole_blocks_only,
+)
+def block_rows(
+    crow: Tensor,
+    col: Tensor,
+    values: Tensor,
+    b: Tensor,
+    block_crow: Tensor,
+    block_col: Tensor,
+    places: Tensor,
+) -> Tensor:
+    filled = values.new_zeros(block_col.numel() * BLOCK * BLOCK).index_put((places,), values).view(-1, BLOCK, BLOCK)
+    shape = (crow.numel() - 1, b.shape[0])
+    y: Tensor = torch.sparse_bsr_tensor(block_crow, block_col, filled, shape, check_invariants=False) @ b
+    return y
+
+
 class SparsePlan:
     """A cuSPARSE plan by its number. Plans for the same shapes are equal: their buffers are interchangeable."""
 
@@ -286,6 +375,7 @@ for name, algorithm, idea in (
         CSR_ALG2,
         "cuSPARSE itself, described and sized once, executed many times: its algorithm for row-major operands",
     ),
+    ("cusparse_default", CSR_ALG1, "the same with its default algorithm, which is made for column-major operands"),
     ("cusparse_inspected", CSR_ALG3, "the same with its algorithm that looks at the pattern beforehand"),
 ):
     prepare = functools.partial(plan, algorithm=algorithm)
@@ -360,77 +450,3 @@ def v4(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor
 def triton_spmm(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:
     y: Tensor = TritonSpmm.apply(crow, col, values, b)  # type: ignore[no-untyped-call]
     return y
-
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    pass
-else:
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def rows_kernel(crow, col, values, b, y, n, batch: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-        row = tl.program_id(0).to(tl.int64)
-        j = tl.program_id(1) * block + tl.arange(0, block)
-        end = tl.load(crow + row + 1)
-        total = tl.zeros((block,), y.dtype.element_ty)
-        for first in range(tl.load(crow + row), end, batch):
-            p = first + tl.arange(0, batch)
-            places = tl.load(col + p, p < end, 0).to(tl.int64)[:, None] * n + j[None, :]
-            dense = tl.load(b + places, (p < end)[:, None] & (j < n)[None, :], 0.0)
-            total += tl.sum(tl.load(values + p, p < end, 0.0)[:, None] * dense, 0)
-        tl.store(y + row * n + j, total, j < n)
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def scatter_kernel(crow, col, values, g, d, n, batch: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-        row = tl.program_id(0).to(tl.int64)
-        j = tl.program_id(1) * block + tl.arange(0, block)
-        end = tl.load(crow + row + 1)
-        mine = tl.load(g + row * n + j, j < n, 0.0)
-        for first in range(tl.load(crow + row), end, batch):
-            p = first + tl.arange(0, batch)
-            places = tl.load(col + p, p < end, 0).to(tl.int64)[:, None] * n + j[None, :]
-            products = tl.load(values + p, p < end, 0.0)[:, None] * mine[None, :]
-            tl.atomic_add(d + places, products, (p < end)[:, None] & (j < n)[None, :])
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def dots_kernel(crow, col, g, b, d, n, batch: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-        row = tl.program_id(0).to(tl.int64)
-        end = tl.load(crow + row + 1)
-        for first in range(tl.load(crow + row), end, batch):
-            p = first + tl.arange(0, batch)
-            theirs = tl.load(col + p, p < end, 0).to(tl.int64)[:, None] * n
-            total = tl.zeros((batch,), d.dtype.element_ty)
-            for at in range(0, n, block):
-                j = at + tl.arange(0, block)
-                dense = tl.load(b + theirs + j[None, :], (p < end)[:, None] & (j < n)[None, :], 0.0)
-                total += tl.sum(tl.load(g + row * n + j, j < n, 0.0)[None, :] * dense, 1)
-            tl.store(d + p, total, p < end)
-
-
-class TritonSpmm(torch.autograd.Function):
-    """The Triton kernels with both gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> Tensor:
-        operands = [t.contiguous() for t in (crow, col, values, b)]
-        ctx.save_for_backward(*operands)
-        y = b.new_empty(crow.numel() - 1, b.shape[1])
-        if y.numel():
-            rows_kernel[_grid(crow, b)](*operands, y, b.shape[1], 32, 128)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        crow, col, values, b = ctx.saved_tensors
-        g = gradients[0].contiguous()
-        of_values, of_b = values.new_empty(values.shape), b.new_zeros(b.shape)
-        if values.numel() and b.numel():
-            scatter_kernel[_grid(crow, b)](crow, col, values, g, of_b, b.shape[1], 32, 128)
-            dots_kernel[(crow.numel() - 1,)](crow, col, g, b, of_values, b.shape[1], 32, 128)
-        return None, None, of_values, of_b
-
-
-def _grid(crow: Tensor, b: Tensor) -> tuple[int, int]:
-    return crow.numel() - 1, triton.cdiv(b.shape[1], 128)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warpwatch.operator import (
     CONTRACT,
@@ -33,6 +33,7 @@ __all__ = [
     "case",
     "gap",
     "load",
+    "swap_bert",
 ]
 
 if TYPE_CHECKING:
@@ -65,3 +66,14 @@ def load(operator: str, device: DeviceKind | None = None) -> LoadedOperator:
     from warpwatch.loading import load_operator
 
     return load_operator(operator, device)
+
+
+def swap_bert(model: Any, device: DeviceKind | None = None) -> int:
+    """Swaps the products of a Hugging Face BERT in place, for cuBLAS on a GPU and our C++ on a CPU: its linear layers
+    and both products of attention. Returns the number of linear layers.
+
+    Parameters, their names and all other steps stay. device: as in `load`. Needs the package transformers.
+    """
+    from warpwatch.loading import swap_bert_products
+
+    return swap_bert_products(model, device)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from warpwatch import _toolchain, native, settings
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from warpwatch.operator import DeviceKind, Operator, Variant
 
 __all__ = [
@@ -137,6 +139,13 @@ def load_operator(name: str, device: DeviceKind | None = None) -> LoadedOperator
         if name not in _operators:
             _operators[name] = _load(name, target)
         return _operators[name]
+
+
+def swap_bert_products(model: nn.Module, device: DeviceKind | None = None) -> int:
+    """What `warpwatch.swap_bert` does; see there."""
+    load_operator("cublas_matmul", device)
+    count: int = importlib.import_module(f"{_PACKAGE}._bert_swap").swap(model)
+    return count
 
 
 def _find_variant(operator: LoadedOperator, name: str) -> LoadedVariant:

@@ -20,8 +20,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from warpwatch.contract.case import Case, Direction, Precision, Size, derive_case
+from warpwatch.contract.measurement import Curves
 
-__all__ = ["CONTRACT", "Case", "Cost", "DeviceKind", "Direction", "Maker", "Operator", "Precision", "Size", "Variant"]
+__all__ = [
+    "CONTRACT",
+    "Case",
+    "Cost",
+    "Curves",
+    "DeviceKind",
+    "Direction",
+    "Maker",
+    "Operator",
+    "Precision",
+    "Size",
+    "Variant",
+]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,6 +131,7 @@ class Operator:
         where a filter names them.
     native -> called once after the operator's library was loaded: registers fake kernels and autograd with torch.
     no_special_values -> why NaN, infinities and denormals in the inputs mean nothing here; empty where they do.
+    curves(case, *outputs) -> Curves to draw of a right result in a forward case, or None.
     uses -> operators whose libraries the native variants call, by default this one alone. A list replaces the default:
         name this operator in it as well if it has a library.
     """
@@ -133,6 +147,7 @@ class Operator:
     by_torch: Callable[..., Any] | None = None
     native: Callable[[], None] | None = None
     no_special_values: str = ""
+    curves: Callable[..., Curves | None] = lambda case, *outputs: None
     uses: tuple[str, ...] = ()
     variants: dict[str, Variant] = field(default_factory=dict)
 

@@ -1,4 +1,5 @@
 // Binds byte-pair training to torch; it is work for CPUs alone.
+#include "bpe_train/encoder.h"
 #include "bpe_train/trainer.h"
 #include "common/tensor.h"
 
@@ -13,6 +14,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 constexpr int64_t kSymbols = 256;
+constexpr int64_t kStringsWorthThreads = 64;
 constexpr int64_t kPlacesWorthThreads = 32768;  // About a third of a millisecond; on busy cores a thread takes as long to arrive.
 
 // Tokens of the symbols that occur, in ascending order; `id` gets each symbol's.
@@ -131,10 +133,51 @@ Tensor bpe_train_cpu(const Tensor& symbols_given, const Tensor& offsets_given, i
   return out;
 }
 
+// The tokens of strings after all merges, one string behind the other, and where each begins and ends among them.
+std::tuple<Tensor, Tensor> bpe_encode_cpu(const Tensor& tokens_given, const Tensor& offsets_given, const Tensor& merges_given,
+                                          const Tensor& merged_given) {
+  STD_TORCH_CHECK(tokens_given.scalar_type() == ScalarType::Int && tokens_given.dim() == 1, "tokens must be a vector of int32");
+  STD_TORCH_CHECK(offsets_given.scalar_type() == ScalarType::Long && offsets_given.dim() == 1 && offsets_given.numel() > 0,
+                  "offsets must be a vector of int64, one longer than there are strings");
+  STD_TORCH_CHECK(merges_given.scalar_type() == ScalarType::Int && merges_given.dim() == 2 && merges_given.size(1) == 2,
+                  "merges must be int32 with two columns");
+  STD_TORCH_CHECK(merged_given.scalar_type() == ScalarType::Int && merged_given.dim() == 1 &&
+                      merged_given.size(0) == merges_given.size(0),
+                  "merged must be a vector of int32, a number for each merge");
+  STD_TORCH_CHECK(tokens_given.numel() < INT32_MAX, "places are counted in 32 bits");
+  const Tensor offsets = warpwatch::contiguous(offsets_given), merges = warpwatch::contiguous(merges_given);
+  const Tensor given = warpwatch::contiguous(tokens_given), merged = warpwatch::contiguous(merged_given);
+  check_offsets(offsets, given.numel());
+  Tensor tokens = torch::stable::clone(given), ends = torch::stable::empty_like(offsets);
+  const int64_t strings = offsets.numel() - 1, *at = offsets.const_data_ptr<int64_t>();
+  int32_t* out = tokens.mutable_data_ptr<int32_t>();
+  const int32_t* becomes = merged.const_data_ptr<int32_t>();
+  const auto is_token = [](int32_t token) { return token >= 0; };
+  STD_TORCH_CHECK(std::all_of(out, out + tokens.numel(), is_token) && std::all_of(becomes, becomes + merged.numel(), is_token),
+                  "tokens must not be negative");
+  const bpe_train::Ranks ranks(merges.const_data_ptr<int32_t>(), becomes, merges.size(0));
+  std::vector<int64_t> length(strings);
+  warpwatch::parallel_for(strings, kStringsWorthThreads, [&](int64_t begin, int64_t end) {
+    bpe_train::Encoder encoder(ranks);
+    for (int64_t s = begin; s < end; ++s) length[s] = encoder.run(out + at[s], at[s + 1] - at[s]);
+  });
+  int64_t* end = ends.mutable_data_ptr<int64_t>();
+  end[0] = 0;
+  for (int64_t s = 0; s < strings; ++s) {
+    std::copy_n(out + at[s], length[s], out + end[s]);
+    end[s + 1] = end[s] + length[s];
+  }
+  return {tokens, ends};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
   m.def("bpe_train(Tensor symbols, Tensor offsets, int merges, int threads) -> Tensor");
+  m.def("bpe_encode(Tensor tokens, Tensor offsets, Tensor merges, Tensor merged) -> (Tensor, Tensor)");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(warpwatch, CPU, m) { m.impl("bpe_train", TORCH_BOX(&bpe_train_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(warpwatch, CPU, m) {
+  m.impl("bpe_train", TORCH_BOX(&bpe_train_cpu));
+  m.impl("bpe_encode", TORCH_BOX(&bpe_encode_cpu));
+}

@@ -18,6 +18,31 @@ __global__ void launch_add(const float* x, float* y, int64_t n) {
   if (i < n) y[i] = x[i] + 1.0f;
 }
 
+__global__ void launch_add_vectors(const int32_t* a, const int32_t* b, int32_t* y, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n) y[i] = a[i] + b[i];
+}
+
+cudaError_t allocate(void** memory, int64_t n, bool pool, cudaStream_t stream) {
+  return pool ? cudaMallocAsync(memory, n, stream) : cudaMalloc(memory, n);
+}
+
+cudaError_t release(void* memory, bool pool, cudaStream_t stream) { return pool ? cudaFreeAsync(memory, stream) : cudaFree(memory); }
+
+cudaError_t add_vectors(const int32_t* a, const int32_t* b, int32_t* y, int64_t n, int32_t* const (&on_device)[3], bool pool,
+                        cudaStream_t stream) {
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(int32_t));
+  cudaError_t error = cudaMemcpyAsync(on_device[0], a, bytes, cudaMemcpyHostToDevice, stream);
+  if (error == cudaSuccess && !pool) error = cudaStreamSynchronize(stream);
+  if (error == cudaSuccess) error = cudaMemcpyAsync(on_device[1], b, bytes, cudaMemcpyHostToDevice, stream);
+  if (error == cudaSuccess && !pool) error = cudaStreamSynchronize(stream);
+  if (error != cudaSuccess) return error;
+  launch_add_vectors<<<ceil_div(n, kThreads), kThreads, 0, stream>>>(on_device[0], on_device[1], on_device[2], n);
+  error = cudaGetLastError();
+  if (error == cudaSuccess) error = cudaMemcpyAsync(y, on_device[2], bytes, cudaMemcpyDeviceToHost, stream);
+  return error == cudaSuccess && !pool ? cudaStreamSynchronize(stream) : error;
+}
+
 __global__ void launch_copy(const uint4* x, uint4* y, int64_t n) {
   const int64_t first = int64_t{blockIdx.x} * kThreads * kVectorsEach + threadIdx.x;
   uint4 moved[kVectorsEach];
@@ -64,5 +89,33 @@ const char* launch::copy_on(const void* x, void* y, int64_t n, void* stream) {
 const char* launch::memcpy_on(const void* x, void* y, int64_t n, void* stream) {
   if (n == 0) return nullptr;
   const cudaError_t error = cudaMemcpyAsync(y, x, n, cudaMemcpyDeviceToDevice, warpwatch::as_stream(stream));
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+const char* launch::allocate_on(int64_t n, int64_t memory, void* stream_given) {
+  if (n == 0) return nullptr;
+  const cudaStream_t stream = warpwatch::as_stream(stream_given);
+  void* allocated = nullptr;
+  cudaError_t error = memory == kPinned ? cudaHostAlloc(&allocated, n, cudaHostAllocDefault) : allocate(&allocated, n, memory == kPool, stream);
+  if (error == cudaSuccess) error = memory == kPinned ? cudaFreeHost(allocated) : release(allocated, memory == kPool, stream);
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+const char* launch::add_from_host_on(const int32_t* a, const int32_t* b, int32_t* y, int64_t n, int64_t memory, void* stream_given) {
+  if (n == 0) return nullptr;
+  const cudaStream_t stream = warpwatch::as_stream(stream_given);
+  const bool pool = memory == kPool;
+  int32_t* on_device[3] = {};
+  cudaError_t error = cudaSuccess;
+  for (int32_t*& each : on_device)
+    if (error == cudaSuccess) error = allocate(reinterpret_cast<void**>(&each), n * static_cast<int64_t>(sizeof(int32_t)), pool, stream);
+  if (error == cudaSuccess) error = add_vectors(a, b, y, n, on_device, pool, stream);
+  // What was allocated is freed, whatever failed.
+  for (int32_t* each : on_device) {
+    const cudaError_t freed = each == nullptr ? cudaSuccess : release(each, pool, stream);
+    if (error == cudaSuccess) error = freed;
+  }
+  // The result lies in the host's memory, which the caller reads next.
+  if (error == cudaSuccess && pool) error = cudaStreamSynchronize(stream);
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

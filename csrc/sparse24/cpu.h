@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -105,9 +106,10 @@ inline void scatter_row(const float* g, const float* values, const uint8_t* meta
   }
 }
 
-// A block of tokens times some rows of W.
+// A block of tokens times some rows of W. The result of row r and token t goes to y[t * w.rows + r], or where `across` tokens lie side by
+// side to y[r * across + t].
 template <int Vectors, class T>
-void linear_block(const Compressed<T>& w, const T* x, T* y, int64_t tokens, int64_t row, int64_t rows) {
+void linear_block(const Compressed<T>& w, const T* x, T* y, int64_t tokens, int64_t row, int64_t rows, int64_t across) {
   constexpr int kTokens = Vectors * kLanes;
   static thread_local std::vector<float> columns(kDepth * kTokens), sums(kRowsOfTask * kTokens);
   std::fill_n(sums.begin(), padded(rows, 2) * kTokens, 0.0f);
@@ -126,7 +128,9 @@ void linear_block(const Compressed<T>& w, const T* x, T* y, int64_t tokens, int6
       gather_rows<2, Vectors>(columns.data(), values, metadata, depth / 8, sums.data() + r * kTokens);
     }
   }
-  unpack_tokens<Vectors>(sums.data(), tokens, rows, y + row, w.rows);
+  if (across == 0) return unpack_tokens<Vectors>(sums.data(), tokens, rows, y + row, w.rows);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t t = 0; t < tokens; ++t) y[(row + r) * across + t] = narrow<T>(sums[r * kTokens + t]);
 }
 
 // A block of tokens' gradients times kDepth columns of W.
@@ -220,7 +224,16 @@ void linear(const Compressed<T>& w, const T* x, T* y, int64_t tokens) {
   if (tokens <= kFewTokens) return linear_of_few(w, x, y, tokens);
   each_block(tokens, (w.rows + kRowsOfTask - 1) / kRowsOfTask, [&](auto vectors, int64_t first, int64_t count, int64_t part) {
     const int64_t row = part * kRowsOfTask;
-    linear_block<vectors()>(w, x + first * w.columns, y + first * w.rows, count, row, std::min(kRowsOfTask, w.rows - row));
+    linear_block<vectors()>(w, x + first * w.columns, y + first * w.rows, count, row, std::min(kRowsOfTask, w.rows - row), 0);
+  });
+}
+
+// y' = W x', a row per row of W: the transposition costs nothing, because the sums lie that way.
+template <class T>
+void linear_transposed(const Compressed<T>& w, const T* x, T* y, int64_t tokens) {
+  each_block(tokens, (w.rows + kRowsOfTask - 1) / kRowsOfTask, [&](auto vectors, int64_t first, int64_t count, int64_t part) {
+    const int64_t row = part * kRowsOfTask;
+    linear_block<vectors()>(w, x + first * w.columns, y + first, count, row, std::min(kRowsOfTask, w.rows - row), tokens);
   });
 }
 
@@ -253,6 +266,90 @@ void compress(const Bits* w, Bits infinity, Bits* values, uint8_t* metadata, int
         bytes[g / 2] = static_cast<uint8_t>(bytes[g / 2] | positions << g % 2 * 4);
         values[row * (columns / 2) + 2 * g] = four[positions & 3];
         values[row * (columns / 2) + 2 * g + 1] = four[positions >> 2];
+      }
+    }
+  });
+}
+
+// The 90 ways to keep two of four in every row and in every column of a block of 4 x 4, ordered by the columns that the first row keeps,
+// then the second and so on. A way is four numbers of kPairs.
+inline constexpr std::array<std::array<uint8_t, 2>, 6> kPairs{{{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}}};
+constexpr int kWays = 90;
+struct Ways {
+  std::array<std::array<uint8_t, 4>, kWays> of;
+  constexpr Ways() : of() {
+    int found = 0;
+    for (unsigned number = 0; number < 6 * 6 * 6 * 6; ++number) {
+      const std::array<uint8_t, 4> pair{static_cast<uint8_t>(number / 216), static_cast<uint8_t>(number / 36 % 6),
+                                        static_cast<uint8_t>(number / 6 % 6), static_cast<uint8_t>(number % 6)};
+      int kept[4] = {};
+      for (const uint8_t each : pair)
+        for (const uint8_t column : kPairs[each]) ++kept[column];
+      if (kept[0] == 2 && kept[1] == 2 && kept[2] == 2 && kept[3] == 2) of[found++] = pair;
+    }
+  }
+};
+inline constexpr Ways kTransposable;
+
+// The way with the largest sum of magnitudes, of equal ones the first. Sums in double are exact for numbers of similar size, whatever
+// the order of their terms.
+template <class T>
+const std::array<uint8_t, 4>& best_way(const T* block, int64_t columns) {
+  double sum[4][6];
+  for (int r = 0; r < 4; ++r)
+    for (int p = 0; p < 6; ++p)
+      sum[r][p] = std::fabs(static_cast<double>(widen(block[r * columns + kPairs[p][0]]))) +
+                  std::fabs(static_cast<double>(widen(block[r * columns + kPairs[p][1]])));
+  int best = 0;
+  double largest = -1;
+  for (int way = 0; way < kWays; ++way) {
+    const auto& pair = kTransposable.of[way];
+    const double total = (sum[0][pair[0]] + sum[1][pair[1]]) + (sum[2][pair[2]] + sum[3][pair[3]]);
+    if (total > largest) {
+      largest = total;
+      best = way;
+    }
+  }
+  return kTransposable.of[best];
+}
+
+template <class T>
+struct Both {
+  T *values, *values_transposed;
+  uint8_t *metadata, *metadata_transposed;
+};
+
+// Prunes W to blocks that are 2:4 along rows and columns and compresses W and W', in one pass over W. Tasks are pairs of blocks of rows,
+// which share the bytes of the metadata of W'.
+template <class T>
+void compress_both(const T* w, const Both<T>& to, int64_t rows, int64_t columns) {
+  const int64_t bytes = bytes_of(columns), bytes_transposed = bytes_of(rows);
+  std::fill_n(to.metadata, rows * bytes, uint8_t{0});
+  std::fill_n(to.metadata_transposed, columns * bytes_transposed, uint8_t{0});
+  warpwatch::parallel_for((rows + 7) / 8, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t i = 2 * begin; i < std::min(2 * end, rows / 4); ++i) {
+      for (int64_t j = 0; j < columns / 4; ++j) {
+        const T* block = w + 4 * i * columns + 4 * j;
+        const auto& way = best_way(block, columns);
+        unsigned kept[4] = {};  // Of each column, the rows that stay.
+        for (int r = 0; r < 4; ++r) {
+          const auto& [first, second] = kPairs[way[r]];
+          const int64_t row = 4 * i + r;
+          uint8_t& byte = to.metadata[row * bytes + j / 2];
+          byte = static_cast<uint8_t>(byte | (first | second << 2) << j % 2 * 4);
+          to.values[row * (columns / 2) + 2 * j] = block[r * columns + first];
+          to.values[row * (columns / 2) + 2 * j + 1] = block[r * columns + second];
+          kept[first] |= 1u << r;
+          kept[second] |= 1u << r;
+        }
+        for (int c = 0; c < 4; ++c) {
+          const unsigned positions = positions_of(kept[c]);
+          const int64_t row = 4 * j + c;
+          uint8_t& byte = to.metadata_transposed[row * bytes_transposed + i / 2];
+          byte = static_cast<uint8_t>(byte | positions << i % 2 * 4);
+          to.values_transposed[row * (rows / 2) + 2 * i] = block[(positions & 3) * columns + c];
+          to.values_transposed[row * (rows / 2) + 2 * i + 1] = block[(positions >> 2) * columns + c];
+        }
       }
     }
   });

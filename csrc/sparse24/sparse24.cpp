@@ -108,6 +108,37 @@ Tensor linear_cpu(const Tensor& x, const Tensor& values, const Tensor& metadata)
                      [&](const auto& w, auto* from, auto* to) { sparse24::linear(w, from, to, x.size(0)); });
 }
 
+Tensor linear_transposed_cpu(const Tensor& x, const Tensor& values, const Tensor& metadata) {
+  check_product(x, values, metadata, 2 * values.size(1));
+  const Tensor tokens = warpwatch::contiguous(x), own_values = warpwatch::contiguous(values), own_metadata = warpwatch::contiguous(metadata);
+  Tensor result = new_matrix(tokens, values.size(0), tokens.size(0));
+  warpwatch::dispatch<float, Half, BFloat16>(tokens.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    sparse24::linear_transposed(compressed<T>(own_values, own_metadata), static_cast<const T*>(tokens.const_data_ptr()),
+                                static_cast<T*>(result.mutable_data_ptr()), tokens.size(0));
+  });
+  return result;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> compress_both_cpu(const Tensor& w_given) {
+  check_weight(w_given);
+  STD_TORCH_CHECK(w_given.size(0) % 4 == 0, "a weight that is compressed both ways must have a multiple of 4 rows");
+  const Tensor w = warpwatch::contiguous(w_given);
+  const int64_t rows = w.size(0), columns = w.size(1);
+  const std::vector<int64_t> across{columns, sparse24::bytes_of(rows)};
+  auto [values, metadata] = new_compressed(w);
+  Tensor values_t = new_matrix(w, columns, rows / 2), metadata_t = torch::stable::new_empty(w, across, ScalarType::Byte);
+  const auto bytes = [](Tensor& tensor) { return static_cast<uint8_t*>(tensor.mutable_data_ptr()); };
+  uint8_t *first = bytes(metadata), *second = bytes(metadata_t);
+  void *to = values.mutable_data_ptr(), *to_t = values_t.mutable_data_ptr();
+  warpwatch::dispatch<float, Half, BFloat16>(w.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    sparse24::compress_both(static_cast<const T*>(w.const_data_ptr()),
+                            sparse24::Both<T>{static_cast<T*>(to), static_cast<T*>(to_t), first, second}, rows, columns);
+  });
+  return {values, metadata, values_t, metadata_t};
+}
+
 Tensor linear_backward_cpu(const Tensor& g, const Tensor& values, const Tensor& metadata) {
   return product_cpu(g, values, metadata, values.size(0), 2 * values.size(1),
                      [&](const auto& w, auto* from, auto* to) { sparse24::linear_backward(w, from, to, g.size(0)); });
@@ -163,6 +194,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
   m.def("sparse24_compress(Tensor w) -> (Tensor, Tensor)");
   m.def("sparse24_linear(Tensor x, Tensor values, Tensor metadata) -> Tensor");
   m.def("sparse24_linear_backward(Tensor gradient, Tensor values, Tensor metadata) -> Tensor");
+  m.def("sparse24_linear_transposed(Tensor x, Tensor values, Tensor metadata) -> Tensor");
+  m.def("sparse24_compress_both(Tensor w) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("sparse24_train(Tensor x, Tensor w) -> (Tensor, Tensor, Tensor)");
 }
 
@@ -171,6 +204,8 @@ STABLE_TORCH_LIBRARY_IMPL(warpwatch, CPU, m) {
   m.impl("sparse24_compress", TORCH_BOX(&compress_cpu));
   m.impl("sparse24_linear", TORCH_BOX(&linear_cpu));
   m.impl("sparse24_linear_backward", TORCH_BOX(&linear_backward_cpu));
+  m.impl("sparse24_linear_transposed", TORCH_BOX(&linear_transposed_cpu));
+  m.impl("sparse24_compress_both", TORCH_BOX(&compress_both_cpu));
   m.impl("sparse24_train", TORCH_BOX(&train_cpu));
 }
 

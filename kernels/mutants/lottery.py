@@ -20,6 +20,9 @@ caught_by = {
     "prunes_the_largest": "wrong_values y[2]",
     "prunes_initial_weights": "wrong_values y[2]",
     "gradient_without_tanh": "wrong_values y[2]",
+    "last_step_at_half_rate": "wrong_values y[3]",
+    "controls_are_the_ticket": "wrong_values y[4]",
+    "masks_of_the_last_weights": "wrong_values y[5]",
 }
 
 
@@ -91,3 +94,31 @@ def gradient_without_tanh(**given: Any) -> lottery.Outputs:
         return w1 - speed * (x.mT @ (d @ w2.mT)) * mask1, w2 - speed * (h.mT @ d) * mask2
 
     return run(lottery.in_steps(step), **given)
+
+
+@operator.variant("last_step_at_half_rate", idea="moves the weights half as far in the last step of a round")
+def last_step_at_half_rate(**given: Any) -> lottery.Outputs:
+    descend = lottery.in_steps(lottery.descend)
+
+    def train(
+        x: Tensor, target: Tensor, w1: Tensor, w2: Tensor, mask1: Tensor, mask2: Tensor, speed: float, steps: int
+    ) -> tuple[Tensor, Tensor]:
+        w1, w2 = descend(x, target, w1, w2, mask1, mask2, speed, steps - 1)
+        return descend(x, target, w1, w2, mask1, mask2, 0.5 * speed, 1)
+
+    return run(train, **given)
+
+
+@operator.variant("controls_are_the_ticket", idea="trains the control of new initial weights from the ticket's own")
+def controls_are_the_ticket(**given: Any) -> lottery.Outputs:
+    if "others1" in given:
+        given["others1"] = given["w1"].expand(given["others1"].shape)
+        given["others2"] = given["w2"].expand(given["others2"].shape)
+    return run(**given)
+
+
+@operator.variant("masks_of_the_last_weights", idea="masks by place in place of at random")
+def masks_of_the_last_weights(**given: Any) -> lottery.Outputs:
+    if "ranks" in given:
+        given["ranks"] = given["ranks"].abs().sort(dim=1).values
+    return run(**given)

@@ -224,6 +224,32 @@ def download_gzip(request: Request, session: Db, trace_id: int) -> StreamingResp
     return StreamingResponse(_stream(request, trace_id, is_plain=False), media_type="application/gzip", headers=headers)
 
 
+@router.get("/traces/{trace_id}/tensorboard.zip", responses=documented(404, 422) | ZIP_ANSWER, response_class=Response)
+def download_tensorboard(request: Request, session: Db, trace_id: int) -> StreamingResponse:
+    """A log folder for TensorBoard and its plugin torch-tb-profiler, as a zip: unpack it, then `tensorboard --logdir`.
+
+    The device is the worker's name.
+    """
+    trace = get_trace(session, trace_id)
+    name = _file_name(trace)
+    moment = int(trace.recorded_at.timestamp() * 1e9) if trace.recorded_at is not None else trace_id
+    member = f"{name}/trace-{trace_id}/{trace.device_key}.{moment}.pt.trace.json.gz"
+    headers = {"Content-Disposition": f'attachment; filename="{name}-tensorboard.zip"'}
+    return StreamingResponse(_zip_of_one(request, trace_id, member), media_type="application/zip", headers=headers)
+
+
+def _zip_of_one(request: Request, trace_id: int, name: str) -> Iterator[bytes]:
+    """A zip with one trace, in pieces."""
+    sink = _Sink()
+    with database_of(request).session() as session, zipfile.ZipFile(sink, "w") as file:
+        with file.open(name, "w", force_zip64=True) as member:
+            for chunk in iter_trace(session, trace_id):
+                member.write(chunk)
+                yield sink.taken()
+        file.close()
+        yield sink.taken()
+
+
 def _head(trace: TraceDetail) -> TraceHead:
     return TraceHead(trace.id, trace.operator, trace.variant, trace.case, trace.commit_sha, trace.device_key)
 

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Form, Query, Response
 from fastapi.responses import RedirectResponse
 
 from warpwatch.contract.codec import from_json
+from warpwatch.contract.measurement import Curves
 from warpwatch.contract.outcome import Comparison
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobKind, JobState, Status
@@ -28,6 +29,7 @@ from warpwatch.db.submissions import cancel_job, retry_job
 from warpwatch.server.figures.break_even import break_even
 from warpwatch.server.figures.formats import kind_name
 from warpwatch.server.figures.gantt import PAST, gantt_svg, plan_rows
+from warpwatch.server.figures.result_curves import curves_svg
 from warpwatch.server.figures.run_times import shares_of, times_svg
 from warpwatch.server.http.problems import not_found
 from warpwatch.server.http.service import Before, Config, refuse_example
@@ -96,6 +98,7 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         spec=JobSpec.from_stored(detail.spec),
         results=grouped_results(detail.results),
         break_even=break_even(detail.results),
+        curves=_curves(detail.results),
         compared=compared_rows(
             detail.decision.compared + [_patch_series(row) for row in outcome.get("comparisons", ())],
             detail.device_kind,
@@ -112,6 +115,12 @@ def job(page: Page, settings: Config, job_id: int, run: Annotated[int | None, Qu
         last_log_id=log[-1].id if log else 0,
         is_live=is_newest and detail.job.state in ("queued", "running"),
     )
+
+
+def _curves(results: Iterable[ResultView]) -> dict[int, str]:
+    """The picture of each result that has curves, by result id."""
+    drawn = {row.id: row.details["curves"] for row in results if row.details.get("curves")}
+    return {number: curves_svg(from_json(Curves, curves)) for number, curves in drawn.items()}
 
 
 def grouped_results(results: Iterable[ResultView]) -> list[tuple[ResultView, list[str]]]:

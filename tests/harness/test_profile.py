@@ -77,6 +77,7 @@ def test_a_profile_tells_memory_order_and_torchs_own_table(harness: Harness, tmp
     assert memory["points"][0] == [0.0, memory["base_bytes"]]
     assert "aten::mm" in summary["table"]
     assert "Self CPU" in summary["table"]
+    assert "aten::mm" in summary["autograd_table"]
     assert "launch" not in summary
     assert "counters" not in summary
 

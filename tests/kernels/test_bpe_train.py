@@ -3,6 +3,8 @@ reads."""
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +133,10 @@ def test_a_tokenizer_survives_saving_and_loading(operator: Operator, tmp_path: P
     merges = module.v3(*corpus(*strings), 6)
     path = tmp_path / "tokenizer.json"
     path.write_text(module.to_json("AKLMV", merges), encoding="utf-8")
-    alphabet, loaded = module.from_json(path.read_text(encoding="utf-8"))
-    assert alphabet == "AKLMV"
-    assert torch.equal(loaded, merges)
+    pairs = module.from_json(path.read_text(encoding="utf-8"))
+    assert pairs.alphabet == "AKLMV"
+    assert torch.equal(pairs.merges, merges)
+    assert pairs.merged.tolist() == list(range(5, 11))
 
 
 def test_tokenizers_reads_what_is_saved_and_the_other_way_round(operator: Operator, tmp_path: Path) -> None:
@@ -144,12 +147,82 @@ def test_tokenizers_reads_what_is_saved_and_the_other_way_round(operator: Operat
     theirs = tokenizers.Tokenizer.from_file(str(path))
     assert theirs.encode("MKVLA").tokens == ["MKVL", "A"]
     theirs.save(str(path))
-    assert torch.equal(module.from_json(path.read_text(encoding="utf-8"))[1], merges)
+    assert torch.equal(module.from_json(path.read_text(encoding="utf-8")).merges, merges)
 
 
 def test_another_model_is_refused() -> None:
     with pytest.raises(ValueError, match="type WordPiece and not BPE"):
         module.from_json('{"model": {"type": "WordPiece"}}')
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer"),
+        ({"added_tokens": [{"id": 0, "content": "<s>"}]}, "added_tokens"),
+        ({"model": {"type": "BPE", "unk_token": "?"}}, "unk_token"),
+    ],
+)
+def test_a_tokenizer_that_does_more_than_merging_is_refused(change: dict[str, Any], message: str) -> None:
+    given = json.loads(module.to_json("ab", torch.tensor([[0, 1]], dtype=torch.int32)))
+    with pytest.raises(ValueError, match=message):
+        module.from_json(json.dumps(given | change))
+
+
+def encoded_by_formula(string: str, pairs: module.BytePairs) -> list[int]:
+    """Of all neighbours that are a pair, the first of those merged earliest, until none is."""
+    ranks = {tuple(pair): rank for rank, pair in enumerate(pairs.merges.tolist())}
+    tokens = [pairs.numbers[character] for character in string]
+    while True:
+        known = [(ranks[pair], place) for place, pair in enumerate(itertools.pairwise(tokens)) if pair in ranks]
+        if not known:
+            return tokens
+        rank, place = min(known)
+        tokens[place : place + 2] = [int(pairs.merged[rank])]
+
+
+@pytest.mark.parametrize("letters", [2, 3, 20])
+def test_encoding_replaces_the_earliest_pair_first(operator: Operator, letters: int) -> None:
+    """Few letters make merges whose texts are equal, which share a number in a file."""
+    generator = torch.Generator().manual_seed(letters)
+    symbols = (torch.randint(0, letters, (4000,), generator=generator) + ord("A")).to(torch.uint8)
+    offsets = torch.cat([torch.tensor([0, 0]), torch.randint(0, 4001, (90,), generator=generator).sort().values])
+    symbols = symbols[: int(offsets[-1])]
+    alphabet = bytes(symbols.unique().tolist()).decode()
+    text = module.to_json(alphabet, module.v3(symbols, offsets, 300))
+    pairs = module.from_json(text)
+    tokens, ends = module.encode(symbols, offsets, pairs)
+    strings = module.as_text(symbols, offsets, 0)["strings"]
+    rows = [tokens[begin:end].tolist() for begin, end in itertools.pairwise(ends.tolist())]
+    assert rows == [encoded_by_formula(string, pairs) for string in strings]
+    assert len(tokens) < 0.6 * len(symbols)
+    texts = {number: text for text, number in pairs.numbers.items()}
+    assert ["".join(texts[token] for token in row) for row in rows] == strings
+    if "hf_tokenizers" in TRAINERS:
+        theirs = pytest.importorskip("tokenizers").Tokenizer.from_str(text)
+        assert rows == [encoding.ids for encoding in theirs.encode_batch(strings)]
+
+
+def test_a_symbol_that_training_has_not_seen_is_named(operator: Operator) -> None:
+    pairs = module.from_json(module.to_json("AB", module.v3(*corpus("ABAB"), 1)))
+    with pytest.raises(ValueError, match="does not know 'C'"):
+        module.encode(*corpus("ABC"), pairs)
+
+
+def test_encoding_keeps_torchs_rules_and_refuses_what_does_not_fit(operator: Operator) -> None:
+    tokens, offsets = torch.tensor([0, 1, 0, 1], dtype=torch.int32), torch.tensor([0, 4])
+    merges, merged = torch.tensor([[0, 1]], dtype=torch.int32), torch.tensor([2], dtype=torch.int32)
+    encode = torch.ops.warpwatch.bpe_encode
+    assert encode(tokens, offsets, merges, merged)[0][:2].tolist() == [2, 2]
+    for wrong in (
+        (tokens.long(), offsets, merges, merged),
+        (tokens, offsets + 1, merges, merged),
+        (tokens, offsets, merges, merged[:0]),
+        (tokens - 1, offsets, merges, merged),
+        (tokens, offsets, merges, merged - 9),
+    ):
+        with pytest.raises(RuntimeError, match="must"):
+            encode(*wrong)
 
 
 def test_costs_are_the_corpus() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -28,6 +30,10 @@ def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str) 
     torch.library.opcheck(torch.ops.warpwatch.launch_add.default, (x,))
     for way in (module.OWN, module.MEMCPY):
         torch.library.opcheck(torch.ops.warpwatch.launch_copy.default, (x, way))
+    a, place = torch.arange(77, dtype=torch.int32), torch.zeros(1, dtype=torch.int32, device=device)
+    for memory in (module.DEVICE, module.POOL):
+        torch.library.opcheck(torch.ops.warpwatch.launch_allocate.default, (x, 308, memory))
+        torch.library.opcheck(torch.ops.warpwatch.launch_add_from_host.default, (a, a, place, memory))
 
 
 @pytest.mark.parametrize("way", ["add", "d2d"])
@@ -50,13 +56,31 @@ def test_large_copies_by_all_threads_are_whole(operator: Operator) -> None:
     assert torch.equal(torch.ops.warpwatch.launch_copy(x, module.OWN), x)
 
 
+def test_the_program_takes_views_and_wraps_around(operator: Operator) -> None:
+    a = torch.arange(24, dtype=torch.int32).view(4, 6) + 2**31 - 12
+    for view in (a.t(), a[:, 1::2], a[1:, 1:]):
+        y = torch.ops.warpwatch.launch_add_from_host(view, view, torch.zeros(1), module.DEVICE)
+        assert torch.equal(y, view + view)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"b": torch.ones(4, dtype=torch.int32)}, "shape"), ({"a": torch.ones(3)}, "int32"), ({"memory": 3}, "memory")],
+)
+def test_the_program_refuses_what_does_not_fit(operator: Operator, change: dict[str, Any], message: str) -> None:
+    a = torch.ones(3, dtype=torch.int32)
+    given = {"a": a, "b": a, "place": torch.zeros(1), "memory": module.DEVICE} | change
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.warpwatch.launch_add_from_host(*given.values())
+
+
 def test_other_dtypes_are_refused(operator: Operator) -> None:
     with pytest.raises(RuntimeError, match="float32"):
         torch.ops.warpwatch.launch_copy(torch.ones(3, dtype=torch.float64), module.OWN)
 
 
 def test_copies_between_two_memories_need_two() -> None:
-    for name in ("h2d", "d2h", "sync"):
+    for name in ("h2d", "d2h", "sync", "pin"):
         case = sized("f32", "fwd", **{name: 8})
         assert (
             module.operator.variants["v1"].reason_unsupported(case, "cpu")
@@ -80,3 +104,5 @@ def test_costs() -> None:
     assert module.cost(sized("f32", "fwd", d2d=100)).bytes == 800
     assert module.cost(sized("f32", "fwd", h2d=100)).bytes == 400
     assert module.cost(sized("f32", "fwd", empty=1)).bytes == 0
+    assert module.cost(sized("f32", "fwd", malloc=100)).bytes == 0
+    assert module.cost(sized("i32", "fwd", add_from_host=100)).bytes == 2400

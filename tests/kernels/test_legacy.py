@@ -8,12 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from kernels.kron import operator
 from warpwatch.cli.kron import parse
 from warpwatch.cli.kron_order import KronCommand
+from warpwatch.worker.harness.problem import CaseProblem
 
 from .conftest import ROOT
 
@@ -30,7 +34,9 @@ operator.variant("v1", idea="the reference")(reference)
 
 @operator.variant("v2", idea="errs on demand")
 def v2(x, w1, w2, factors):
-    y = reference(x, w1.detach() + 0 * w1 if os.environ.get("ERR") == "g" else w1, w2, factors)
+    err = os.environ.get("ERR")
+    x = x.detach() + 1.01 * (x - x.detach()) if err == "x" else x
+    y = reference(x, w1.detach() + 0 * w1 if err == "g" else w1, w2, factors)
     return y * 1.01 if os.environ.get("ERR") == "y" else y
 
 @operator.variant("v3", idea="elsewhere", devices=("cuda",))
@@ -63,17 +69,34 @@ def test_check_prints_norms_and_pairs(checkout: Path) -> None:
     lines = done.stdout.splitlines()
     assert [line.split(" = ")[0] for line in lines[:4]] == ["||v1_y||", "||v1_g||", "||v2_y||", "||v2_g||"]
     assert float(lines[0].split(" = ")[1]) == pytest.approx((16 * 15) ** 0.5, rel=0.5)
+    order = parse(["--dtype", "d", "16", "5", "3", "check"])
+    problem = CaseProblem(
+        operator, replace(operator.variants["v1"], function=operator.reference), order.case("bwd"), torch.device("cpu")
+    )
+    with problem.modes():
+        g = problem.run(problem.data(0))["grad x"]
+    # Of all digits, and of the gradient of x alone.
+    assert lines[1] == f"||v1_g|| = {float(g.norm())!r}"
     assert lines[4:] == ["v1_y == v2_y: True (0.0e+00)", "v1_g == v2_g: True (0.0e+00)"]
     assert "v3: unsupported: v3 has no implementation for cpu" in done.stderr
 
 
-@pytest.mark.parametrize(("err", "y", "g"), [("y", "False", "False"), ("g", "True", "False")])
+@pytest.mark.parametrize(("err", "y", "g"), [("y", "False", "False"), ("g", "True", "True"), ("x", "True", "False")])
 def test_check_fails_on_a_mismatch_of_outputs_or_of_any_gradient(checkout: Path, err: str, y: str, g: str) -> None:
     done = warpwatch(checkout, "check", "16", "5", "3", err=err)
     assert done.returncode == 1
     assert f"v1_y == v2_y: {y} (" in done.stdout
     assert f"v1_g == v2_g: {g} (" in done.stdout
-    assert "v2 bwd: grad w1 off by" in done.stderr
+    assert f"v2 bwd: grad {'x' if err == 'x' else 'w1'} off by" in done.stderr
+
+
+def test_only_the_variants_that_are_named_are_compared(checkout: Path) -> None:
+    done = warpwatch(checkout, "check", "--variants", "v2,v3", "16", "5", "3")
+    assert done.returncode == 0
+    assert [line.split(" = ")[0] for line in done.stdout.splitlines()] == ["||v2_y||", "||v2_g||"]
+    done = warpwatch(checkout, "bench", "--variants", "v2,v7", "16", "5", "3")
+    assert done.returncode == 2
+    assert "--variants v7: choose from v1, v2, v3" in done.stderr
 
 
 def test_bench_prints_size_intensity_and_a_table(checkout: Path) -> None:
@@ -82,6 +105,7 @@ def test_bench_prints_size_intensity_and_a_table(checkout: Path) -> None:
     assert done.stdout.startswith("state size : 64\nAI         : 6.4e+00\n")
     table = done.stdout.splitlines()
     assert any(re.fullmatch(r"\[-+ benchmark -+\]", line) for line in table)
+    assert any(re.fullmatch(r"1 threads: -+", line) for line in table)
     assert any(re.fullmatch(r" +\| +v1 +\| +v2 *", line) for line in table)
     assert any(re.fullmatch(r" +4 x 8 x 8 \(4\.096e\+03\) +\| +[\d.]+ +\| +[\d.]+ *", line) for line in table)
     # torch chooses the unit by the fastest time, and a busy machine is slow.
@@ -103,7 +127,7 @@ def test_profile_of_an_unknown_implementation_names_those_there_are(checkout: Pa
 
 @pytest.mark.parametrize("line", ["--dtype d 16 32 7 check", "check --dtype d 16 32 7", "16 --dtype d 32 7 check"])
 def test_the_mode_may_come_first_or_last(line: str) -> None:
-    assert parse(line.split()) == KronCommand("check", "d", "", 16, (32, 7), "v1", 1, 1, 2)
+    assert parse(line.split()) == KronCommand("check", "d", "", 16, (32, 7), (), 1, "v1", 1, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +140,7 @@ def test_the_mode_may_come_first_or_last(line: str) -> None:
         ("check 16 x", "'x' is not a size"),
         ("check --dtype h 16 32", "invalid choice: 'h'"),
         ("profile --active 0 16 32", "--active 1 or more"),
+        ("bench --threads 0 16 32", "--threads must be 1 or more"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_explained(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

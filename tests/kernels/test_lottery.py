@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 SMALL = case("f32", samples=64, features=8, hidden=24, steps=40, rounds=2, percent=50)
 TENTH = module.QUICK[0]
+CONTROLLED = module.QUICK[-1]
 
 
 def data(given: Case, seed: int, precision: str = "f32") -> dict[str, Any]:
@@ -31,6 +32,10 @@ def data(given: Case, seed: int, precision: str = "f32") -> dict[str, Any]:
 def test_every_variant_is_right(operator: Operator, name: str, case: Case, device: str) -> None:
     reply = check_variant(operator, name, case, device)
     assert (reply.status, reply.message) == (Status.OK, "")
+    assert reply.curves is not None
+    assert reply.curves.at == list(module.kept(case))
+    controls = ["new initial weights", "random mask"] if case == CONTROLLED else []
+    assert list(reply.curves.lines) == ["winning ticket", *controls]
 
 
 @pytest.mark.parametrize(("name", "case", "device"), runnable(module.operator, [SMALL], compiled=True))
@@ -45,26 +50,56 @@ def test_float32_and_float64_agree_on_every_round(seed: int) -> None:
         name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in given.items()
     }
-    accuracy, left, loss = module.v3(**given)
-    expected, expected_left, expected_loss = module.reference(**wide)
-    assert accuracy.double().tolist() == expected.tolist()
+    accuracy, left, loss, weights = module.v3(**given)
+    expected, expected_left, expected_loss, expected_weights = module.reference(**wide)
+    torch.testing.assert_close(accuracy.double(), expected, rtol=0, atol=1e-4)
     assert left.tolist() == expected_left.tolist() == list(module.kept(TENTH))
     torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-4, atol=0)
+    torch.testing.assert_close(weights.double(), expected_weights, rtol=0, atol=1e-4)
 
 
-def test_a_tenth_of_the_weights_wins_and_another_tenth_does_not() -> None:
-    """Were the smallest weights kept instead of the largest, the accuracy would tell."""
-    given = data(TENTH, 3)
-    accuracy, left, _ = module.v2(**given)
-    assert left[-1] <= 0.1 * left[0]
-    assert accuracy.tolist() == [1] * 5
+def test_tickets_win_against_new_weights_and_those_against_random_masks() -> None:
+    """Were the smallest weights kept instead of the largest, or the survivors not rewound, the accuracy would tell."""
+    rows = []
+    for seed in range(6):
+        accuracy, left, _, _, new_weights, random_masks = module.v2(**data(CONTROLLED, seed))
+        assert left[-1] <= 0.1 * left[0]
+        assert bool((accuracy < 1).all())
+        rows.append(torch.stack([accuracy, new_weights.mean(1), random_masks.mean(1)]))
+    ticket, new_weights, random_masks = torch.stack(rows).mean(0)
+    # With all weights, a mask drawn at random is the ticket's own.
+    assert ticket[0] == random_masks[0]
+    assert ticket[0] > 0.9
+    assert bool((ticket[1:] > new_weights[1:] + 0.01).all())
+    assert bool((ticket[3:] > new_weights[3:] + 0.05).all())
+    assert bool((new_weights[2:] > random_masks[2:] + 0.05).all())
 
+
+def test_the_accuracy_of_the_smallest_weights_is_that_of_chance() -> None:
     def smallest(w: Tensor, keep: int) -> Tensor:
         mask = torch.zeros_like(w, dtype=torch.bool)
         mask[w.abs().argsort()[:keep]] = True
         return mask
 
-    assert module.tickets(**given, train=module.in_steps(module.descend), prune=smallest)[0][-1] < 0.9
+    given = data(TENTH, 3)
+    assert module.tickets(**given, train=module.in_steps(module.descend), prune=smallest)[0][-1] < 0.65
+
+
+def test_weights_are_recorded_after_every_so_many_steps() -> None:
+    """Training in parts is training: the records end with the weights of one call, whatever the parts are."""
+    given = data(SMALL, 4, "f64")
+    whole = module.v2(**given)[3]
+    parts = module.v2(**given, every=15)[3]
+    assert parts.shape == (2, 3, module.weights(SMALL))
+    torch.testing.assert_close(parts[:, -1], whole[:, -1])
+    assert torch.equal(parts[0, 0], module.v2(**given | {"steps": 15})[3][0, 0])
+    assert bool(((parts[:, 1:] - parts[:, :-1]).norm(dim=2) > 1e-3).all())
+
+
+def test_a_sample_that_is_nearly_undecided_counts_in_part() -> None:
+    scores = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 0.005], [0.0, 0.0]], dtype=torch.float64)
+    side = torch.tensor([1.0, 1.0, -1.0, 1.0], dtype=torch.float64) / module.BLURRED
+    assert float(module.accuracy(scores, side)) == pytest.approx((1 + 0 + 0.25 + 0.5) / 4)
 
 
 def test_survivors_are_rewound_and_the_pruned_stay_zero() -> None:
@@ -146,4 +181,9 @@ def test_costs() -> None:
     cost = module.cost(case("f32", samples=10, features=3, hidden=5, steps=2, rounds=3, percent=50))
     step, test = 2 * 10 * 5 * (3 + 3 + 3 * 2), 2 * module.TESTED * 5 * (3 + 2)
     assert cost.flops == 3 * (2 * step + test)
-    assert cost.bytes == 4 * ((10 + module.TESTED) * 3 + 25 + 2 * 3) + 8 * (10 + module.TESTED + 3)
+    assert cost.bytes == 4 * ((10 + module.TESTED) * 3 + 25 + 3 * (2 + 25)) + 8 * (10 + module.TESTED + 3)
+    with_seeds = module.cost(
+        case("f32", samples=10, features=3, hidden=5, steps=2, rounds=3, percent=50, every=1, seeds=4)
+    )
+    assert with_seeds.flops == 9 * cost.flops
+    assert with_seeds.bytes == cost.bytes + 4 * (8 * 25 + 3 * (25 + 8))

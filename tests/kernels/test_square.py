@@ -87,9 +87,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_inline_source_is_compiled_once_and_outside_of_calls(compiled: list[dict[str, Any]], direction: Any) -> None:
-    here = replace(
-        module.operator.variants["load_inline"], devices=("cpu", "cuda"), unsupported=lambda case, device: None
-    )
+    here = replace(module.operator.variants["load_inline"], unsupported=lambda case, device: None)
     problem = CaseProblem(module.operator, here, sized("f32", direction, size=(17, 15)), torch.device("cpu"))
     path = os.environ["PATH"]
     with problem.modes():
@@ -104,8 +102,8 @@ def test_inline_source_is_compiled_once_and_outside_of_calls(compiled: list[dict
 
 def test_inline_source_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     case, variant = module.QUICK[0], module.operator.variants["load_inline"]
-    assert variant.reason_unsupported(case, "cpu") == "load_inline has no implementation for cpu"
     monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "install g++" in (variant.reason_unsupported(case, "cpu") or "")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     if not Path("/usr/local/cuda/bin/nvcc").exists():
         assert "install a CUDA toolkit" in (variant.reason_unsupported(case, "cuda") or "")

@@ -18,8 +18,8 @@ from sqlalchemy import make_url
 from tests.builders import CASES, Lab
 from tests.rewording import stored
 from tests.server.test_code import problem
-from warpwatch.contract.codec import to_json
-from warpwatch.contract.measurement import Probe
+from warpwatch.contract.codec import from_json, to_json
+from warpwatch.contract.measurement import Curves, Probe
 from warpwatch.contract.messages import CheckReply
 from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import Status
@@ -146,6 +146,17 @@ def test_every_result_comes_with_its_probes_and_a_command_that_needs_no_server(c
         text = client.get(page, headers={"accept": "text/html"}).text
         assert "--seed 7 --sanitize address" in text
     assert "it writes beside memory" in client.get(f"/jobs/{job}").text
+
+
+def test_curves_of_a_result_are_kept_and_drawn(client: TestClient, lab: Lab) -> None:
+    curves = Curves("weights left", "accuracy", [240.0, 23.0], {"winning <ticket>": [0.96, 0.75]})
+    job = lab.submit("check", 1)
+    lab.finish(job, lab.outcome([Finding("v1", CASES[0], Status.OK, "", CheckReply(Status.OK, "", 7, curves=curves))]))
+    (result,) = client.get(f"/api/v1/jobs/{job}").json()["results"]
+    assert from_json(Curves, result["details"]["curves"]) == curves
+    page = client.get(f"/jobs/{job}", headers={"accept": "text/html"}).text
+    assert "accuracy over weights left" in page
+    assert "winning &lt;ticket&gt;: 0.96" in page
 
 
 def test_log_of_every_attempt(client: TestClient, lab: Lab) -> None:

@@ -6,8 +6,10 @@ import csv
 import gzip
 import io
 import json
+import re
 import resource
 import urllib.request
+import zipfile
 from typing import Any
 
 from fastapi.testclient import TestClient
@@ -46,6 +48,22 @@ def test_downloads_are_the_same_trace(client: TestClient, lab: Lab) -> None:
     assert f"square-v1-n=1024_f32_fwd-{lab.shas[0][:9]}.pt.trace.json.gz" in packed.headers["content-disposition"]
     for path in ("", "/kernels.csv", "/download.json", "/download.json.gz"):
         problem(client.get(f"/api/v1/traces/999{path}"), 404)
+
+
+def test_tensorboard_gets_a_log_folder(client: TestClient, lab: Lab) -> None:
+    """Its plugin takes every folder with such files as a run, and what stands before the time as the worker."""
+    number = traced(client, lab)
+    answer = client.get(f"/api/v1/traces/{number}/tensorboard.zip")
+    assert answer.headers["content-type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as file:
+        (name,) = file.namelist()
+        assert re.fullmatch(rf"square-v1-[^/]*/trace-{number}/([^/]+?)\.(\d+)\.pt\.trace\.json\.gz", name)
+        assert file.read(name) == client.get(f"/api/v1/traces/{number}/download.json.gz").content
+    problem(client.get("/api/v1/traces/999/tensorboard.zip"), 404)
+    assert (
+        f"/api/v1/traces/{number}/tensorboard.zip"
+        in client.get(f"/traces/{number}", headers={"accept": "text/html"}).text
+    )
 
 
 def test_200_megabytes_are_streamed_with_bounded_memory(served: Settings, client: TestClient, lab: Lab) -> None:

@@ -19,13 +19,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from warpwatch.worker.bundle import BundleError, BundleReader, BundleWriter
 
 from tests.builders import CASES, CPU, GPU, Lab, catalogue, make_repository
 from tests.worker.conftest import Diary, Repository
 from tests.worker.test_comparison import PAIR, REQUEST
 from tests.worker.test_gate import FIT, HOT, PEAKS, Device
 from warpwatch import git
+from warpwatch.bundle import BundleError, BundleReader, BundleWriter
 from warpwatch.contract.messages import BuildReply, CanaryReply, SampleReply
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.words import Reason, Status

@@ -13,6 +13,7 @@ from warpwatch.cli.kron_order import KronCommand
 MODES = ("check", "bench", "profile")
 USAGE = """warpwatch kron [--dtype {f,d}] [--device {cpu,cuda}] batch_size factor [factor ...] {check,bench,profile}
        warpwatch kron {check,bench,profile} [--dtype {f,d}] [--device {cpu,cuda}] batch_size factor [factor ...]
+       check and bench also take [--variants NAME,NAME...], bench [--threads N]
        profile also takes [--implementation NAME] [--wait N] [--warmup N] [--active N]"""
 
 
@@ -43,6 +44,10 @@ def parse(arguments: Sequence[str]) -> KronCommand:
     )
     parser.add_argument("--dtype", choices=("f", "d"), default="f", help="float or double; default: f")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="", help="default: cuda where there is a GPU")
+    parser.add_argument(
+        "--variants", default="", metavar="NAMES", help="such as v1,v2,v3; default: all that can run here"
+    )
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of a bench; default: 1")
     parser.add_argument("--implementation", default="v1", metavar="NAME", help="the variant to profile; default: v1")
     for name, default in (("wait", 1), ("warmup", 1), ("active", 2)):
         parser.add_argument(
@@ -59,6 +64,10 @@ def parse(arguments: Sequence[str]) -> KronCommand:
         parser.error("batch_size and at least one factor are needed")
     if min(given.wait, given.warmup) < 0 or given.active < 1:
         parser.error("--wait and --warmup must be 0 or more, --active 1 or more")
+    if given.threads < 1:
+        parser.error("--threads must be 1 or more")
+    variants = tuple(dict.fromkeys(name for name in given.variants.split(",") if name))
     batch, *factors = map(int, sizes)
     steps = (given.wait, given.warmup, given.active)
-    return KronCommand(modes[0], given.dtype, given.device, batch, tuple(factors), given.implementation, *steps)
+    chosen = (variants, given.threads, given.implementation)
+    return KronCommand(modes[0], given.dtype, given.device, batch, tuple(factors), *chosen, *steps)

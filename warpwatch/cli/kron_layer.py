@@ -55,9 +55,13 @@ class Layer:
 
     @cached_property
     def variants(self) -> dict[str, Variant]:
-        """The variants that can run this command; the others are listed on standard error with the reason."""
-        runnable = {}
-        for name, variant in self.operator.variants.items():
+        """The variants that were asked for and can run this command; those that cannot are listed on standard error
+        with the reason."""
+        runnable, known = {}, self.operator.variants
+        if unknown := [name for name in self.order.variants if name not in known]:
+            raise KronError(f"--variants {','.join(unknown)}: choose from {', '.join(known)}")
+        for name in self.order.variants or known:
+            variant = known[name]
             reason = self._reason_unsupported(variant)
             if reason is None:
                 runnable[name] = variant
@@ -88,8 +92,11 @@ class Layer:
 
 
 def check(layer: Layer) -> bool:
-    """Prints norms of outputs (y) and of all gradients (g), then every pair of variants; True when all of them are
-    right."""
+    """Prints norms of outputs (y) and of the gradients of x (g), then every pair of variants.
+
+    True when all of them are right: the gradients of the weights are compared as well, and printed where variants
+    differ.
+    """
     results: dict[str, dict[Direction, dict[str, Tensor]]] = {}
     allowed: dict[Direction, dict[str, float]] = {direction: {} for direction in DIRECTIONS}
     right = True
@@ -99,18 +106,23 @@ def check(layer: Layer) -> bool:
             results[name][direction], tolerances = _judged(layer, name, variant, direction)
             right &= tolerances is not None
             allowed[direction] |= tolerances or {}
-            print(f"||{name}_{_letter(direction)}|| = {_norm(results[name][direction]):.6e}")
+            printed, _ = _split(results[name][direction])
+            print(f"||{name}_{_letter(direction)}|| = {_norm(printed)!r}")
     for one, other in combinations(results, 2):
         for direction in DIRECTIONS:
-            equal, difference = _compare(results[one][direction], results[other][direction], allowed[direction])
             letter = _letter(direction)
+            both = zip(_split(results[one][direction]), _split(results[other][direction]), strict=True)
+            (equal, difference), (weights_equal, of_weights) = (_compare(a, b, allowed[direction]) for a, b in both)
             print(f"{one}_{letter} == {other}_{letter}: {equal} ({difference:.1e})")
-            right &= equal
+            if not weights_equal:
+                print(f"{one} and {other}: gradients of the weights differ ({of_weights:.1e})", file=sys.stderr)
+            right &= equal and weights_equal
     return right
 
 
 def bench(layer: Layer) -> bool:
-    """Prints the layer's size and cost, then a table of times: one row forward, one for all gradients."""
+    """Prints the layer's size and cost, then a table of times on `--threads` CPU threads: one row forward, one for all
+    gradients."""
     order = layer.order
     cost = layer.operator.cost(order.case("fwd"))
     print(f"state size : {order.state_size}")
@@ -124,7 +136,7 @@ def bench(layer: Layer) -> bool:
                 call = problem.call(problem.data(SEED))
                 row = order.label if direction == "fwd" else f"{order.label} backward"
                 labels = {"label": "benchmark", "sub_label": row, "description": name}
-                timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads(), **labels)  # type: ignore[arg-type]
+                timer = Timer("call()", globals={"call": call}, num_threads=order.threads, **labels)  # type: ignore[arg-type]
                 measurements.append(timer.blocked_autorange(min_run_time=BENCH_SECONDS))
     Compare(measurements).print()
     return True
@@ -182,6 +194,12 @@ def _compare(one: dict[str, Tensor], other: dict[str, Tensor], allowed: dict[str
     differences = {name: _relative(one[name], other[name]) for name in one}
     equal = all(difference <= 2 * allowed.get(name, 0.0) for name, difference in differences.items())
     return equal, max(differences.values(), default=math.inf)
+
+
+def _split(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(the output, or the gradient of x; the gradients of the weights)."""
+    weights = {name: tensor for name, tensor in tensors.items() if name.startswith("grad w")}
+    return {name: tensor for name, tensor in tensors.items() if name not in weights}, weights
 
 
 def _relative(one: Tensor, other: Tensor) -> float:

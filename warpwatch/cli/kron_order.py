@@ -12,13 +12,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KronCommand:
-    """The parsed command line. factors are in command-line order: the first belongs to the fastest axis of x."""
+    """The parsed command line. factors are in command-line order: the first belongs to the fastest axis of x.
+
+    Empty variants stand for all that can run.
+    """
 
     mode: str
     dtype: str
     device: str
     batch: int
     factors: tuple[int, ...]
+    variants: tuple[str, ...]
+    threads: int
     implementation: str
     wait: int
     warmup: int

@@ -12,6 +12,8 @@ METRICS = {"cuda": ("graph", "kernel", "cold", "hot", "call"), "cpu": ("hot", "c
 """Metrics per kind of device, all in nanoseconds. Verdicts use the first one."""
 SETUP = "setup"
 """Metric of what a variant does once per set of inputs before it is called; only variants that prepare have it."""
+MOST_PLACES, MOST_LINES, LONGEST_LABEL = 1000, 12, 60
+"""Of a result's curves."""
 SHORTEST_NS, LONGEST_NS = 0.001, 86_400e9
 """A picosecond and a day: no call is shorter or longer."""
 
@@ -36,6 +38,29 @@ class TensorError:
     torch_relative: float | None
     tolerance: float
     worst_index: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Lines over a common axis that a variant's result contains, such as the accuracy of every round of a training.
+
+    x, y: what the axes count. at: places on the horizontal axis, in the order in which the lines run through them.
+    lines: a value for each place, by the name of the line.
+    """
+
+    x: str
+    y: str
+    at: list[float]
+    lines: dict[str, list[float]]
+
+    def __post_init__(self) -> None:
+        """ValueError, naming the field, for what no chart can show: results come from untrusted processes."""
+        if not 1 <= len(self.at) <= MOST_PLACES or not 1 <= len(self.lines) <= MOST_LINES:
+            raise ValueError(f"at, lines: expected 1 to {MOST_PLACES} places and 1 to {MOST_LINES} lines")
+        if any(len(values) != len(self.at) for values in self.lines.values()):
+            raise ValueError("lines: expected a value for each place")
+        if any(len(text) > LONGEST_LABEL for text in (self.x, self.y, *self.lines)):
+            raise ValueError(f"x, y, lines: expected names of at most {LONGEST_LABEL} letters")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warpwatch.contract.catalogue import CaseEntry
-from warpwatch.contract.measurement import Counter, Measurement, Probe, TensorError, TraceKernel, expect_times
+from warpwatch.contract.measurement import Counter, Curves, Measurement, Probe, TensorError, TraceKernel, expect_times
 from warpwatch.contract.spec import BUDGET_NS, USUAL_PLAN, ProfilePlan
 from warpwatch.contract.words import Fault, Status
 
@@ -96,7 +96,10 @@ class BuildReply:
 
 @dataclass(frozen=True, slots=True)
 class CheckReply:
-    """status is wrong when a plain run or any probe is; fault then says what is wrong, and with which subjects."""
+    """status is wrong when a plain run or any probe is; fault then says what is wrong, and with which subjects.
+
+    curves: what the operator draws of a right result; None where it draws nothing.
+    """
 
     status: Status
     message: str = ""
@@ -105,6 +108,7 @@ class CheckReply:
     probes: list[Probe] = field(default_factory=list)
     fault: Fault | None = None
     subjects: list[str] = field(default_factory=list)
+    curves: Curves | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
         third = problem.run(live)
         moved = [name for name in first_copy if not torch.equal(bits(first_copy[name]), bits(third[name]))]
         note = f"Nondeterministic: {', '.join(moved)} differ between two calls on the same inputs" if moved else ""
+        curves = None if problem.backward else problem.operator.curves(problem.case, *first.values())
         del first, third, first_copy, live
         context = ProbeContext(problem, seed, problem.data(seed + _SECOND_SEED), oracle, opchecked)
         probes = run_probes(context, progress)
@@ -58,7 +59,7 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
     wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
     if wrong:
         return CheckReply(Status.WRONG, "\n".join(wrong), seed, first_errors, probes, Fault.PROBE, failing)
-    return CheckReply(Status.OK, note, seed, first_errors, probes)
+    return CheckReply(Status.OK, note, seed, first_errors, probes, curves=curves)
 
 
 def _run_and_judge(

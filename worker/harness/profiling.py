@@ -56,6 +56,8 @@ def profile_problem(problem: CaseProblem, request: Request, output: Path) -> Pro
             problem.synchronize()
             host_times = time_host(problem, rotation) if kind == "cuda" else None
             extras = _record(problem, rotation, plain, plan)
+            if "table" in extras:
+                extras["autograd_table"] = _autograd_table(problem, rotation, plan.active)
         size = plain.stat().st_size
         with plain.open("rb") as source, gzip.open(output, "wb", compresslevel=6) as target:
             shutil.copyfileobj(source, target, _CHUNK)
@@ -134,6 +136,19 @@ def _record(problem: CaseProblem, rotation: Rotation, plain: Path, plan: Profile
         averages = profiler.key_averages()
         extras["table"] = averages.table(sort_by=by, row_limit=_TABLE_ROWS, max_name_column_width=60)
     return extras
+
+
+def _autograd_table(problem: CaseProblem, rotation: Rotation, calls: int) -> str:
+    """torch.autograd.profiler's table of so many calls: the older profiler, which programs still print."""
+    device = problem.device.type
+    with torch.autograd.profiler.profile(use_device="cuda" if device == "cuda" else None) as profiler:
+        for _ in range(calls):
+            (call,), _ = rotation.batch(1)
+            call()
+        problem.synchronize()
+    by = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+    table: str = profiler.key_averages().table(sort_by=by, row_limit=_TABLE_ROWS, max_name_column_width=60)
+    return table
 
 
 @contextmanager

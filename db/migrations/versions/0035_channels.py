@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0072"
-down_revision = "0071"
+revision = "0035"
+down_revision = "0034"
 branch_labels = None
 depends_on = None
 
