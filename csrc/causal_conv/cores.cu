@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) correlate(Shape shape, const T* k, c
 template <class T>
 const char* correlate_any(const Shape& shape, const T* k, const T* g, T* dw, void* stream) {
   const cudaError_t error = cudaFuncSetAttribute(correlate<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kCorrelateBytes<T>);
-  if (error != cudaSuccess) return cudaGetErrorString(error);
+  if (error != cudaSuccess) return warpwatch::words_of(error);
   const dim3 grid(static_cast<unsigned>(ceil_div(shape.length, kDistances)), static_cast<unsigned>(shape.channels));
   correlate<T><<<grid, kThreads, kCorrelateBytes<T>, warpwatch::as_stream(stream)>>>(shape, k, g, dw);
   return warpwatch::launch_error();

@@ -214,7 +214,7 @@ const char* convolve_tf32_on(const Shape& shape, bool turned, const float* k, co
 
 const char* correlate_tf32_on(const Shape& shape, const float* k, const float* g, float* dw, void* stream) {
   const cudaError_t error = cudaFuncSetAttribute(correlate, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return cudaGetErrorString(error);
+  if (error != cudaSuccess) return warpwatch::words_of(error);
   const dim3 grid(static_cast<unsigned>(ceil_div(shape.length, kGroups * kFilter)), static_cast<unsigned>(shape.channels));
   correlate<<<grid, kCorrelators, kBytes, warpwatch::as_stream(stream)>>>(shape, k, g, dw);
   return warpwatch::launch_error();

@@ -8,11 +8,16 @@
 
 namespace warpwatch {
 
-// Null when the launches since the last call were accepted, else the runtime's description of the error.
-inline const char* launch_error() {
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+// Null for a success, else the runtime's description of an error that a call returned. The runtime forgets the error, so
+// that it is not taken for that of a later launch.
+inline const char* words_of(cudaError_t error) {
+  if (error == cudaSuccess) return nullptr;
+  cudaGetLastError();
+  return cudaGetErrorString(error);
 }
+
+// Null when the launches since the last call were accepted, else the runtime's description of the error.
+inline const char* launch_error() { return words_of(cudaGetLastError()); }
 
 // Multiprocessors of the current device, queried once per device; 1 where there is none, so that the launch reports why.
 inline int multiprocessors() {

@@ -310,13 +310,13 @@ const char* launch(Kernel* kernel, const Shape& shape, Call call, Cut cut, int64
     return warpwatch::launch_error();
   const cudaError_t cleared =
       cudaMemsetAsync(call.counters, 0, gru::scan_counters(shape) * sizeof(uint32_t), warpwatch::as_stream(stream));
-  if (cleared != cudaSuccess) return cudaGetErrorString(cleared);
+  if (cleared != cudaSuccess) return warpwatch::words_of(cleared);
   Shape given = shape;
   void* arguments[] = {&given, &call, &cut};
   // The runtime refuses a cooperative grid that is not resident as a whole; a plain launch would wait forever.
   const cudaError_t launched = cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(cut.unit_groups * cut.row_groups),
                                                            dim3(kThreads), arguments, bytes, warpwatch::as_stream(stream));
-  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+  return warpwatch::words_of(launched);
 }
 
 struct Chip {

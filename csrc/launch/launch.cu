@@ -89,7 +89,7 @@ const char* launch::copy_on(const void* x, void* y, int64_t n, void* stream) {
 const char* launch::memcpy_on(const void* x, void* y, int64_t n, void* stream) {
   if (n == 0) return nullptr;
   const cudaError_t error = cudaMemcpyAsync(y, x, n, cudaMemcpyDeviceToDevice, warpwatch::as_stream(stream));
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  return warpwatch::words_of(error);
 }
 
 const char* launch::allocate_on(int64_t n, int64_t memory, void* stream_given) {
@@ -98,7 +98,7 @@ const char* launch::allocate_on(int64_t n, int64_t memory, void* stream_given) {
   void* allocated = nullptr;
   cudaError_t error = memory == kPinned ? cudaHostAlloc(&allocated, n, cudaHostAllocDefault) : allocate(&allocated, n, memory == kPool, stream);
   if (error == cudaSuccess) error = memory == kPinned ? cudaFreeHost(allocated) : release(allocated, memory == kPool, stream);
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  return warpwatch::words_of(error);
 }
 
 const char* launch::add_from_host_on(const int32_t* a, const int32_t* b, int32_t* y, int64_t n, int64_t memory, void* stream_given) {
@@ -117,5 +117,5 @@ const char* launch::add_from_host_on(const int32_t* a, const int32_t* b, int32_t
   }
   // The result lies in the host's memory, which the caller reads next.
   if (error == cudaSuccess && pool) error = cudaStreamSynchronize(stream);
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  return warpwatch::words_of(error);
 }

@@ -180,7 +180,7 @@ const char* tiled_as(const Pattern& a, const int32_t* starts, const T* values, c
   constexpr int bytes = sizeof(TiledShared<T, V>);
   const auto kernel = spmm_tiled<T, V>;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error != cudaSuccess) return cudaGetErrorString(error);
+  if (error != cudaSuccess) return warpwatch::words_of(error);
   const dim3 grid(ceil_div(a.rows, kBlockRows), columns);
   kernel<<<grid, kWarps * kWarp, bytes, stream>>>(a, starts, values, b, y, n, spmm::tiles_of(a.columns));
   return warpwatch::launch_error();
@@ -191,7 +191,7 @@ const char* tiled(const Pattern& a, const int32_t* starts, const T* values, cons
   if (a.rows == 0 || n == 0) return nullptr;
   if (a.columns == 0) {
     const cudaError_t error = cudaMemsetAsync(y, 0, a.rows * n * sizeof(T), stream);
-    return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+    return warpwatch::words_of(error);
   }
   return spmm::takes_vectors(n, b, y) ? tiled_as<T, kWide<T>>(a, starts, values, b, y, n, stream)
                                       : tiled_as<T, 1>(a, starts, values, b, y, n, stream);
