@@ -52,7 +52,9 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _LOG_CHARACTERS = 200_000
 """Of one request, whose body a server reads up to a megabyte of."""
 _MESSAGE_CHARACTERS = 100_000
-_DOWN = (502, 503, 504)
+_MOST_FAULTS = 30
+"""Answers 500 to one request, a second apart, until it counts as one that the server cannot answer. A server that stops
+gives one to what waits there, so the first says nothing about the request."""
 _LIMITS = httpx.Limits(keepalive_expiry=4.0)
 """A server closes a connection that was idle for five seconds."""
 _log = logging.getLogger(__name__)
@@ -65,6 +67,10 @@ def connect_to_server(url: str, key: str) -> Connect:
         return HttpCoordinator(url, key, worker, stop_requested)
 
     return connect
+
+
+class ServerFaultError(ServerDownError):
+    """The server met an error of its own."""
 
 
 class HttpCoordinator:
@@ -119,8 +125,6 @@ class HttpCoordinator:
             question = {"after_run_id": self._last_run_id, "wait_seconds": random.uniform(*CLAIM_SECONDS)}
             try:
                 response = await client.post(f"{self._worker_id}/claim", json=question)
-                if response.status_code >= 500:
-                    raise ServerDownError(f"the server answers {response.status_code}")
                 return _as_job(_checked(response)["job"])
             except (ServerDownError, httpx.TransportError) as error:
                 _log.warning("cannot ask for a job (%s); trying again in %.1f s", error, pause)
@@ -200,7 +204,19 @@ class HttpCoordinator:
     def _patiently(
         self, method: str, path: str, body: dict[str, Any] | None = None, content: bytes | None = None
     ) -> Any:
-        return wait_out(lambda: self._call(method, path, body, content), self._stop_requested)
+        faults = 0
+
+        def call() -> Any:
+            nonlocal faults
+            try:
+                return self._call(method, path, body, content)
+            except ServerFaultError as error:
+                faults += 1
+                if faults > _MOST_FAULTS:
+                    raise OutcomeError(str(error)) from error
+                raise
+
+        return wait_out(call, self._stop_requested)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None, content: bytes | None = None) -> Any:
         """The answer; ServerDownError when none comes, otherwise like `_checked`."""
@@ -218,8 +234,9 @@ def _checked(response: httpx.Response) -> Any:
         return None
     if response.is_success:
         return response.json()
-    if response.status_code in _DOWN:
-        raise ServerDownError(f"the server answers {response.status_code}")
+    if response.status_code >= 500:
+        kind = ServerFaultError if response.status_code == 500 else ServerDownError
+        raise kind(f"the server answers {response.status_code}")
     try:
         problem = response.json()
         details = [problem["detail"], *(f"{row['field']} {row['message']}" for row in problem.get("errors", []))]

@@ -236,6 +236,44 @@ def test_a_trace_travels_in_pieces_and_goes_on_where_the_connection_broke(
     assert sum(sent) < Path(reply.path).stat().st_size * 2
 
 
+def test_results_outlive_errors_of_the_server(
+    remote: Remote, lab: Lab, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that stops answers 500 to what waits there; the results are no worse for it."""
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    request = remote.coordinator._client.request
+    answers = [500, 502, 500, 503]
+
+    def fail_at_first(method: str, path: str, **more: Any) -> httpx.Response:
+        if answers:
+            return httpx.Response(answers.pop(), text="Internal Server Error")
+        return request(method, path, **more)
+
+    monkeypatch.setattr(remote.coordinator._client, "request", fail_at_first)
+    monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.01)
+    timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([timed]), environment=ENVIRONMENT))
+    assert state(database, job_id) == ("done", None)
+
+
+def test_a_request_that_the_server_never_answers_ends_its_job(
+    remote: Remote, lab: Lab, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    request = remote.coordinator._client.request
+
+    def fail_with_results(method: str, path: str, **more: Any) -> httpx.Response:
+        return httpx.Response(500) if method == "PUT" else request(method, path, **more)
+
+    monkeypatch.setattr(remote.coordinator._client, "request", fail_with_results)
+    monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.001)
+    timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([timed]), environment=ENVIRONMENT))
+    assert state(database, job_id) == ("failed", Reason.UNSTORABLE)
+
+
 def hostile_files(lab: Lab, job: ClaimedJob) -> dict[str, Callable[[Path], None]]:
     """Writers of files that are no results of the job."""
 
