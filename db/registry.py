@@ -156,6 +156,14 @@ def worker_heartbeat(s: Session, worker_id: int) -> None:
     s.execute(update(WorkerRecord).where(WorkerRecord.id == worker_id).values(heartbeat_at=func.now(), stopped_at=None))
 
 
+def workers_heartbeat(s: Session, worker_ids: Sequence[int]) -> None:
+    """Marks several workers as alive."""
+    # A row that is locked is being changed by its worker, which lives.
+    free = select(WorkerRecord.id).where(WorkerRecord.id.in_(worker_ids))
+    free = free.with_for_update(key_share=True, skip_locked=True)
+    s.execute(update(WorkerRecord).where(WorkerRecord.id.in_(free)).values(heartbeat_at=func.now()))
+
+
 def is_oldest_alive(s: Session, worker_id: int, lease_seconds: float) -> bool:
     """Whether the worker is the first of those that are alive: the one that does what one process should do for all."""
     alive_since = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, lease_seconds)

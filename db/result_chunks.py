@@ -16,7 +16,7 @@ DELETE FROM result_chunks USING runs WHERE runs.id = result_chunks.run_id AND ru
 """)
 
 
-def received_bytes(s: Session, run_id: int) -> int:
+def _received_bytes(s: Session, run_id: int) -> int:
     """How much of its results file has come from a run."""
     end = ResultChunkRecord.start + func.octet_length(ResultChunkRecord.data)
     return s.scalar(select(func.max(end)).where(ResultChunkRecord.run_id == run_id)) or 0
@@ -24,7 +24,7 @@ def received_bytes(s: Session, run_id: int) -> int:
 
 def add_chunk(s: Session, run_id: int, start: int, data: bytes) -> int:
     """Stores the piece if it begins where the others end; where the next one begins."""
-    received = received_bytes(s, run_id)
+    received = _received_bytes(s, run_id)
     if start != received:
         return received
     s.execute(insert(ResultChunkRecord).values(run_id=run_id, start=start, data=data).on_conflict_do_nothing())

@@ -59,22 +59,27 @@ def revoke_key(s: Session, name: str) -> None:
         raise NotFoundError(f"there is no key called {name!r}")
 
 
-def find_use(s: Session, key: str, worker_id: int | None = None, run_id: int | None = None) -> KeyScope | None:
+def find_use(
+    s: Session, key: str, worker_id: int | None = None, run_id: int | None = None, *, must_own: bool = True
+) -> KeyScope | None:
     """Whom a request is from; None for a key that is unknown or revoked.
 
-    NotFoundError for a worker that was not registered with the key, StaleRunError for a run that is not the worker's.
+    NotFoundError for a worker that was not registered with the key, StaleRunError for a run that is not the
+    worker's, if it must own one.
     """
     row: Any = s.execute(_FIND, {"digest": _digest(key), "worker_id": worker_id, "run_id": run_id}).one_or_none()
     if row is None:
         return None
     if worker_id is not None and row.worker_id is None:
         raise NotFoundError(f"there is no worker {worker_id} of this key; register first")
-    if run_id is not None and row.job_id is None:
+    if must_own and run_id is not None and row.job_id is None:
         raise StaleRunError
     if row.is_stale:
-        s.execute(
-            update(WorkerKeyRecord).where(WorkerKeyRecord.id == row.key_id).values(last_used_at=func.clock_timestamp())
-        )
+        # Of many workers that notice it at once, one writes and nobody waits.
+        free = select(WorkerKeyRecord.id).where(WorkerKeyRecord.id == row.key_id)
+        free = free.with_for_update(key_share=True, skip_locked=True)
+        used = update(WorkerKeyRecord).where(WorkerKeyRecord.id.in_(free))
+        s.execute(used.values(last_used_at=func.clock_timestamp()))
     return KeyScope(row.key_id, row.name, row.worker_id, row.device_id, row.device_key, row.job_id)
 
 

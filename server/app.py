@@ -26,6 +26,7 @@ from warpwatch.server.http.git_threads import GitThreads
 from warpwatch.server.http.metrics import RequestObserver, ServiceMetrics
 from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.http.sessions import GuessLimit, Sessions
+from warpwatch.server.http.worker_keys import WorkerThreads
 from warpwatch.server.judge import Judge
 from warpwatch.server.pages.login import router as login_router
 from warpwatch.server.pages.render import compile_templates
@@ -55,10 +56,11 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.settings = settings
     app.state.database = database
     app.state.schema_is_current = False
-    app.state.hub = Hub(database)
+    app.state.hub = Hub(database, settings.lease_seconds)
     app.state.alarms = Alarms(settings)
     app.state.sources = SourceCache()
     app.state.git_threads = GitThreads()
+    app.state.worker_threads = WorkerThreads()
     app.state.judge = Judge(settings, database, app.state.sources) if judge else None
     app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
     app.state.teller = StatusNotifier(settings, database) if judge else None

@@ -33,13 +33,14 @@ class UnusableKeyError(EngineError):
 class Coordinator(Protocol):
     """Gives one worker its jobs and takes their results. Every method may be called from any thread.
 
-    lease_seconds: how long a silent run keeps its job. log_seconds: how often a run writes its log. poll_seconds: how
-    often a run asks whether it may go on, between two renewals of its lease.
+    lease_seconds: how long a silent run keeps its job. renewal_seconds: how often leases are renewed. poll_seconds: how
+    often a run asks between two renewals whether it may go on. log_seconds: how often a run writes its log.
     """
 
     lease_seconds: float
-    log_seconds: float
+    renewal_seconds: float
     poll_seconds: float
+    log_seconds: float
 
     async def serve(self, handle: Callable[[ClaimedJob], None], stop: asyncio.Event) -> None:
         """Calls `handle` for one job after the other, in a thread, until `stop` is set; then waits for it."""

@@ -45,6 +45,7 @@ class DatabaseCoordinator:
         self, database: Database, worker: WorkerDescription, lease_seconds: float, stop_requested: Event
     ) -> None:
         self.lease_seconds = lease_seconds
+        self.renewal_seconds = lease_seconds / 5
         self.database = database
         self._device_key = worker.environment.device_key
         self._stop_requested = stop_requested

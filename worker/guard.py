@@ -75,7 +75,7 @@ class LeaseGuard:
 
     def _watch(self) -> None:
         coordinator = self._coordinator
-        period = coordinator.lease_seconds / 5
+        period = coordinator.renewal_seconds
         next_beat = time.monotonic()
         while not self._ended.is_set():
             self._wake.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import random
 import shutil
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -43,14 +44,17 @@ from warpwatch.git import CommitInfo
 from warpwatch.worker import sandbox
 from warpwatch.worker.coordinator import Connect, Coordinator, ServerDownError, UnusableKeyError, wait_out
 
-CLAIM_SECONDS = 25.0
-"""How long one request waits for a job; proxies close one that is silent for longer than a minute."""
+CLAIM_SECONDS = (25.0, 50.0)
+"""How long one request waits for a job: at random, so that workers that started together do not ask together. Proxies
+close one that is silent for longer than a minute."""
 _TIMEOUT_SECONDS = 30.0
 _LONGEST_PAUSE_SECONDS = 5.0
 _LOG_CHARACTERS = 200_000
 """Of one request, whose body a server reads up to a megabyte of."""
 _MESSAGE_CHARACTERS = 100_000
-_DOWN = (502, 503, 504)
+_MOST_FAULTS = 30
+"""Answers 500 to one request, a second apart, until it counts as one that the server cannot answer. A server that stops
+gives one to what waits there, so the first says nothing about the request."""
 _LIMITS = httpx.Limits(keepalive_expiry=4.0)
 """A server closes a connection that was idle for five seconds."""
 _log = logging.getLogger(__name__)
@@ -65,6 +69,10 @@ def connect_to_server(url: str, key: str) -> Connect:
     return connect
 
 
+class ServerFaultError(ServerDownError):
+    """The server met an error of its own."""
+
+
 class HttpCoordinator:
     """Asks a server for jobs, and sends it what they found."""
 
@@ -73,6 +81,7 @@ class HttpCoordinator:
 
     def __init__(self, url: str, key: str, worker: WorkerDescription, stop_requested: Event) -> None:
         self._stop_requested = stop_requested
+        self._is_claiming = False
         address = f"{url.rstrip('/')}/api/v1/worker"
         headers = {"Authorization": f"Bearer {key}"}
         self._client = httpx.Client(base_url=address, headers=headers, timeout=_TIMEOUT_SECONDS, limits=_LIMITS)
@@ -80,11 +89,12 @@ class HttpCoordinator:
             httpx.AsyncClient,
             base_url=address,
             headers=headers,
-            timeout=httpx.Timeout(_TIMEOUT_SECONDS, read=CLAIM_SECONDS + _TIMEOUT_SECONDS),
+            timeout=httpx.Timeout(_TIMEOUT_SECONDS, read=CLAIM_SECONDS[1] + _TIMEOUT_SECONDS),
             limits=_LIMITS,
         )
         answer = self._patiently("POST", "registration", to_json(worker))
         self.lease_seconds: float = answer["lease_seconds"]
+        self.renewal_seconds = self.lease_seconds / 4
         self._worker_id: int = answer["worker_id"]
         self._last_run_id: int = answer["last_run_id"]
 
@@ -93,6 +103,7 @@ class HttpCoordinator:
         async with self._claims() as client:
             stopping = asyncio.create_task(stop.wait())
             while not stop.is_set():
+                self._is_claiming = True
                 claiming = asyncio.create_task(self._claim(client))
                 await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if not claiming.done():
@@ -101,6 +112,7 @@ class HttpCoordinator:
                     with suppress(asyncio.CancelledError):
                         await claiming
                     return
+                self._is_claiming = False
                 job = claiming.result()
                 if job is not None:
                     self._last_run_id = job.run_id
@@ -110,11 +122,9 @@ class HttpCoordinator:
         """The next job; None when none came in time. Outages, however long, are waited out."""
         pause = 0.1
         while True:
-            question = {"after_run_id": self._last_run_id, "wait_seconds": CLAIM_SECONDS}
+            question = {"after_run_id": self._last_run_id, "wait_seconds": random.uniform(*CLAIM_SECONDS)}
             try:
                 response = await client.post(f"{self._worker_id}/claim", json=question)
-                if response.status_code >= 500:
-                    raise ServerDownError(f"the server answers {response.status_code}")
                 return _as_job(_checked(response)["job"])
             except (ServerDownError, httpx.TransportError) as error:
                 _log.warning("cannot ask for a job (%s); trying again in %.1f s", error, pause)
@@ -122,8 +132,8 @@ class HttpCoordinator:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def list_waiting(self, limit: int) -> list[JobRequest]:
-        answer = self._call("GET", f"{self._worker_id}/waiting?limit={limit}")
-        return [from_json(JobRequest, request) for request in answer["requests"]]
+        answer = self._call("GET", f"{self._worker_id}/waiting")
+        return [from_json(JobRequest, request) for request in answer["requests"][:limit]]
 
     def watch_lease(
         self,
@@ -133,7 +143,10 @@ class HttpCoordinator:
         hold_seconds: float,
     ) -> LeaseState:
         """Always renews: the server holds the question until the run must stop, so one request does both."""
-        question = {"run_id": run_id, "hold_seconds": min(hold_seconds, CLAIM_SECONDS)}
+        if run_id is None and self._is_claiming:
+            # The server knows that the worker lives: it waits there for a job.
+            return LeaseState()
+        question = {"run_id": run_id, "hold_seconds": min(hold_seconds, CLAIM_SECONDS[0])}
         return from_json(LeaseState, self._call("POST", f"{self._worker_id}/lease", question))
 
     def write_log(self, run_id: int, text: str, progress: RunProgress | None) -> None:
@@ -160,14 +173,15 @@ class HttpCoordinator:
             self._end(address, _without_results(ending, error), None)
 
     def _send(self, address: str, job: ClaimedJob, outcome: Outcome) -> str:
-        """Sends the results file, from where an earlier connection broke off; returns its digest."""
+        """Sends the results file; returns its digest. Every answer says where the next piece begins, so a piece whose
+        answer was lost counts once."""
         with _results_file(job, outcome) as path, path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()
-            start = self._patiently("GET", f"{address}/results")["bytes"]
+            start = 0
             while start < size:
                 file.seek(start)
-                answer = self._patiently("PUT", f"{address}/results?start={start}", content=file.read(CHUNK_BYTES))
+                answer = self._patiently("PUT", f"{address}/results/{start}", content=file.read(CHUNK_BYTES))
                 start = answer["bytes"]
         return sha256
 
@@ -190,7 +204,19 @@ class HttpCoordinator:
     def _patiently(
         self, method: str, path: str, body: dict[str, Any] | None = None, content: bytes | None = None
     ) -> Any:
-        return wait_out(lambda: self._call(method, path, body, content), self._stop_requested)
+        faults = 0
+
+        def call() -> Any:
+            nonlocal faults
+            try:
+                return self._call(method, path, body, content)
+            except ServerFaultError as error:
+                faults += 1
+                if faults > _MOST_FAULTS:
+                    raise OutcomeError(str(error)) from error
+                raise
+
+        return wait_out(call, self._stop_requested)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None, content: bytes | None = None) -> Any:
         """The answer; ServerDownError when none comes, otherwise like `_checked`."""
@@ -208,8 +234,9 @@ def _checked(response: httpx.Response) -> Any:
         return None
     if response.is_success:
         return response.json()
-    if response.status_code in _DOWN:
-        raise ServerDownError(f"the server answers {response.status_code}")
+    if response.status_code >= 500:
+        kind = ServerFaultError if response.status_code == 500 else ServerDownError
+        raise kind(f"the server answers {response.status_code}")
     try:
         problem = response.json()
         details = [problem["detail"], *(f"{row['field']} {row['message']}" for row in problem.get("errors", []))]

@@ -12,10 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Query, Request, Response
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
 
 from warpwatch.bundle import FILE_LIMIT, BundleError
 from warpwatch.contract.claims import (
@@ -34,20 +33,19 @@ from warpwatch.contract.words import Reason
 from warpwatch.db import leases, registry, runs
 from warpwatch.db.errors import StaleRunError
 from warpwatch.db.reads.query import Session
-from warpwatch.db.result_chunks import add_chunk, received_bytes
-from warpwatch.db.worker_keys import register_with_key
+from warpwatch.db.result_chunks import add_chunk
+from warpwatch.db.worker_keys import KeyScope, register_with_key
 from warpwatch.server.http.problems import FieldError, Problem, documented
-from warpwatch.server.http.service import Config, Db, database_of, require_schema
-from warpwatch.server.http.worker_keys import Id, Key, OfKey, OfWorker, key_use, run_use, use_of, worker_use
+from warpwatch.server.http.service import database_of, require_schema
+from warpwatch.server.http.worker_keys import Id, Key, WorkerThreads, scope_of
 from warpwatch.server.intake.worker_results import take_ending
 from warpwatch.server.threads.live import Hub
 
 router = APIRouter(prefix="/worker", tags=["worker"])
 T = TypeVar("T")
+MOST_WAITING = 50
 MOST_SECONDS = 60.0
 """How long a request may be held, at most."""
-_READERS = CapacityLimiter(4)
-"""Results files that are read at once: each takes memory, and the interpreter reads one at a time anyway."""
 
 
 class WorkerReply(BaseModel):
@@ -132,72 +130,78 @@ async def _body(request: Request) -> bytes:
 
 
 @router.post("/registration", responses=documented(401, 409, 422))
-def register(session: Db, use: OfKey, settings: Config, body: WorkerDescription) -> WorkerReply:
+async def register(request: Request, key: Key, body: WorkerDescription) -> WorkerReply:
     """Register a worker that starts. Its name gets the name of its key in front."""
-    if body.protocol != PROTOCOL_VERSION:
-        raise Problem(
-            409, f"this server speaks version {PROTOCOL_VERSION} with workers; install its version of Warpwatch"
-        )
-    environment = body.environment
+
+    def work(session: Session, use: KeyScope) -> tuple[str, int, int]:
+        _check(body)
+        named = replace(body, name=f"{use.key_name}/{body.name}")
+        return named.name, *register_with_key(session, use, named)
+
+    name, worker_id, last_run_id = await _work(request, work, key)
+    lease_seconds = request.app.state.settings.lease_seconds
+    return WorkerReply(worker_id=worker_id, name=name, lease_seconds=lease_seconds, last_run_id=last_run_id)
+
+
+def _check(worker: WorkerDescription) -> None:
+    """Problem for a worker that cannot be registered."""
+    if worker.protocol != PROTOCOL_VERSION:
+        remedy = "install its version of Warpwatch"
+        raise Problem(409, f"this server speaks version {PROTOCOL_VERSION} with workers; {remedy}")
+    environment = worker.environment
     if environment.device_kind not in METRICS:
         raise _wrong("environment.device_kind", f"{environment.device_kind[:40]!r} is no kind", "use cpu or cuda")
     if environment.key != key_of(environment.facts):
         raise _wrong("environment.key", "is not the digest of the facts", "send the worker's own")
-    named = replace(body, name=f"{use.key_name}/{body.name}")
-    worker_id, last_run_id = register_with_key(session, use, named)
-    return WorkerReply(
-        worker_id=worker_id, name=named.name, lease_seconds=settings.lease_seconds, last_run_id=last_run_id
-    )
 
 
-@router.get("/queue", dependencies=[Depends(key_use)], responses=documented(401, 422))
-def count_queued(
-    session: Db, device: Annotated[str, Query(max_length=200, description="Key of a device.")]
+@router.get("/queue", responses=documented(401, 422))
+async def count_queued(
+    request: Request, key: Key, device: Annotated[str, Query(max_length=200, description="Key of a device.")]
 ) -> QueueCount:
     """How many jobs wait for a device, for whoever starts workers by it."""
-    return QueueCount(queued=runs.count_waiting(session, device))
+    return QueueCount(queued=await _work(request, lambda session, _: runs.count_waiting(session, device), key))
 
 
 @router.post("/{worker_id}/claim", responses=documented(401, 404, 422))
 async def claim(request: Request, key: Key, worker_id: Id, body: ClaimQuestion) -> ClaimReply:
     """Wait for the next job of the worker's device, and begin a run of it."""
 
-    def look(session: Session) -> tuple[int, str, ClaimedJob | None]:
-        use = use_of(session, key, worker_id)
-        assert use.device_id is not None
-        assert use.device_key is not None
-        return use.device_id, use.device_key, runs.find_owned(session, worker_id, after=body.after_run_id)
+    def find(session: Session, use: KeyScope) -> tuple[KeyScope, ClaimedJob | None]:
+        return use, runs.find_owned(session, worker_id, after=body.after_run_id)
 
-    device_id, device_key, job = await _in_session(request, look)
-    if job is None:
+    use, job = await _work(request, find, key, worker_id)
+    if job is None and use.device_id is not None and use.device_key is not None:
         hub: Hub = request.app.state.hub
         gone = _hung_up(request)
-        job = await hub.dispatcher.claim(device_id, device_key, worker_id, body.wait_seconds, gone)
+        job = await hub.dispatcher.claim(use.device_id, use.device_key, worker_id, body.wait_seconds, gone)
     return ClaimReply(job=None if job is None else _as_claim(job))
 
 
 @router.get("/{worker_id}/waiting", responses=documented(401, 404, 422))
-def list_waiting(session: Db, use: OfWorker, limit: Annotated[int, Query(ge=1, le=100)] = 16) -> QueueReply:
+async def list_waiting(request: Request, key: Key, worker_id: Id) -> QueueReply:
     """The jobs that the workers of the device take next, so that they build for them ahead."""
-    assert use.device_id is not None
-    requests = runs.list_waiting(session, use.device_id, limit)
-    return QueueReply(requests=[_plain(request) for request in requests if request.patch is None])
+
+    def work(session: Session, use: KeyScope) -> list[JobRequest]:
+        return runs.list_waiting(session, use.device_id or 0, MOST_WAITING)
+
+    requests = await _work(request, work, key, worker_id)
+    return QueueReply(requests=[_plain(job) for job in requests if job.patch is None])
 
 
 @router.post("/{worker_id}/lease", responses=documented(401, 404, 422))
-async def renew_lease(request: Request, settings: Config, key: Key, worker_id: Id, body: LeaseQuestion) -> LeaseState:
+async def renew_lease(request: Request, key: Key, worker_id: Id, body: LeaseQuestion) -> LeaseState:
     """Renew the leases of the worker and its run. The answer comes early when the run must stop."""
     run_id = body.run_id
+    lease_seconds: float = request.app.state.settings.lease_seconds
 
-    def renew(session: Session) -> tuple[LeaseState, int | None]:
-        try:
-            use = use_of(session, key, worker_id, run_id)
-        except StaleRunError:
+    def renew(session: Session, use: KeyScope) -> tuple[LeaseState, int | None]:
+        if run_id is not None and use.job_id is None:
             registry.worker_heartbeat(session, worker_id)
             return LeaseState(is_lost=True), None
-        return leases.renew(session, worker_id, run_id, settings.lease_seconds), use.job_id
+        return leases.renew(session, worker_id, run_id, lease_seconds), use.job_id
 
-    state, job_id = await _in_session(request, renew)
+    state, job_id = await _work(request, renew, key, worker_id, run_id, must_own=False)
     if run_id is None or job_id is None or body.hold_seconds == 0 or state != LeaseState():
         return state
     hub: Hub = request.app.state.hub
@@ -205,52 +209,41 @@ async def renew_lease(request: Request, settings: Config, key: Key, worker_id: I
         await asyncio.wait_for(changed.wait(), body.hold_seconds)
     if not changed.is_set():
         return state
-    return await _in_session(request, lambda session: leases.read_lease(session, run_id, settings.lease_seconds))
+    return await _work(request, lambda session, _: leases.read_lease(session, run_id, lease_seconds), key, worker_id)
 
 
-@router.post(
-    "/{worker_id}/pause", status_code=204, dependencies=[Depends(worker_use)], responses=documented(401, 404, 422)
-)
-def pause(session: Db, worker_id: Id, body: PauseRequest) -> None:
+@router.post("/{worker_id}/pause", status_code=204, responses=documented(401, 404, 422))
+async def pause(request: Request, key: Key, worker_id: Id, body: PauseRequest) -> None:
     """Say that the worker takes no job for a while, and why."""
-    registry.pause_worker(session, worker_id, body.seconds, body.reason)
+    await _work(request, lambda s, _: registry.pause_worker(s, worker_id, body.seconds, body.reason), key, worker_id)
 
 
-@router.delete(
-    "/{worker_id}/pause", status_code=204, dependencies=[Depends(worker_use)], responses=documented(401, 404, 422)
-)
-def resume(session: Db, worker_id: Id) -> None:
+@router.delete("/{worker_id}/pause", status_code=204, responses=documented(401, 404, 422))
+async def resume(request: Request, key: Key, worker_id: Id) -> None:
     """Say that the worker takes jobs again."""
-    registry.resume_worker(session, worker_id)
+    await _work(request, lambda session, _: registry.resume_worker(session, worker_id), key, worker_id)
 
 
-@router.post(
-    "/{worker_id}/stop", status_code=204, dependencies=[Depends(worker_use)], responses=documented(401, 404, 422)
-)
-def stop(session: Db, worker_id: Id) -> None:
+@router.post("/{worker_id}/stop", status_code=204, responses=documented(401, 404, 422))
+async def stop(request: Request, key: Key, worker_id: Id) -> None:
     """Say that the worker stops. A run that it still has goes back into the queue at once."""
-    while (job := runs.find_owned(session, worker_id)) is not None:
-        runs.release_run(session, job.run_id)
-    registry.stop_worker(session, worker_id)
+
+    def work(session: Session, _: KeyScope) -> None:
+        while (job := runs.find_owned(session, worker_id)) is not None:
+            runs.release_run(session, job.run_id)
+        registry.stop_worker(session, worker_id)
+
+    await _work(request, work, key, worker_id)
 
 
-@router.post(
-    "/{worker_id}/runs/{run_id}/log",
-    status_code=204,
-    dependencies=[Depends(run_use)],
-    responses=documented(401, 404, 409, 422),
-)
-def write_log(session: Db, run_id: Id, body: LogChunk) -> None:
+@router.post("/{worker_id}/runs/{run_id}/log", status_code=204, responses=documented(401, 404, 409, 422))
+async def write_log(request: Request, key: Key, worker_id: Id, run_id: Id, body: LogChunk) -> None:
     """Add to the log of a run, and replace its progress; 409 when it has ended."""
-    leases.write_log(session, run_id, body.text, body.progress)
 
+    def work(session: Session, _: KeyScope) -> None:
+        leases.write_log(session, run_id, body.text, body.progress)
 
-@router.get(
-    "/{worker_id}/runs/{run_id}/results", dependencies=[Depends(run_use)], responses=documented(401, 404, 409, 422)
-)
-def get_received(session: Db, run_id: Id) -> ChunkReply:
-    """How much of the run's results file is here, so that a worker goes on there after its connection broke."""
-    return ChunkReply(bytes=received_bytes(session, run_id))
+    await _work(request, work, key, worker_id, run_id)
 
 
 _BINARY: dict[str, Any] = {
@@ -263,58 +256,70 @@ _BINARY: dict[str, Any] = {
 
 
 @router.put(
-    "/{worker_id}/runs/{run_id}/results",
-    dependencies=[Depends(run_use)],
+    "/{worker_id}/runs/{run_id}/results/{start}",
     responses=documented(401, 404, 409, 413, 422),
     openapi_extra=_BINARY,
 )
-def put_piece(
-    session: Db,
+async def put_piece(
+    request: Request,
+    key: Key,
     worker_id: Id,
     run_id: Id,
     data: Annotated[bytes, Depends(_body)],
-    start: Annotated[int, Query(ge=0, le=2**62, description="Position of the first byte.")],
+    start: Annotated[int, Path(ge=0, le=2**62, description="Position of the first byte.")],
 ) -> ChunkReply:
     """Send the next piece of the run's results file; the answer says where the one after it begins.
 
     409 when the run owns its job no more.
     """
-    if runs.find_owned(session, worker_id, run_id=run_id) is None:
-        raise StaleRunError
-    if start + len(data) > FILE_LIMIT:
-        raise Problem(413, f"a results file has at most {FILE_LIMIT >> 30} GiB; measure fewer cases in one job")
-    return ChunkReply(bytes=add_chunk(session, run_id, start, data))
+
+    def work(session: Session, _: KeyScope) -> int:
+        if runs.find_owned(session, worker_id, run_id=run_id) is None:
+            raise StaleRunError
+        if start + len(data) > FILE_LIMIT:
+            raise Problem(413, f"a results file has at most {FILE_LIMIT >> 30} GiB; measure fewer cases in one job")
+        return add_chunk(session, run_id, start, data)
+
+    return ChunkReply(bytes=await _work(request, work, key, worker_id, run_id))
 
 
 @router.post("/{worker_id}/runs/{run_id}/end", status_code=204, responses=documented(401, 404, 409, 422))
-async def end(request: Request, key: Key, worker_id: Id, run_id: Id, body: EndingRequest) -> Response:
+async def end(request: Request, key: Key, worker_id: Id, run_id: Id, body: EndingRequest) -> None:
     """End a run, with the results that were sent; they are checked like a results file from anywhere. 409 when the run
     owns its job no more, 422 for results that cannot be used; then nothing is written."""
-
-    def look(session: Session) -> str:
-        return str(use_of(session, key, worker_id, run_id).device_key)
-
-    device_key = await _in_session(request, look)
-    arguments = (database_of(request), worker_id, device_key, run_id, body.ending, body.sha256)
+    use = await _work(request, lambda _, use: use, key, worker_id, run_id)
+    arguments = (database_of(request), worker_id, use.device_key or "", run_id, body.ending, body.sha256)
+    threads: WorkerThreads = request.app.state.worker_threads
     try:
-        if body.sha256 is None:
-            await run_in_threadpool(take_ending, *arguments)
-        else:
-            await to_thread.run_sync(take_ending, *arguments, limiter=_READERS)
+        limiter = threads.readers if body.sha256 is not None else threads.requests
+        await to_thread.run_sync(take_ending, *arguments, limiter=limiter)
     except BundleError as error:
         raise _wrong("sha256", str(error), "send the results file as the worker wrote it") from error
-    return Response(status_code=204)
 
 
-async def _in_session(request: Request, action: Callable[[Session], T]) -> T:
-    """The result of `action` in one transaction, for endpoints that hold no connection while they wait."""
+async def _work(
+    request: Request,
+    action: Callable[[Session, KeyScope], T],
+    key: str,
+    worker_id: int | None = None,
+    run_id: int | None = None,
+    *,
+    must_own: bool = True,
+) -> T:
+    """The result of `action` in one transaction, for whoever shows a key that is valid for the worker and the run.
+
+    must_own: whether StaleRunError is raised for a run that is not the worker's.
+    """
 
     def run() -> T:
         require_schema(request)
         with database_of(request).session() as session:
-            return action(session)
+            return action(session, scope_of(session, key, worker_id, run_id, must_own=must_own))
 
-    return await run_in_threadpool(run)
+    # One step in a thread of its own pool. A request of several steps, each in a thread that others wait for, holds its
+    # connection meanwhile, and forty of them wait for one another.
+    threads: WorkerThreads = request.app.state.worker_threads
+    return await to_thread.run_sync(run, limiter=threads.requests)
 
 
 async def _hung_up(request: Request) -> None:

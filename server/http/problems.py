@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -169,7 +170,16 @@ def surprise(request: Request, error: Exception) -> Response:
 def _describe_problems(app: FastAPI) -> None:
     """FastAPI describes errors as application/json and 422 in its own words; say what is really sent."""
 
+    lock = Lock()
+
     def describe() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        # It takes a second of the interpreter. Requests that need it at once would each take one.
+        with lock:
+            return describe_once()
+
+    def describe_once() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             for operation in (operation for path in schema["paths"].values() for operation in path.values()):

@@ -1,7 +1,8 @@
 """Gives queued jobs to the workers that wait for them over HTTP.
 
 However many workers wait for a device, one task of this process asks the database for its next job: when somebody
-announces that jobs are queued, and now and then, because some become due without a word.
+announces that jobs are queued, and now and then, because some become due without a word. It also says for all of them
+that they live.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ import logging
 from collections.abc import Awaitable
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
-
 from warpwatch.contract.claims import ClaimedJob
 from warpwatch.db import runs
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError, StaleRunError
+from warpwatch.db.registry import workers_heartbeat
 
 POLL_SECONDS = 0.5
 _OUTAGE_SECONDS = 1.0
@@ -29,6 +29,7 @@ class _Line:
 
     def __init__(self, device_id: int) -> None:
         self.device_id = device_id
+        self.next_beat = 0.0
         self.waiting: dict[int, asyncio.Future[ClaimedJob | None]] = {}
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -37,8 +38,9 @@ class _Line:
 class Dispatcher:
     """Lives on the event loop of the server."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, lease_seconds: float) -> None:
         self._database = database
+        self._beat_seconds = lease_seconds / 5
         self._lines: dict[str, _Line] = {}
         self._is_closing = False
 
@@ -94,7 +96,8 @@ class Dispatcher:
             line.changed.clear()
             worker_id, claim = next(iter(line.waiting.items()))
             try:
-                job = await run_in_threadpool(self._take, line.device_id, worker_id)
+                await self._beat(line)
+                job = await asyncio.to_thread(self._take, line.device_id, worker_id)
             except EngineError as error:
                 _log.warning("the workers of %s wait: %s", device_key, error)
                 await asyncio.sleep(_OUTAGE_SECONDS)
@@ -107,10 +110,21 @@ class Dispatcher:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(line.changed.wait(), POLL_SECONDS)
             elif claim.done():
-                await run_in_threadpool(self._give_back, job)
+                await asyncio.to_thread(self._give_back, job)
             else:
                 line.waiting.pop(worker_id, None)
                 claim.set_result(job)
+
+    async def _beat(self, line: _Line) -> None:
+        """Renews the leases of the workers that wait, all at once."""
+        now = asyncio.get_running_loop().time()
+        if now >= line.next_beat:
+            line.next_beat = now + self._beat_seconds
+            await asyncio.to_thread(self._renew, list(line.waiting))
+
+    def _renew(self, worker_ids: list[int]) -> None:
+        with self._database.session(single=True) as session:
+            workers_heartbeat(session, worker_ids)
 
     def _take(self, device_id: int, worker_id: int) -> ClaimedJob | None:
         with self._database.session() as session:

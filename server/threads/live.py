@@ -31,11 +31,11 @@ _log = logging.getLogger(__name__)
 class Hub:
     """Wakes whoever follows a job when something about it was announced."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, lease_seconds: float) -> None:
         self._url = database.url
         self._followers: dict[int, set[asyncio.Event]] = defaultdict(set)
         self._leases: dict[int, set[asyncio.Event]] = defaultdict(set)
-        self.dispatcher = Dispatcher(database)
+        self.dispatcher = Dispatcher(database, lease_seconds)
         self._task: asyncio.Task[None] | None = None
         self.is_closing = False
 

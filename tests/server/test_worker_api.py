@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import re
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -235,6 +236,44 @@ def test_a_trace_travels_in_pieces_and_goes_on_where_the_connection_broke(
     assert sum(sent) < Path(reply.path).stat().st_size * 2
 
 
+def test_results_outlive_errors_of_the_server(
+    remote: Remote, lab: Lab, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that stops answers 500 to what waits there; the results are no worse for it."""
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    request = remote.coordinator._client.request
+    answers = [500, 502, 500, 503]
+
+    def fail_at_first(method: str, path: str, **more: Any) -> httpx.Response:
+        if answers:
+            return httpx.Response(answers.pop(), text="Internal Server Error")
+        return request(method, path, **more)
+
+    monkeypatch.setattr(remote.coordinator._client, "request", fail_at_first)
+    monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.01)
+    timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([timed]), environment=ENVIRONMENT))
+    assert state(database, job_id) == ("done", None)
+
+
+def test_a_request_that_the_server_never_answers_ends_its_job(
+    remote: Remote, lab: Lab, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = lab.submit("bench", 2)
+    job = remote.claim()
+    request = remote.coordinator._client.request
+
+    def fail_with_results(method: str, path: str, **more: Any) -> httpx.Response:
+        return httpx.Response(500) if method == "PUT" else request(method, path, **more)
+
+    monkeypatch.setattr(remote.coordinator._client, "request", fail_with_results)
+    monkeypatch.setattr("warpwatch.worker.coordinator._RETRY_SECONDS", 0.001)
+    timed = Finding(*CELL, Status.OK, bench=bench(measurement(1000.0, "hot")))
+    remote.coordinator.end_run(job, RunEnding(EndingKind.DONE), replace(lab.outcome([timed]), environment=ENVIRONMENT))
+    assert state(database, job_id) == ("failed", Reason.UNSTORABLE)
+
+
 def hostile_files(lab: Lab, job: ClaimedJob) -> dict[str, Callable[[Path], None]]:
     """Writers of files that are no results of the job."""
 
@@ -402,7 +441,6 @@ def test_nothing_else_opens_what_workers_ask_for(exposed: TestClient, app: FastA
         for method, path in asked:
             body = BODIES.get(path.rpartition("/")[2])
             parameters: dict[str, Any] = {"device": "x"} if path.endswith("/queue") else {}
-            parameters |= {"start": 0} if method == "put" else {}
             answer = exposed.request(method, path, headers=headers, json=body, params=parameters)
             assert answer.status_code == 401, (method, path, answer.text)
 
@@ -445,6 +483,43 @@ def test_the_depth_of_a_queue_is_told(remote: Remote, lab: Lab, served: Settings
     headers = {"Authorization": f"Bearer {remote.key}"}
     answer = httpx.get(f"{served.server_url}/api/v1/worker/queue", params={"device": "test-cpu"}, headers=headers)
     assert answer.json() == {"queued": 2}
+
+
+def test_a_worker_that_waits_for_a_job_is_alive(remote: Remote, lab: Lab, database: Database) -> None:
+    """It renews nothing itself while the server holds its question."""
+
+    def states() -> set[str]:
+        with database.session() as s:
+            return {row.state for row in list_workers(s) if row.name.startswith("cluster/")}
+
+    claiming = threading.Thread(target=remote.claim)
+    claiming.start()
+    with database.session() as s:
+        s.execute(text("UPDATE workers SET heartbeat_at = now() - interval '1 minute'"))
+    deadline = time.monotonic() + 30
+    while states() != {"alive"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    lab.submit("bench", 2)
+    claiming.join()
+
+
+def test_more_requests_than_threads_and_connections_are_all_answered(
+    remote: Remote, settings: Settings, database: Database
+) -> None:
+    """A request that holds its connection while it waits for another thread would wait for all others."""
+    few = Database(database.url, pool_size=2, max_overflow=0)
+    app = create_app(settings, few, judge=False)
+    address = f"/api/v1/worker/{remote.coordinator._worker_id}/lease"
+
+    async def ask() -> list[int]:
+        transport, headers = httpx.ASGITransport(app=app), {"Authorization": f"Bearer {remote.key}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321", headers=headers) as client:
+            answers = await asyncio.gather(*(client.post(address, json={}) for _ in range(100)))
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(ask()) == [200] * 100
+    few.close()
 
 
 def test_a_worker_that_hung_up_gets_no_job(remote: Remote, lab: Lab, database: Database) -> None:
