@@ -3,6 +3,7 @@
 Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 """
 
+from warpwatch.db.models.access import AccessTokenRecord, AuditEntryRecord, EndedSessionRecord
 from warpwatch.db.models.base import Base
 from warpwatch.db.models.channels import ChannelRecord, DeliveryRecord
 from warpwatch.db.models.code import (
@@ -54,6 +55,8 @@ from warpwatch.db.models.work import (
 )
 
 __all__ = [
+    "AccessTokenRecord",
+    "AuditEntryRecord",
     "Base",
     "BranchCommitRecord",
     "BranchRecord",
@@ -67,6 +70,7 @@ __all__ = [
     "DeletionRecord",
     "DeliveryRecord",
     "DeviceRecord",
+    "EndedSessionRecord",
     "EnvironmentRecord",
     "JobRecord",
     "JobSourcesRecord",
