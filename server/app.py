@@ -91,7 +91,13 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.include_router(pages.router)
     _mount_files(app)
     app.add_middleware(Compression)
-    app.add_middleware(RequestGuard, settings=settings, sessions=app.state.sessions, guesses=app.state.guesses)
+    app.add_middleware(
+        RequestGuard,
+        settings=settings,
+        sessions=app.state.sessions,
+        guesses=app.state.guesses,
+        database=database,
+    )
     app.add_middleware(RequestObserver, metrics=app.state.metrics)
     return app
 

@@ -3,6 +3,7 @@
 Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 """
 
+from warpwatch.db.models.access import AccessTokenRecord, AuditEntryRecord, EndedSessionRecord
 from warpwatch.db.models.base import Base
 from warpwatch.db.models.channels import ChannelRecord, DeliveryRecord
 from warpwatch.db.models.code import (
@@ -57,6 +58,8 @@ from warpwatch.db.models.work import (
 from warpwatch.db.models.worker_keys import ResultChunkRecord, WorkerKeyRecord
 
 __all__ = [
+    "AccessTokenRecord",
+    "AuditEntryRecord",
     "Base",
     "BranchCommitRecord",
     "BranchRecord",
@@ -72,6 +75,7 @@ __all__ = [
     "DeletionRecord",
     "DeliveryRecord",
     "DeviceRecord",
+    "EndedSessionRecord",
     "EnvironmentRecord",
     "JobRecord",
     "JobSourcesRecord",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends
 
+from warpwatch.server.api.access import router as access
 from warpwatch.server.api.alarms import router as alarms
 from warpwatch.server.api.badges import router as badges
 from warpwatch.server.api.branches import router as branches
@@ -56,6 +57,7 @@ for part in (
     hooks,
     repositories,
     keeping,
+    access,
     badges,
     verdicts,
     worker,

@@ -7,13 +7,27 @@ import re
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from warpwatch.contract.words import TokenScope
+from warpwatch.db.database import Database
+from warpwatch.db.errors import EngineError
 from warpwatch.destinations import is_loopback
+from warpwatch.server.http.access import (
+    ADMINISTRATOR,
+    TOKEN_PREFIX,
+    Caller,
+    find_holder,
+    find_session_caller,
+    keep_trail,
+    may,
+    required_scope,
+)
 from warpwatch.server.http.deadlines import with_deadline
 from warpwatch.server.http.problems import Problem, json_problem, surprise
 from warpwatch.server.http.sessions import GuessLimit, Sessions
@@ -58,10 +72,13 @@ def check_exposure(settings: Settings) -> None:
 class RequestGuard:
     """ASGI middleware in front of the whole application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, sessions: Sessions | None, guesses: GuessLimit) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, sessions: Sessions | None, guesses: GuessLimit, database: Database
+    ) -> None:
         self.app = app
         self.sessions = sessions
         self.guesses = guesses
+        self.database = database
         self.is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - only compared.
         self.hosts = {settings.host.strip("[]"), "localhost", "127.0.0.1", "::1"}
         if settings.token is not None:
@@ -74,35 +91,46 @@ class RequestGuard:
             return
         headers = Headers(scope=scope)
         send = _with_security_headers(scope["path"], send)
-        problem = self._refuse(scope, headers)
+        problem = self._refuse_address(scope, headers)
+        caller: Caller | None = None
+        if problem is None and self.sessions is not None and not _is_open(scope):
+            caller, problem = await run_in_threadpool(self._identify, self.sessions, scope, headers)
+        problem = problem or _refuse_size(headers)
         if problem is not None:
             # Who opens a page in a browser is shown where to log in.
             is_visitor = problem.status == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", "")
             answer: Response = RedirectResponse("/login", 303) if is_visitor else json_problem(problem, scope["path"])
             await answer(scope, receive, send)
             return
-        await self._answer(scope, receive, send)
+        status = await self._answer(scope, receive, send)
+        if status is not None and status < 400 and required_scope(scope["method"], scope["path"]) != TokenScope.READ:
+            name = caller.name if caller is not None else "webhook" if _is_hook(scope) else "local"
+            await run_in_threadpool(keep_trail, self.database, name, scope, status)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What nobody foresaw is answered here, so that even this answer has the security headers."""
-        has_started = False
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> int | None:
+        """The status that the application answered with; None where it gave no answer of its own.
+
+        What nobody foresaw is answered here, so that even this answer has the security headers.
+        """
+        status: int | None = None
 
         async def send_noticed(message: Message) -> None:
-            nonlocal has_started
-            has_started = True
+            nonlocal status
+            status = message.get("status", status)
             await send(message)
 
         try:
             await self.app(scope, with_deadline(_bounded(receive)), send_noticed)
         except ClientDisconnect:
             # The reader has gone, for instance to another page, and nobody is left to answer.
-            return
+            return status
         except Exception as error:
-            if has_started:
+            if status is not None:
                 raise
             await surprise(Request(scope), error)(scope, receive, send)
+        return status
 
-    def _refuse(self, scope: Scope, headers: Headers) -> Problem | None:
+    def _refuse_address(self, scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
         # Addresses in answers are made from it, also where every name is right.
         if _HOST.fullmatch(host) is None:
@@ -115,34 +143,49 @@ class RequestGuard:
             )
         if scope["method"] not in _SAFE_METHODS and not _same_origin(headers, host):
             return Problem(403, "this request was sent by a page of another site; send it from this server's own pages")
-        if self.sessions is not None and not _is_open(scope):
-            problem = self._refuse_stranger(self.sessions, scope, headers)
-            if problem is not None:
-                return problem
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-            return Problem(413, _TOO_LARGE)
         return None
 
-    def _refuse_stranger(self, sessions: Sessions, scope: Scope, headers: Headers) -> Problem | None:
-        """None for a request that shows the token, as a bearer, or a session that /login gave it."""
+    def _identify(self, sessions: Sessions, scope: Scope, headers: Headers) -> tuple[Caller | None, Problem | None]:
+        """Who shows a token as a bearer, or a session that /login gave them; or the problem with it."""
         scheme, _, shown = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return refuse_token(sessions, self.guesses, scope, shown)
-        return None if sessions.is_valid(session_cookie(headers)) else _token_needed()
+        try:
+            if scheme.lower() == "bearer":
+                caller, problem = identify_token(sessions, self.guesses, self.database, scope, shown)
+            else:
+                subject = sessions.read(session_cookie(headers))
+                caller = find_session_caller(self.database, subject) if subject is not None else None
+                problem = None if caller is not None else _token_needed()
+        except EngineError as error:
+            return None, Problem(503, str(error), headers={"Retry-After": "5"})
+        required = required_scope(scope["method"], scope["path"])
+        if caller is not None and not may(caller, required):
+            detail = f"this needs a token with the scope {required}; the one of {caller.name} has {caller.scope}"
+            return caller, Problem(403, detail)
+        return caller, problem
 
 
-def refuse_token(sessions: Sessions, guesses: GuessLimit, scope: Scope, shown: str) -> Problem | None:
-    """None for the token; otherwise a 401, or a 429 for an address that showed too many wrong ones."""
+def identify_token(
+    sessions: Sessions, guesses: GuessLimit, database: Database, scope: Scope, shown: str
+) -> tuple[Caller | None, Problem | None]:
+    """Who shows a token; or a 401, or a 429 for an address that showed too many wrong ones."""
     # Behind a reverse proxy this is the address of the proxy.
     address = scope["client"][0] if scope.get("client") else ""
     if seconds := guesses.wait_seconds(address):
         wait = math.ceil(seconds)
-        return Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
+        return None, Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
     if sessions.is_token(shown):
-        return None
+        return ADMINISTRATOR, None
+    holder = find_holder(database, shown) if shown.strip().startswith(TOKEN_PREFIX) else None
+    if holder is not None:
+        return Caller(holder.person, holder.scope), None
     guesses.count(address)
-    return _token_needed()
+    return None, _token_needed()
+
+
+def _refuse_size(headers: Headers) -> Problem | None:
+    length = headers.get("content-length", "0")
+    is_small = length.isdigit() and int(length) <= MAX_BODY_BYTES
+    return None if is_small else Problem(413, _TOO_LARGE)
 
 
 def _token_needed() -> Problem:
@@ -161,8 +204,11 @@ def session_cookie(headers: Headers) -> str:
 
 def _is_open(scope: Scope) -> bool:
     """Whether a request needs no token."""
-    is_hook = scope["method"] == "POST" and _HOOK.fullmatch(scope["path"]) is not None
-    return is_hook or scope["path"].startswith(_OPEN_PATHS)
+    return _is_hook(scope) or scope["path"].startswith(_OPEN_PATHS)
+
+
+def _is_hook(scope: Scope) -> bool:
+    return scope["method"] == "POST" and _HOOK.fullmatch(scope["path"]) is not None
 
 
 def _host_name(host: str) -> str | None:

@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
+from typing import NamedTuple
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 
@@ -18,45 +19,37 @@ GUESS_SECONDS = 60.0
 _ADDRESSES = 10_000
 
 
-class Sessions:
-    """Issues and checks the session cookies of one server. A cookie is signed with the token and does not hold it.
+class SessionSubject(NamedTuple):
+    """A session, and the personal token that it was opened with; None for WARPWATCH_TOKEN."""
 
-    All sessions end when the token changes; a session that was logged out is refused until its cookie expires.
-    """
+    name: str
+    token_id: int | None
+
+
+class Sessions:
+    """Issues and reads the session cookies of all servers with one token. A cookie is signed with it and does not hold
+    it, so all sessions end when it changes."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
         self._serializer = URLSafeTimedSerializer(token, salt="warpwatch session")
-        self._ended: OrderedDict[str, float] = OrderedDict()
 
     def is_token(self, shown: str) -> bool:
         """Whether `shown` is the token, compared in constant time."""
         return hmac.compare_digest(shown.strip().encode(), self._token)
 
-    def issue(self) -> str:
+    def issue(self, token_id: int | None = None) -> str:
         """A new session, as the value of a cookie."""
-        return self._serializer.dumps(secrets.token_urlsafe(16))
+        return self._serializer.dumps([secrets.token_urlsafe(16), token_id])
 
-    def is_valid(self, cookie: str) -> bool:
-        """Whether a cookie is a session that has neither expired nor been logged out."""
-        name = self._read(cookie)
-        return name is not None and name not in self._ended
-
-    def end(self, cookie: str) -> None:
-        """Logs a session out."""
-        name = self._read(cookie)
-        if name is None:
-            return
-        now = time.time()
-        while self._ended and next(iter(self._ended.values())) < now:
-            self._ended.popitem(last=False)
-        self._ended[name] = now + SESSION_SECONDS
-
-    def _read(self, cookie: str) -> str | None:
+    def read(self, cookie: str) -> SessionSubject | None:
+        """The session of a cookie that is signed and has not expired."""
         try:
-            return str(self._serializer.loads(cookie, max_age=SESSION_SECONDS))
+            value = self._serializer.loads(cookie, max_age=SESSION_SECONDS)
         except BadSignature:
             return None
+        # Cookies of earlier versions hold the name alone.
+        return SessionSubject(value, None) if isinstance(value, str) else SessionSubject(*value)
 
 
 class GuessLimit:

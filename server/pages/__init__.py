@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from warpwatch.server.pages import (
+    access,
     alarms,
     branches,
     channels,
@@ -55,6 +56,7 @@ for module in (
     reference,
     verdicts,
     keeping,
+    access,
     deletion,
 ):
     router.include_router(module.router)

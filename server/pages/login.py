@@ -7,7 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 
-from warpwatch.server.http.security import COOKIE, refuse_token, session_cookie
+from warpwatch.server.http.access import ADMINISTRATOR, find_holder
+from warpwatch.server.http.access import log_out as end_everywhere
+from warpwatch.server.http.security import COOKIE, identify_token, session_cookie
+from warpwatch.server.http.service import database_of
 from warpwatch.server.http.sessions import SESSION_SECONDS, Sessions
 from warpwatch.server.pages.render import render
 
@@ -26,17 +29,18 @@ def log_in(request: Request, token: Annotated[str, Form(max_length=500)]) -> Res
     response = RedirectResponse("/", status_code=303)
     if sessions is None:
         return response
-    problem = refuse_token(sessions, request.app.state.guesses, request.scope, token)
+    database = database_of(request)
+    caller, problem = identify_token(sessions, request.app.state.guesses, database, request.scope, token)
     if problem is not None and problem.status == 401:
         return render(request, "login.html", status=401, message="Wrong token.")
     if problem is not None:
         answer = render(request, "login.html", status=problem.status, message=f"{problem.detail.capitalize()}.")
         answer.headers.update(problem.headers)
         return answer
+    holder = find_holder(database, token) if caller is not ADMINISTRATOR else None
+    session = sessions.issue(holder.id if holder is not None else None)
     secure = request.url.scheme == "https"
-    response.set_cookie(
-        COOKIE, sessions.issue(), max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure
-    )
+    response.set_cookie(COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure)
     return response
 
 
@@ -44,8 +48,9 @@ def log_in(request: Request, token: Annotated[str, Form(max_length=500)]) -> Res
 def log_out(request: Request) -> Response:
     """End the session of this browser and show the form."""
     sessions: Sessions | None = request.app.state.sessions
-    if sessions is not None:
-        sessions.end(session_cookie(request.headers))
+    subject = sessions.read(session_cookie(request.headers)) if sessions is not None else None
+    if subject is not None:
+        end_everywhere(database_of(request), subject)
     response = RedirectResponse("/login", status_code=303)
     response.delete_cookie(COOKIE)
     return response

@@ -76,6 +76,8 @@ PAGES = {
     "repositories": "/repositories",
     "kept data": "/repositories/kernels/retention",
     "channels": "/channels",
+    "tokens": "/tokens",
+    "who changed what": "/audit",
     "proofs": "/proofs",
     "reference": "/api/v1/docs",
     "how verdicts are made": "/verdicts",

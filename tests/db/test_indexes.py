@@ -21,9 +21,19 @@ from warpwatch.contract.words import (
     Purpose,
     RetentionKind,
     Status,
+    TokenScope,
     Verdict,
 )
 from warpwatch.db import callbacks, keeping, registry, regressions, runs, submissions, traces, trials
+from warpwatch.db.access import (
+    NewAuditEntry,
+    add_token,
+    end_session,
+    is_session_ended,
+    record_audit,
+    revoke_token,
+    use_token,
+)
 from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.cards import save_card_offset
 from warpwatch.db.channels import (
@@ -42,6 +52,7 @@ from warpwatch.db.job_sources import save_job_sources
 from warpwatch.db.models import JobRecord, OperatorRecord, PointRecord, RegressionRecord, SeriesRecord
 from warpwatch.db.muting import mute, unmute
 from warpwatch.db.reads import cards, history, job_sources, judging, observed
+from warpwatch.db.reads.access import list_audit, list_tokens
 from warpwatch.db.reads.alarms import (
     list_paused_workers,
     list_shared_devices,
@@ -238,6 +249,16 @@ def read_everything(world: World) -> None:
             if rule.kind != RetentionKind.MIRROR:
                 keeping.delete_aged(s, rule)
         list_orders(s)
+        add_token(s, "ann", "", "hash", TokenScope.READ, None)
+        holder = use_token(s, token_hash="hash")
+        assert holder is not None
+        assert use_token(s, token_id=holder.id) is not None
+        revoke_token(s, holder.id)
+        end_session(s, "session", 60)
+        assert is_session_ended(s, "session")
+        record_audit(s, NewAuditEntry("ann", "POST", "/", "/", 201, None))
+        assert list_tokens(s).items
+        assert list_audit(s).items
 
 
 def read_branches(world: World) -> None:
@@ -379,7 +400,7 @@ def judge_everything(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "fewest"), [(use_everything, 41), (read_everything, 50), (judge_everything, 36), (read_branches, 46)]
+    ("act", "fewest"), [(use_everything, 41), (read_everything, 60), (judge_everything, 36), (read_branches, 46)]
 )
 def test_no_statement_reads_a_whole_table(world: World, act: Callable[[World], None], fewest: int) -> None:
     seen: dict[str, Any] = {}

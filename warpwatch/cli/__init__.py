@@ -67,6 +67,7 @@ from warpwatch.cli import schedule as _schedule  # noqa: E402, F401
 from warpwatch.cli import serve as _serve  # noqa: E402, F401
 from warpwatch.cli import strike_out as _strike_out  # noqa: E402, F401
 from warpwatch.cli import submit as _submit  # noqa: E402, F401
+from warpwatch.cli import token as _token  # noqa: E402, F401
 from warpwatch.cli import tokenizer as _tokenizer  # noqa: E402, F401
 from warpwatch.cli import up as _up  # noqa: E402, F401
 from warpwatch.cli import worker as _worker  # noqa: E402, F401

@@ -310,3 +310,16 @@ class NoticeKind(StrEnum):
     ALARM = "alarm"
     DIGEST = "digest"
     TEST = "test"
+
+
+class TokenScope(StrEnum):
+    """What a personal token may do; each includes those before it.
+
+    read: see everything. submit: have something measured. triage: say what becomes of changes and results. administer:
+    everything else, such as repositories, channels and tokens.
+    """
+
+    READ = "read"
+    SUBMIT = "submit"
+    TRIAGE = "triage"
+    ADMINISTER = "administer"
