@@ -249,7 +249,7 @@ def _details(finding: Finding) -> dict[str, Any]:
         }
     if finding.check is not None:
         check = to_json(finding.check)
-        return {name: check[name] for name in ("seed", "tensors", "probes")}
+        return {name: check[name] for name in ("seed", "tensors", "probes", "moving")}
     return {}
 
 

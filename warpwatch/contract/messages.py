@@ -96,7 +96,10 @@ class BuildReply:
 
 @dataclass(frozen=True, slots=True)
 class CheckReply:
-    """status is wrong when a plain run or any probe is; fault then says what is wrong, and with which subjects."""
+    """status is wrong when a plain run or any probe is; fault then says what is wrong, and with which subjects.
+
+    moving: results of which bits differ between two calls on the same inputs.
+    """
 
     status: Status
     message: str = ""
@@ -105,6 +108,7 @@ class CheckReply:
     probes: list[Probe] = field(default_factory=list)
     fault: Fault | None = None
     subjects: list[str] = field(default_factory=list)
+    moving: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
