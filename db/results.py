@@ -250,7 +250,7 @@ def _details(finding: Finding) -> dict[str, Any]:
     if finding.check is not None:
         check = to_json(finding.check)
         drawn = {"curves": check["curves"]} if finding.check.curves is not None else {}
-        return {name: check[name] for name in ("seed", "tensors", "probes")} | drawn
+        return {name: check[name] for name in ("seed", "tensors", "probes", "moving")} | drawn
     return {}
 
 

@@ -187,7 +187,9 @@ def v1(**given: Any) -> Tensor:
 
 def run_library(x: Tensor, h: Sequence[Tensor], layers: Sequence[Layer]) -> tuple[Tensor, list[Tensor]]:
     flat = [weight for layer in layers for weight in layer]
-    states, last = torch._VF.gru(x, torch.stack(list(h)), flat, True, len(layers), 0.0, False, False, False)
+    states, last = torch._VF.gru(
+        x, torch.stack(list(h)), flat, True, len(layers), 0.0, torch.is_grad_enabled(), False, False
+    )
     return states, list(last.unbind())
 
 

@@ -247,6 +247,7 @@ def read_times(
     ) AS timed
     LEFT JOIN LATERAL (
         SELECT median_ns FROM points WHERE points.series_id = timed.series_id AND points.ordinal < timed.ordinal
+          AND (points.card_id IS NULL OR timed.card_id IS NULL OR points.card_id = timed.card_id)
           AND {on_line("points.commit_id")}
         ORDER BY points.ordinal DESC, points.id DESC LIMIT 1
     ) AS previous ON CAST(:metric AS text) IS NULL

@@ -23,6 +23,8 @@ from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_all_cel
 from warpwatch.db.reads.commits import CommitDetail, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS
 from warpwatch.db.reads.query import Page, Session
+from warpwatch.db.reads.trades import list_traded_cells
+from warpwatch.server.explanation.trades import Trade, find_trades
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.history.diffs import CommitSource, read_commit_source
 from warpwatch.server.http.git_threads import in_git_thread
@@ -105,6 +107,14 @@ def get_commits(
     row = repository_or_404(session, repository)
     line = line_or_404(session, row, branch) if branch else ALL_COMMITS
     return list_commits(session, row.id, before, limit, line)
+
+
+@router.get("/commits/{sha}/trades", tags=["code"], responses=documented(404, 422))
+def get_trades(session: Db, sha: Sha, repository: RepositoryName) -> Page[Trade]:
+    """What a commit paid: variants whose errors against the oracle grew, or whose results differ from call to call now,
+    each with the change of its time; those that became faster come first."""
+    commit = _commit_or_404(session, sha, repository)
+    return Page(find_trades(list_traded_cells(session, commit.id)), None)
 
 
 @router.get("/commits/{sha}.csv", tags=["code"], responses=documented(404, 422) | CSV_ANSWER, response_class=Response)

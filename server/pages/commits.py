@@ -11,7 +11,9 @@ from warpwatch.db.reads.code import list_commits
 from warpwatch.db.reads.commit_cells import CellFilter, CommitCell, list_cells
 from warpwatch.db.reads.commits import CommitDetail, list_culprits, read_commit
 from warpwatch.db.reads.lines import ALL_COMMITS, list_branches_named
+from warpwatch.db.reads.trades import list_traded_cells
 from warpwatch.server.api.code import RepositoryName, Sha, get_commit_source
+from warpwatch.server.explanation.trades import MOST, find_trades
 from warpwatch.server.figures.dot_plot import MOST_ROWS, commit_svg
 from warpwatch.server.figures.formats import natural, variant_order
 from warpwatch.server.figures.lanes import draw_lanes, width_of
@@ -74,6 +76,7 @@ def commit(page: Page, sha: str, show: Text = None, operator: Text = None, befor
         before=before,
         cells=cells,
         plot=commit_svg(changed),
+        trades=find_trades(list_traded_cells(page.session, detail.commit.id))[:MOST],
         counts={name: sum(getattr(tally, name) for tally in tallies) for name in COUNTS},
         groups=[(kind, name, sort_cells(rows)) for (kind, name), rows in groupby(cells.items, key=group_of)],
     )

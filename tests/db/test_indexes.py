@@ -117,6 +117,7 @@ from warpwatch.db.reads.saved_views import list_saved_views, read_saved_view
 from warpwatch.db.reads.schedules import list_due, list_open, list_readings, list_requested, list_schedules, read_costs
 from warpwatch.db.reads.search import search
 from warpwatch.db.reads.traces import TraceFilter, list_traces, read_summaries
+from warpwatch.db.reads.trades import list_traded_cells
 from warpwatch.db.reads.trends import (
     list_recent_points,
     list_release_times,
@@ -331,6 +332,7 @@ def read_branches(world: World) -> None:
         assert detail is not None
         list_cells(s, detail.commit, CellFilter.CHANGED, "kron", 1)
         list_culprits(s, world.commits)
+        list_traded_cells(s, world.commits[0])
         list_branch_pairs(s, world.commits[0], world.commits[1])
         read_decision(s, 1)
         list_open_changes(s, world.operator, world.device)

@@ -98,7 +98,8 @@ class BuildReply:
 class CheckReply:
     """status is wrong when a plain run or any probe is; fault then says what is wrong, and with which subjects.
 
-    curves: what the operator draws of a right result; None where it draws nothing.
+    curves: what the operator draws of a right result; None where it draws nothing. moving: results of which bits differ
+    between two calls on the same inputs.
     """
 
     status: Status
@@ -109,6 +110,7 @@ class CheckReply:
     fault: Fault | None = None
     subjects: list[str] = field(default_factory=list)
     curves: Curves | None = None
+    moving: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

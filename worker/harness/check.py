@@ -59,7 +59,7 @@ def check(problem: CaseProblem, seed: int, opchecked: OpcheckMemory, progress: P
     wrong = [f"{probe.name}: {probe.message}" for probe in probes if probe.status == "wrong"]
     if wrong:
         return CheckReply(Status.WRONG, "\n".join(wrong), seed, first_errors, probes, Fault.PROBE, failing)
-    return CheckReply(Status.OK, note, seed, first_errors, probes, curves=curves)
+    return CheckReply(Status.OK, note, seed, first_errors, probes, moving=moved, curves=curves)
 
 
 def _run_and_judge(

@@ -1,0 +1,80 @@
+"""A commit that trades accuracy or determinism for speed says so in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from tests.builders import CASES, Lab
+from warpwatch.contract.measurement import TensorError
+from warpwatch.contract.messages import CheckReply
+from warpwatch.contract.outcome import Finding
+from warpwatch.contract.words import Status
+from warpwatch.server.explanation.trades import LEAST_SHARE
+
+TOLERANCE = 1e-5
+
+
+def check(lab: Lab, index: int, errors: dict[str, float], moving: tuple[str, ...] = ()) -> None:
+    """A check of each variant with this relative error, on two cases, at the commit number `index`."""
+    rows = [
+        Finding(
+            variant,
+            case,
+            Status.OK,
+            check=CheckReply(
+                Status.OK,
+                tensors=[TensorError("y", True, 1.0, 1.0, error, error, 1.0, None, TOLERANCE, [0])],
+                moving=[*moving],
+            ),
+        )
+        for variant, error in errors.items()
+        for case in CASES[:2]
+    ]
+    lab.finish(lab.submit("check", index), lab.outcome(rows))
+
+
+def bench(lab: Lab, index: int, ns: float) -> None:
+    lab.bench(index, {(variant, case): ns for variant in ("v1", "v2", "v3") for case in CASES[:2]})
+
+
+def trades(client: TestClient, lab: Lab, index: int) -> list[dict[str, Any]]:
+    address = f"/api/v1/commits/{lab.shas[index]}/trades"
+    rows: list[dict[str, Any]] = client.get(address, params={"repository": "kernels"}).json()["items"]
+    return rows
+
+
+def test_accuracy_for_speed_is_one_line(client: TestClient, lab: Lab) -> None:
+    check(lab, 0, {"v1": 1e-7, "v2": 1e-7, "v3": 1e-12})
+    bench(lab, 0, 10_000.0)
+    check(lab, 1, {"v1": 8e-6, "v2": 1.5e-7, "v3": 9e-12})
+    bench(lab, 1, 8_000.0)
+    (row,) = trades(client, lab, 1)
+    assert (row["kind"], row["variant"], row["cases"], row["is_faster"]) == ("accuracy", "v1", 2, True)
+    assert (row["before"], row["after"]) == (1e-7, 8e-6)
+    assert LEAST_SHARE * TOLERANCE > 9e-12, "an error far below the tolerance is as good as none"
+    page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
+    assert page.count('data-trade="accuracy"') == 1
+    assert "1e-07 → 8e-06" in page
+    assert trades(client, lab, 0) == [], "nothing was checked before"
+
+
+def test_what_became_no_faster_says_so(client: TestClient, lab: Lab) -> None:
+    check(lab, 0, {"v1": 1e-7})
+    bench(lab, 0, 10_000.0)
+    check(lab, 1, {"v1": 8e-6})
+    bench(lab, 1, 10_000.0)
+    assert [(row["kind"], row["is_faster"]) for row in trades(client, lab, 1)] == [("accuracy", False)]
+
+
+def test_results_that_differ_from_call_to_call(client: TestClient, lab: Lab) -> None:
+    check(lab, 0, {"v1": 1e-7})
+    check(lab, 1, {"v1": 1e-7}, moving=("y",))
+    check(lab, 2, {"v1": 1e-7}, moving=("y",))
+    assert [(row["kind"], row["tensor"], row["change"]) for row in trades(client, lab, 1)] == [
+        ("determinism", "y", None)
+    ]
+    assert trades(client, lab, 2) == [], "it was so before"
+    page = client.get(f"/commits/{lab.shas[1]}", headers={"Accept": "text/html"}).text
+    assert 'data-trade="determinism"' in page
