@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 START = "reworded "
-TABLES = ("jobs", "runs", "all_results", "all_comparisons", "trials", "schedules", "callbacks")
+TABLES = ("jobs", "runs", "all_results", "all_comparisons", "trials", "schedules", "callbacks", "deliveries")
 """Tables whose column `message` Warpwatch itself writes."""
 
 _FUNCTIONS = f"""

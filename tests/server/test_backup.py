@@ -27,8 +27,8 @@ from warpwatch.worker.import_bundle import import_bundle
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example"
 ROWS, HISTORY, H100 = EXAMPLE / "rows.wwb", EXAMPLE / "rows.bundle", EXAMPLE / "h100.wwb"
-OF_THE_MOMENT = {"/api/v1/health", "/api/v1/quality"}
-"""The bytes of the database, and periods that end now."""
+OF_THE_MOMENT = {"/api/v1/audit", "/api/v1/health", "/api/v1/quality"}
+"""The bytes of the database, periods that end now, and the requests of this test."""
 
 
 @pytest.fixture
