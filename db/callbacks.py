@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from warpwatch.db.database import dumps, storable
+from warpwatch.db.database import dumps
 
 PENDING = "pending"
 """The state of a status whose submission has not come to its end."""
@@ -114,22 +114,3 @@ def claim_due(s: Session) -> DueCallback | None:
     claim = "UPDATE callbacks SET claimed_until = now() + make_interval(secs => :seconds) WHERE id = :id"
     s.execute(text(claim), values)
     return DueCallback(row.id, row.submission_id, row.url, row.token, row.body, row.attempts)
-
-
-def record_sent(s: Session, callback_id: int) -> None:
-    """The status arrived."""
-    sql = """
-    UPDATE callbacks SET attempts = attempts + 1, sent_at = now(), message = '', claimed_until = NULL WHERE id = :id
-    """
-    s.execute(text(sql), {"id": callback_id})
-
-
-def record_failure(s: Session, callback_id: int, message: str, pause_seconds: float | None) -> None:
-    """The status did not arrive; it is tried again after the pause, or, without one, not any more."""
-    sql = """
-    UPDATE callbacks SET attempts = attempts + 1, message = :message, claimed_until = NULL,
-           next_at = now() + make_interval(secs => coalesce(CAST(:pause AS double precision), 0)),
-           given_up_at = CASE WHEN CAST(:pause AS double precision) IS NULL THEN now() END
-    WHERE id = :id
-    """
-    s.execute(text(sql), {"id": callback_id, "message": storable(message), "pause": pause_seconds})

@@ -126,22 +126,3 @@ def claim_delivery(s: Session) -> DueDelivery | None:
     """
     row = s.execute(text(sql), {"seconds": CLAIM_SECONDS}).one_or_none()
     return None if row is None else DueDelivery(*row)
-
-
-def record_delivered(s: Session, delivery_id: int) -> None:
-    """The message was taken."""
-    sql = """
-    UPDATE deliveries SET attempts = attempts + 1, sent_at = now(), message = '', claimed_until = NULL WHERE id = :id
-    """
-    s.execute(text(sql), {"id": delivery_id})
-
-
-def record_refused(s: Session, delivery_id: int, message: str, pause_seconds: float | None) -> None:
-    """The message was not taken; it is tried again after the pause, or, without one, not any more."""
-    sql = """
-    UPDATE deliveries SET attempts = attempts + 1, message = :message, claimed_until = NULL,
-           next_at = now() + make_interval(secs => coalesce(CAST(:pause AS double precision), 0)),
-           given_up_at = CASE WHEN CAST(:pause AS double precision) IS NULL THEN now() END
-    WHERE id = :id
-    """
-    s.execute(text(sql), {"id": delivery_id, "message": storable(message), "pause": pause_seconds})

@@ -14,7 +14,7 @@ import yaml
 from warpwatch.cli import app
 from warpwatch.cli.submit import FORMS
 from warpwatch.server.reports.model import ERRORS, FAILURES, KINDS
-from warpwatch.server.threads.callbacks import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS
+from warpwatch.server.threads.notifier import FIRST_PAUSE_SECONDS, MAX_ATTEMPTS
 from warpwatch.server.verdicts.thresholds import THRESHOLDS
 
 ROOT = Path(__file__).parent.parent

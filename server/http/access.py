@@ -28,7 +28,7 @@ from warpwatch.server.http.sessions import SESSION_SECONDS, SessionSubject
 TOKEN_PREFIX = "wwp_"  # noqa: S105 - what tokens begin with is no secret.
 """What personal tokens begin with, so that they are told from others, also by scanners of secrets."""
 _ORDER = list(TokenScope)
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _ADMINISTRATION = re.compile(r"/(tokens|audit)(/|$)")
 _READING = re.compile(r"/(submissions|repositories/[^/]+/retention)/preview$")
 _SUBMITTING = re.compile(
@@ -59,7 +59,7 @@ def required_scope(method: str, path: str) -> TokenScope:
     # Workers show keys of their own, and what they do is kept with their runs.
     if path.startswith("/worker/"):
         return TokenScope.READ
-    if method in _SAFE_METHODS or _READING.fullmatch(path) or path in ("/login", "/logout"):
+    if method in SAFE_METHODS or _READING.fullmatch(path) or path in ("/login", "/logout"):
         return TokenScope.READ
     if method == "POST" and _SUBMITTING.fullmatch(path):
         return TokenScope.SUBMIT

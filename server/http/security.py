@@ -20,6 +20,7 @@ from warpwatch.db.errors import EngineError
 from warpwatch.destinations import is_loopback
 from warpwatch.server.http.access import (
     ADMINISTRATOR,
+    SAFE_METHODS,
     TOKEN_PREFIX,
     Caller,
     find_holder,
@@ -38,7 +39,6 @@ MAX_BODY_BYTES = 1_000_000
 _TOO_LARGE = f"the body is larger than {MAX_BODY_BYTES} bytes; bring results in with `warpwatch import`"
 COOKIE = "warpwatch_session"
 MIN_TOKEN_LENGTH = 16
-_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _OPEN_PATHS = ("/login", "/static/", "/api/v1/health", "/healthz", "/readyz", "/api/v1/worker/")
 """What needs no token: the log-in page and its style, whether the service lives, and what asks for a worker's key."""
 _HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
@@ -141,7 +141,7 @@ class RequestGuard:
             return Problem(
                 400, f"this server does not answer for host {host!r}; open it at one of {', '.join(sorted(self.hosts))}"
             )
-        if scope["method"] not in _SAFE_METHODS and not _same_origin(headers, host):
+        if scope["method"] not in SAFE_METHODS and not _same_origin(headers, host):
             return Problem(403, "this request was sent by a page of another site; send it from this server's own pages")
         return None
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +16,6 @@ from warpwatch.contract.words import NoticeKind
 from warpwatch.db import channels
 from warpwatch.db.channels import DueDelivery, Notice
 from warpwatch.db.database import Database
-from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.channels import Listener, find_told, list_listeners, list_untold, read_week
 from warpwatch.db.reads.events import read_event
 from warpwatch.db.reads.query import Session
@@ -27,6 +23,7 @@ from warpwatch.db.reads.regressions import read_regression
 from warpwatch.destinations import DestinationError, UnknownHostError
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.intake.channels import WEBHOOK, host_of_service, open_service
+from warpwatch.server.intake.hooks import sign
 from warpwatch.server.reports.notices import (
     alarm_notice,
     change_notice,
@@ -34,23 +31,21 @@ from warpwatch.server.reports.notices import (
     digest_notice,
     end_of_quiet_hours,
 )
-from warpwatch.server.threads.background import Background
-from warpwatch.server.threads.posting import LONGEST_PAUSE_SECONDS, PostAttempt, Poster
+from warpwatch.server.threads.notifier import FIRST_PAUSE_SECONDS, Notifier
+from warpwatch.server.threads.posting import PostAttempt
 from warpwatch.settings import Settings
 
 POLL_SECONDS = 2.0
-FIRST_PAUSE_SECONDS = 5.0
-MAX_ATTEMPTS = 14
-"""About five hours, with pauses that double."""
 PARALLEL = 4
 ROUND_SECONDS = 60.0
 """How often alarms and digests are looked at; what happens to regressions is looked at in every round."""
 SERVICE_SECONDS = 30.0
+SIGNATURE = "X-Warpwatch-Signature-256"
 _CONFIRMATIONS = (NoticeKind.CONFIRMED, NoticeKind.BROKEN)
-_log = logging.getLogger(__name__)
+_GOOD = (NoticeKind.FIXED, NoticeKind.DIGEST, NoticeKind.TEST)
 
 
-class ChannelNotifier(Background):
+class ChannelNotifier(Notifier[DueDelivery]):
     """A thread that writes messages for what happened, and sends those that are due."""
 
     def __init__(
@@ -62,23 +57,22 @@ class ChannelNotifier(Background):
         first_pause: float = FIRST_PAUSE_SECONDS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        super().__init__("channels", "messages to people", POLL_SECONDS)
-        self._settings = settings
-        self._database = database
+        super().__init__(
+            "channels",
+            "messages to people",
+            "deliveries",
+            settings,
+            database,
+            poll_seconds=POLL_SECONDS,
+            parallel=PARALLEL,
+            first_pause=first_pause,
+        )
         self._alarms = alarms
-        self._first_pause = first_pause
         self._clock = clock
         self._looked_at = -ROUND_SECONDS
-        self._poster = Poster(settings, self._stop)
-        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="message")
-        self._deliveries: set[Future[None]] = set()
-
-    def stop(self) -> None:
-        super().stop()
-        self._pool.shutdown()
 
     def sweep(self) -> None:
-        """One round: new messages, then what is due, for as long as the pause between rounds."""
+        """One round: new messages, then what is due."""
         with self._database.session() as session:
             listeners = {listener.id: listener for listener in list_listeners(session)}
         if listeners:
@@ -88,7 +82,7 @@ class ChannelNotifier(Background):
                 for listener in listeners.values():
                     self._tell_alarms(listener)
                     self._tell_digest(listener)
-        self._send_due()
+        self.send_due()
 
     def _tell_changes(self, listeners: dict[int, Listener]) -> None:
         for kind in (*_CONFIRMATIONS, NoticeKind.SETTLED, NoticeKind.FIXED):
@@ -135,41 +129,14 @@ class ChannelNotifier(Background):
         quiet = end_of_quiet_hours(listener, self._clock())
         channels.tell_people(session, listener.id, replace(notice, not_before=quiet))
 
-    def _send_due(self) -> None:
-        ends_at = time.monotonic() + POLL_SECONDS
-        while not self._stop.is_set() and time.monotonic() < ends_at:
-            while len(self._deliveries) < PARALLEL and (due := self._claim()) is not None:
-                self._deliveries.add(self._pool.submit(self._deliver, due))
-            if not self._deliveries:
-                return
-            wait(self._deliveries, max(0.0, ends_at - time.monotonic()), FIRST_COMPLETED)
-            self._deliveries = {delivery for delivery in self._deliveries if not delivery.done()}
+    def claim(self, session: Session) -> DueDelivery | None:
+        return channels.claim_delivery(session)
 
-    def _claim(self) -> DueDelivery | None:
-        with self._database.session() as session:
-            return channels.claim_delivery(session)
+    def send(self, due: DueDelivery) -> PostAttempt:
+        return self._post(due) if due.service == WEBHOOK else self._notify(due)
 
-    def _deliver(self, due: DueDelivery) -> None:
-        """Sends one message, with no transaction open, and stores how it went."""
-        try:
-            attempt = self._post(due) if due.service == WEBHOOK else self._notify(due)
-            if not self._stop.is_set():
-                self._record(due, attempt)
-        except EngineError as error:
-            _log.warning("the result of a message is not stored, so it is sent again: %s", error)
-        except Exception:  # noqa: BLE001 - the pool would swallow what nobody thought of.
-            _log.exception("the message %d by %s is tried again after an unknown error", due.id, due.service)
-
-    def _record(self, due: DueDelivery, attempt: PostAttempt) -> None:
-        with self._database.session() as session:
-            if attempt.trouble is None:
-                channels.record_delivered(session, due.id)
-                return
-            is_final = attempt.is_final or due.attempts + 1 >= MAX_ATTEMPTS
-            pause = min(self._first_pause * 2**due.attempts, LONGEST_PAUSE_SECONDS)
-            pause = max(pause, attempt.pause_seconds)
-            channels.record_refused(session, due.id, attempt.trouble, None if is_final else pause)
-        _log.warning("the message %d by %s was not taken: %s", due.id, due.service, attempt.trouble)
+    def describe(self, due: DueDelivery) -> str:
+        return f"the message {due.id} by {due.service}"
 
     def _post(self, due: DueDelivery) -> PostAttempt:
         """Sends a signed webhook."""
@@ -203,12 +170,3 @@ class ChannelNotifier(Background):
             log_level=logging.WARNING,
         )
         return PostAttempt() if is_taken else PostAttempt("; ".join(failed)[:500] or f"{due.service} did not take it")
-
-
-_GOOD = (NoticeKind.FIXED, NoticeKind.DIGEST, NoticeKind.TEST)
-SIGNATURE = "X-Warpwatch-Signature-256"
-
-
-def sign(secret: str, content: bytes) -> str:
-    """The signature of a webhook's body, in the form that GitHub uses."""
-    return "sha256=" + hmac.new(secret.encode(), content, hashlib.sha256).hexdigest()

@@ -10,6 +10,7 @@ from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import Status
 from warpwatch.db import callbacks, submissions
+from warpwatch.db.attempts import record_failure, record_sent
 from warpwatch.db.reads.judging import list_job_ids
 from warpwatch.db.regressions import mark_judged
 
@@ -42,7 +43,7 @@ def hold(world: World) -> None:
         callbacks.tell(s, made, url, {"state": "pending", "description": "is being measured"}, is_final=False)
         first = callbacks.claim_due(s)
         assert first is not None
-        callbacks.record_sent(s, first.id)
+        record_sent(s, "callbacks", first.id)
     case = kron.cases[0][0]
     results = [
         Finding("v1", case, Status.OK),
@@ -68,7 +69,7 @@ def hold(world: World) -> None:
         )
         last = callbacks.claim_due(s)
         assert last is not None
-        callbacks.record_failure(s, last.id, "it was answered with 503", 3600)
+        record_failure(s, "callbacks", last.id, "it was answered with 503", 3600)
     world.ids["held"] = made
 
 

@@ -34,6 +34,7 @@ from warpwatch.db.access import (
     revoke_token,
     use_token,
 )
+from warpwatch.db.attempts import record_failure, record_sent
 from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.cards import save_card_offset
 from warpwatch.db.channels import (
@@ -41,8 +42,6 @@ from warpwatch.db.channels import (
     Notice,
     add_channel,
     claim_delivery,
-    record_delivered,
-    record_refused,
     remove_channel,
     tell_people,
 )
@@ -189,8 +188,8 @@ def use_everything(world: World) -> None:
         callbacks.list_open(s)
         due = callbacks.claim_due(s)
         assert due is not None
-        callbacks.record_failure(s, due.id, "no", 1)
-        callbacks.record_sent(s, due.id)
+        record_failure(s, "callbacks", due.id, "no", 1)
+        record_sent(s, "callbacks", due.id)
         assert read_report_facts(s, world.look(done).submission_id) is not None
         list_callbacks(s, world.look(done).submission_id)
 
@@ -314,8 +313,8 @@ def read_branches(world: World) -> None:
         find_told(s, channel, [NoticeKind.TEST], [1])
         due = claim_delivery(s)
         assert due is not None
-        record_refused(s, due.id, "no", 1)
-        record_delivered(s, due.id)
+        record_failure(s, "deliveries", due.id, "no", 1)
+        record_sent(s, "deliveries", due.id)
         assert list_deliveries(s, channel).items
         remove_channel(s, channel)
         series = s.query(SeriesRecord.id).limit(1).scalar()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from fastapi.testclient import TestClient
 
 from tests.apps import create_app
 from tests.builders import Lab, make_repository
+from warpwatch.cli.serve import listen
 from warpwatch.db.database import Database
 from warpwatch.settings import Settings
 
@@ -57,9 +57,7 @@ def lease() -> float:
 @pytest.fixture
 def served(settings: Settings, database: Database, lease: float) -> Iterator[Settings]:
     """A server with its judge, on a port of its own; the settings to reach it with."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind(("127.0.0.1", 0))
+    with listen(replace(settings, port=0)) as listener:
         port = listener.getsockname()[1]
         settings = replace(settings, port=port, server_url=f"http://127.0.0.1:{port}", lease_seconds=lease)
         config = uvicorn.Config(create_app(settings, database), log_level="warning", timeout_graceful_shutdown=1)

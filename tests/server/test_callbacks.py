@@ -26,7 +26,8 @@ from warpwatch.db.regressions import mark_judged
 from warpwatch.server.reports.status import status_body
 from warpwatch.server.threads import callbacks as threads
 from warpwatch.server.threads import posting
-from warpwatch.server.threads.callbacks import MAX_ATTEMPTS, StatusNotifier
+from warpwatch.server.threads.callbacks import StatusNotifier
+from warpwatch.server.threads.notifier import MAX_ATTEMPTS
 from warpwatch.settings import Settings
 
 API = "/api/v1"

@@ -30,10 +30,11 @@ from warpwatch.db.reads.channels import Listener, WeekSummary
 from warpwatch.db.triage import set_triage
 from warpwatch.server.explanation.alarms import AlarmRow
 from warpwatch.server.http.alarms import Alarms
+from warpwatch.server.intake.hooks import sign
 from warpwatch.server.judge import Judge
 from warpwatch.server.reports.notices import alarm_notice, digest_due, digest_notice, end_of_quiet_hours
 from warpwatch.server.threads import channels as threads
-from warpwatch.server.threads.channels import SIGNATURE, ChannelNotifier, sign
+from warpwatch.server.threads.channels import SIGNATURE, ChannelNotifier
 from warpwatch.settings import Settings
 
 API = "/api/v1"
@@ -301,7 +302,7 @@ def test_addresses_are_checked_again_when_they_are_used(
     asked_by_others = ChannelNotifier(replace(settings, token="t" * 16), database, Alarms(settings))
     for row in (channel, other):
         client.post(f"{API}/channels/{row['id']}/test")
-    asked_by_others._send_due()
+    asked_by_others.send_due()
     asked_by_others._pool.shutdown()
     assert [deliveries(client, row)[0]["outcome"] for row in (channel, other)] == ["given up", "given up"]
     assert mailbox[0].messages == []
