@@ -21,6 +21,7 @@ from warpwatch.worker.harness.problem import CaseProblem
 from warpwatch.worker.harness.sensitivity import Sensitivity
 
 Function = Callable[..., Any]
+NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"))
 
 
 def judge(
@@ -29,6 +30,7 @@ def judge(
     chosen: Case,
     inputs: Callable[[Case, Any], dict[str, Any]],
     gradients: tuple[str, ...] = ("x",),
+    device: str = "cpu",
 ) -> Fault | None:
     """The fault that a check finds in the variant; None where it is right."""
     operator = Operator(
@@ -40,7 +42,7 @@ def judge(
         cases={"quick": (chosen,)},
         gradients=gradients,
     )
-    problem = CaseProblem(operator, Variant("v1", variant, "another way"), chosen, torch.device("cpu"))
+    problem = CaseProblem(operator, Variant("v1", variant, "another way"), chosen, torch.device(device))
     try:
         reply = check(problem, 5, set(), lambda done, total, text: None)
     except WrongResultError as wrong:
@@ -124,7 +126,8 @@ def test_tied_numbers_may_come_in_any_order() -> None:
     assert judge(first, lambda x: torch.argmax(x, -1, keepdim=True), case(rows=7, n=12), tied, ()) is not None
 
 
-def test_a_gradient_that_autograd_leaves_out_may_be_left_out() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_a_gradient_that_autograd_leaves_out_may_be_left_out(device: str) -> None:
     chosen = case("f32", "bwd", rows=3, n=4)
 
     def inputs(given: Case, make: Any) -> dict[str, Any]:
@@ -133,8 +136,8 @@ def test_a_gradient_that_autograd_leaves_out_may_be_left_out() -> None:
     def doubled(x: Tensor, unused: Tensor) -> Tensor:
         return 2 * x
 
-    assert judge(doubled, doubled, chosen, inputs, ("x", "unused")) is None
-    used = judge(lambda x, unused: 2 * x + unused.sum(), doubled, chosen, inputs, ("x", "unused"))
+    assert judge(doubled, doubled, chosen, inputs, ("x", "unused"), device) is None
+    used = judge(lambda x, unused: 2 * x + unused.sum(), doubled, chosen, inputs, ("x", "unused"), device)
     assert used is Fault.MISSING_GRADIENT
 
 
