@@ -141,6 +141,11 @@ def test_a_gradient_that_autograd_leaves_out_may_be_left_out(device: str) -> Non
     assert used is Fault.MISSING_GRADIENT
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_a_gradient_of_zeros_may_have_no_memory(device: str) -> None:
+    assert judge(torch.sgn, torch.sgn, case("f32", "bwd", rows=3, n=4), normal, device=device) is None
+
+
 def test_an_output_without_gradient_stands_beside_one_with_it() -> None:
     def with_mean(x: Tensor) -> tuple[Tensor, Tensor]:
         return layer_norm(x), x.mean(-1).detach()

@@ -171,10 +171,13 @@ def _copied(problem: CaseProblem, data: CaseData, seed: int) -> CaseData:
 
 
 def wipe(result: Any, sets: Iterable[CaseData]) -> None:
-    """Fills results with NaN, except views of an input: the gradient of a sum is the incoming gradient itself."""
+    """Fills results with NaN, except views of an input: the gradient of a sum is the incoming gradient itself.
+
+    A gradient that is zero everywhere may have no memory, and is left out too.
+    """
     inputs = {tensor.untyped_storage().data_ptr() for data in sets for _, tensor in data.tensors()}
     for _, tensor in named_tensors(result):
-        if tensor.untyped_storage().data_ptr() not in inputs:
+        if not tensor._is_zerotensor() and tensor.untyped_storage().data_ptr() not in inputs:
             # An expanded tensor cannot be written, and owns less memory than its size.
             with suppress(RuntimeError), torch.no_grad():
                 tensor.fill_(float("nan") if tensor.dtype.is_floating_point else _POISON)
