@@ -253,6 +253,7 @@ EDGE = (
     case("f32", samples=64, features=8, hidden=24, steps=40, rounds=1, percent=50),
     case("f32", samples=64, features=8, hidden=24, steps=1, rounds=1, percent=50),
     case("f64", samples=33, features=5, hidden=7, steps=7, rounds=2, percent=50, every=3),
+    case("f32", samples=33, features=5, hidden=7, steps=7, rounds=2, percent=50, seeds=2),
 )
 
 operator = Operator(

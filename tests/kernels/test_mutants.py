@@ -33,7 +33,8 @@ def test_every_operator_has_at_least_three() -> None:
 )
 def test_the_check_kills_it(name: str, variant: str, expected: ExpectedFault) -> None:
     operator: Operator = importlib.import_module(f"kernels.mutants.{name}").operator
-    cases = [given for given in operator.all_cases() if given in (*operator.cases["quick"], *operator.cases["edge"])]
+    # Cases of the suite edge are small, and the first that kills ends the search.
+    cases = (*operator.cases["edge"], *operator.cases["quick"])
     assert any(is_killed(operator, variant, given, expected) for given in cases)
 
 
