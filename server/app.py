@@ -56,6 +56,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.settings = settings
     app.state.database = database
     app.state.schema_is_current = False
+    app.state.query_parameters = {}
     app.state.hub = Hub(database, settings.lease_seconds)
     app.state.alarms = Alarms(settings)
     app.state.sources = SourceCache()
