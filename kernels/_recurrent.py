@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CELL, PERSISTENT = 3, 4
+CELL, PERSISTENT, TILES = 3, 4, 5
 """Versions of the native scan, numbered as in csrc/gru/gru.h."""
 
 

@@ -20,7 +20,7 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
 
-CUDA_CORES, TENSOR_CORES = 3, 4
+CUDA_CORES, TENSOR_CORES, SPLIT_TENSOR_CORES = 3, 4, 5
 """Versions of the native operator, numbered as in csrc/causal_conv/causal_conv.h."""
 
 _PADDED = "conv1d multiplies the zeros that rows are padded with, which carry NaN to taps that no output of the row has"
@@ -197,6 +197,25 @@ def v3(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
 )
 def v4(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
     return _native(k, w, eps, TENSOR_CORES)
+
+
+def f32_only(case: Case, _device: DeviceKind) -> str | None:
+    return None if case.precision == "f32" else "it multiplies floats, with the accuracy of f32: see the f32 case"
+
+
+@operator.variant(
+    "v5",
+    idea=(
+        "v4's tiles with each float as a sum of two tf32 numbers, and no more batch rows in a tile than there are; the "
+        "filter's gradient is v3's"
+    ),
+    native=True,
+    devices=("cuda",),
+    unsupported=f32_only,
+    no_special_values=_TRIANGLE,
+)
+def v5(k: Tensor, w: Tensor, eps: Tensor) -> Tensor:
+    return _native(k, w, eps, SPLIT_TENSOR_CORES)
 
 
 def conv_compile_unsupported(case: Case, device: DeviceKind) -> str | None:

@@ -22,6 +22,9 @@ from . import matmul
 from ._compiled import compiled
 from ._triton_linear import product
 
+ROWS, TILES = 3, 5
+"""Versions of the native operator, numbered as in csrc/common/row_products.h."""
+
 MOST_ROWS = 8
 """Rows that the CUDA backward kernel keeps in registers, as in csrc/common/row_products.h."""
 
@@ -78,15 +81,15 @@ def register_native() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators that the library defines."""
 
     @torch.library.register_fake("warpwatch::concat_linear")  # type: ignore[untyped-decorator]
-    def fake(parts: list[Tensor], w: Tensor) -> Tensor:
+    def fake(parts: list[Tensor], w: Tensor, version: int) -> Tensor:
         return w.new_empty((parts[0].shape[0], w.shape[0]))
 
     @torch.library.register_fake("warpwatch::concat_linear_backward")  # type: ignore[untyped-decorator]
-    def fake_backward(gradient: Tensor, parts: list[Tensor], w: Tensor) -> tuple[Tensor, Tensor]:
+    def fake_backward(gradient: Tensor, parts: list[Tensor], w: Tensor, version: int = ROWS) -> tuple[Tensor, Tensor]:
         return w.new_empty((parts[0].shape[0], w.shape[1])), w.new_empty(w.shape)
 
-    def remember(ctx: Any, inputs: tuple[list[Tensor], Tensor], output: Tensor) -> None:
-        parts, w = inputs
+    def remember(ctx: Any, inputs: tuple[list[Tensor], Tensor, int], output: Tensor) -> None:
+        parts, w, ctx.version = inputs
         ctx.save_for_backward(w, *parts)
 
     torch.library.register_autograd("warpwatch::concat_linear", _backward, setup_context=remember)
@@ -97,14 +100,15 @@ def register_all() -> None:
     matmul.register_native()
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor], Tensor]:
+def _backward(ctx: Any, gradient: Tensor) -> tuple[list[Tensor], Tensor, None]:
     w, *parts = ctx.saved_tensors
     widths = [part.shape[1] for part in parts]
-    if w.is_cuda and gradient.shape[0] > MOST_ROWS:
-        return list((gradient @ w).split(widths, dim=1)), torch.cat([gradient.t() @ part for part in parts], dim=1)
-    dx, dw = torch.ops.warpwatch.concat_linear_backward(gradient, parts, w)
+    if w.is_cuda and gradient.shape[0] > MOST_ROWS and ctx.version == ROWS:
+        columns = [gradient.t() @ part for part in parts]
+        return list((gradient @ w).split(widths, dim=1)), torch.cat(columns, dim=1), None
+    dx, dw = torch.ops.warpwatch.concat_linear_backward(gradient, parts, w, ctx.version)
     # Each part's gradient is a view of the one that the product has.
-    return list(dx.split(widths, dim=1)), dw
+    return list(dx.split(widths, dim=1)), dw, None
 
 
 GRU_PARTS, GRU_OUTPUTS = (256, 512), 1536
@@ -128,6 +132,7 @@ FULL = (
 EDGE = (
     *both_directions(case("f32", rows=1, parts=(1, 1), consumer=7), case("f32", rows=9, parts=(63, 65), consumer=33)),
     *both_directions(case("f32", rows=7, parts=(8,), consumer=5)),
+    *both_directions(case("f32", rows=130, parts=(33, 0, 70), consumer=101)),
     case("f32", rows=2, parts=(0, 4, 256), consumer=9),
     case("f32", rows=0, parts=(3, 4), consumer=0),
     case("f32", rows=0, parts=(3, 4), consumer=2),
@@ -201,13 +206,15 @@ def native_unsupported(case: Case, device: DeviceKind) -> str | None:
     unsupported=native_unsupported,
 )
 def v3(parts: Sequence[Tensor], w: Tensor) -> Tensor:
-    y: Tensor = torch.ops.warpwatch.concat_linear(_flat(parts), w)
+    y: Tensor = torch.ops.warpwatch.concat_linear(_flat(parts), w, ROWS)
     return y.view(*parts[0].shape[:-1], w.shape[0])
 
 
-def tiled_unsupported(case: Case, device: DeviceKind) -> str | None:
+def low_precision_only(case: Case, device: DeviceKind) -> str | None:
     if case.precision == "f64" or (device == "cpu" and case.precision != "f32"):
         return "it multiplies in f32, and on GPUs in tf32 and bf16"
+    if device == "cuda" and case.precision == "f32":
+        return "v5 keeps the accuracy of f32 on tensor cores"
     return consumer_only(case, device)
 
 
@@ -215,7 +222,7 @@ def tiled_unsupported(case: Case, device: DeviceKind) -> str | None:
     "v4",
     idea="tiles of our matmul for any number of rows, part by part with its columns of W; no concatenation",
     native=True,
-    unsupported=tiled_unsupported,
+    unsupported=low_precision_only,
 )
 def v4(parts: Sequence[Tensor], w: Tensor) -> Tensor:
     products = [
@@ -224,6 +231,27 @@ def v4(parts: Sequence[Tensor], w: Tensor) -> Tensor:
     y = products[0]
     for product_of_part in products[1:]:
         y = y + product_of_part
+    return y.view(*parts[0].shape[:-1], w.shape[0])
+
+
+def f32_only(case: Case, device: DeviceKind) -> str | None:
+    if case.precision != "f32":
+        return "it multiplies floats, with the accuracy of f32: see the f32 case"
+    return consumer_only(case, device)
+
+
+@operator.variant(
+    "v5",
+    idea=(
+        "tiles on tensor cores, each float as a sum of two tf32 numbers; the parts are segments of one sum, and where "
+        "tiles are few, the blocks of a cluster share it"
+    ),
+    native=True,
+    devices=("cuda",),
+    unsupported=f32_only,
+)
+def v5(parts: Sequence[Tensor], w: Tensor) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.concat_linear(_flat(parts), w, TILES)
     return y.view(*parts[0].shape[:-1], w.shape[0])
 
 

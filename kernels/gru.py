@@ -103,7 +103,9 @@ FULL = (
     ),
 )
 EDGE = (
-    *both_directions(sized("f32", 1, 1, 1, 3), sized("f32", 2, 3, 5, 7), sized("f32", 3, 17, 8, 33)),
+    *both_directions(
+        sized("f32", 1, 1, 1, 3), sized("f32", 2, 3, 5, 7), sized("f32", 3, 17, 8, 33), sized("f32", 3, 70, 8, 40)
+    ),
     sized("f32", 2, 0, 4, 5),
 )
 
@@ -272,6 +274,26 @@ def short_only(case: Case, device: DeviceKind) -> str | None:
     if case["time"] > LONGEST_COMPILED:
         return f"it unrolls the loop over time, and more than {LONGEST_COMPILED} steps compile for minutes"
     return compile_unsupported(case, device)
+
+
+def tiles_unsupported(case: Case, _device: DeviceKind) -> str | None:
+    if case.precision != "f32":
+        return "it multiplies floats, with the accuracy of f32: see the f32 case"
+    return None if case["hidden"] % 8 == 0 else "its warps take eight units each: the units must be a multiple of eight"
+
+
+@operator.variant(
+    "v5",
+    idea=(
+        "one launch per step: the state's product on tensor cores, each float as a sum of two tf32 numbers, and the "
+        "cells, or their gradients, where the sums are"
+    ),
+    native=True,
+    devices=("cuda",),
+    unsupported=tiles_unsupported,
+)
+def v5(x: Tensor, h0: Tensor, weights: Sequence[Tensor]) -> Outputs:
+    return _through_layers(x, h0, weights, functools.partial(_recurrent.scan, version=_recurrent.TILES))
 
 
 @operator.variant("compile", idea="torch.compile of the hoisted loop", unsupported=short_only)

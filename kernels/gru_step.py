@@ -23,6 +23,9 @@ from ._compiled import compiled
 from ._triton_gru import triton_scan
 from ._triton_linear import TritonLinear
 
+ROWS, TILES = 3, 5
+"""Versions of the native operators, numbered as in csrc/common/row_products.h."""
+
 MOST_ROWS = 8
 """Rows that one launch of the own CUDA kernels takes at once."""
 
@@ -88,9 +91,28 @@ def register_native() -> None:
         w_fc: Tensor,
         logits: Tensor,
         keep: bool = False,
+        version: int = ROWS,
     ) -> tuple[Tensor, Tensor, Tensor]:
         batch, hidden = h.shape
         return logits.new_empty(logits.shape), h.new_empty(h.shape), h.new_empty((batch if keep else 0, 4 * hidden))
+
+    @torch.library.register_fake("warpwatch::gru_step_backward")  # type: ignore[untyped-decorator]
+    def fake_backward(
+        d_logits: Tensor,
+        d_after: Tensor,
+        e: Tensor,
+        h: Tensor,
+        c: Tensor,
+        after: Tensor,
+        saved: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        w_fc: Tensor,
+        version: int = ROWS,
+    ) -> tuple[Tensor, ...]:
+        biases = [h.new_empty(w.shape[0]) for w in (w_ih, w_hh, w_fc)]
+        e, h, c, w_ih, w_hh, w_fc = (t.new_empty(t.shape) for t in (e, h, c, w_ih, w_hh, w_fc))
+        return e, h, c, w_ih, w_hh, biases[0], biases[1], w_fc, biases[2]
 
     torch.library.register_autograd("warpwatch::gru_step", _backward, setup_context=_remember)
 
@@ -101,12 +123,12 @@ def register_all() -> None:
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    e, h, w_e, w_h, bias, gates, w_fc, logits, _ = inputs
+    e, h, w_e, w_h, bias, gates, w_fc, logits, _, version = inputs
     _, after, saved = output
     ctx.mark_non_differentiable(saved)
     if saved.shape[0] != h.shape[0]:
         # The forward call was not asked to keep what the gradients need.
-        _, _, saved = torch.ops.warpwatch.gru_step(e, h, w_e, w_h, bias, gates, w_fc, logits, True)
+        _, _, saved = torch.ops.warpwatch.gru_step(e, h, w_e, w_h, bias, gates, w_fc, logits, True, version)
     ctx.save_for_backward(e, h, w_e, w_h, w_fc, after, saved)
 
 
@@ -130,6 +152,7 @@ def _backward(ctx: Any, d_logits: Tensor, d_after: Tensor, _saved: Tensor) -> tu
         d_fc,
         d_logits,
         None,
+        None,
     )
 
 
@@ -146,7 +169,7 @@ FULL = (
         step(8, 256, 512, 5893, "f64"),
     ),
 )
-EDGE = (*both_directions(step(1, 1, 2, 7), step(9, 8, 33, 65)), step(0, 3, 4, 5))
+EDGE = (*both_directions(step(1, 1, 2, 7), step(9, 8, 33, 65), step(70, 13, 24, 101)), step(0, 3, 4, 5))
 
 
 def by_torch(
@@ -262,17 +285,17 @@ def v3(
     return y, after
 
 
-def tiled_unsupported(case: Case, device: DeviceKind) -> str | None:
+def low_precision_only(case: Case, device: DeviceKind) -> str | None:
     if case.precision == "f64" or (device == "cpu" and case.precision != "f32"):
         return "it multiplies in f32, and on GPUs in tf32"
-    return None
+    return "v5 keeps the accuracy of f32 on tensor cores" if device == "cuda" and case.precision == "f32" else None
 
 
 @operator.variant(
     "v4",
     idea="split with all four products by tiles of our matmul, for any number of rows; their gradients by the same",
     native=True,
-    unsupported=tiled_unsupported,
+    unsupported=low_precision_only,
     prepare=context,
 )
 def v4(
@@ -290,6 +313,76 @@ def v4(
     hidden_gates = matmul.best_native(h, w_hh.t()) + b_hh
     h = _recurrent.fused_cell(matmul.best_native(e, w_e.t()) + gates, hidden_gates, h)
     return matmul.best_native(e, v_e.t()) + matmul.best_native(h, v_h.t()) + logits, h
+
+
+class WholeStep(torch.autograd.Function):
+    """v3's step, and the gradients of all that went into it, the context and its columns of the weights included.
+
+    The weights are not split, so that no gradient has to be joined from parts.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, prepared: dict[str, Tensor], keep: bool, *operands: Tensor) -> Outputs:
+        e, h, c, w_ih, w_hh, _, b_hh, w_fc, _ = operands
+        version = TILES if h.is_cuda and h.shape[0] > MOST_ROWS else ROWS
+        w_e, w_eh = w_ih[:, : e.shape[1]], w_fc[:, : e.shape[1] + h.shape[1]]
+        y, after, saved = torch.ops.warpwatch.gru_step(
+            e, h, w_e, w_hh, b_hh, prepared["gates"], w_eh, prepared["logits"], keep, version
+        )
+        ctx.save_for_backward(e, h, c, after, saved, w_ih, w_hh, w_fc)
+        ctx.version = version
+        return y, after
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_operands = torch.ops.warpwatch.gru_step_backward(*gradients, *ctx.saved_tensors, ctx.version)
+        return (None, None, *of_operands)
+
+
+def detached_context(
+    e: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w_fc: Tensor, b_fc: Tensor
+) -> dict[str, Tensor]:
+    """The context's products without a record of how they came about: the step's own gradients include theirs."""
+    with torch.no_grad():
+        prepared = context(e, h, c, w_ih, w_hh, b_ih, b_hh, w_fc, b_fc)
+        return {"gates": prepared["gates"], "logits": prepared["logits"]}
+
+
+def whole_unsupported(case: Case, device: DeviceKind) -> str | None:
+    if case.precision not in ("f32", "f64"):
+        return "computes in f32 and f64"
+    if device == "cuda" and case.precision == "f64" and case["batch"] > MOST_ROWS:
+        return f"in f64 it takes at most {MOST_ROWS} rows"
+    return None
+
+
+@operator.variant(
+    "v5",
+    idea=(
+        "v3 with gradients by our kernels, each weight read once and its gradient written once, whole; more than eight "
+        "rows by tiles on tensor cores, each float as a sum of two tf32 numbers"
+    ),
+    native=True,
+    unsupported=whole_unsupported,
+    prepare=detached_context,
+)
+def v5(
+    e: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    w_fc: Tensor,
+    b_fc: Tensor,
+    gates: Tensor,
+    logits: Tensor,
+) -> Outputs:
+    operands = (e, h, c, w_ih, w_hh, b_ih, b_hh, w_fc, b_fc)
+    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
+    outputs: Outputs = WholeStep.apply({"gates": gates, "logits": logits}, keep, *operands)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 @operator.variant("compile", idea="torch.compile of v2, its cell written out", unsupported=compile_unsupported)

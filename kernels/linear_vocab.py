@@ -22,6 +22,9 @@ from . import matmul
 from ._compiled import compiled
 from ._triton_linear import TritonLinear
 
+ROWS, TILES = 3, 5
+"""Versions of the native operator, numbered as in csrc/common/row_products.h."""
+
 MOST_ROWS = 8
 """Rows of x that the CUDA backward kernel keeps in registers, as in csrc/common/row_products.h."""
 ALIGNED = 8
@@ -59,15 +62,16 @@ def register_native() -> None:
     """Shapes for torch.compile, and the gradients, for the torch operators that the library defines."""
 
     @torch.library.register_fake("warpwatch::linear_vocab")  # type: ignore[untyped-decorator]
-    def fake(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    def fake(x: Tensor, w: Tensor, b: Tensor, version: int = ROWS) -> Tensor:
         return x.new_empty((x.shape[0], w.shape[0]))
 
     @torch.library.register_fake("warpwatch::linear_vocab_backward")  # type: ignore[untyped-decorator]
-    def fake_backward(gradient: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def fake_backward(gradient: Tensor, x: Tensor, w: Tensor, version: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
         return x.new_empty(x.shape), w.new_empty(w.shape), w.new_empty((w.shape[0],))
 
-    def remember(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:2])
+    def remember(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+        x, w, _, ctx.version = inputs
+        ctx.save_for_backward(x, w)
 
     torch.library.register_autograd("warpwatch::linear_vocab", _backward, setup_context=remember)
 
@@ -77,12 +81,11 @@ def register_all() -> None:
     matmul.register_native()
 
 
-def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, w = ctx.saved_tensors
-    if x.is_cuda and x.shape[0] > MOST_ROWS:
-        return gradient @ w, gradient.t() @ x, gradient.sum(0)
-    gradients: tuple[Tensor, ...] = torch.ops.warpwatch.linear_vocab_backward(gradient, x, w)
-    return gradients
+    if x.is_cuda and x.shape[0] > MOST_ROWS and ctx.version == ROWS:
+        return gradient @ w, gradient.t() @ x, gradient.sum(0), None
+    return (*torch.ops.warpwatch.linear_vocab_backward(gradient, x, w, ctx.version), None)
 
 
 FULL_PARTS, FULL_VOCAB = (256, 512, 512), 5893
@@ -107,6 +110,7 @@ FULL = (
 EDGE = (
     *both_directions(case("f32", batch=1, parts=(1, 1, 1), vocab=7), case("f32", batch=7, parts=(3, 4, 5), vocab=33)),
     *both_directions(case("f32", batch=9, parts=(128, 256, 256), vocab=65)),
+    *both_directions(case("f32", batch=130, parts=(33, 0, 70), vocab=101)),
     case("f32", batch=2, parts=(256, 0, 4), vocab=127),
     case("f32", batch=0, parts=(4, 8, 8), vocab=5),
 )
@@ -197,20 +201,39 @@ def v3(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
     return y
 
 
-def tiled_unsupported(case: Case, device: DeviceKind) -> str | None:
+def low_precision_only(case: Case, device: DeviceKind) -> str | None:
     if case.precision == "f64" or (device == "cpu" and case.precision != "f32"):
         return "it multiplies in f32, and on GPUs in tf32 and bf16"
-    return None
+    return "v5 keeps the accuracy of f32 on tensor cores" if device == "cuda" and case.precision == "f32" else None
 
 
 @operator.variant(
     "v4",
     idea="tiles of our matmul, for any number of rows: W is read once per tile of rows; both gradients by the same",
     native=True,
-    unsupported=tiled_unsupported,
+    unsupported=low_precision_only,
 )
 def v4(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
     return matmul.best_native(x, w.t()) + b
+
+
+def f32_only(case: Case, _device: DeviceKind) -> str | None:
+    return None if case.precision == "f32" else "it multiplies floats, with the accuracy of f32: see the f32 case"
+
+
+@operator.variant(
+    "v5",
+    idea=(
+        "tiles of x times rows of W on tensor cores, each float as a sum of two tf32 numbers; where tiles are few, "
+        "the blocks of a cluster share the sum of one"
+    ),
+    native=True,
+    devices=("cuda",),
+    unsupported=f32_only,
+)
+def v5(x: Tensor, w: Tensor, b: Tensor, parts: tuple[int, ...]) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.linear_vocab(x, w, b, TILES)
+    return y
 
 
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)

@@ -15,7 +15,7 @@ from warpwatch.peers import compile_unsupported, triton_interpreted, triton_unsu
 
 from ._compiled import compiled
 
-NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS, DOUBLE, WARPS, TENSOR, SPLIT = range(3, 13)
+NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS, DOUBLE, WARPS, TENSOR, SPLIT, SPLIT_TILES = range(3, 14)
 """Rungs of the native operator, numbered as in csrc/matmul/matmul.h."""
 
 TUNED_SIDE = 256
@@ -82,8 +82,8 @@ def native_matmul(a: Tensor, b: Tensor, version: int) -> Tensor:
 
 def best_native(a: Tensor, b: Tensor) -> Tensor:
     """The product by the rung that is our fastest in the precision of the operands."""
-    on_tensor_cores = a.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest"
-    return native_matmul(a, b, TENSOR if on_tensor_cores else WARPS)
+    rounded = a.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest"
+    return native_matmul(a, b, TENSOR if rounded else SPLIT_TILES)
 
 
 QUICK = both_directions(
@@ -168,6 +168,10 @@ def split_only(case: Case, _device: DeviceKind) -> str | None:
     return None if case.precision == "3xtf32" else "multiplies in 3xtf32: see that case"
 
 
+def as_accurate_as_f32(case: Case, _device: DeviceKind) -> str | None:
+    return None if case.precision in ("f32", "3xtf32") else "it multiplies floats, with the accuracy of f32"
+
+
 @operator.variant("v1", idea="all products at once, then their sum along k", unsupported=too_large_for_v1)
 def v1(a: Tensor, b: Tensor) -> Tensor:
     return (a.unsqueeze(2) * b).sum(1)
@@ -186,8 +190,10 @@ _OUTCOMES = {
     "v7": "beats v6: more results per read of shared memory",
     "v8": "no faster than v7: the width of an access is not the limit",
     "v9": "beats v8: copies overlap with products",
-    "v10": "the fastest of our f32 kernels; loses to cuBLAS",
+    "v10": "the fastest f32 kernel on CUDA cores; loses to cuBLAS",
     "v11": "loses to cuBLAS on an H200: mma.sync does not reach the rate of Hopper's wgmma",
+    "v12": "in f32 ahead of cuBLAS, which multiplies on CUDA cores",
+    "v13": "beats v12, and in f32 cuBLAS by more",
 }
 
 
@@ -261,7 +267,14 @@ _rung(
     SPLIT,
     "each float as a sum of two tf32 numbers, three products on tensor cores; sums of 32 terms are added up in f32",
     devices=("cuda",),
-    unsupported=split_only,
+    unsupported=as_accurate_as_f32,
+)
+_rung(
+    "v13",
+    SPLIT_TILES,
+    "v12 with fragments read one step ahead and blocks that go on from tile to tile; few tiles are shared by a cluster",
+    devices=("cuda",),
+    unsupported=as_accurate_as_f32,
 )
 
 

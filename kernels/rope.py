@@ -20,7 +20,7 @@ from warpwatch.peers import compile_unsupported, triton_unsupported
 
 from ._compiled import compiled
 
-FLAT, TABLE = 3, 4
+FLAT, TABLE, WORDS = 3, 4, 5
 """Versions of the native operator, numbered as in csrc/rope/rope.h."""
 
 BASE = 10000.0
@@ -234,6 +234,19 @@ def v4(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool
 ) -> Both:
     return _native(q, k, cos, sin, positions, heads_first, interleaved, TABLE)
+
+
+@operator.variant(
+    "v5",
+    idea="two heads per thread, loaded before the tables; elements stay in whole words, and the caches to the tables",
+    native=True,
+    devices=("cuda",),
+    unsupported=lambda case, device: "f64 is v3's alone" if case.precision == "f64" else None,
+)
+def v5(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads_first: bool, interleaved: bool
+) -> Both:
+    return _native(q, k, cos, sin, positions, heads_first, interleaved, WORDS)
 
 
 @operator.variant("compile", idea="torch.compile of v1", unsupported=compile_unsupported)

@@ -86,35 +86,36 @@ Gradients backward_cpu(const Tensor& g, const Tensor& k, const Tensor& w, int64_
 
 #if !defined(WARPWATCH_NO_CUDA)
 template <class T>
-const char* convolve(bool tensor_cores, const Shape& shape, bool turned, const T* k, const T* w, const T* eps, T* y, void* stream) {
-  if constexpr (sizeof(T) == 4)
-    if (tensor_cores) return causal_conv::convolve_tf32_on(shape, turned, k, w, eps, y, stream);
+const char* convolve(Version version, const Shape& shape, bool turned, const T* k, const T* w, const T* eps, T* y, void* stream) {
+  if constexpr (sizeof(T) == 4) {
+    if (version == Version::tensor_cores) return causal_conv::convolve_tf32_on(shape, turned, k, w, eps, y, stream);
+    if (version == Version::split_tensor_cores) return causal_conv::convolve_split_on(shape, turned, k, w, eps, y, stream);
+  }
   return causal_conv::convolve_on(shape, turned, k, w, eps, y, stream);
 }
 
+// The gradient of the filter has no split form: it is a float's on CUDA cores.
 template <class T>
-const char* correlate(bool tensor_cores, const Shape& shape, const T* k, const T* g, T* dw, void* stream) {
+const char* correlate(Version version, const Shape& shape, const T* k, const T* g, T* dw, void* stream) {
   if constexpr (sizeof(T) == 4)
-    if (tensor_cores) return causal_conv::correlate_tf32_on(shape, k, g, dw, stream);
+    if (version == Version::tensor_cores) return causal_conv::correlate_tf32_on(shape, k, g, dw, stream);
   return causal_conv::correlate_on(shape, k, g, dw, stream);
 }
 
 Tensor forward_cuda(const Tensor& k_given, const Tensor& w, const Tensor& eps, int64_t version) {
   const warpwatch::DeviceGuard guard(k_given.get_device_index());
-  const bool tensor_cores = Version{version} == Version::tensor_cores;
   return forward(k_given, w, eps, [&](const Shape& shape, const auto* k, const auto* w, const auto* eps, auto* y) {
-    warpwatch::check_launch(convolve(tensor_cores, shape, false, k, w, eps, y, warpwatch::current_stream(k_given)));
+    warpwatch::check_launch(convolve(Version{version}, shape, false, k, w, eps, y, warpwatch::current_stream(k_given)));
   });
 }
 
 Gradients backward_cuda(const Tensor& g_given, const Tensor& k, const Tensor& w, int64_t version) {
   const warpwatch::DeviceGuard guard(g_given.get_device_index());
-  const bool tensor_cores = Version{version} == Version::tensor_cores;
   return backward(g_given, k, w, [&](const Shape& shape, const auto* g, const auto* k, const auto* w, auto* dk, auto* dw) {
     void* stream = warpwatch::current_stream(g_given);
     const decltype(k) no_eps = nullptr;
-    warpwatch::check_launch(convolve(tensor_cores, shape, true, g, w, no_eps, dk, stream));
-    warpwatch::check_launch(correlate(tensor_cores, shape, k, g, dw, stream));
+    warpwatch::check_launch(convolve(Version{version}, shape, true, g, w, no_eps, dk, stream));
+    warpwatch::check_launch(correlate(Version{version}, shape, k, g, dw, stream));
   });
 }
 #endif

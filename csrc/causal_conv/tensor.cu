@@ -1,4 +1,5 @@
-// The long convolution and its gradients on tensor cores, in tf32.
+// The long convolution and its gradients on tensor cores, in tf32; the convolution also with the accuracy of floats, each of which is
+// then the sum of two numbers of tf32.
 //
 // Forward, 16 x 8 tiles of the Toeplitz matrix meet 8 x 8 tiles of k. A tile of the matrix is told by one distance, and its fragment by the
 // lane's place in it, so all the fragments that a warp needs for 64 inputs are 30 numbers, loaded once into registers.
@@ -16,11 +17,12 @@ namespace {
 using causal_conv::place;
 using causal_conv::Shape;
 using warpwatch::ceil_div;
+using warpwatch::low_part;
 using warpwatch::tensor_step;
 using warpwatch::to_tf32;
 
 constexpr int kWarp = 32;
-constexpr int kRows = 32;  // Batch rows of a tile.
+constexpr int kRows = 32;  // Batch rows of a tile, at most.
 
 // --- convolution -----------------------------------------------------------------------------------------------------------------------
 
@@ -28,14 +30,26 @@ constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int kOwn = 64, kTimes = kWarps * kOwn;  // Outputs along time, of a warp and of a block.
 constexpr int kSteps = 64;                        // Inputs that are staged at a time.
 constexpr int kStride = kSteps + 4;               // Rows are four banks apart: a fragment of 8 rows and 4 columns fills all 32.
-constexpr int kHeld = kRows * kSteps / kThreads;  // Staged elements of a thread, which are on their way while the ones before are used.
 constexpr int kDistances = kTimes + kSteps;
 
-struct Staged {
-  uint32_t k[kRows][kStride];
-  uint32_t w[kDistances];  // w[x] is that of distance x + (first output) - (first input) - kSteps.
+// How the product is computed: for 8 * Tiles batch rows, and with each float as a sum of two numbers if `Split`.
+template <int Tiles, bool Split>
+struct Plan {
+  static constexpr int kTiles = Tiles, kRows = 8 * Tiles;
+  static constexpr bool kSplit = Split;
+  // Staged elements of a thread, which are on their way while the ones before are used.
+  static constexpr int kHeld = kRows * kSteps / kThreads;
+  using Sums = float[4][Tiles][4];
+
+  struct Staged {
+    uint32_t k[kRows][kStride];
+    uint32_t w[kDistances];  // w[x] is that of distance x + (first output) - (first input) - kSteps.
+  };
+
+  static __device__ uint32_t bits_of(float value) { return Split ? __float_as_uint(value) : to_tf32(value); }
 };
 
+template <int kHeld>
 __device__ inline void load_inputs(float (&held)[kHeld], const Shape& shape, bool turned, const float* k, int64_t first_row, int64_t u0) {
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
@@ -46,58 +60,85 @@ __device__ inline void load_inputs(float (&held)[kHeld], const Shape& shape, boo
   }
 }
 
-__device__ inline void store_staged(Staged& staged, const float (&held)[kHeld], const Shape& shape, const float* w, int64_t t0,
+template <class Plan>
+__device__ inline void store_staged(typename Plan::Staged& staged, const float (&held)[Plan::kHeld], const Shape& shape, const float* w, int64_t t0,
                                     int64_t u0) {
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
+  for (int i = 0; i < Plan::kHeld; ++i) {
     const int at = i * kThreads + threadIdx.x;
-    staged.k[at / kSteps][at % kSteps] = to_tf32(held[i]);
+    staged.k[at / kSteps][at % kSteps] = Plan::bits_of(held[i]);
   }
   for (int x = threadIdx.x; x < kDistances; x += kThreads) {
     const int64_t d = t0 - u0 - kSteps + x;
-    staged.w[x] = d >= 0 && d < shape.length ? to_tf32(w[blockIdx.y * shape.length + shape.length - 1 - d]) : 0u;
+    staged.w[x] = d >= 0 && d < shape.length ? Plan::bits_of(w[blockIdx.y * shape.length + shape.length - 1 - d]) : 0u;
   }
 }
 
-// What the staged inputs add to the warp's 64 outputs of 32 batch rows. `own` is the warp's first output in the block.
-__device__ inline void add_steps(float (&sum)[4][4][4], const Staged& staged, int own, int g, int t) {
+// What the staged inputs add to the warp's 64 outputs of every batch row. `own` is the warp's first output in the block.
+template <class Plan>
+__device__ inline void add_steps(typename Plan::Sums& sum, const typename Plan::Staged& staged, int own, int g, int t) {
+  constexpr int kTiles = Plan::kTiles, kProducts = Plan::kSplit ? 3 : 1;
   // Number q + 15 is that of distance (own) - (first input) + 4 q + g - t.
-  uint32_t near[30];
+  uint32_t near[30], near_low[30];
 #pragma unroll
   for (int q = -15; q < 15; ++q) near[q + 15] = staged.w[own + kSteps + 4 * q + g - t];
+  if constexpr (Plan::kSplit) {
+#pragma unroll
+    for (int q = 0; q < 30; ++q) near_low[q] = low_part(near[q]);
+  }
 #pragma unroll
   for (int s = 0; s < kSteps / 8; ++s) {
-    uint32_t b[4][2];
+    uint32_t b[kTiles][2], b_low[kTiles][2];
 #pragma unroll
-    for (int n = 0; n < 4; ++n)
+    for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) b[n][e] = staged.k[8 * n + g][8 * s + t + 4 * e];
+      for (int e = 0; e < 2; ++e) {
+        b[n][e] = staged.k[8 * n + g][8 * s + t + 4 * e];
+        if constexpr (Plan::kSplit) b_low[n][e] = low_part(b[n][e]);
+      }
+    // Of a number's parts, the small products come first: added to a large sum they would lose their last bits.
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const int q = 4 * m - 2 * s + 15;
-      const uint32_t a[4] = {near[q], near[q + 2], near[q - 1], near[q + 1]};
+    for (int product = 0; product < kProducts; ++product)
 #pragma unroll
-      for (int n = 0; n < 4; ++n) tensor_step<float>(sum[m][n], a, b[n]);
-    }
+      for (int m = 0; m < 4; ++m) {
+        const int q = 4 * m - 2 * s + 15;
+        const auto& from = kProducts == 3 && product == 0 ? near_low : near;
+        const uint32_t a[4] = {from[q], from[q + 2], from[q - 1], from[q + 1]};
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) tensor_step<float>(sum[m][n], a, product == 1 ? b_low[n] : b[n]);
+      }
   }
 }
 
 // Blocks: parts of time along x, the longest sums first; channels along y; batch along z.
-__global__ void __launch_bounds__(kThreads, 3) convolve(Shape shape, bool turned, const float* k, const float* w, const float* eps, float* y) {
-  __shared__ Staged staged;
+template <class Plan>
+__global__ void __launch_bounds__(kThreads, Plan::kSplit ? 2 : 3)
+    convolve(Shape shape, bool turned, const float* k, const float* w, const float* eps, float* y) {
+  constexpr int kTiles = Plan::kTiles;
+  __shared__ typename Plan::Staged staged;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, own = warp * kOwn;
-  const int64_t t0 = int64_t{gridDim.x - 1 - blockIdx.x} * kTimes, first_row = int64_t{blockIdx.z} * kRows;
+  const int64_t t0 = int64_t{gridDim.x - 1 - blockIdx.x} * kTimes, first_row = int64_t{blockIdx.z} * Plan::kRows;
   const int64_t end = t0 + kTimes < shape.length ? t0 + kTimes : shape.length;
-  float sum[4][4][4] = {}, held[kHeld];
+  typename Plan::Sums sum = {};
+  float held[Plan::kHeld];
   load_inputs(held, shape, turned, k, first_row, 0);
 #pragma unroll 1
   for (int64_t u0 = 0; u0 < end; u0 += kSteps) {
     if (u0 > 0) __syncthreads();
-    store_staged(staged, held, shape, w, t0, u0);
+    store_staged<Plan>(staged, held, shape, w, t0, u0);
     __syncthreads();
     if (u0 + kSteps < end) load_inputs(held, shape, turned, k, first_row, u0 + kSteps);
     // Inputs later than all outputs of the warp have nothing to add.
-    if (u0 < t0 + own + kOwn) add_steps(sum, staged, own, g, t);
+    if (u0 >= t0 + own + kOwn) continue;
+    if constexpr (Plan::kSplit) {
+      // Tensor cores cut off what does not fit a sum: short sums, added up with proper rounding, keep the accuracy of a float.
+      typename Plan::Sums part = {};
+      add_steps<Plan>(part, staged, own, g, t);
+#pragma unroll
+      for (int e = 0; e < 4 * kTiles * 4; ++e) (&sum[0][0][0])[e] += (&part[0][0][0])[e];
+    } else {
+      add_steps<Plan>(sum, staged, own, g, t);
+    }
   }
   const float constant = eps ? *eps : 0.0f;
   const int64_t next_row = shape.channels * shape.length, time = t0 + own + g;
@@ -110,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, 3) convolve(Shape shape, bool turned
       if (at >= shape.length) continue;
       float* to = out + place(turned, at, shape.length);
 #pragma unroll
-      for (int n = 0; n < 4; ++n)
+      for (int n = 0; n < kTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e)
           if (first_row + 8 * n + 2 * t + e < shape.batch) to[(8 * n + e) * next_row] = constant + sum[m][n][2 * half + e];
@@ -205,11 +246,23 @@ __global__ void __launch_bounds__(kCorrelators) correlate(Shape shape, const flo
 
 namespace causal_conv {
 
-const char* convolve_tf32_on(const Shape& shape, bool turned, const float* k, const float* w, const float* eps, float* y, void* stream) {
+template <class Plan>
+const char* launch_convolve(const Shape& shape, bool turned, const float* k, const float* w, const float* eps, float* y, void* stream) {
   const dim3 grid(static_cast<unsigned>(ceil_div(shape.length, kTimes)), static_cast<unsigned>(shape.channels),
-                  static_cast<unsigned>(ceil_div(shape.batch, kRows)));
-  convolve<<<grid, kThreads, 0, warpwatch::as_stream(stream)>>>(shape, turned, k, w, eps, y);
+                  static_cast<unsigned>(ceil_div(shape.batch, Plan::kRows)));
+  convolve<Plan><<<grid, kThreads, 0, warpwatch::as_stream(stream)>>>(shape, turned, k, w, eps, y);
   return warpwatch::launch_error();
+}
+
+const char* convolve_tf32_on(const Shape& shape, bool turned, const float* k, const float* w, const float* eps, float* y, void* stream) {
+  if (shape.batch <= 8) return launch_convolve<Plan<1, false>>(shape, turned, k, w, eps, y, stream);
+  return launch_convolve<Plan<4, false>>(shape, turned, k, w, eps, y, stream);
+}
+
+const char* convolve_split_on(const Shape& shape, bool turned, const float* k, const float* w, const float* eps, float* y, void* stream) {
+  if (shape.batch <= 8) return launch_convolve<Plan<1, true>>(shape, turned, k, w, eps, y, stream);
+  // More rows would take more registers than there are.
+  return launch_convolve<Plan<2, true>>(shape, turned, k, w, eps, y, stream);
 }
 
 const char* correlate_tf32_on(const Shape& shape, const float* k, const float* g, float* dw, void* stream) {

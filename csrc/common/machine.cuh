@@ -1,4 +1,4 @@
-// The few machine instructions that C++ cannot express and several operators use: asynchronous copies, tensor cores.
+// The few machine instructions that C++ cannot express and several operators use: asynchronous copies, clusters, tensor cores.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,6 +32,42 @@ __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::
 template <int Open>
 __device__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Open) : "memory");
+}
+
+// This block's place in its cluster.
+__device__ inline uint32_t cluster_rank() {
+#if __CUDA_ARCH__ >= 900
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+#else
+  return 0;
+#endif
+}
+
+// A barrier of all threads of all blocks of the cluster, in two halves; shared memory written before is seen after.
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ inline void cluster_await() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// The same place of shared memory in another block of the cluster.
+template <class T>
+__device__ T* of_block(T* shared, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  uint64_t there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<uint64_t>(shared)), "r"(rank));
+  return reinterpret_cast<T*>(there);
+#else
+  return shared;
+#endif
 }
 
 // Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8, and gets of each matrix the pair
@@ -112,6 +148,11 @@ __device__ inline void split(uint32_t& high, uint32_t& low) {
   const float whole = __uint_as_float(high);
   high = (high + 0x1000u) & 0xffffe000u;
   low = __float_as_uint(whole - __uint_as_float(high));
+}
+
+// What tensor cores leave of a float, which they take without its lowest 13 bits; the difference is exact.
+__device__ inline uint32_t low_part(uint32_t bits) {
+  return __float_as_uint(__uint_as_float(bits) - __uint_as_float(bits & 0xffffe000u));
 }
 
 // Two neighbours in one access; `to` lies at a multiple of their size.

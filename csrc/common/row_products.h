@@ -10,6 +10,9 @@
 
 namespace row_products {
 
+// How the products are computed on a GPU; the numbers are part of the torch operators' schema. On a CPU every number means the same code.
+enum class Version : int64_t { rows = 3, tiles = 5 };
+
 constexpr int kMostParts = 4;
 constexpr int64_t kMostGradientRows = 8;  // Rows of x that the backward kernel keeps in registers.
 
@@ -36,14 +39,14 @@ struct Forward {
 template <class T>
 struct Backward {
   Parts<T> x;
-  int64_t batch;      // At most kMostGradientRows.
+  int64_t batch;      // At most kMostGradientRows, except by tiles.
   const T* gradient;  // (batch, outputs)
   const T* w;         // (outputs, depth)
   int64_t outputs, depth;
   T* x_gradient;      // (batch, depth)
   T* w_gradient;      // (outputs, depth)
   T* b_gradient;      // (outputs) or null
-  void* scratch;      // scratch_bytes(call)
+  void* scratch;      // scratch_bytes(call), or tiles_scratch_bytes(call)
 };
 
 // Bytes of scratch that a backward call needs on the current device; the pointers of the call are not read.
@@ -58,5 +61,11 @@ const char* forward_on(const Forward<warpwatch::Bf16>& call, void* stream);
 const char* backward_on(const Backward<float>& call, void* stream);
 const char* backward_on(const Backward<double>& call, void* stream);
 const char* backward_on(const Backward<warpwatch::Bf16>& call, void* stream);
+
+// The same by tiles on tensor cores, for any number of rows; the calls of one launch are independent of each other. For float alone: the
+// operators that use them include row_tiles.cuh in one .cu.
+const char* forward_tiles_on(const Forward<float>* calls, int count, void* stream);
+int64_t tiles_scratch_bytes(const Backward<float>& call);
+const char* backward_tiles_on(const Backward<float>& call, void* stream);
 
 }  // namespace row_products

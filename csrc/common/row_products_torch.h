@@ -121,15 +121,22 @@ void backward_cpu(const Backward<T>& call) {
 }
 
 #if !defined(WARPWATCH_NO_CUDA)
-// dispatch over the types that the kernels know, bfloat16 as their own plain bits.
-template <class Run>
+// dispatch over the types that the kernels know, bfloat16 as their own plain bits unless an operator has no kernels for it.
+template <bool WithBf16, class Run>
 void dispatch_cuda(ScalarType type, const Run& run) {
-  if (type == ScalarType::BFloat16) return run(warpwatch::Bf16{});
+  if constexpr (WithBf16)
+    if (type == ScalarType::BFloat16) return run(warpwatch::Bf16{});
   warpwatch::dispatch<float, double>(type, run);
+}
+
+template <class Run>
+void dispatch_tiles(ScalarType type, const Run& run) {
+  STD_TORCH_CHECK(type == ScalarType::Float, "products by tiles are of float numbers");
+  run(float{});
 }
 #endif
 
-inline Tensor forward_rows(const std::vector<Tensor>& given, const Tensor& w_given, const Tensor* bias_given) {
+inline Tensor forward_rows(const std::vector<Tensor>& given, const Tensor& w_given, const Tensor* bias_given, Version version) {
   const std::vector<Tensor> parts = checked_parts(given, w_given);
   const Tensor w = with_whole_rows(w_given);
   std::optional<Tensor> bias;
@@ -144,8 +151,16 @@ inline Tensor forward_rows(const std::vector<Tensor>& given, const Tensor& w_giv
 #if !defined(WARPWATCH_NO_CUDA)
   if (w.is_cuda()) {
     const warpwatch::DeviceGuard guard(w.get_device_index());
-    dispatch_cuda(w.scalar_type(), [&](auto zero) {
-      warpwatch::check_launch(forward_on(forward_call<decltype(zero)>(parts, w, added, y), warpwatch::current_stream(w)));
+    void* stream = warpwatch::current_stream(w);
+    if (version == Version::tiles) {
+      dispatch_tiles(w.scalar_type(), [&](float) {
+        const Forward<float> call = forward_call<float>(parts, w, added, y);
+        warpwatch::check_launch(forward_tiles_on(&call, 1, stream));
+      });
+      return y;
+    }
+    dispatch_cuda<true>(w.scalar_type(), [&](auto zero) {
+      warpwatch::check_launch(forward_on(forward_call<decltype(zero)>(parts, w, added, y), stream));
     });
     return y;
   }
@@ -156,8 +171,9 @@ inline Tensor forward_rows(const std::vector<Tensor>& given, const Tensor& w_giv
 }
 
 // Gradients of the parts side by side, of w, and of the bias, which is empty unless `with_bias`.
-inline std::tuple<Tensor, Tensor, Tensor> backward_rows(const Tensor& gradient_given, const std::vector<Tensor>& given,
-                                                        const Tensor& w_given, bool with_bias) {
+template <bool WithBf16 = true>
+std::tuple<Tensor, Tensor, Tensor> backward_rows(const Tensor& gradient_given, const std::vector<Tensor>& given, const Tensor& w_given,
+                                                 bool with_bias, Version version) {
   const std::vector<Tensor> parts = checked_parts(given, w_given);
   const Tensor w = warpwatch::contiguous(w_given), gradient = warpwatch::contiguous(gradient_given);
   const int64_t batch = parts[0].size(0), outputs = w.size(0), depth = w.size(1);
@@ -176,7 +192,15 @@ inline std::tuple<Tensor, Tensor, Tensor> backward_rows(const Tensor& gradient_g
 #if !defined(WARPWATCH_NO_CUDA)
   if (w.is_cuda()) {
     const warpwatch::DeviceGuard guard(w.get_device_index());
-    dispatch_cuda(w.scalar_type(), [&](auto zero) {
+    if (version == Version::tiles) {
+      dispatch_tiles(w.scalar_type(), [&](float zero) {
+        const std::vector<int64_t> bytes{tiles_scratch_bytes(call(zero, nullptr))};
+        const Tensor scratch = torch::stable::new_empty(w, bytes, ScalarType::Byte);
+        warpwatch::check_launch(backward_tiles_on(call(zero, scratch.mutable_data_ptr()), warpwatch::current_stream(w)));
+      });
+      return {dx, dw, db};
+    }
+    dispatch_cuda<WithBf16>(w.scalar_type(), [&](auto zero) {
       const std::vector<int64_t> bytes{scratch_bytes(call(zero, nullptr))};
       const Tensor scratch = torch::stable::new_empty(w, bytes, ScalarType::Byte);
       warpwatch::check_launch(backward_on(call(zero, scratch.mutable_data_ptr()), warpwatch::current_stream(w)));

@@ -5,19 +5,21 @@ namespace {
 
 using torch::stable::Tensor;
 
-Tensor concat_linear(std::vector<Tensor> parts, const Tensor& w) { return row_products::forward_rows(parts, w, nullptr); }
+Tensor concat_linear(std::vector<Tensor> parts, const Tensor& w, int64_t version) {
+  return row_products::forward_rows(parts, w, nullptr, row_products::Version{version});
+}
 
 // The gradients of all parts side by side, and that of w.
-std::tuple<Tensor, Tensor> concat_linear_backward(const Tensor& gradient, std::vector<Tensor> parts, const Tensor& w) {
-  const auto [dx, dw, db] = row_products::backward_rows(gradient, parts, w, false);
+std::tuple<Tensor, Tensor> concat_linear_backward(const Tensor& gradient, std::vector<Tensor> parts, const Tensor& w, int64_t version) {
+  const auto [dx, dw, db] = row_products::backward_rows(gradient, parts, w, false, row_products::Version{version});
   return {dx, dw};
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
-  m.def("concat_linear(Tensor[] parts, Tensor w) -> Tensor");
-  m.def("concat_linear_backward(Tensor gradient, Tensor[] parts, Tensor w) -> (Tensor, Tensor)");
+  m.def("concat_linear(Tensor[] parts, Tensor w, int version) -> Tensor");
+  m.def("concat_linear_backward(Tensor gradient, Tensor[] parts, Tensor w, int version=3) -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpwatch, CPU, m) {

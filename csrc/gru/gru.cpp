@@ -137,11 +137,15 @@ std::tuple<Tensor, Tensor> scan_cuda(const Tensor& input, const Tensor& h0_given
                  [&](const Shape& shape, auto call, const Tensor& w, const Tensor& h0, const Tensor& out) {
                    if (Version{number} == Version::cell) return step_by_step(shape, call, w, h0, out, stream);
                    if constexpr (std::is_same_v<decltype(call), gru::Forward<float>>) {
+                     if (Version{number} == Version::tiles) {
+                       const Tensor grouped = torch::stable::empty_like(w);
+                       return warpwatch::check_launch(gru::tiled_scan_on(shape, call, grouped.mutable_data_ptr<float>(), stream));
+                     }
                      const Tensor counters = counters_for(shape, w);
                      call.counters = static_cast<uint32_t*>(counters.mutable_data_ptr());
                      return warpwatch::check_launch(gru::scan_on(shape, call, stream));
                    }
-                   STD_TORCH_CHECK(false, "the persistent scan keeps its weights in f32 only");
+                   STD_TORCH_CHECK(false, "the scans on chip and by tiles are for f32 only");
                  });
 }
 
@@ -152,11 +156,15 @@ std::tuple<Tensor, Tensor, Tensor> scan_backward_cuda(const Tensor& gradient, co
   return backward(gradient, h0, w_given, out, saved, [&](const Shape& shape, auto call, const Tensor& w, const Tensor& d_hidden) {
     if (Version{number} == Version::cell) return step_by_step_back(shape, call, w, d_hidden, stream);
     if constexpr (std::is_same_v<decltype(call), gru::Backward<float>>) {
+      if (Version{number} == Version::tiles) {
+        const Tensor carry = empty(w, {shape.batch, shape.hidden});
+        return warpwatch::check_launch(gru::tiled_scan_back_on(shape, call, carry.mutable_data_ptr<float>(), stream));
+      }
       const Tensor counters = counters_for(shape, w);
       call.counters = static_cast<uint32_t*>(counters.mutable_data_ptr());
       return warpwatch::check_launch(gru::scan_back_on(shape, call, stream));
     }
-    STD_TORCH_CHECK(false, "the persistent scan keeps its weights in f32 only");
+    STD_TORCH_CHECK(false, "the scans on chip and by tiles are for f32 only");
   });
 }
 #endif

@@ -10,7 +10,7 @@
 namespace gru {
 
 // How a scan runs on a GPU; the numbers are part of the torch operators' schema.
-enum class Version : int64_t { cell = 3, persistent = 4 };
+enum class Version : int64_t { cell = 3, persistent = 4, tiles = 5 };
 
 constexpr int64_t kGates = 3;
 constexpr int64_t kSaved = 4;  // r, z, n and q of every step and unit.
@@ -71,5 +71,10 @@ const char* cell_slopes_on(const Shape& shape, const Backward<double>& call, int
 int64_t scan_counters(const Shape& shape);
 const char* scan_on(const Shape& shape, const Forward<float>& call, void* stream);
 const char* scan_back_on(const Shape& shape, const Backward<float>& call, void* stream);
+
+// A launch per step, of product and cells in one. `grouped`, as large as W, takes its rows in another order; `carry` is (batch, hidden).
+// Forward, the units must be a multiple of eight.
+const char* tiled_scan_on(const Shape& shape, const Forward<float>& call, float* grouped, void* stream);
+const char* tiled_scan_back_on(const Shape& shape, const Backward<float>& call, float* carry, void* stream);
 
 }  // namespace gru

@@ -1,4 +1,4 @@
 #include "common/decoder_step.cuh"
 
 WARPWATCH_DECODER_STEP(float)
-WARPWATCH_ROW_PRODUCTS_FORWARD(float)
+WARPWATCH_ROW_PRODUCTS(float)

@@ -1,4 +1,4 @@
 #include "common/decoder_step.cuh"
 
 WARPWATCH_DECODER_STEP(double)
-WARPWATCH_ROW_PRODUCTS_FORWARD(double)
+WARPWATCH_ROW_PRODUCTS(double)

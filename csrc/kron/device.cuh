@@ -1,4 +1,4 @@
-// Machine instructions for one stage that C++ cannot express: clusters, prefetching, tensor cores in either precision.
+// Machine instructions for one stage that C++ cannot express: prefetching, tensor cores in either precision.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,46 +26,14 @@ __device__ T* shared_memory() {
 
 using warpwatch::await_copies;
 using warpwatch::close_copies;
+using warpwatch::cluster_arrive;
+using warpwatch::cluster_await;
+using warpwatch::cluster_rank;
 using warpwatch::copy16;
+using warpwatch::of_block;
 
 // Asks for the 128 bytes around an address to be brought into the L2 cache.
 __device__ inline void prefetch(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
-
-// This block's place in its cluster.
-__device__ inline uint32_t cluster_rank() {
-#if __CUDA_ARCH__ >= 900
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-#else
-  return 0;
-#endif
-}
-
-// A barrier of all threads of all blocks of the cluster, in two halves; shared memory written before is seen after.
-__device__ inline void cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
-__device__ inline void cluster_await() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-// The same place of shared memory in another block of the cluster.
-template <class T>
-__device__ T* of_block(T* shared, uint32_t rank) {
-#if __CUDA_ARCH__ >= 900
-  uint64_t there;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<uint64_t>(shared)), "r"(rank));
-  return reinterpret_cast<T*>(there);
-#else
-  return shared;
-#endif
-}
 
 // sum (16 x 8) += a (16 x 8) * b (8 x 8) by one warp. With g = lane / 4 and t = lane % 4 a lane holds
 // sum: (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1); a: (g, t), (g+8, t), (g, t+4), (g+8, t+4); b: (t, g), (t+4, g).

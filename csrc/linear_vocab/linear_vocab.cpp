@@ -5,17 +5,19 @@ namespace {
 
 using torch::stable::Tensor;
 
-Tensor linear_vocab(const Tensor& x, const Tensor& w, const Tensor& b) { return row_products::forward_rows({x}, w, &b); }
+Tensor linear_vocab(const Tensor& x, const Tensor& w, const Tensor& b, int64_t version) {
+  return row_products::forward_rows({x}, w, &b, row_products::Version{version});
+}
 
-std::tuple<Tensor, Tensor, Tensor> linear_vocab_backward(const Tensor& gradient, const Tensor& x, const Tensor& w) {
-  return row_products::backward_rows(gradient, {x}, w, true);
+std::tuple<Tensor, Tensor, Tensor> linear_vocab_backward(const Tensor& gradient, const Tensor& x, const Tensor& w, int64_t version) {
+  return row_products::backward_rows(gradient, {x}, w, true, row_products::Version{version});
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(warpwatch, m) {
-  m.def("linear_vocab(Tensor x, Tensor w, Tensor b) -> Tensor");
-  m.def("linear_vocab_backward(Tensor gradient, Tensor x, Tensor w) -> (Tensor, Tensor, Tensor)");
+  m.def("linear_vocab(Tensor x, Tensor w, Tensor b, int version=3) -> Tensor");
+  m.def("linear_vocab_backward(Tensor gradient, Tensor x, Tensor w, int version=3) -> (Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(warpwatch, CPU, m) {

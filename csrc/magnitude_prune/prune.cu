@@ -88,11 +88,12 @@ void prune_keys(const Choice& choice, const void* w, void* out, bool* mask, void
       from, choice.n, static_cast<Key>(choice.infinity), none, static_cast<const State*>(scratch), static_cast<Key*>(out), mask);
 }
 
+// A thread for every 16 bytes: there is nothing to keep between them, and a stream of short blocks leaves no gaps.
 template <class Key>
 void select_keys(int64_t n, const void* g, const bool* mask, void* out, cudaStream_t stream) {
   const auto kernel = all_aligned(g, mask, out) ? select<Key, true> : select<Key, false>;
-  kernel<<<blocks_for(n * static_cast<int64_t>(sizeof(Key))), kThreads, 0, stream>>>(static_cast<const Key*>(g), mask, n,
-                                                                                      static_cast<Key*>(out));
+  const int64_t blocks = std::min<int64_t>(ceil_div(n * static_cast<int64_t>(sizeof(Key)), 16 * kThreads), INT32_MAX);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(static_cast<const Key*>(g), mask, n, static_cast<Key*>(out));
 }
 
 }  // namespace

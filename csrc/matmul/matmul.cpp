@@ -84,6 +84,7 @@ const char* on_cuda(Version version, const Product<float>& call, void* stream) {
     case Version::warp_tiles: return matmul::warp_tiles_on(call, stream);
     case Version::tensor_cores: return matmul::tensor_cores_on(call, stream);
     case Version::split_tensor_cores: return matmul::split_tensor_cores_on(call, stream);
+    case Version::split_tiles: return matmul::split_tiles_on(call, stream);
     default: return matmul::one_each_on(version, call, stream);
   }
 }

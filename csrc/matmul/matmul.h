@@ -24,6 +24,7 @@ enum class Version : int64_t {
   warp_tiles = 10,
   tensor_cores = 11,
   split_tensor_cores = 12,
+  split_tiles = 13,
 };
 
 // Strides in elements. Unless only the naive kernels see it, one of `outer` and `k` is 1.
@@ -50,5 +51,6 @@ const char* warp_tiles_on(const Product<float>& call, void* stream);
 const char* tensor_cores_on(const Product<float>& call, void* stream);
 const char* tensor_cores_on(const Product<Bf16>& call, void* stream);
 const char* split_tensor_cores_on(const Product<float>& call, void* stream);
+const char* split_tiles_on(const Product<float>& call, void* stream);
 
 }  // namespace matmul

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "common/launch.cuh"
+#include "common/machine.cuh"
 #include "common/wide.cuh"
 #include "rope/rope.h"
 
@@ -169,6 +170,117 @@ __global__ void __launch_bounds__(kBlock, 2) rope_table(Shape shape, Call<T> cal
   }
 }
 
+// ---- The same on whole words: elements of 16 bits stay in pairs, as they are in memory, which takes half the registers ----
+
+// A unit of a row, or of a table: the four words of its first pack and the four of its second.
+using Words = uint32_t[8];
+
+// Accesses that leave the caches to the tables, which are read again for other heads.
+__device__ inline void read_words(Words& to, const uint4 low, const uint4 high) {
+  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+}
+
+__device__ inline void write_words(const Words& from, void* low, void* high) {
+  __stcs(static_cast<uint4*>(low), make_uint4(from[0], from[1], from[2], from[3]));
+  __stcs(static_cast<uint4*>(high), make_uint4(from[4], from[5], from[6], from[7]));
+}
+
+template <class T>
+__device__ float2 unpack(uint32_t word) {
+  return {warpwatch::to_float(T{static_cast<uint16_t>(word)}), warpwatch::to_float(T{static_cast<uint16_t>(word >> 16)})};
+}
+
+__device__ inline void turn_pair(float& first, float& second, float cos_first, float cos_second, float sin_first, float sin_second,
+                                 bool transposed) {
+  const float up = transposed ? -sin_second : sin_first, down = transposed ? -sin_first : sin_second, before = first;
+  first = cos_first * first - up * second;
+  second = cos_second * second + down * before;
+}
+
+template <class T, bool kInterleaved>
+__device__ void turn_words(Words& x, const Words& cos, const Words& sin, bool transposed) {
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int p = kInterleaved ? 2 * i : i, q = kInterleaved ? 2 * i + 1 : i + 4;
+      float first = __uint_as_float(x[p]), second = __uint_as_float(x[q]);
+      turn_pair(first, second, __uint_as_float(cos[p]), __uint_as_float(cos[q]), __uint_as_float(sin[p]), __uint_as_float(sin[q]),
+                transposed);
+      x[p] = __float_as_uint(first), x[q] = __float_as_uint(second);
+    }
+  } else if constexpr (kInterleaved) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float2 pair = unpack<T>(x[i]);
+      const float2 c = unpack<T>(cos[i]), s = unpack<T>(sin[i]);
+      turn_pair(pair.x, pair.y, c.x, c.y, s.x, s.y, transposed);
+      x[i] = warpwatch::pack_pair<T>(pair.x, pair.y);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 first = unpack<T>(x[i]), second = unpack<T>(x[i + 4]);
+      const float2 c = unpack<T>(cos[i]), d = unpack<T>(cos[i + 4]), s = unpack<T>(sin[i]), r = unpack<T>(sin[i + 4]);
+      turn_pair(first.x, second.x, c.x, d.x, s.x, r.x, transposed);
+      turn_pair(first.y, second.y, c.y, d.y, s.y, r.y, transposed);
+      x[i] = warpwatch::pack_pair<T>(first.x, first.y), x[i + 4] = warpwatch::pack_pair<T>(second.x, second.y);
+    }
+  }
+}
+
+constexpr int kWordsBlock = 160, kWordsBlocksEach = 7;  // Threads of a block, and blocks that a multiprocessor can hold.
+constexpr int kWordsHeads = 2;  // Heads of a thread, of which it loads all at once: queries first and keys behind them.
+
+// Threads (unit, head group, position), and blocks along y for further head groups.
+template <class T, bool kInterleaved>
+__global__ void __launch_bounds__(kWordsBlock, kWordsBlocksEach)
+    rope_words(const __grid_constant__ Shape shape, const __grid_constant__ Call<T> call, uint32_t places) {
+  constexpr int V = 16 / sizeof(T);
+  const uint32_t place = blockIdx.x * blockDim.z + threadIdx.z;
+  if (place >= places) return;
+  const int apart = kInterleaved ? V : static_cast<int>(shape.dim / 2), low = low_of<V, kInterleaved>(threadIdx.x);
+  const int queries = static_cast<int>(shape.heads[0]), heads = queries + static_cast<int>(shape.heads[1]);
+  const int step = static_cast<int>(blockDim.y * gridDim.y), first = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
+  const auto offset = [&](int head, bool keys) {
+    const int own = keys ? head - queries : head, all = keys ? heads - queries : queries;
+    return (shape.heads_first ? row_start(shape, place, own, all) : (int64_t{place} * all + own) * shape.dim) + low;
+  };
+  Words x[kWordsHeads], cos, sin;
+#pragma unroll
+  for (int i = 0; i < kWordsHeads; ++i) {
+    const int head = first + i * step;
+    const bool keys = head >= queries;
+    if (head >= heads) continue;
+    const T* from = (keys ? call.in[1] : call.in[0]) + offset(head, keys);
+    read_words(x[i], __ldcs(reinterpret_cast<const uint4*>(from)), __ldcs(reinterpret_cast<const uint4*>(from + apart)));
+  }
+  const int64_t table = table_row(shape, call, place) * shape.dim + low;
+  const auto of_table = [&](const T* from) { return *reinterpret_cast<const uint4*>(from + table); };
+  read_words(cos, of_table(call.cos), of_table(call.cos + apart));
+  read_words(sin, of_table(call.sin), of_table(call.sin + apart));
+#pragma unroll
+  for (int i = 0; i < kWordsHeads; ++i) {
+    const int head = first + i * step;
+    const bool keys = head >= queries;
+    if (head >= heads) continue;
+    turn_words<T, kInterleaved>(x[i], cos, sin, shape.transposed);
+    T* to = (keys ? call.out[1] : call.out[0]) + offset(head, keys);
+    write_words(x[i], to, to + apart);
+  }
+}
+
+template <class T, bool kInterleaved>
+void launch_words(const Shape& shape, const Call<T>& call, cudaStream_t stream) {
+  const auto places = static_cast<uint32_t>(shape.batch * shape.length);
+  const auto units = static_cast<unsigned>(shape.dim / 2 / (16 / sizeof(T)));
+  const int64_t groups = ceil_div(shape.heads[0] + shape.heads[1], kWordsHeads);
+  const auto y = static_cast<unsigned>(std::max<int64_t>(1, std::min<int64_t>(groups, kWordsBlock / units)));
+  const unsigned z = std::max(1u, std::min(64u, kWordsBlock / (units * y)));
+  const dim3 blocks(static_cast<unsigned>(ceil_div(places, z)), static_cast<unsigned>(ceil_div(groups, y)));
+  rope_words<T, kInterleaved><<<blocks, dim3(units, y, z), 0, stream>>>(shape, call, places);
+}
+
 template <class T, int V, bool kInterleaved>
 void launch_flat(const Shape& shape, const Call<T>& call, cudaStream_t stream) {
   const int64_t units = (shape.heads[0] + shape.heads[1]) * (shape.dim / 2 / V);
@@ -201,6 +313,7 @@ void launch(Version version, const Shape& shape, const Call<T>& call, cudaStream
   if constexpr (sizeof(T) < 8) {
     constexpr int V = 16 / sizeof(T);
     const bool packs = in_packs(shape, call);
+    if (packs && version == Version::words && shape.dim / 2 / V <= kWordsBlock) return launch_words<T, kInterleaved>(shape, call, stream);
     if (packs && version == Version::table && shape.dim / 2 / V <= kBlock) return launch_table<T, V, kInterleaved>(shape, call, stream);
     if (packs) return launch_flat<T, V, kInterleaved>(shape, call, stream);
   }

@@ -6,7 +6,7 @@
 namespace rope {
 
 // Which thread takes what; the numbers are part of the torch operators' schema.
-enum class Version : int64_t { flat = 3, table = 4 };
+enum class Version : int64_t { flat = 3, table = 4, words = 5 };
 
 // Queries and keys of `batch` sequences, a row of `dim` elements per position and head.
 struct Shape {

@@ -37,13 +37,14 @@ def test_the_gradients_are_those_of_the_function(operator: Operator, device: str
     assert torch.autograd.gradcheck(lambda *tensors: module.v3(tensors[:-1], tensors[-1]), (*parts, w))
 
 
+@pytest.mark.parametrize("version", [module.ROWS, module.TILES])
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str) -> None:
+def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str, version: int) -> None:
     parts = [torch.randn(3, width, device=device, requires_grad=True) for width in (5, 8)]
     w, g = torch.randn(9, 13, device=device, requires_grad=True), torch.randn(3, 9, device=device)
-    torch.library.opcheck(torch.ops.warpwatch.concat_linear.default, (parts, w))
+    torch.library.opcheck(torch.ops.warpwatch.concat_linear.default, (parts, w, version))
     torch.library.opcheck(
-        torch.ops.warpwatch.concat_linear_backward.default, (g, [p.detach() for p in parts], w.detach())
+        torch.ops.warpwatch.concat_linear_backward.default, (g, [p.detach() for p in parts], w.detach(), version)
     )
 
 
@@ -65,7 +66,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("name", "cats"), [("v1", 1), ("v2", 0), ("v3", 0)])
+@pytest.mark.parametrize(("name", "cats"), [("v1", 1), ("v2", 0), ("v3", 0), ("v5", 0)])
 def test_fused_variants_concatenate_nothing(operator: Operator, name: str, cats: int) -> None:
     parts, w = [torch.randn(1, 3, 5), torch.randn(1, 3, 8)], torch.randn(9, 13)
     with Calls() as calls:

@@ -46,6 +46,26 @@ def test_the_gradients_are_those_of_the_function(operator: Operator, device: str
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_gradients_of_the_whole_step_are_those_of_the_function(operator: Operator, device: str, batch: int) -> None:
+    tensors = {name: t.requires_grad_() for name, t in given(module.step(batch, 2, 3, 4, "f64"), device).items()}
+
+    def whole(*values: Tensor) -> tuple[Tensor, Tensor]:
+        named = dict(zip(tensors, values, strict=True))
+        return module.v5(**named, **module.detached_context(**named))
+
+    assert torch.autograd.gradcheck(whole, tuple(tensors.values()))
+
+
+def test_gradients_of_the_whole_step_are_joined_from_no_parts(operator: Operator) -> None:
+    tensors = {name: t.requires_grad_() for name, t in given(module.step(3, 8, 16, 33)).items()}
+    y, after = module.v5(**tensors, **module.detached_context(**tensors))
+    with Calls() as calls:
+        torch.autograd.grad((y.sum(), after.sum()), tuple(tensors.values()))
+    assert not [name for name in calls.names if "cat" in name or "mm" in name]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_torch_operator_keeps_torchs_rules(operator: Operator, device: str) -> None:
     t = {name: value.requires_grad_() for name, value in given(module.step(3, 5, 7, 9), device).items()}
     ready_made = {name: value.detach() for name, value in module.context(**t).items()}
@@ -59,6 +79,12 @@ def test_the_torch_operator_keeps_torchs_rules(operator: Operator, device: str) 
         t["w_fc"][:, :12].detach(),
     )
     torch.library.opcheck(torch.ops.warpwatch.gru_step.default, (*own, ready_made["logits"], True))
+    y, after, saved = (x.detach() for x in torch.ops.warpwatch.gru_step(*own, ready_made["logits"], True))
+    operands = (t["e"], t["h"], t["c"], after, saved, t["w_ih"], t["w_hh"], t["w_fc"])
+    gradients = torch.randn_like(y), torch.randn_like(after)
+    torch.library.opcheck(
+        torch.ops.warpwatch.gru_step_backward.default, (*gradients, *(operand.detach() for operand in operands))
+    )
 
 
 @pytest.mark.parametrize("name", ["split", "v3"])

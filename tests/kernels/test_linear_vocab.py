@@ -36,12 +36,14 @@ def test_the_gradients_are_those_of_the_function(operator: Operator, device: str
     assert torch.autograd.gradcheck(lambda *tensors: module.v3(*tensors, parts=(13,)), (x, w, b))
 
 
+@pytest.mark.parametrize("version", [module.ROWS, module.TILES])
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str) -> None:
+def test_the_torch_operators_keep_torchs_rules(operator: Operator, device: str, version: int) -> None:
     x, w, b = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 13), (9, 13), (9,)))
-    torch.library.opcheck(torch.ops.warpwatch.linear_vocab.default, (x, w, b))
+    torch.library.opcheck(torch.ops.warpwatch.linear_vocab.default, (x, w, b, version))
     torch.library.opcheck(
-        torch.ops.warpwatch.linear_vocab_backward.default, (torch.randn(3, 9, device=device), x.detach(), w.detach())
+        torch.ops.warpwatch.linear_vocab_backward.default,
+        (torch.randn(3, 9, device=device), x.detach(), w.detach(), version),
     )
 
 

@@ -1,0 +1,1 @@
+#include "common/row_tiles.cuh"
