@@ -312,6 +312,39 @@ class NoticeKind(StrEnum):
     TEST = "test"
 
 
+class ForgeKind(StrEnum):
+    """What a code host speaks."""
+
+    GITHUB = "github"
+    GITLAB = "gitlab"
+
+
+class ForgeState(StrEnum):
+    """What became of the newest request to a repository's forge.
+
+    unknown: none was made since the settings changed. missing: the app is not installed, or the project does not exist.
+    refused: the key or token is not valid, or lacks a permission. unreachable: no answer.
+    """
+
+    UNKNOWN = "unknown"
+    LINKED = "linked"
+    MISSING = "missing"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+
+
+class ForgeMessageKind(StrEnum):
+    """What a forge is sent, or asked: whether it is linked, a check run, the comment of a change request, what a member
+    commands, the reaction to that, an issue of a regression."""
+
+    LINK = "link"
+    CHECK_RUN = "check_run"
+    COMMENT = "comment"
+    COMMAND = "command"
+    REACTION = "reaction"
+    ISSUE = "issue"
+
+
 class TokenScope(StrEnum):
     """What a personal token may do; each includes those before it.
 
