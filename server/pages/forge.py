@@ -78,7 +78,7 @@ def _show(
         stored = {field: getattr(row, field) or "" for field in stored}
     return page.page(
         "forge.html",
-        json=f"/repositories/{name}/forge",
+        json=f"/repositories/{name}/forge" if row is not None else f"/repositories/{name}/forge/messages",
         status=422 if errors else 200,
         linked=linked,
         row=row,
