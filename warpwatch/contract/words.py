@@ -42,7 +42,8 @@ class Reason(StrEnum):
     the job. missing_dependency (job, run): the operator imports a module that the interpreter lacks, and no earlier
     commit says which results that leaves out. unusable_definitions (job, run): the definitions do not fit this commit,
     or cannot be read. incomplete_commit (job, run): the commit needs a submodule, or files that git LFS keeps
-    elsewhere.
+    elsewhere. image_refused (job, run): the worker does not allow the container image that the commit asks for, or
+    cannot confine a child in it. image_missing (job, run): the worker cannot get that image, or has no podman.
     """
 
     UNCHANGED = "unchanged"
@@ -60,6 +61,8 @@ class Reason(StrEnum):
     MISSING_DEPENDENCY = "missing_dependency"
     UNUSABLE_DEFINITIONS = "unusable_definitions"
     INCOMPLETE_COMMIT = "incomplete_commit"
+    IMAGE_REFUSED = "image_refused"
+    IMAGE_MISSING = "image_missing"
 
 
 OUTAGES = frozenset({Reason.GIT_UNREACHABLE, Reason.DISK_FULL, Reason.HOST_FAULT})
