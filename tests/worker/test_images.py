@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import SCRIPTED, Diary, Repository, identify
+from warpwatch.cli import doctor
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
 from warpwatch.project import FILE_NAME, ProjectError, parse_project
@@ -364,6 +365,20 @@ def test_the_file_of_the_worker(settings: Settings) -> None:
     (settings.home / "worker.toml").write_text("image = []")
     with pytest.raises(ToolchainError):
         read_images(settings.home)
+
+
+def test_the_doctor_looks_for_podman(settings: Settings, podman: Podman, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.home.mkdir()
+    assert list(doctor._images(settings.home)) == [], "a worker that allows no image needs none"
+    allow(settings, NAME)
+    (examination,) = doctor._images(settings.home)
+    assert examination.remedy == ""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    (examination,) = doctor._images(settings.home)
+    assert examination.remedy
+    (settings.home / "worker.toml").write_text("images = 5")
+    (examination,) = doctor._images(settings.home)
+    assert examination.remedy
 
 
 PROGRAM = """
