@@ -72,7 +72,8 @@ def read_access(session: Session, repository_id: int) -> ForgeAccess | None:
 
 @dataclass(frozen=True, slots=True)
 class ForgeMessageRow:
-    """Something that a forge was sent or asked. outcome: sent | waiting | given up; error: what went wrong last."""
+    """Something that a forge was sent or asked. outcome: sent | waiting | given up | replaced, by a later message about
+    the same thing before it was sent; error: what went wrong last."""
 
     id: int
     kind: str
@@ -91,8 +92,9 @@ class ForgeMessageRow:
 
 _MESSAGES = """
 SELECT message.id, kind, subject, state,
-       CASE WHEN sent_at IS NOT NULL THEN 'sent' WHEN given_up_at IS NOT NULL THEN 'given up' ELSE 'waiting' END
-       AS outcome, attempts, message.message AS error, submission_id, regression_id, number, message.created_at,
+       CASE WHEN sent_at IS NOT NULL THEN 'sent' WHEN given_up_at IS NULL THEN 'waiting'
+            WHEN attempts = 0 THEN 'replaced' ELSE 'given up' END AS outcome,
+       attempts, message.message AS error, submission_id, regression_id, number, message.created_at,
        sent_at, CASE WHEN sent_at IS NULL AND given_up_at IS NULL THEN next_at END AS next_at
 FROM forge_messages AS message LEFT JOIN change_requests ON change_requests.id = change_id
 """

@@ -295,7 +295,16 @@ def test_who_is_no_member_only_gets_a_thumb_down(
 
 
 @pytest.mark.usefixtures("linked")
-@pytest.mark.parametrize("words", ["/warpwatch", "/warpwatch help", "/warpwatch dance", "/warpwatch bench nothing"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "/warpwatch",
+        "/warpwatch help",
+        "/warpwatch dance",
+        "/warpwatch bench nothing",
+        "/warpwatch bench <b>@everyone</b>](http://evil.example)",
+    ],
+)
 def test_what_is_no_command_is_answered_in_the_comment(
     client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier, words: str
 ) -> None:
@@ -307,6 +316,7 @@ def test_what_is_no_command_is_answered_in_the_comment(
     (after,) = forge.bodies_of(7)
     assert len(after) > len(before)
     assert parse_command(after) is None
+    assert not any(part in after for part in ("<b>", "@everyone", "](http://evil"))
     assert len(submissions(client)) == 1
     assert forge.reactions == [(1, "+1" if parse_command(words).verb is CommandVerb.HELP else "-1")]  # type: ignore[union-attr]
 
@@ -521,6 +531,23 @@ def test_answers_that_cannot_be_read_are_asked_for_again(
     notifier.sweep()
     assert len(submissions(client)) == 1
     assert {row["outcome"] for row in sent(client) if row["kind"] == "comment"} == {"sent"}
+
+
+@pytest.mark.usefixtures("linked")
+def test_only_the_newest_of_several_messages_is_sent(
+    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier
+) -> None:
+    submission = open_pull(client, forge, lab, 3, 3).json()["submission_id"]
+    end(client, lab, submission)
+    notifier.sweep()
+    told = client.get(f"{API}/submissions/{submission}/check-runs").json()["items"]
+    assert [(row["state"], row["outcome"], row["attempts"]) for row in told] == [
+        ("pending", "replaced", 0),
+        ("final", "sent", 1),
+    ]
+    assert client.get(LINK).json()["given_up"] == 0
+    (run,) = forge.check_runs.values()
+    assert run["conclusion"] == "success"
 
 
 def test_two_servers_send_a_message_once(client: TestClient, lab: Lab, database: Database) -> None:

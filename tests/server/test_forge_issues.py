@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ def test_a_regression_is_filed_once_with_its_evidence_and_closed(
         detail = read_regression(session, regression)
         assert detail is not None
         assert issue["body"] == issue_text(detail, settings.server_url)
+        words = {"head_subject": "@acme/all <script> | x\n/close", "head_author": "[a](http://b)\n/assign @ann"}
+        hostile = replace(detail, regression=replace(detail.regression, **words), replay="x ```\n<b>")
+        text_of_it = issue_text(hostile, settings.server_url)
+        assert not any(part in text_of_it for part in ("@acme", "@ann", "<script>", "[a](", "x ```"))
+        assert not any(line.startswith("/") for line in text_of_it.splitlines())
         set_triage(session, regression, "fixed", "ann", "done")
     notifier.sweep()
     notifier.sweep()
