@@ -11,12 +11,14 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.security.conftest import NOBODY, as_user
 from tests.worker.conftest import SCRIPTED, Diary, Repository, identify
 from warpwatch.cli import doctor
 from warpwatch.contract.spec import JobRequest, JobSpec
@@ -145,6 +147,40 @@ def test_settings_of_the_kernel_stay_as_they_are(confined: sandbox.Confinement, 
     """Whether /proc is the child's own or the host's."""
     chosen = replace(confined, isolation=isolation)
     assert "Read-only file system" in run(chosen, "open('/proc/sys/kernel/core_pattern', 'w')")
+
+
+ORDINARY = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+sys.path.insert(0, {repository!r})
+from warpwatch.worker import sandbox
+from warpwatch.worker.images import ContainerImage
+image = ContainerImage("sha256:0", Path({folder!r}, "root"), ())
+confined = replace(sandbox.confinement(Path({folder!r}, "home"), 2**30), image=image)
+code = "import os; print(open('/etc/name').read(), os.getuid(), os.path.exists('/etc/passwd'))"
+done = sandbox.run_confined(confined, [{program!r}, "-I", "-S", "-c", code])
+print(confined.isolation, done.stdout.strip(), done.stderr.strip())
+"""
+
+
+def test_a_worker_without_rights_confines_as_well(root: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("the other tests run as an ordinary user")
+    folder = Path(tempfile.mkdtemp())
+    try:
+        shutil.copytree(root, folder / "root", symlinks=True)
+        (folder / "home").mkdir()
+        for path in [folder, *folder.rglob("*")]:
+            os.lchown(path, NOBODY, NOBODY)
+        code = ORDINARY.format(repository=str(Path(__file__).parents[2]), folder=str(folder), program=f"{BIN}/python3")
+        done = subprocess.run([*as_user(NOBODY), "-c", code], capture_output=True, text=True, check=False)
+        isolation, _, printed = done.stdout.strip().partition(" ")
+        if isolation not in ("full", "user"):
+            pytest.skip(f"this host gives an ordinary user no namespaces: {done.stdout}{done.stderr}")
+        assert printed == f"the image {NOBODY} False"
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_limits_are_those_of_every_child(confined: sandbox.Confinement, settings: Settings) -> None:
