@@ -30,6 +30,8 @@ from warpwatch.settings import Settings
 
 _HEADERS = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
 _LOGIN = re.compile(r"[A-Za-z0-9_-]{1,100}")
+PERMISSIONS = ("checks", "issues", "pull_requests")
+"""What the app must be allowed to write."""
 _WRITERS = ("admin", "write")
 """What `permission` says of those that may write; maintainers are among `write`."""
 _KEY_SECONDS, _CLOCK_SECONDS = 540, 60
@@ -62,20 +64,25 @@ class GithubApp:
         if known is not None and known.expires_at - time.time() > _RENEWAL_SECONDS:
             return known.text
         try:
-            installation = int(self._ask("GET", f"/repos/{project}/installation")["id"])
+            installation = int(self.installation(project)["id"])
             body = {"repositories": [project.partition("/")[2]]}
             answer = self._ask("POST", f"/app/installations/{installation}/access_tokens", body)
             expires_at = datetime.fromisoformat(str(answer["expires_at"])).timestamp()
             new = InstallationToken(str(answer["token"]), expires_at)
-        except ForgeError as error:
-            if error.status == 404:
-                words = f"the app is not installed for {project}, or the project has another name"
-                raise ForgeError(words, ForgeState.MISSING, is_final=True, status=404) from None
-            raise
         except (KeyError, TypeError, ValueError):
             raise ForgeError("GitHub returned no token", ForgeState.UNREACHABLE) from None
         self._tokens[project] = new
         return new.text
+
+    def installation(self, project: str) -> Any:
+        """The installation of the app that a project belongs to."""
+        try:
+            return self._ask("GET", f"/repos/{project}/installation")
+        except ForgeError as error:
+            if error.status != 404:
+                raise
+            words = f"the app is not installed for {project}, or the project has another name"
+            raise ForgeError(words, ForgeState.MISSING, is_final=True, status=404) from None
 
     def forget_token(self, project: str) -> None:
         """A token that was refused before its time."""
@@ -113,6 +120,14 @@ class GithubClient(ForgeClient):
 
     def check_link(self) -> None:
         self._app.login()
+        installation = self._app.installation(self._project)
+        given = installation.get("permissions") if isinstance(installation, dict) else None
+        lacking = [name for name in PERMISSIONS if not isinstance(given, dict) or given.get(name) != "write"]
+        if lacking:
+            words = (
+                f"the app may not write {', '.join(lacking)}: grant that in its settings, and accept it in the project"
+            )
+            raise ForgeError(words, ForgeState.REFUSED, is_final=True)
         self._ask("GET", "")
 
     def send_check_run(self, report: Report, name: str, state: str, folder: str, remote_id: str | None) -> str:

@@ -54,6 +54,9 @@ class Forge:
     writers: dict[str, int] = field(default_factory=lambda: {"ann": 1})
     """Who may write: login and id."""
     is_installed: bool = True
+    permissions: dict[str, str] = field(
+        default_factory=lambda: {"metadata": "read", "checks": "write", "issues": "write", "pull_requests": "write"}
+    )
     tokens: list[str] = field(default_factory=list)
     """Those that are valid; the newest was given out last."""
     token_seconds: float = 3600.0
@@ -152,7 +155,7 @@ def _github_app(forge: Forge, method: str, path: str, bearer: str, body: Any) ->
     if not forge.is_installed:
         return 404, {}, {"message": "Not Found"}
     if method == "GET":
-        return 200, {}, {"id": 5}
+        return 200, {}, {"id": 5, "permissions": forge.permissions}
     assert path == "/app/installations/5/access_tokens"
     assert body == {"repositories": ["kernels"]}, "a token opens one project"
     forge.tokens.append(f"ghs_{forge.new_id()}")

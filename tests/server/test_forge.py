@@ -477,6 +477,21 @@ def test_a_forbidden_request_is_given_up_and_shown(
     assert (row["state"], row["given_up"], row["error"], len(forge.bodies_of(3))) == (ForgeState.LINKED, 0, "", 1)
 
 
+@pytest.mark.parametrize("permissions", [{}, {"checks": "read", "issues": "write", "pull_requests": "write"}])
+def test_a_permission_that_the_app_lacks_is_found_at_once(
+    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier, permissions: dict[str, str]
+) -> None:
+    complete, forge.permissions = forge.permissions, permissions
+    client.put(LINK, json={"forge": "github", "project": PROJECT})
+    notifier.sweep()
+    row = client.get(LINK).json()
+    assert (row["state"], bool(row["error"])) == (ForgeState.REFUSED, True)
+    forge.permissions = complete
+    client.post(f"{LINK}/check")
+    notifier.sweep()
+    assert client.get(LINK).json()["state"] == ForgeState.LINKED
+
+
 @pytest.mark.usefixtures("linked")
 def test_an_app_that_was_removed(client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier) -> None:
     forge.is_installed = False
