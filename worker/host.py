@@ -44,10 +44,11 @@ class Host:
     def confinement(self) -> sandbox.Confinement:
         """How this worker's children are isolated."""
         settings = self.settings
+        key = (settings.github_app_key,) if settings.github_app_key is not None else ()
         confinement = sandbox.confinement(
             self.home,
             settings.memory_bytes,
-            self.hidden,
+            (*self.hidden, *key),
             settings.isolation,
             scratch_bytes=settings.scratch_bytes,
             device_kind=self.kind,

@@ -15,7 +15,7 @@ from warpwatch.server.reports.model import Report
 from warpwatch.server.threads.posting import LONGEST_PAUSE_SECONDS, HttpResponse, PostAttempt, Poster, retry_after
 
 MAX_BYTES = 4 * 2**20
-"""Of an answer: a page of a hundred comments of 65,536 characters each may be cut, and is then not read."""
+"""Of an answer; a page of the longest comments has half of that."""
 PAGE_ROWS = 30
 MAX_PAGES = 20
 """Pages of a list in which a comment or issue of ours is looked for."""

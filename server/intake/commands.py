@@ -7,6 +7,7 @@ from typing import Any
 
 from warpwatch.contract.words import ForgeMessageKind
 from warpwatch.db import forge as messages
+from warpwatch.db.access import NewAuditEntry, record_audit
 from warpwatch.db.database import Database
 from warpwatch.db.reads.forge import ChangeRequestRow, ForgeAccess, find_change
 from warpwatch.db.reads.work import find_submission
@@ -63,9 +64,17 @@ def run_command(
     subject = f"reaction:{fields['comment_id']}"
     with database.session() as session:
         messages.queue_once(session, access.repository_id, ForgeMessageKind.REACTION, subject, reaction)
+        if is_accepted and fields["verb"] != CommandVerb.HELP:
+            caller, path = f"{access.forge}:{fields['login']}", f"{access.repository}/{number}: {_words(fields)}"
+            record_audit(session, NewAuditEntry(caller, "POST", "/api/v1/hooks/{repository}", path, 201, None))
         if change is not None:
             messages.answer_command(session, change.id, answer)
             messages.queue_comment(session, access.repository_id, change.id)
+
+
+def _words(fields: dict[str, Any]) -> str:
+    """A command as it was written."""
+    return " ".join([PREFIX, fields["verb"], *fields["operators"], *([fields["sha"]] if fields["sha"] else [])])
 
 
 def _known_change(database: Database, repository_id: int, number: int, pull: ForgeChange) -> ChangeRequestRow:

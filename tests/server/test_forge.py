@@ -266,6 +266,8 @@ def test_a_member_asks_for_an_operator(client: TestClient, lab: Lab, forge: Forg
     assert len(submissions(client)) == 2, "the same event again makes nothing"
     assert asked["request"]["operators"] == ["square"]
     assert forge.reactions == [(1, "+1")]
+    (entry,) = [row for row in client.get(f"{API}/audit").json()["items"] if row["caller"] == "github:ann"]
+    assert entry["path"].endswith("/warpwatch bench square")
     end(client, lab, first)
     end(client, lab, asked["id"])
     notifier.sweep()
