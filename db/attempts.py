@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from warpwatch.db.database import storable
 
-MessageTable = Literal["callbacks", "deliveries"]
+MessageTable = Literal["callbacks", "deliveries", "forge_messages"]
 
 
 def record_sent(s: Session, table: MessageTable, message_id: int) -> None:

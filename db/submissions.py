@@ -14,6 +14,7 @@ from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
+from warpwatch.db.forge import reopen_check_run
 from warpwatch.db.live import announce
 from warpwatch.db.models import CommitRecord, JobRecord, RepositoryRecord, RunRecord, SubmissionRecord
 from warpwatch.db.queue import enqueue, withdraw
@@ -253,4 +254,5 @@ def _retry(s: Session, job: JobRecord) -> None:
     s.flush()
     enqueue(s, [job.id])
     reopen(s, job.submission_id, "measured again")
+    reopen_check_run(s, job.submission_id)
     announce(s, "state", job_id=job.id, submission_id=job.submission_id)

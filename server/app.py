@@ -33,6 +33,7 @@ from warpwatch.server.pages.render import compile_templates
 from warpwatch.server.threads.callbacks import StatusNotifier
 from warpwatch.server.threads.channels import ChannelNotifier
 from warpwatch.server.threads.cleaner import RepositoryCleaner
+from warpwatch.server.threads.forge import ForgeNotifier
 from warpwatch.server.threads.live import Hub
 from warpwatch.server.threads.scheduler import Scheduler
 from warpwatch.server.threads.tallies import TallyKeeper
@@ -66,6 +67,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     app.state.scheduler = Scheduler(settings, database, app.state.sources) if judge else None
     app.state.teller = StatusNotifier(settings, database) if judge else None
     app.state.channels = ChannelNotifier(settings, database, app.state.alarms) if judge else None
+    app.state.forge = ForgeNotifier(settings, database) if judge else None
     app.state.tallies = TallyKeeper(database) if judge else None
     app.state.cleaner = RepositoryCleaner(settings, database) if judge else None
     app.state.threads = [
@@ -75,6 +77,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
             app.state.scheduler,
             app.state.teller,
             app.state.channels,
+            app.state.forge,
             app.state.cleaner,
             app.state.tallies,
         )

@@ -16,7 +16,10 @@ import psycopg
 import pytest
 
 START = "reworded "
-TABLES = ("jobs", "runs", "all_results", "all_comparisons", "trials", "schedules", "callbacks", "deliveries")
+TABLES = (
+    *("jobs", "runs", "all_results", "all_comparisons", "trials", "schedules"),
+    *("callbacks", "deliveries", "forge_links", "forge_messages"),
+)
 """Tables whose column `message` Warpwatch itself writes."""
 
 _FUNCTIONS = f"""

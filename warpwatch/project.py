@@ -14,7 +14,7 @@ from typing import Any
 from warpwatch.formats import FORMATS
 
 FILE_NAME = "warpwatch.toml"
-KNOWN_KEYS = {"contract", "operators", "native", "interpreter", "measured", "program"}
+KNOWN_KEYS = {"contract", "operators", "native", "interpreter", "container", "measured", "program"}
 PROGRAM_KEYS = {"name", "command", "format", "build", "check", "sources"}
 _PROGRAM_LIMIT = 200
 _COMMAND_LIMIT = 4000
@@ -25,6 +25,8 @@ PROTECTED = {*sys.stdlib_module_names, "warpwatch", "torch", "torchgen", "numpy"
 EVERY, NAME = "*", "{operator}"
 """The key of `[measured.operators]` for operators that it does not name, and what stands for an operator's name."""
 _PACKAGE = re.compile(r"[A-Za-z_]\w*")
+IMAGE = re.compile(r"[a-z0-9][a-z0-9._:/-]{0,250}@sha256:[0-9a-f]{64}")
+"""A container image with its digest: a tag may name another image tomorrow."""
 
 
 class ProjectError(ValueError):
@@ -92,7 +94,8 @@ class Project:
     contract: version of the SDK contract that its operator files are written for.
     operators: folder of operator files, relative to the repository's root.
     native: folder with one sub-folder of native sources per operator.
-    interpreter: the Python that runs them; None means the worker's own.
+    interpreter: the Python that runs them; None means the worker's own, or `python3` of the image.
+    image: the container image in which they are built and run; None means the worker's own files.
     measured: the packages that the operators import from the measured commit; None where they are all there is.
     """
 
@@ -102,6 +105,12 @@ class Project:
     interpreter: str | None = None
     measured: MeasuredCode | None = None
     programs: tuple[Program, ...] = ()
+    image: str | None = None
+
+    @property
+    def runtime(self) -> str | None:
+        """What runs the operators: interpreter and image; None for the worker's own."""
+        return self.interpreter if self.image is None else f"{self.image} {self.interpreter or ''}".strip()
 
     def program(self, name: str) -> Program | None:
         """The program of this name; None where the operator is none."""
@@ -129,7 +138,18 @@ def parse_project(text: str | None) -> Project:
         raise ProjectError(f"{FILE_NAME}: interpreter must be a path in quotes")
     folders = _folder(values, "operators", "kernels"), _folder(values, "native", "csrc")
     measured = _measured(values["measured"]) if "measured" in values else None
-    return Project(contract, *folders, interpreter, measured, _programs(values.get("program", [])))
+    image = _image(values["container"]) if "container" in values else None
+    return Project(contract, *folders, interpreter, measured, _programs(values.get("program", [])), image)
+
+
+def _image(values: object) -> str:
+    if not isinstance(values, dict):
+        raise ProjectError(f"{FILE_NAME}: container must be a table, `[container]`")
+    _expect_known(values, {"image"}, "container.")
+    image = values.get("image")
+    if not isinstance(image, str) or not IMAGE.fullmatch(image):
+        raise ProjectError(f'{FILE_NAME}: container.image must be an image with its digest, "NAME@sha256:…", in quotes')
+    return image
 
 
 def _programs(values: object) -> tuple[Program, ...]:

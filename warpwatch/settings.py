@@ -97,6 +97,10 @@ VARIABLES = (
         "how server and workers write their logs: `text`, or `json` with one object per line, the ids of requests and "
         "jobs, and a line per request",
     ),
+    Variable("WARPWATCH_GITHUB_APP_ID", "none", "id of the GitHub App that the server is, see forge.md"),
+    Variable("WARPWATCH_GITHUB_APP_KEY", "none", "file with the private key of the GitHub App"),
+    Variable("WARPWATCH_GITHUB_API", "`https://api.github.com`", "where the GitHub App is asked; of GitHub Enterprise"),
+    Variable("WARPWATCH_FORGE_TOKEN", "none", "default of `warpwatch forge set --token`"),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
     Variable("WARPWATCH_CHANNEL_SECRET", "none", "default of `warpwatch channel add --secret`"),
@@ -121,6 +125,8 @@ class Settings:
     log_format: one of LOG_FORMATS.
     disk_reserve_bytes: what stays free in `home`.
     database_bytes: None means that the database may grow.
+    github_app_id, github_app_key: None where the server is no GitHub App. The app's key signs for github_api alone, so
+    no user may choose that.
     """
 
     home: Path
@@ -143,6 +149,9 @@ class Settings:
     log_format: str = "text"
     disk_reserve_bytes: int = 2**30
     database_bytes: int | None = None
+    github_app_id: str | None = None
+    github_app_key: Path | None = None
+    github_api: str = "https://api.github.com"
 
     @property
     def destinations(self) -> Destinations:
@@ -181,6 +190,9 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         log_format=_choice(environ, "WARPWATCH_LOG_FORMAT", LOG_FORMATS),
         disk_reserve_bytes=int(reserve * 2**30),
         database_bytes=int(database * 2**30) or None,
+        github_app_id=environ.get("WARPWATCH_GITHUB_APP_ID") or None,
+        github_app_key=Path(key).absolute() if (key := environ.get("WARPWATCH_GITHUB_APP_KEY")) else None,
+        github_api=(environ.get("WARPWATCH_GITHUB_API") or "https://api.github.com").rstrip("/"),
     )
 
 

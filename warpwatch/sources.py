@@ -104,9 +104,9 @@ class Sources:
         """Where the operators of the commit are defined."""
         return self._layout(sha).project.operators.strip("/")
 
-    def interpreter(self, sha: str) -> str | None:
-        """The Python that the commit asks for; None for the worker's own."""
-        return self._layout(sha).project.interpreter
+    def runtime(self, sha: str) -> str | None:
+        """The Python and the image that the commit asks for; None for the worker's own."""
+        return self._layout(sha).project.runtime
 
     def paths(self, sha: str, operator: str) -> list[str]:
         """Files and folders that make the operator at the commit; empty where it is the whole commit, or not there at
@@ -193,7 +193,7 @@ class Sources:
         if not program.sources:
             return sha, sha
         files = git.object_ids(self._mirror, [f"{sha}:{path.strip('/')}" for path in program.sources])
-        return _digest((program, layout.project.interpreter, files)), _digest([])
+        return _digest((program, layout.project.runtime, files)), _digest([])
 
     def _used(self, operator: str, layout: _Layout) -> set[str] | None:
         """The operator and what it imports from beside it; None where it imports anything else of its repository."""
@@ -234,7 +234,7 @@ class Sources:
             if self.definitions is not None and project.measured is not None:
                 # What names the sources of other operators does not change what this one measures.
                 measured = project.measured
-                how = (project.contract, project.interpreter, measured.path, measured.packages, measured.build)
+                how = (project.contract, project.runtime, measured.path, measured.packages, measured.build)
                 description = _digest(how)
             self._layouts[sha] = _Layout(description, project, modules, files, natives)
         return self._layouts[sha]

@@ -106,6 +106,9 @@ class BuildAhead:
         with suppress(GitError, ProjectError, CannotRunError):
             mirror = trusted_mirror(self._host.settings, self._host.confinement().isolation, url, sha)
             project = read_project(mirror, sha)
+            if project.image is not None:
+                # Getting an image takes the network and the disk from what is measured now.
+                return
             with git.worktree(mirror, sha, folder) as root:
                 list(self._builders.map(lambda target: self._build(root, project, target), targets))
 

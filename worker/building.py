@@ -135,7 +135,9 @@ def build(
         planned = child.ask(BuildReply, "key", KEY_SECONDS, reporter, operator=request.operator)
         if planned.status is not Status.OK or not _KEY.fullmatch(planned.key):
             return BuiltLibrary(planned)
-        address = hashlib.sha256(f"{spec.command()[0]}\0{planned.key}".encode()).hexdigest()
+        image = confinement.image
+        where = f"{image.digest if image is not None else ''}{spec.command(image)[0]}"
+        address = hashlib.sha256(f"{where}\0{planned.key}".encode()).hexdigest()
         stored = store.find(address)
         if stored is not None and stored.key != planned.key:
             # Another library lies where this one belongs.

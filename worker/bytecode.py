@@ -23,7 +23,7 @@ from pathlib import Path
 from warpwatch import __version__
 from warpwatch.worker.child import BOOTSTRAP
 from warpwatch.worker.files import copy_regular, read_regular, walk_regular
-from warpwatch.worker.sandbox import BYTECODE_VARIABLE, Confinement, Jail, environment
+from warpwatch.worker.sandbox import BYTECODE_VARIABLE, Confinement, Jail
 
 FOLDER = "bytecode"
 """Folder of the home folder with one folder per interpreter and set of installed packages."""
@@ -118,7 +118,7 @@ def _ended(confinement: Confinement, words: list[str], inside: Mapping[str, str]
     """
     jail = Jail(confinement)
     try:
-        variables = environment(jail.inside) | {name: str(jail.inside / folder) for name, folder in inside.items()}
+        variables = jail.environment() | {name: str(jail.inside / folder) for name, folder in inside.items()}
         process = subprocess.Popen(
             jail.command(words, jail.inside),
             stdin=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ from warpwatch.worker import sandbox
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 from warpwatch.worker.caches import cache_of, remove_unused
 from warpwatch.worker.cards import read_card
-from warpwatch.worker.child import Child, ChildFailure, ChildSpec, find_interpreter
+from warpwatch.worker.child import Child, ChildFailure, ChildSpec
 from warpwatch.worker.host import THREADS, Host, greeted
 from warpwatch.worker.mirrors import project_of, trusted_mirror
 from warpwatch.worker.package_build import PackageBuildError, build_package
@@ -59,7 +59,7 @@ class Checkout:
         definitions: DefinitionsVersion | None = None,
         toolchain: Toolchain | None = None,
     ) -> None:
-        self.host = host
+        self.host = host = host.in_image(project.image)
         self.sha = sha
         if toolchain is not None and toolchain.interpreter is not None:
             project = replace(project, interpreter=toolchain.interpreter)
@@ -166,7 +166,7 @@ class Checkout:
         """Runs the command that builds what is measured, if there is one, before the first child starts; see
         build_failure."""
         measured, host, root = self.project.measured, self.host, self.trees.commit
-        python = find_interpreter(self.project.interpreter)
+        python = host.find_interpreter(self.project.interpreter)
         if measured is None or measured.build is None or self._is_package_built or root is None or python is None:
             return
         self._is_package_built = True
@@ -200,7 +200,8 @@ class Checkout:
                     environment = self.ask(Environment, "environment", QUICK_SECONDS, reporter, modules=list(modules))
                     # Not the child's word: it runs the commit's code.
                     environment = replace(environment, card=read_card(self.host.device))
-                    facts = {"variables": dict(self._variables)} if self._variables else {}
+                    facts: dict[str, Any] = {"variables": dict(self._variables)} if self._variables else {}
+                    facts |= {"image": self.host.image.digest} if self.host.image is not None else {}
                     self._environments[modules] = environment.with_facts(facts) if facts else environment
             except ChildFailure as failure:
                 raise CannotRunError(f"{self.host.device} cannot be used: {failure.message}") from failure

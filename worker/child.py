@@ -1,8 +1,7 @@
 """One harness child: start it, ask it, kill it.
 
 The parent never trusts the child to answer: every request has a time limit, is interrupted within a fifth of a second
-when the job must stop, and ends in a ChildFailure that carries a status. The caller of a failed
-request drops the child.
+when the job must stop, and ends in a ChildFailure that carries a status, whose receiver drops the child.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from warpwatch.contract.words import Fault, Reason, Status
 from warpwatch.worker import sandbox, templates
 from warpwatch.worker.caches import CodeCache
 from warpwatch.worker.files import copy_regular
+from warpwatch.worker.images import ContainerImage
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 from warpwatch.worker.sanitizers import Sanitizer, first_finding
 
@@ -101,12 +101,10 @@ class ChildSpec:
         is_own = find_interpreter(self.interpreter) == sys.executable and not self.variables
         return self.may_be_forked and is_own and self.builds is None and self.sanitizer is None and templates.exist()
 
-    def command(self) -> list[str]:
-        interpreter = find_interpreter(self.interpreter)
+    def command(self, image: ContainerImage | None = None) -> list[str]:
+        interpreter = find_interpreter(self.interpreter, image)
         if interpreter is None:
-            raise CannotRunError(
-                f"the interpreter {self.interpreter!r} that warpwatch.toml asks for is not on this machine"
-            )
+            raise CannotRunError(f"the interpreter {self.interpreter!r} of this commit is not on this machine")
         options = {
             "root": self.root,
             "operators": self.operators,
@@ -125,8 +123,10 @@ class ChildSpec:
         return [interpreter, "-P", str(self.bootstrap), *words]
 
 
-def find_interpreter(name: str | None) -> str | None:
-    """The path of the Python that warpwatch.toml names, by default the worker's own; None where it is not here."""
+def find_interpreter(name: str | None, image: ContainerImage | None = None) -> str | None:
+    """The path of the Python that warpwatch.toml names, by default the worker's own or the image's python3."""
+    if image is not None:
+        return image.find_program(name or "python3")
     return shutil.which(name) if name else sys.executable
 
 
@@ -160,8 +160,8 @@ class Child:
 
     def _start(self, spec: ChildSpec, replies: int, output: int) -> subprocess.Popen[bytes] | templates.TemplateChild:
         inside = self._jail.inside
-        environment = sandbox.environment(inside) | dict(spec.variables)
-        command = spec.command()
+        environment = self._jail.environment() | dict(spec.variables)
+        command = spec.command(self._jail.image)
         if spec.sanitizer is not None:
             environment |= spec.sanitizer.variables(inside)
             command = spec.sanitizer.wrap(command, inside)
@@ -171,7 +171,7 @@ class Child:
         folder = inside if spec.builds else spec.root
         folders = {spec.root, spec.libraries, spec.bytecode, *spec.measured}
         visible = [path for path in folders if path is not None and path.is_dir()]
-        if spec.is_forked:
+        if spec.is_forked and self._jail.image is None:
             request = templates.TemplateRequest(command, environment, folder, visible, spec.threads)
             return templates.fork(request, self._jail, replies, output)
         return subprocess.Popen(

@@ -14,6 +14,8 @@ devices – nodes below /dev that it gets, by name.
 scratch, scratch_bytes – where its own temporary folder is mounted, and its size.
 shared_bytes – size of its own /dev/shm.
 channel – descriptor of the socket on which the parent gets the temporary folder and the end of the process namespace.
+image – folder with the files that the child sees in place of the host's, "" for the host's.
+drivers – files of the GPU's driver that it gets in `DRIVERS` then.
 folder – where it starts. limits – {"DATA": n, …}. filter – the system call filter in hex, "" for none.
 group – folder of its control group, "" for none. parent – id of the process with which it dies, or null.
 
@@ -61,6 +63,10 @@ SYS_MOUNT_SETATTR = 442
 AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+CLOSED = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
+MNT_DETACH = 2
+DRIVERS = "/.warpwatch/driver"
+"""As in images.py."""
 SCRATCH_FILES = 2**18
 """Files and folders in the temporary folder; each takes some 1 KiB of memory."""
 OUT_OF_MEMORY_SCORE = "1000"
@@ -116,24 +122,73 @@ def _enter_namespaces(plan: dict[str, Any]) -> int:
     # What stays visible or reachable must be opened before something covers it.
     visible = {path: os.open(path, os.O_PATH) for path in plan["visible"]}
     devices = {name: os.open(f"/dev/{name}", os.O_PATH) for name in plan["devices"]}
-    _set_attributes("/", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0, AT_RECURSIVE)
-    _replace_devices(devices, plan["shared_bytes"])
-    _hide(sorted(plan["hidden"]), visible)
-    for path in plan["masked"]:
-        if os.path.lexists(path):
-            _mount("/dev/null", path, "", MS_BIND)
+    if plan["image"]:
+        _enter_image(plan, visible, devices)
+    else:
+        _set_attributes("/", CLOSED, 0, AT_RECURSIVE)
+        _replace_devices(devices, plan["shared_bytes"])
+        _hide(sorted(plan["hidden"]), visible)
+        for path in plan["masked"]:
+            if os.path.lexists(path):
+                _mount("/dev/null", path, "", MS_BIND)
     _mount_empty(plan["scratch"], f"size={plan['scratch_bytes']},nr_inodes={SCRATCH_FILES},mode=700")
     return os.open(plan["scratch"], os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _replace_devices(devices: dict[str, int], shared_bytes: int) -> None:
+def _enter_image(plan: dict[str, Any], visible: dict[str, int], devices: dict[str, int]) -> None:
+    """Makes the files of an image the root, read-only, with nothing of the host in it but the visible folders, /proc,
+    /sys, the devices and the driver."""
+    root, home = plan["image"], os.path.dirname(plan["scratch"])  # noqa: PTH120
+    _mount(root, root, "", MS_BIND | MS_REC)
+    outside = [path for path in visible if not path.startswith(f"{home}/")]
+    for path in ("/proc", "/sys", "/dev", DRIVERS, home, *outside):
+        _make_mount_point(root, path)
+    _set_attributes(root, CLOSED, 0, AT_RECURSIVE)
+    _mount_empty(root + home, "size=256k,mode=755")
+    os.makedirs(root + plan["scratch"])  # noqa: PTH103
+    for path, descriptor in visible.items():
+        os.makedirs(root + path, exist_ok=True)  # noqa: PTH103
+        _mount(f"/proc/self/fd/{descriptor}", root + path, "", MS_BIND | MS_REC)
+        _set_attributes(root + path, CLOSED, 0, AT_RECURSIVE)
+        os.close(descriptor)
+    _set_attributes(root + home, MOUNT_ATTR_RDONLY, 0, 0)
+    _mount("/sys", f"{root}/sys", "", MS_BIND | MS_REC)
+    _set_attributes(f"{root}/sys", CLOSED, 0, AT_RECURSIVE)
+    _mount_empty(root + DRIVERS, "size=256k,mode=755")
+    for path in plan["drivers"]:
+        target = f"{root}{DRIVERS}/{os.path.basename(path)}"  # noqa: PTH119
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+        _mount(path, target, "", MS_BIND)
+        _set_attributes(target, CLOSED, 0, 0)
+    _set_attributes(root + DRIVERS, MOUNT_ATTR_RDONLY, 0, 0)
+    _replace_devices(devices, plan["shared_bytes"], root)
+    _mount("/proc", f"{root}/proc", "", MS_BIND | MS_REC)
+    _set_attributes(f"{root}/proc", CLOSED, 0, AT_RECURSIVE)
+    os.chdir(root)
+    _call(_libc.pivot_root(b".", b"."))
+    _call(_libc.umount2(b".", MNT_DETACH))
+    os.chdir("/")
+
+
+def _make_mount_point(root: str, path: str) -> None:
+    """A folder of an image. One behind a link could lie outside of it."""
+    place = root
+    for name in path.strip("/").split("/"):
+        place = f"{place}/{name}"
+        if os.path.islink(place):  # noqa: PTH114
+            raise OSError(f"the image has a link at {place}, where a folder of the host must be")
+        if not os.path.isdir(place):  # noqa: PTH112
+            os.makedirs(place, exist_ok=True)  # noqa: PTH103
+
+
+def _replace_devices(devices: dict[str, int], shared_bytes: int, root: str = "") -> None:
     """An own /dev with the nodes in `devices`: for a root, a disk of the host is just another file.
 
     A read-only mount protects neither devices nor sockets.
     """
-    _mount_empty("/dev", "size=256k,mode=755", MS_NOEXEC)
+    _mount_empty(f"{root}/dev", "size=256k,mode=755", MS_NOEXEC)
     for name, descriptor in devices.items():
-        target, source = f"/dev/{name}", f"/proc/self/fd/{descriptor}"
+        target, source = f"{root}/dev/{name}", f"/proc/self/fd/{descriptor}"
         if os.path.isdir(source):  # noqa: PTH112
             os.makedirs(target)  # noqa: PTH103
         else:
@@ -142,10 +197,10 @@ def _replace_devices(devices: dict[str, int], shared_bytes: int) -> None:
         _set_attributes(target, 0, MOUNT_ATTR_NODEV, AT_RECURSIVE)
         os.close(descriptor)
     for name, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
-        os.symlink(f"/proc/self/{target}", f"/dev/{name}")  # noqa: PTH211
-    os.mkdir("/dev/shm")  # noqa: PTH102, S108
-    _set_attributes("/dev", MOUNT_ATTR_RDONLY, 0, 0)
-    _mount_empty("/dev/shm", f"size={shared_bytes},nr_inodes={SCRATCH_FILES},mode=1777")  # noqa: S108
+        os.symlink(f"/proc/self/{target}", f"{root}/dev/{name}")  # noqa: PTH211
+    os.mkdir(f"{root}/dev/shm")  # noqa: PTH102, S108
+    _set_attributes(f"{root}/dev", MOUNT_ATTR_RDONLY, 0, 0)
+    _mount_empty(f"{root}/dev/shm", f"size={shared_bytes},nr_inodes={SCRATCH_FILES},mode=1777")  # noqa: S108
 
 
 def _hide(hidden: Sequence[str], visible: dict[str, int]) -> None:

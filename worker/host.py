@@ -12,6 +12,7 @@ from warpwatch.contract.activities import Stopwatch
 from warpwatch.settings import Settings
 from warpwatch.worker import bytecode, sandbox
 from warpwatch.worker.child import BOOTSTRAP, Child, ChildSpec, find_interpreter
+from warpwatch.worker.images import ContainerImage, open_image
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 
 THREADS = 0
@@ -21,7 +22,8 @@ THREADS = 0
 @dataclass(frozen=True, slots=True)
 class Host:
     """What a worker measures with: one device ("cpu", "cuda:0"), the limits of `settings`, folders that children must
-    not see, the control group in which children get theirs, and what the current job spends its time on."""
+    not see, the control group in which children get theirs, what the current job spends its time on, and the container
+    image in which children run, None for the host's own files."""
 
     settings: Settings
     device: str
@@ -29,6 +31,7 @@ class Host:
     bootstrap: Path = BOOTSTRAP
     group: Path | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
+    image: ContainerImage | None = None
 
     @property
     def kind(self) -> str:
@@ -41,20 +44,35 @@ class Host:
     def confinement(self) -> sandbox.Confinement:
         """How this worker's children are isolated."""
         settings = self.settings
-        return sandbox.confinement(
+        key = (settings.github_app_key,) if settings.github_app_key is not None else ()
+        confinement = sandbox.confinement(
             self.home,
             settings.memory_bytes,
-            self.hidden,
+            (*self.hidden, *key),
             settings.isolation,
             scratch_bytes=settings.scratch_bytes,
             device_kind=self.kind,
             group=self.group,
         )
+        return confinement if self.image is None else replace(confinement, image=self.image)
+
+    def in_image(self, reference: str | None) -> Host:
+        """The same host with children in a container image; CannotRunError where it cannot be used here."""
+        if reference is None:
+            return self
+        return replace(self, image=open_image(self.settings, reference, self.confinement().isolation))
+
+    def find_interpreter(self, name: str | None) -> str | None:
+        """The path of the Python that warpwatch.toml names, as a child sees it; None where it is not here."""
+        return find_interpreter(name, self.image)
 
     def installed(self, interpreter: str | None) -> str:
         """What identifies an interpreter with its packages; None for the worker's own."""
-        program = find_interpreter(interpreter)
-        return bytecode.read_interpreter(program, self.confinement()).key if program is not None else ""
+        program = self.find_interpreter(interpreter)
+        if program is None:
+            return ""
+        key = bytecode.read_interpreter(program, self.confinement()).key
+        return key if self.image is None else f"{self.image.digest} {key}"
 
     def start_child(self, spec: ChildSpec, reporter: Reporter) -> Child:
         """A child that has greeted; CannotRunError when it cannot work on this machine, Stopped when asked to stop."""
@@ -63,8 +81,11 @@ class Host:
     def launch_child(self, spec: ChildSpec, reporter: Reporter) -> Child:
         """A child that is still starting; it must be `greeted` before it is asked anything."""
         confinement = self.confinement()
-        spec = replace(spec, bytecode=bytecode.prepare(self.home, spec.command()[0], confinement))
+        program = spec.command(confinement.image)[0]
+        spec = replace(spec, bytecode=bytecode.prepare(self.home, program, confinement))
         if spec.sanitizer is not None:
+            if self.image is not None:
+                raise CannotRunError("sanitizers work with the host's own files, and this commit asks for a container")
             # Sanitizers reserve terabytes of addresses for their bookkeeping and touch almost none of them.
             confinement = replace(confinement, memory_bytes=None, traceable=True)
         if not confinement.network_closed:

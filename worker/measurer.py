@@ -16,7 +16,7 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.spec import ADDRESS, BUDGET_NS, JobRequest, JobSpec
 from warpwatch.contract.words import Fault, Reason, Status
 from warpwatch.worker.checkout import Checkout
-from warpwatch.worker.child import ChildFailure, find_interpreter
+from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import CannotRunError, Reporter
 from warpwatch.worker.sanitizers import SLOWER
@@ -107,7 +107,7 @@ def load_failure(checkout: Checkout, entry: OperatorEntry) -> LoadFailure | None
     if measured is not None and module.partition(".")[0] in measured.packages:
         message = f"this commit has no {module}, which the definition of {entry.name} imports"
         return LoadFailure(Status.UNSUPPORTED, message, *faulty, reason=reason)
-    python = find_interpreter(checkout.project.interpreter) or checkout.project.interpreter
+    python = checkout.host.find_interpreter(checkout.project.interpreter) or checkout.project.interpreter
     message = (
         f"{entry.name} imports {module}, which {python} lacks: install it there, or let `build` in warpwatch.toml "
         f"install it, and run this job again\n{entry.error}"

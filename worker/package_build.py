@@ -173,7 +173,7 @@ def _start(jail: sandbox.Jail, arguments: list[str], root: Path) -> subprocess.P
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=jail.passed,
-            env=sandbox.environment(jail.inside) | _VARIABLES,
+            env=jail.environment() | _VARIABLES,
             start_new_session=True,
             bufsize=0,
         )

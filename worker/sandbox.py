@@ -34,13 +34,15 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from warpwatch.worker.devices import foreign_nodes
 from warpwatch.worker.groups import open_group, remove_group
+from warpwatch.worker.images import ContainerImage, list_driver_files
+from warpwatch.worker.masking import device_nodes, list_sockets
 from warpwatch.worker.seccomp import build_filter
 
 LEVELS = ("full", "user", "network", "none")
 """Every isolation, the strongest first."""
 CONFINE = Path(__file__).with_name("confine.py")
+PACKAGE = Path(__file__).absolute().parents[1]
 FILE_BYTES = 4 * 2**30
 """Largest file that a child may write."""
 PROCESSES = 4096
@@ -85,10 +87,6 @@ DEVICES = {
     "cuda": ("null", "zero", "full", "random", "urandom", "nvidia*", "dri", "dxg"),
 }
 """Nodes of /dev that a child gets, by the kind of device it measures."""
-_SOCKET_DEPTH = {"/run": 4, "/var/run": 4, "/tmp": 2}  # noqa: S108
-"""Folders in which other programs offer sockets and FIFOs, and how deep."""
-_SOCKET_LIMIT = 10_000
-"""Entries that are looked at in such a folder."""
 MEMORY_SHARE = 4
 """A child's temporary folder and its /dev/shm each hold at most one part in so many of the machine's memory."""
 _START_SECONDS = 60.0
@@ -138,7 +136,8 @@ class Confinement:
     see. scratch: where a child with namespaces finds its temporary folder, the same path for all of them, because
     compilers store paths. scratch_bytes: its size. shared_bytes: the size of the child's own /dev/shm. devices:
     patterns of nodes below /dev. traceable: whether its processes may trace each other. filtered: whether its system
-    calls are filtered. group: the control group in which each child gets its own, None for none.
+    calls are filtered. group: the control group in which each child gets its own, None for none. image: whose files
+    a child sees in place of the host's, None for the host's.
     """
 
     isolation: str
@@ -151,6 +150,7 @@ class Confinement:
     traceable: bool = False
     filtered: bool = True
     group: Path | None = None
+    image: ContainerImage | None = None
 
     @property
     def network_closed(self) -> bool:
@@ -192,6 +192,11 @@ class Jail:
             self._folder = self.inside = make_temp()
 
     @property
+    def image(self) -> ContainerImage | None:
+        """Whose files the child sees in place of the host's."""
+        return self._confinement.image
+
+    @property
     def passed(self) -> list[int]:
         """Descriptors that the confining process must inherit: of its plan and, with namespaces, of the channel."""
         sender = [self._sender.fileno()] if self._sender is not None else []
@@ -208,10 +213,10 @@ class Jail:
         confinement = self._confinement
         plan = {
             "isolation": confinement.isolation,
-            "visible": [str(path.resolve()) for path in visible],
+            "visible": [str(path.resolve()) for path in (*visible, *self._packages())],
             "hidden": [str(path.resolve()) for path in confinement.hidden if os.access(path, os.F_OK)],
-            "masked": _sockets() if confinement.has_namespaces else [],
-            "devices": _nodes(confinement.devices) if confinement.has_namespaces else [],
+            "masked": list_sockets() if confinement.has_namespaces else [],
+            "devices": device_nodes(confinement.devices) if confinement.has_namespaces else [],
             "scratch": str(confinement.scratch),
             "scratch_bytes": confinement.scratch_bytes,
             "shared_bytes": confinement.shared_bytes,
@@ -221,10 +226,25 @@ class Jail:
             "filter": build_filter(confinement.traceable).hex() if confinement.filtered else "",
             "group": str(self._group or ""),
             "parent": parent,
+            **self._image_plan(),
             **more,
         }
         self._plan.write(marshal.dumps(plan))
         self._plan.seek(0)
+
+    def _packages(self) -> tuple[Path, ...]:
+        """The folders of this package, which an image does not have."""
+        # In a checkout, `worker` is a link out of the package.
+        return (PACKAGE, Path(__file__).parent) if self.image is not None else ()
+
+    def _image_plan(self) -> dict[str, object]:
+        image, is_cuda = self.image, self._confinement.devices == DEVICES["cuda"]
+        return {"image": str(image.root) if image else "", "drivers": list_driver_files() if image and is_cuda else []}
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the child: in a container, what its image says takes the place of the host's."""
+        image = self.image
+        return environment(self.inside) if image is None else environment(self.inside, image.environment(os.environ))
 
     def launched(self) -> None:
         """Call it once the process has been started, or could not be."""
@@ -368,42 +388,6 @@ def run_confined(
         )
     finally:
         jail.close()
-
-
-def _nodes(patterns: Sequence[str]) -> list[str]:
-    """Names below /dev that match, without the GPUs that this worker does not measure on."""
-    foreign = foreign_nodes()
-    paths = [path for pattern in patterns for path in sorted(Path("/dev").glob(pattern))]
-    return [str(path.relative_to("/dev")) for path in paths if path.name not in foreign]
-
-
-def _sockets() -> list[str]:
-    """Sockets and FIFOs of other programs; a read-only file system does not keep anybody from using them."""
-    named: set[str] = set()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
-            path = line.split(maxsplit=7)[-1]
-            if path.startswith("/") and os.path.lexists(path):
-                named.add(path)
-    for folder, depth in _SOCKET_DEPTH.items():
-        named |= set(_special_files(folder, depth))
-    return sorted(named)
-
-
-def _special_files(folder: str, depth: int) -> Iterator[str]:
-    # Every start of a child waits for this, and a Path for each of thousands of folders doubles its time.
-    folders = [(folder, depth)]
-    entries = 0
-    while folders and entries < _SOCKET_LIMIT:
-        current, remaining = folders.pop()
-        with contextlib.suppress(OSError), os.scandir(current) as scan:
-            for entry in scan:
-                entries += 1
-                if entry.is_dir(follow_symlinks=False):
-                    if remaining:
-                        folders.append((entry.path, remaining - 1))
-                elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
-                    yield entry.path
 
 
 def usable_memory() -> int:

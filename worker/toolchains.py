@@ -1,6 +1,9 @@
-"""The toolchains that this machine offers: interpreters with their packages, compilers and flags, by name.
+"""The toolchains that this machine offers, by name: interpreters with their packages, compilers and flags; and the
+container images that it allows.
 
 `worker.toml` in the home folder of Warpwatch names them:
+
+    images = ["registry.example/kernels/cuda-12@sha256:…"]
 
     [toolchain.triton-3-7]
     interpreter = "/opt/triton-3.7/bin/python"
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from warpwatch.contract.spec import TOOLCHAIN_NAME
+from warpwatch.project import IMAGE
 
 FILE_NAME = "worker.toml"
 _KEYS = {"interpreter", "variables"}
@@ -55,6 +59,23 @@ def find_toolchain(home: Path, name: str) -> Toolchain:
 
 def read_toolchains(home: Path) -> dict[str, Toolchain]:
     """Every toolchain of this machine in the order of the file; none without one."""
+    path, values = home / FILE_NAME, _read(home)
+    tables = values.get("toolchain", {})
+    if not isinstance(tables, dict):
+        raise ToolchainError(f"{path}: write one [toolchain.NAME] table for each toolchain")
+    return {name: _toolchain(f"{path}: toolchain.{name}", name, table) for name, table in tables.items()}
+
+
+def read_images(home: Path) -> tuple[str, ...]:
+    """The container images that this machine allows; none without the file."""
+    images = _read(home).get("images", [])
+    if not isinstance(images, list) or not all(isinstance(image, str) and IMAGE.fullmatch(image) for image in images):
+        words = 'images must be a list of images with their digests, such as ["registry.example/cuda@sha256:…"]'
+        raise ToolchainError(f"{home / FILE_NAME}: {words}")
+    return tuple(images)
+
+
+def _read(home: Path) -> dict[str, Any]:
     path = home / FILE_NAME
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -62,10 +83,9 @@ def read_toolchains(home: Path) -> dict[str, Toolchain]:
         return {}
     except (OSError, ValueError) as error:
         raise ToolchainError(f"{path}: {error}") from error
-    tables = values.get("toolchain", {})
-    if set(values) - {"toolchain"} or not isinstance(tables, dict):
-        raise ToolchainError(f"{path}: write one [toolchain.NAME] table for each toolchain, and nothing else")
-    return {name: _toolchain(f"{path}: toolchain.{name}", name, table) for name, table in tables.items()}
+    if set(values) - {"toolchain", "images"}:
+        raise ToolchainError(f"{path}: write one [toolchain.NAME] table for each toolchain, `images`, and nothing else")
+    return values
 
 
 def _toolchain(where: str, name: str, table: Any) -> Toolchain:

@@ -19,6 +19,7 @@ from warpwatch.db.models.code import (
     VariantRecord,
     WorkerRecord,
 )
+from warpwatch.db.models.forge import ChangeRequestRecord, ForgeLinkRecord, ForgeMessageRecord
 from warpwatch.db.models.keeping import DeletionRecord, RetentionRuleRecord
 from warpwatch.db.models.patches import PatchOutcomeRecord, PatchRecord
 from warpwatch.db.models.proofs import ProofRecord
@@ -69,6 +70,7 @@ __all__ = [
     "CardOffsetRecord",
     "CardRecord",
     "CaseRecord",
+    "ChangeRequestRecord",
     "ChannelRecord",
     "CommitRecord",
     "ComparisonRecord",
@@ -77,6 +79,8 @@ __all__ = [
     "DeviceRecord",
     "EndedSessionRecord",
     "EnvironmentRecord",
+    "ForgeLinkRecord",
+    "ForgeMessageRecord",
     "JobRecord",
     "JobSourcesRecord",
     "MutedSeriesRecord",

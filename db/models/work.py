@@ -18,6 +18,7 @@ class SubmissionRecord(Base):
     __table_args__ = (
         Index(None, "repository_id", "id"),
         Index(None, "base_commit_id", postgresql_where="base_commit_id IS NOT NULL"),
+        Index(None, "change_id", postgresql_where="change_id IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
@@ -26,10 +27,12 @@ class SubmissionRecord(Base):
     idempotency_key: Mapped[str | None] = mapped_column(unique=True)
     priority: Mapped[int] = mapped_column(server_default="0")
     origin: Mapped[str] = mapped_column(server_default="api")
-    """api | form | cli | webhook | schedule | confirm | bundle | example."""
+    """api | form | cli | webhook | comment | schedule | confirm | bundle | example."""
     base_commit_id: Mapped[int | None] = mapped_column(ForeignKey("commits.id", ondelete="SET NULL"))
     """What a change is held against: the merge base of a pull request, the commit before a push."""
     schedule_id: Mapped[int | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"), index=True)
+    change_id: Mapped[int | None] = mapped_column(ForeignKey("change_requests.id", ondelete="SET NULL"))
+    """The pull or merge request whose comment shows its report."""
     created_at: Mapped[datetime] = created()
 
 

@@ -161,8 +161,8 @@ class NotificationCount:
 
 
 def list_notification_counts(session: Session) -> list[NotificationCount]:
-    """Commit statuses and messages of channels by outcome. A status that a later one of its submission replaced is none
-    that failed."""
+    """Commit statuses and messages of channels and to forges by outcome. What a later one replaced is none that
+    failed."""
     sql = """
     SELECT 'status' AS channel, CASE WHEN attempts = 0 THEN 'waiting' ELSE 'retried' END AS outcome,
            count(*) AS messages
@@ -179,6 +179,15 @@ def list_notification_counts(session: Session) -> list[NotificationCount]:
     UNION ALL
     SELECT service, 'given_up', count(*) FROM deliveries JOIN channels ON channels.id = channel_id
     WHERE given_up_at > now() - make_interval(secs => :day) GROUP BY 1
+    UNION ALL
+    SELECT forge, CASE WHEN attempts = 0 THEN 'waiting' ELSE 'retried' END, count(*)
+    FROM forge_messages JOIN forge_links USING (repository_id)
+    WHERE sent_at IS NULL AND given_up_at IS NULL GROUP BY 1, 2
+    UNION ALL
+    SELECT forge, 'given_up', count(*) FROM forge_messages AS message JOIN forge_links USING (repository_id)
+    WHERE given_up_at > now() - make_interval(secs => :day)
+      AND NOT EXISTS (SELECT FROM forge_messages AS later WHERE later.repository_id = message.repository_id
+                      AND later.subject = message.subject AND later.id > message.id) GROUP BY 1
     """
     return fetch(session, NotificationCount, sql, day=DAY_SECONDS)
 

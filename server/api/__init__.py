@@ -12,6 +12,7 @@ from warpwatch.server.api.channels import router as channels
 from warpwatch.server.api.code import router as code
 from warpwatch.server.api.devices import router as devices
 from warpwatch.server.api.export import router as export
+from warpwatch.server.api.forge import router as forge
 from warpwatch.server.api.hooks import router as hooks
 from warpwatch.server.api.imports import router as imports
 from warpwatch.server.api.jobs import router as jobs
@@ -52,6 +53,7 @@ for part in (
     saved_views,
     watches,
     channels,
+    forge,
     alarms,
     reports,
     hooks,

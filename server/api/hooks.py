@@ -7,14 +7,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from warpwatch.db.database import Database
+from warpwatch.db.forge import attach_submission, queue_comment, record_change
 from warpwatch.db.reads.code import RepositoryRow, find_repository, read_webhook_secret
+from warpwatch.db.reads.forge import read_link
 from warpwatch.db.reads.work import find_submission
 from warpwatch.server.history.commits import MERGE_BASE, PARENT
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import Problem, documented
 from warpwatch.server.http.service import Config, database_of, require_schema
 from warpwatch.server.intake import hooks
-from warpwatch.server.intake.hooks import ChangeRequest, ForkRequest, HookError, Ignored, Push
+from warpwatch.server.intake.commands import queue_command
+from warpwatch.server.intake.hooks import ChangeRequest, CommentEvent, ForkRequest, HookError, Ignored, Push
 from warpwatch.server.intake.submission_request import SubmissionRequest
 from warpwatch.server.intake.submissions import submit
 from warpwatch.server.reports.status import tell_waiting
@@ -69,10 +73,13 @@ def receive(
         raise Problem(400, str(error)) from error
     if isinstance(message, Push) and (ignored := _ignored(message, row)):
         message = ignored
+    if isinstance(message, CommentEvent):
+        message = _take_command(database, row, message)
     if isinstance(message, ForkRequest):
         with database.session() as session:
             tell_waiting(session, settings.server_url, row, message.head)
-        message = Ignored(message.event, "code from a fork waits for a member, who reviews it and submits it by hand")
+        _attach(database, row, message, None)
+        message = Ignored(message.event, "code from a fork waits for a member, who reviews it and lets it be measured")
     if isinstance(message, Ignored):
         response.status_code = 200
         return HookAnswer(message.event, None, None, message.reason)
@@ -87,6 +94,8 @@ def receive(
             if submission.base is None or not problem.errors or any(error.field != "base" for error in problem.errors):
                 raise
             continue
+        if isinstance(message, ChangeRequest):
+            _attach(database, row, message, new_id)
         response.status_code = 200 if is_repeated else 201
         reason = (
             "submitted before"
@@ -97,6 +106,30 @@ def receive(
         )
         return HookAnswer(event, new_id, f"{settings.server_url}/submissions/{new_id}", reason)
     raise Problem(422, "the commit has no baseline: it shares no history with its target branch")
+
+
+def _take_command(database: Database, repository: RepositoryRow, event: CommentEvent) -> Ignored:
+    """Queues a command; who gave it is asked from the forge, and the answer comes there."""
+    with database.session() as session:
+        if read_link(session, repository.id) is None:
+            return Ignored(event.event, "commands need a forge: see `warpwatch forge set`")
+    is_new = queue_command(database, repository.id, event)
+    return Ignored(event.event, "the command is answered at its comment" if is_new else "this command was told before")
+
+
+def _attach(
+    database: Database, repository: RepositoryRow, event: ChangeRequest | ForkRequest, submission_id: int | None
+) -> None:
+    """Makes the comment of a pull request speak of its newest commit."""
+    if event.number is None:
+        return
+    is_fork = isinstance(event, ForkRequest)
+    with database.session() as session:
+        if read_link(session, repository.id) is None:
+            return
+        change = record_change(session, repository.id, event.number, event.head, event.at, is_fork=is_fork)
+        if submission_id is None or attach_submission(session, submission_id, change):
+            queue_comment(session, repository.id, change)
 
 
 def _ignored(push: Push, repository: RepositoryRow) -> Ignored | None:

@@ -1,4 +1,4 @@
-"""Parses push and change-request events of GitHub and GitLab. Pure."""
+"""Parses events of GitHub and GitLab: pushes, change requests, and commands in their comments. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
+
+from warpwatch.server.intake.comment_commands import CommentCommand, parse_command
 
 SIGNATURE, TOKEN = "x-hub-signature-256", "x-gitlab-token"
 _SHA = re.compile(r"[0-9a-f]{40}")
@@ -17,6 +20,7 @@ _NOTHING = "0" * 40
 """The id that both send for a commit that does not exist."""
 _GITHUB_ACTIONS = ("opened", "synchronize", "reopened", "ready_for_review")
 _GITLAB_ACTIONS = ("open", "update", "reopen")
+_MAX_LOGIN = 255
 
 
 class HookError(ValueError):
@@ -35,10 +39,13 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """A pull or merge request. target: what it is to be merged into, a commit's id or a branch."""
+    """A pull or merge request. target: what it is to be merged into, a commit's id or a branch. number, at: what the
+    forge calls it, and when it got this head by the forge's clock; None where the event does not say so."""
 
     head: str
     target: str
+    number: int | None = None
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,21 @@ class ForkRequest:
 
     event: str
     head: str
+    number: int | None = None
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommentEvent:
+    """A command in a comment of a pull or merge request. at: by the forge's clock."""
+
+    event: str
+    number: int
+    comment_id: int
+    user_id: int
+    login: str
+    at: datetime
+    command: CommentCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +79,7 @@ class Ignored:
     reason: str
 
 
-HookEvent = Push | ChangeRequest | ForkRequest | Ignored
+HookEvent = Push | ChangeRequest | ForkRequest | CommentEvent | Ignored
 
 
 def sign(secret: str, content: bytes) -> str:
@@ -82,7 +104,9 @@ def understand(headers: Mapping[str, str], body: bytes) -> HookEvent:
         if "x-gitlab-event" in headers:
             return _gitlab(str(message.get("object_kind")), message)
         return _github(headers.get("x-github-event", "no event"), message)
-    except (KeyError, TypeError, AttributeError) as error:
+    except HookError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise HookError(
             f"the event has no {error}" if isinstance(error, KeyError) else "the event has an unknown form"
         ) from None
@@ -105,21 +129,34 @@ def _github(event: str, message: dict[str, Any]) -> HookEvent:
     if event == "push":
         default = message.get("repository", {}).get("default_branch")
         return _push(message["ref"], default, message["before"], message["after"])
+    if event == "issue_comment":
+        return _github_comment(event, message)
     if event != "pull_request":
         return Ignored(event, "pong" if event == "ping" else "this event starts no run")
     action, change = message["action"], message["pull_request"]
     if action not in _GITHUB_ACTIONS:
         return Ignored(event, f"action {action} starts no run")
     head, base = change["head"], change["base"]
+    number, at = _number_or_none(message.get("number")), _moment_or_none(change.get("updated_at"))
     if _differ(head.get("repo"), base.get("repo"), "full_name"):
-        return ForkRequest(event, _sha(head["sha"]))
-    return ChangeRequest(_sha(head["sha"]), _sha(base["sha"]))
+        return ForkRequest(event, _sha(head["sha"]), number, at)
+    return ChangeRequest(_sha(head["sha"]), _sha(base["sha"]), number, at)
+
+
+def _github_comment(event: str, message: dict[str, Any]) -> HookEvent:
+    comment, issue = message["comment"], message["issue"]
+    if message["action"] != "created" or "pull_request" not in issue or comment["user"].get("type") == "Bot":
+        return Ignored(event, "only new comments of people on pull requests are read")
+    user = comment["user"]
+    return _comment(event, issue["number"], comment["id"], user["id"], user["login"], comment["created_at"], comment)
 
 
 def _gitlab(kind: str, message: dict[str, Any]) -> HookEvent:
     if kind == "push":
         default = message.get("project", {}).get("default_branch")
         return _push(message["ref"], default, message["before"], message["after"])
+    if kind == "note":
+        return _gitlab_comment(kind, message)
     if kind != "merge_request":
         return Ignored(kind, "this event starts no run")
     change = message["object_attributes"]
@@ -127,9 +164,31 @@ def _gitlab(kind: str, message: dict[str, Any]) -> HookEvent:
     # GitLab sends oldrev with an update only when the update contains commits.
     if action not in _GITLAB_ACTIONS or (action == "update" and "oldrev" not in change):
         return Ignored(kind, f"action {action} starts no run")
+    number, at = _number_or_none(change.get("iid")), _moment_or_none(change.get("updated_at"))
     if change.get("source_project_id") != change.get("target_project_id"):
-        return ForkRequest(kind, _sha(change["last_commit"]["id"]))
-    return ChangeRequest(_sha(change["last_commit"]["id"]), _branch(change["target_branch"]))
+        return ForkRequest(kind, _sha(change["last_commit"]["id"]), number, at)
+    return ChangeRequest(_sha(change["last_commit"]["id"]), _branch(change["target_branch"]), number, at)
+
+
+def _gitlab_comment(kind: str, message: dict[str, Any]) -> HookEvent:
+    note, user = message["object_attributes"], message["user"]
+    if note.get("noteable_type") != "MergeRequest" or note.get("action", "create") != "create":
+        return Ignored(kind, "only new comments on merge requests are read")
+    number, at = message["merge_request"]["iid"], note["created_at"]
+    return _comment(kind, number, note["id"], user["id"], user["username"], at, {"body": note["note"]})
+
+
+def _comment(
+    event: str, number: Any, comment_id: Any, user_id: Any, login: Any, at: Any, comment: dict[str, Any]
+) -> HookEvent:
+    command = parse_command(str(comment["body"] or ""))
+    if command is None:
+        return Ignored(event, "the comment holds no command")
+    numbers = [value for value in map(_number_or_none, (number, comment_id, user_id)) if value is not None]
+    moment = _moment_or_none(at)
+    if len(numbers) < 3 or moment is None or not isinstance(login, str) or not 0 < len(login) <= _MAX_LOGIN:
+        raise HookError("the comment has an unknown form")
+    return CommentEvent(event, numbers[0], numbers[1], numbers[2], login, moment, command)
 
 
 def _push(ref: str, default: str | None, before: str, after: str) -> Push | Ignored:
@@ -138,6 +197,21 @@ def _push(ref: str, default: str | None, before: str, after: str) -> Push | Igno
     if after == _NOTHING:
         return Ignored("push", "the branch was deleted")
     return Push(ref.removeprefix("refs/heads/"), default, None if before == _NOTHING else _sha(before), _sha(after))
+
+
+def _number_or_none(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**62 else None
+
+
+def _moment_or_none(value: Any) -> datetime | None:
+    """A moment as GitHub and GitLab write it: 2026-01-31T12:00:00Z, or with a blank and UTC."""
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value.removesuffix(" UTC"))
+    except ValueError:
+        return None
+    return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _differ(source: Any, target: Any, name: str) -> bool:

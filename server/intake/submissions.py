@@ -9,6 +9,7 @@ from pathlib import Path
 from warpwatch.contract.spec import USUAL_PLAN, JobSpec, ProfilePlan
 from warpwatch.contract.words import JobKind
 from warpwatch.db.database import Database
+from warpwatch.db.forge import PENDING, queue_check_run
 from warpwatch.db.patches import touch_patch
 from warpwatch.db.reads.code import RepositoryRow, find_repository, list_repositories
 from warpwatch.db.reads.devices import DeviceRow
@@ -79,6 +80,7 @@ def submit(
         new_id = _create(session, plan, request, origin, idempotency_key)
         if plan.is_held(request):
             tell_pending(session, settings.server_url, repository, new_id, plan.history.commits[0].sha)
+            queue_check_run(session, repository.id, new_id, PENDING)
     follow_branches(database, settings, repository.id)
     return new_id
 

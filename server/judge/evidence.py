@@ -96,4 +96,4 @@ def _compare_sources(mirror: Mirror, operator: str, pair: CommitPair) -> CodeDif
 
 
 def _is_comparable(mirror: Mirror, pair: CommitPair) -> bool:
-    return mirror.sources.interpreter(pair.base_sha) == mirror.sources.interpreter(pair.head_sha)
+    return mirror.sources.runtime(pair.base_sha) == mirror.sources.runtime(pair.head_sha)

@@ -15,6 +15,7 @@ from warpwatch.contract.words import JobKind
 from warpwatch.db.reads.callbacks import list_callbacks
 from warpwatch.db.reads.code import list_operators, list_suites
 from warpwatch.db.reads.devices import list_devices
+from warpwatch.db.reads.forge import list_check_runs
 from warpwatch.db.reads.reports import read_report_facts
 from warpwatch.db.reads.work import (
     JobFilter,
@@ -178,6 +179,7 @@ def submission(page: Page, settings: Config, submission_id: int, before: Before 
         ended=ended,
         report=report_on(page, submission_id),
         callbacks=list_callbacks(page.session, submission_id),
+        check_runs=list_check_runs(page.session, submission_id),
         kinds=KINDS,
         meanings=MEANINGS,
     )

@@ -43,23 +43,23 @@ def _head(report: Report) -> str:
     baseline = f" vs baseline `{report.base_sha[:9]}`" if report.base_sha else ""
     head = f"`{report.head_sha[:9]}`" if report.head_sha else "nothing"
     return (
-        f"{MARKER}\n### {_ICONS[report.conclusion]} Warpwatch: {_text(report.summary)}\n\n"
-        f"{head}{baseline} of {_text(report.repository)}, [submission {report.submission_id}]({report.url})\n"
+        f"{MARKER}\n### {_ICONS[report.conclusion]} Warpwatch: {escape(report.summary)}\n\n"
+        f"{head}{baseline} of {escape(report.repository)}, [submission {report.submission_id}]({report.url})\n"
     )
 
 
 def _line(row: ReportRow, *, has_commits: bool) -> str:
-    status = "–" if row.status == "ok" else _text(row.status.replace("_", " "))
+    status = "–" if row.status == "ok" else escape(row.status.replace("_", " "))
     cells = (
         f"**{KINDS[row.kind]}**",
-        _text(row.operator),
-        _text(row.variant or "–"),
-        _text(row.case or "all"),
+        escape(row.operator),
+        escape(row.variant or "–"),
+        escape(row.case or "all"),
         *((f"`{row.head_sha[:9]}`",) * has_commits),
-        _text(row.device),
-        _text(times_text(row)) or "–",
-        _text(ratio_text(row)) or status,
-        f"[{_text(row.decided_by)}]({row.url})",
+        escape(row.device),
+        escape(times_text(row)) or "–",
+        escape(ratio_text(row)) or status,
+        f"[{escape(row.decided_by)}]({row.url})",
     )
     return f"| {' | '.join(cells)} |\n"
 
@@ -70,8 +70,8 @@ def _details(rows: list[ReportRow], room: int) -> str:
     room -= len(opening) + len(closing) + _ROOM_FOR_THE_END
     text = ""
     for row in rows:
-        message = f": {_text(reason(row))}" if row.message else ""
-        part = f"**{_text(row.cell)}** {KINDS[row.kind]}{message}\n" + (
+        message = f": {escape(reason(row))}" if row.message else ""
+        part = f"**{escape(row.cell)}** {KINDS[row.kind]}{message}\n" + (
             f"```\n{_code(row.replay)}\n```\n" if row.replay else ""
         )
         if len(text) + len(part) > room:
@@ -85,11 +85,11 @@ def _end(report: Report) -> str:
     lines = [f"{KINDS[kind]}: {MEANINGS[kind]}" for kind in shown]
     if report.unchanged:
         names = ", ".join(report.unchanged[:5]) + (" …" if len(report.unchanged) > 5 else "")
-        lines.append(f"Unchanged, so not {'compared' if report.base_sha else 'measured'}: {_text(names[:150])}.")
+        lines.append(f"Unchanged, so not {'compared' if report.base_sha else 'measured'}: {escape(names[:150])}.")
     return "".join(f"\n<sub>{line}</sub>\n" for line in lines)
 
 
-def _text(text: str) -> str:
+def escape(text: str) -> str:
     """Escapes Markdown, line breaks and @mentions."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("\\@", "@\u200b")
 

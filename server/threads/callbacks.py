@@ -8,9 +8,7 @@ from warpwatch.db import callbacks
 from warpwatch.db.callbacks import DueCallback
 from warpwatch.db.database import Database
 from warpwatch.db.reads.query import Session
-from warpwatch.db.reads.reports import count_pending, read_report_facts
-from warpwatch.server.reports.build import build_report
-from warpwatch.server.reports.model import FAILED
+from warpwatch.server.reports.open_reports import OpenReports
 from warpwatch.server.reports.status import is_gitlab, status_body
 from warpwatch.server.threads.notifier import FIRST_PAUSE_SECONDS, Notifier
 from warpwatch.server.threads.posting import PostAttempt
@@ -35,8 +33,7 @@ class StatusNotifier(Notifier[DueCallback]):
             parallel=PARALLEL,
             first_pause=first_pause,
         )
-        self._pending: dict[int, int] = {}
-        """What was still to come of each open submission at the last round."""
+        self._reports = OpenReports(settings.server_url)
 
     def sweep(self) -> None:
         """One round: submissions that came to their end, then what is due."""
@@ -56,18 +53,8 @@ class StatusNotifier(Notifier[DueCallback]):
 
     def _conclude(self, session: Session, submission_id: int, url: str) -> None:
         """Writes how a submission ended, in the transaction that saw it end; before, that it fails, once it does."""
-        pending = count_pending(session, submission_id)
-        if pending and self._pending.get(submission_id) == pending:
-            # No job has ended since the last round, and a report is read from many rows.
-            return
-        self._pending[submission_id] = pending
-        facts = read_report_facts(session, submission_id)
-        if facts is None:
-            return
-        report = build_report(facts, self._settings.server_url)
-        if not report.pending:
-            del self._pending[submission_id]
-        elif report.exit_code != FAILED:
+        report = self._reports.read_news(session, submission_id)
+        if report is None:
             return
         conclusion = report.conclusion if not report.pending else "failure"
         body = status_body(url, conclusion, report.summary, self._settings.server_url, submission_id)

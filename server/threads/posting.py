@@ -33,6 +33,14 @@ class PostAttempt(NamedTuple):
     pause_seconds: float = 0.0
 
 
+class HttpResponse(NamedTuple):
+    """What the other side answered. headers: with lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
 class Poster:
     """Sends messages until `stop` is set."""
 
@@ -42,13 +50,29 @@ class Poster:
         self._tls = httpx.create_ssl_context()
 
     def post(self, url: str, content: bytes, headers: Mapping[str, str]) -> PostAttempt:
-        """Posts JSON, with no transaction open."""
-        return asyncio.run(self._send(url, content, headers))
+        """Posts JSON, with no transaction open. Of the answer only the head is read."""
+        response = self.request("POST", url, headers, content)
+        if isinstance(response, PostAttempt):
+            return response
+        if 200 <= response.status < 300:
+            return PostAttempt()
+        is_final = 300 <= response.status < 500 and response.status not in (408, 429)
+        return PostAttempt(f"it was answered with {response.status}", is_final, retry_after(response.headers))
 
-    async def _send(self, url: str, content: bytes, headers: Mapping[str, str]) -> PostAttempt:
-        """Sends one message within DELIVERY_SECONDS, however slowly the other side answers, or until this stops."""
+    def request(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None, max_bytes: int = 0
+    ) -> HttpResponse | PostAttempt:
+        """The answer to a request, with at most max_bytes of its body; or why there is none.
+
+        It takes at most DELIVERY_SECONDS, however slowly the other side answers, or until this stops.
+        """
+        return asyncio.run(self._send(method, url, headers, content, max_bytes))
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, max_bytes: int
+    ) -> HttpResponse | PostAttempt:
         place = urlsplit(url).netloc
-        post = asyncio.create_task(self._stream(url, content, headers))
+        post = asyncio.create_task(self._stream(method, url, headers, content, max_bytes))
         ends_at = time.monotonic() + DELIVERY_SECONDS
         while not post.done() and time.monotonic() < ends_at and not self._stop.is_set():
             await asyncio.wait({post}, timeout=0.1)
@@ -56,7 +80,7 @@ class Poster:
             post.cancel()
             return PostAttempt(f"no answer from {place} within {DELIVERY_SECONDS:g} s")
         try:
-            status, retry_after = post.result()
+            return post.result()
         except UnknownHostError as error:
             return PostAttempt(str(error))
         except DestinationError as error:
@@ -64,17 +88,14 @@ class Poster:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             is_final = isinstance(error, httpx.InvalidURL)
             return PostAttempt(f"{type(error).__name__}: no answer from {place}", is_final=is_final)
-        if 200 <= status < 300:
-            return PostAttempt()
-        is_final = 300 <= status < 500 and status not in (408, 429)
-        return PostAttempt(f"it was answered with {status}", is_final, retry_after)
 
-    async def _stream(self, address: str, content: bytes, given: Mapping[str, str]) -> tuple[int, float]:
-        """(status of the answer, seconds that the other side wants to be left alone).
-
-        Only the head of the answer is read, and no redirect is followed: secrets are for this address alone.
-        """
-        url, headers = httpx.URL(address), {"Content-Type": "application/json", **given}
+    async def _stream(
+        self, method: str, address: str, given: Mapping[str, str], content: bytes | None, max_bytes: int
+    ) -> HttpResponse:
+        """No redirect is followed: secrets are for this address alone."""
+        # A compressed answer of some bytes could become one of gigabytes.
+        usual = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        url, headers = httpx.URL(address), {**usual, **given}
         extensions: dict[str, Any] = {}
         is_direct = not uses_proxy(url.scheme, url.host)
         if is_direct:
@@ -86,9 +107,19 @@ class Poster:
         agent = {"User-Agent": f"warpwatch/{__version__}"}
         async with (
             httpx.AsyncClient(timeout=TIMEOUT, verify=self._tls, trust_env=not is_direct, headers=agent) as client,
-            client.stream("POST", url, content=content, headers=headers, extensions=extensions) as answer,
+            client.stream(method, url, content=content, headers=headers, extensions=extensions) as answer,
         ):
-            pause = 0.0
-            with suppress(ValueError):
-                pause = min(max(0.0, float(answer.headers.get("retry-after", ""))), LONGEST_PAUSE_SECONDS)
-            return answer.status_code, pause
+            body = b""
+            if max_bytes:
+                async for chunk in answer.aiter_raw():
+                    body += chunk
+                    if len(body) > max_bytes:
+                        raise ValueError(f"the answer has more than {max_bytes} bytes")
+            return HttpResponse(answer.status_code, dict(answer.headers), body)
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that the other side wants to be left alone; 0 where it does not say so."""
+    with suppress(ValueError):
+        return min(max(0.0, float(headers.get("retry-after", ""))), LONGEST_PAUSE_SECONDS)
+    return 0.0

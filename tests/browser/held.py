@@ -8,10 +8,11 @@ from tests.browser.operators import OPERATORS
 from tests.browser.world import COMMITS, GPU_LATER, World, finish
 from warpwatch.contract.outcome import Comparison, Finding, Outcome
 from warpwatch.contract.spec import JobSpec
-from warpwatch.contract.words import Status
-from warpwatch.db import callbacks, submissions
+from warpwatch.contract.words import ForgeKind, ForgeState, Status
+from warpwatch.db import callbacks, forge, submissions
 from warpwatch.db.attempts import record_failure, record_sent
 from warpwatch.db.reads.judging import list_job_ids
+from warpwatch.db.reads.query import Session
 from warpwatch.db.regressions import mark_judged
 
 RATIOS = {"v1": 1.0, "v2": 1.31, "v3": 1.04, "triton": 0.82}
@@ -67,6 +68,7 @@ def hold(world: World) -> None:
             {"state": "failure", "description": "1 wrong, 2 slower, 1 failed, 1 faster, 4 compared, 1 unchanged"},
             is_final=True,
         )
+        link_to_forge(s, world.repository, made)
         last = callbacks.claim_due(s)
         assert last is not None
         record_failure(s, "callbacks", last.id, "it was answered with 503", 3600)
@@ -79,3 +81,20 @@ def _rounds(variant: str, case: str, ratio: float) -> Comparison:
     return Comparison(
         variant, case, "graph", "1", Status.OK, "", base, [value * ratio * rng.gauss(1, 0.002) for value in base]
     )
+
+
+def link_to_forge(s: Session, repository_id: int, submission_id: int) -> None:
+    """A link that worked once, and is refused now."""
+    forge.set_link(s, repository_id, forge.NewForgeLink(ForgeKind.GITHUB, "acme/kernels", files_issues=True))
+    forge.queue_check_run(s, repository_id, submission_id, forge.PENDING)
+    forge.queue_check_run(s, repository_id, submission_id, forge.FINAL)
+    while (due := forge.claim_message(s)) is not None:
+        record_sent(s, "forge_messages", due.id)
+    change = forge.record_change(s, repository_id, 7, "a" * 40, None, is_fork=True)
+    forge.queue_comment(s, repository_id, change)
+    due = forge.claim_message(s)
+    assert due is not None
+    trouble = "POST /repos/acme/kernels/issues/7/comments was answered with 403"
+    record_failure(s, "forge_messages", due.id, trouble, None)
+    forge.set_link_state(s, repository_id, ForgeState.REFUSED, trouble)
+    forge.queue_comment(s, repository_id, change)

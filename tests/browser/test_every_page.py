@@ -75,6 +75,7 @@ PAGES = {
     "devices": "/devices",
     "repositories": "/repositories",
     "kept data": "/repositories/kernels/retention",
+    "forge": "/repositories/kernels/forge",
     "channels": "/channels",
     "tokens": "/tokens",
     "who changed what": "/audit",

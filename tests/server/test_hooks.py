@@ -164,7 +164,7 @@ def test_gitlab(client: TestClient, lab: Lab) -> None:
         gitlab(client, merge | {"object_attributes": change | {"action": "update", "oldrev": lab.shas[1]}}).status_code
         == 200
     )
-    assert gitlab(client, {"object_kind": "note"}).status_code == 200
+    assert gitlab(client, {"object_kind": "wiki_page"}).status_code == 200
 
 
 @pytest.mark.parametrize("secret", ["another secret of that length", "", SECRET + " "])

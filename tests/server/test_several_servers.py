@@ -82,4 +82,4 @@ def test_a_session_works_on_all_and_work_happens_once(servers: list[httpx.Client
         messages = [row["message"] for row in client.get("/api/v1/schedules").json()["items"]]
         assert sorted(job["operator"] for job in jobs) == ["cube", "square"], messages
         ages = [line for line in client.get("/metrics").text.splitlines() if line.startswith("warpwatch_thread_age")]
-        assert len(ages) == 6, "the background threads of a server are all watched"
+        assert len(ages) == 7, "the background threads of a server are all watched"

@@ -149,3 +149,15 @@ def test_workers_are_listed_with_their_isolation(database: Database) -> None:
     with database.session() as s:
         workers = {row.name: (row.isolation, row.missing_protections) for row in list_workers(s)}
     assert workers == {"weak": ("network", ["files", "processes"]), "of an earlier version": ("", [])}
+
+
+def test_the_key_of_an_app_is_hidden(settings: Settings, tmp_path: Path) -> None:
+    """A server and its worker on one machine have the same settings, and kernel code reads most files."""
+    key = tmp_path / "app.pem"
+    key.write_text("-----BEGIN RSA PRIVATE KEY-----")
+    confined = Host(replace(settings, github_app_key=key), "cpu").confinement()
+    if not confined.has_namespaces:
+        pytest.skip("this host cannot hide files")
+    words = [os.path.realpath(sys.executable), "-I", "-S", "-c", f"print(repr(open({str(key)!r}).read()))"]
+    assert sandbox.run_confined(confined, words).stdout.strip() == "''"
+    assert "BEGIN" in sandbox.run_confined(Host(settings, "cpu").confinement(), words).stdout

@@ -61,6 +61,10 @@ class Client:
         """PATCH `body`; returns the JSON response."""
         return self._call("PATCH", path, body, {})
 
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        """PUT `body`; returns the JSON response."""
+        return self._call("PUT", path, body, {})
+
     def delete(self, path: str) -> bytes:
         """DELETE `path`; returns the response, which may be empty."""
         return self._send("DELETE", path, None, {})

@@ -73,6 +73,7 @@ def _examine(settings: Settings) -> Iterator[Examination]:
     devices = find_devices()
     yield from _devices(devices)
     yield _home(settings.home)
+    yield from _images(settings.home)
     yield _database(settings)
     yield from _isolation(settings, sorted({device.name.partition(":")[0] for device in devices}))
 
@@ -114,6 +115,21 @@ def _home(home: Path) -> Examination:
     writable = os.access(home, os.W_OK)
     remedy = "" if writable and free > 1 else "set WARPWATCH_HOME to a writable folder with more than 1 GiB free"
     return Examination("home", f"{home}, {free:.1f} GiB free", remedy, needed=not writable)
+
+
+def _images(home: Path) -> Iterator[Examination]:
+    """Of a worker that allows container images."""
+    from warpwatch.worker.toolchains import ToolchainError, read_images
+
+    try:
+        allowed = read_images(home)
+    except ToolchainError as error:
+        yield Examination("images", "none can be used", str(error))
+        return
+    podman = shutil.which("podman")
+    remedy = "" if podman else "install podman and uidmap; jobs that ask for an image fail"
+    if allowed:
+        yield Examination("images", f"{len(allowed)} allowed, {podman or 'no podman'}", remedy)
 
 
 def _database(settings: Settings) -> Examination:

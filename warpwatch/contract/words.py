@@ -42,7 +42,8 @@ class Reason(StrEnum):
     the job. missing_dependency (job, run): the operator imports a module that the interpreter lacks, and no earlier
     commit says which results that leaves out. unusable_definitions (job, run): the definitions do not fit this commit,
     or cannot be read. incomplete_commit (job, run): the commit needs a submodule, or files that git LFS keeps
-    elsewhere.
+    elsewhere. image_refused (job, run): the worker does not allow the container image that the commit asks for, or
+    cannot confine a child in it. image_missing (job, run): the worker cannot get that image, or has no podman.
     """
 
     UNCHANGED = "unchanged"
@@ -60,6 +61,8 @@ class Reason(StrEnum):
     MISSING_DEPENDENCY = "missing_dependency"
     UNUSABLE_DEFINITIONS = "unusable_definitions"
     INCOMPLETE_COMMIT = "incomplete_commit"
+    IMAGE_REFUSED = "image_refused"
+    IMAGE_MISSING = "image_missing"
 
 
 OUTAGES = frozenset({Reason.GIT_UNREACHABLE, Reason.DISK_FULL, Reason.HOST_FAULT})
@@ -310,6 +313,39 @@ class NoticeKind(StrEnum):
     ALARM = "alarm"
     DIGEST = "digest"
     TEST = "test"
+
+
+class ForgeKind(StrEnum):
+    """What a code host speaks."""
+
+    GITHUB = "github"
+    GITLAB = "gitlab"
+
+
+class ForgeState(StrEnum):
+    """What became of the newest request to a repository's forge.
+
+    unknown: none was made since the settings changed. missing: the app is not installed, or the project does not exist.
+    refused: the key or token is not valid, or lacks a permission. unreachable: no answer.
+    """
+
+    UNKNOWN = "unknown"
+    LINKED = "linked"
+    MISSING = "missing"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+
+
+class ForgeMessageKind(StrEnum):
+    """What a forge is sent, or asked: whether it is linked, a check run, the comment of a change request, what a member
+    commands, the reaction to that, an issue of a regression."""
+
+    LINK = "link"
+    CHECK_RUN = "check_run"
+    COMMENT = "comment"
+    COMMAND = "command"
+    REACTION = "reaction"
+    ISSUE = "issue"
 
 
 class TokenScope(StrEnum):

@@ -1,0 +1,498 @@
+"""Container images: only those that the worker allows, written out once, and no weaker shut in than on the host."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.security.conftest import NOBODY, as_user
+from tests.worker.conftest import SCRIPTED, Diary, Repository, identify
+from warpwatch.cli import doctor
+from warpwatch.contract.spec import JobRequest, JobSpec
+from warpwatch.contract.words import JobKind, Reason, Status
+from warpwatch.project import FILE_NAME, ProjectError, parse_project
+from warpwatch.settings import Settings
+from warpwatch.sources import Sources
+from warpwatch.worker import images, sandbox
+from warpwatch.worker.checkout import Tools
+from warpwatch.worker.execution import execute
+from warpwatch.worker.host import Host
+from warpwatch.worker.images import ContainerImage, open_image
+from warpwatch.worker.reporter import CannotRunError
+from warpwatch.worker.toolchains import ToolchainError, read_images, read_toolchains
+
+DIGEST = "sha256:" + "a" * 64
+NAME = f"localhost/kernels@{DIGEST}"
+BIN = "/opt/python/bin"
+FAKE = """#!/bin/sh
+echo "$*" >> {folder}/calls
+case "$1 $2" in
+  "image exists") exit {exists} ;;
+  "pull --quiet") {pull} ;;
+  "image inspect") cat {folder}/facts.json ;;
+  "create --network") echo 123 ;;
+  "export 123") cat {folder}/root.tar ;;
+  "rm --force") ;;
+  *) echo "unknown: $*" >&2; exit 125 ;;
+esac
+"""
+
+
+def copy_program(program: Path, root: Path) -> None:
+    """A program of this machine with the libraries that it loads."""
+    done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
+    for word in [str(program), *done.stdout.split()]:
+        if word.startswith("/") and Path(word).is_file():
+            target = root / word.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(word, target)
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of an image: a shell, and this Python's standard library at a place of its own."""
+    root = tmp_path_factory.mktemp("image") / "root"
+    for name in ("proc", "sys", "dev", "tmp", "etc"):
+        (root / name).mkdir(parents=True)
+    (root / "etc" / "name").write_text("the image")
+    for program in ("sh", "cat", "ls"):
+        copy_program(Path(shutil.which(program) or "").resolve(), root)
+        link = root / "bin" / program
+        if not link.exists():
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(Path(shutil.which(program) or "").resolve())
+    python = Path(sys.executable).resolve()
+    copy_program(python, root)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    source = Path(sysconfig.get_path("stdlib"))
+    skipped = shutil.ignore_patterns("site-packages", "test", "idlelib", "tkinter", "ensurepip", "*.a", "config-*")
+    shutil.copytree(source, root / "opt/python/lib" / version, ignore=skipped)
+    for library in (root / "opt/python/lib" / version / "lib-dynload").glob("*.so"):
+        done = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False)
+        for word in done.stdout.split():
+            if word.startswith("/") and Path(word).is_file() and not (root / word.lstrip("/")).exists():
+                (root / word.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(word, root / word.lstrip("/"))
+    (root / BIN.lstrip("/")).mkdir()
+    shutil.copy2(python, root / BIN.lstrip("/") / version)
+    (root / BIN.lstrip("/") / "python3").symlink_to(f"{BIN}/{version}")
+    return root
+
+
+@pytest.fixture
+def image(root: Path) -> ContainerImage:
+    return ContainerImage(DIGEST, root, (("PATH", f"{BIN}:/bin"), ("IN_IMAGE", "1"), ("CXX", "/image/c++")))
+
+
+@pytest.fixture
+def confined(settings: Settings, image: ContainerImage) -> sandbox.Confinement:
+    confinement = sandbox.confinement(settings.home, 2**30, scratch_bytes=2**24)
+    if not confinement.has_namespaces:
+        pytest.skip("this host has no namespaces, without which no container runs")
+    return replace(confinement, image=image)
+
+
+def run(confined: sandbox.Confinement, code: str, folder: Path = Path("/"), visible: tuple[Path, ...] = ()) -> str:
+    done = sandbox.run_confined(confined, [f"{BIN}/python3", "-I", "-S", "-c", code], folder, visible)
+    return done.stdout.strip() or done.stderr.strip()
+
+
+def test_a_child_sees_the_image_and_its_own_folders_alone(
+    confined: sandbox.Confinement, root: Path, tmp_path: Path, settings: Settings
+) -> None:
+    worktree = settings.home / "worktrees" / "mine"
+    other, outside = settings.home / "worktrees" / "other", tmp_path / "outside"
+    for folder in (worktree, other, outside):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("here")
+    code = f"""
+import os
+from pathlib import Path
+print(open("/etc/name").read(), Path("file").read_text(), sorted(os.listdir("/")))
+for path in ({str(other)!r}, {str(outside)!r}, "/etc/passwd", "/root/.ssh", "/home", {str(Path(__file__))!r}):
+    print(os.path.exists(path))
+"""
+    lines = run(confined, code, worktree, (worktree,)).splitlines()
+    expected = {path.name for path in root.iterdir()} | {settings.home.parts[1], Path(sandbox.PACKAGE).parts[1]}
+    assert lines[0].startswith("the image here ")
+    assert set(json.loads(lines[0].partition("here ")[2].replace("'", '"'))) <= expected | {".warpwatch"}
+    assert lines[1:] == ["False"] * 6
+
+
+@pytest.mark.parametrize(
+    "place", ["/new", "/etc/new", "/opt/python/new", "/dev/new", "/sys/new", "/.warpwatch/driver/new", "{home}/new"]
+)
+def test_nothing_but_the_temporary_folder_is_writable(
+    confined: sandbox.Confinement, settings: Settings, place: str
+) -> None:
+    place = place.format(home=settings.home)
+    assert "Read-only file system" in run(confined, f"open({place!r}, 'w')")
+
+
+@pytest.mark.parametrize("isolation", ["full", "user"])
+def test_settings_of_the_kernel_stay_as_they_are(confined: sandbox.Confinement, isolation: str) -> None:
+    """Whether /proc is the child's own or the host's."""
+    chosen = replace(confined, isolation=isolation)
+    assert "Read-only file system" in run(chosen, "open('/proc/sys/kernel/core_pattern', 'w')")
+
+
+ORDINARY = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+sys.path.insert(0, {repository!r})
+from warpwatch.worker import sandbox
+from warpwatch.worker.images import ContainerImage
+image = ContainerImage("sha256:0", Path({folder!r}, "root"), ())
+confined = replace(sandbox.confinement(Path({folder!r}, "home"), 2**30), image=image)
+code = "import os; print(open('/etc/name').read(), os.getuid(), os.path.exists('/etc/passwd'))"
+done = sandbox.run_confined(confined, [{program!r}, "-I", "-S", "-c", code])
+print(confined.isolation, done.stdout.strip(), done.stderr.strip())
+"""
+
+
+def test_a_worker_without_rights_confines_as_well(root: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("the other tests run as an ordinary user")
+    folder = Path(tempfile.mkdtemp())
+    try:
+        shutil.copytree(root, folder / "root", symlinks=True)
+        (folder / "home").mkdir()
+        for path in [folder, *folder.rglob("*")]:
+            os.lchown(path, NOBODY, NOBODY)
+        code = ORDINARY.format(repository=str(Path(__file__).parents[2]), folder=str(folder), program=f"{BIN}/python3")
+        done = subprocess.run([*as_user(NOBODY), "-c", code], capture_output=True, text=True, check=False)
+        isolation, _, printed = done.stdout.strip().partition(" ")
+        if isolation not in ("full", "user"):
+            pytest.skip(f"this host gives an ordinary user no namespaces: {done.stdout}{done.stderr}")
+        assert printed == f"the image {NOBODY} False"
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_limits_are_those_of_every_child(confined: sandbox.Confinement, settings: Settings) -> None:
+    """Memory, processes, size of files and of the temporary folder, network, privileges, filtered calls."""
+    outside = replace(confined, image=None)
+    code = """
+import os, resource
+print([resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in ("CORE", "FSIZE", "DATA", "NPROC")])
+status = open("/proc/self/status").read()
+print([line for line in status.splitlines() if line.startswith(("Cap", "NoNewPrivs", "Seccomp:"))])
+print(sorted(os.listdir("/sys/class/net")) if os.path.isdir("/sys/class/net") else "", os.getpid())
+"""
+    python = os.path.realpath(sys.executable)
+    on_host = sandbox.run_confined(outside, [python, "-I", "-S", "-c", code]).stdout.strip().splitlines()
+    inside = run(confined, code).splitlines()
+    assert inside[:2] == on_host[:2]
+    assert inside[2].split()[-1] == on_host[2].split()[-1] == "2"
+    scratch = settings.home / "scratch"
+    assert "No space left" in run(confined, f"open('{scratch}/big', 'wb').write(bytes(2 ** 25))")
+    connect = "import socket; socket.create_connection(('127.0.0.1', 1))"
+    assert "Connection refused" in run(confined, connect) or "unreachable" in run(confined, connect)
+    assert "MemoryError" in run(confined, "bytes(2 ** 31)")
+
+
+def test_the_root_of_the_host_is_out_of_reach(confined: sandbox.Confinement) -> None:
+    code = """
+import os
+seen = []
+for start in ("/proc/1/root", "/proc/self/root", "/proc/self/cwd/../../../..", "/sys/../.."):
+    try:
+        seen.append(sorted(os.listdir(start)) == sorted(os.listdir("/")))
+    except OSError:
+        seen.append(True)
+print(all(seen), [line.split()[4] for line in open("/proc/self/mountinfo") if line.split()[4] == "/"])
+"""
+    assert run(confined, code) == "True ['/']"
+
+
+def test_the_environment_is_that_of_the_image(confined: sandbox.Confinement, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONPATH", "VIRTUAL_ENV", "CUDA_HOME", "CC", "SECRET"):
+        monkeypatch.setenv(name, "/of/the/host")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    jail = sandbox.Jail(confined)
+    variables = jail.environment()
+    jail.close()
+    assert "/of/the/host" not in variables.values()
+    assert (variables["PATH"], variables["CXX"]) == (f"{BIN}:/bin", "/image/c++")
+    assert variables["LD_LIBRARY_PATH"] == images.DRIVERS
+    assert variables["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_a_link_of_an_image_leads_nowhere_else(
+    confined: sandbox.Confinement, root: Path, tmp_path: Path, settings: Settings
+) -> None:
+    """Folders of the host are mounted in the image, never behind a link of it."""
+    hostile, outside = tmp_path / "hostile", tmp_path / "outside"
+    shutil.copytree(root, hostile, symlinks=True)
+    outside.mkdir()
+    first = settings.home.parts[1]
+    shutil.rmtree(hostile / first, ignore_errors=True)
+    (hostile / first).symlink_to(outside)
+    assert confined.image is not None
+    linked = replace(confined, image=replace(confined.image, root=hostile))
+    assert sandbox.run_confined(linked, [f"{BIN}/python3", "-I", "-S", "-c", ""]).returncode != 0
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "found"),
+    [
+        ("/opt/python/bin/python3", None, True),
+        ("/a/link", "/etc/name", True),
+        ("/a/link", "../etc/name", True),
+        ("/a/link", "../../../../../etc/name", True),
+        ("/a/link", "/a/link", False),
+        ("/a/link", "/nothing", False),
+    ],
+)
+def test_programs_are_found_in_the_image(
+    root: Path, tmp_path: Path, path: str, target: str | None, found: bool
+) -> None:
+    copy = tmp_path / "root"
+    shutil.copytree(root, copy, symlinks=True)
+    (copy / "etc" / "name").chmod(0o755)
+    if target is not None:
+        (copy / "a").mkdir()
+        (copy / "a" / "link").symlink_to(target)
+    image = ContainerImage(DIGEST, copy, (("PATH", f"/nothing:{BIN}"),))
+    assert (image.find_program(path) is not None) == found
+    assert image.find_program("python3") == f"{BIN}/python3"
+    assert image.find_program("python2") is None
+
+
+class Podman:
+    """A program called podman that hands out one image."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder / "podman"
+        self.folder.mkdir()
+        (self.folder / "facts.json").write_text(json.dumps([{"Size": 100, "Config": {"Env": ["PATH=/x", "A=b=c"]}}]))
+        with tarfile.open(self.folder / "root.tar", "w") as archive:
+            entry = tarfile.TarInfo("etc/name")
+            entry.size, entry.mode = 9, 0o4755
+            archive.addfile(entry, io.BytesIO(b"the image"))
+            node = tarfile.TarInfo("dev/sda")
+            node.type = tarfile.BLKTYPE
+            archive.addfile(node)
+        self.be()
+        monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
+
+    def be(self, exists: int = 0, pull: str = "exit 0") -> None:
+        program = self.folder / "podman"
+        program.write_text(FAKE.format(folder=self.folder, exists=exists, pull=pull))
+        program.chmod(0o755)
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podman:
+    return Podman(tmp_path, monkeypatch)
+
+
+def allow(settings: Settings, *names: str) -> None:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    (settings.home / "worker.toml").write_text(f"images = {json.dumps(names)}\n")
+
+
+def refused(settings: Settings, name: str = NAME, isolation: str = "full") -> CannotRunError:
+    with pytest.raises(CannotRunError) as failure:
+        open_image(settings, name, isolation)
+    assert list((settings.home / images.FOLDER).glob("*")) == []
+    return failure.value
+
+
+def test_an_image_is_written_out_once(settings: Settings, podman: Podman) -> None:
+    allow(settings, NAME)
+    image = open_image(settings, NAME, "full")
+    assert (image.digest, dict(image.variables)) == (DIGEST, {"PATH": "/x", "A": "b=c"})
+    assert (image.root / "etc/name").read_text() == "the image"
+    assert (image.root / "etc/name").stat().st_mode & 0o7000 == 0
+    assert not (image.root / "dev/sda").exists()
+    assert podman.calls[-1] == "rm --force 123"
+    asked = len(podman.calls)
+    assert open_image(settings, NAME, "user") == image
+    assert len(podman.calls) == asked
+
+
+def test_an_image_that_is_not_here_is_pulled(settings: Settings, podman: Podman) -> None:
+    allow(settings, NAME)
+    podman.be(exists=1)
+    open_image(settings, NAME, "full")
+    assert f"pull --quiet {NAME}" in podman.calls
+
+
+def test_images_that_cannot_be_used_say_why(
+    settings: Settings, podman: Podman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings.home.mkdir()
+    assert refused(settings).reason is Reason.IMAGE_REFUSED, "what is not allowed"
+    allow(settings, f"localhost/other@{DIGEST}")
+    assert refused(settings).reason is Reason.IMAGE_REFUSED
+    (settings.home / "worker.toml").write_text("images = [5]")
+    assert refused(settings).reason is Reason.IMAGE_REFUSED
+    assert podman.calls == []
+    allow(settings, NAME)
+    for isolation in ("network", "none"):
+        assert refused(settings, isolation=isolation).reason is Reason.IMAGE_REFUSED
+    podman.be(exists=1, pull="echo no such image >&2; exit 125")
+    failure = refused(settings)
+    assert (failure.reason, failure.retry) == (Reason.IMAGE_MISSING, True)
+    podman.be()
+    (podman.folder / "root.tar").write_bytes(b"no tar")
+    assert refused(settings).reason is Reason.IMAGE_MISSING
+    (podman.folder / "facts.json").write_text(json.dumps([{"Size": 2**60}]))
+    assert refused(settings).reason is Reason.DISK_FULL
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert refused(settings).reason is Reason.IMAGE_MISSING
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "container = 5",
+        "[container]",
+        '[container]\nimage = "registry.example/cuda:12"',
+        '[container]\nimage = "registry.example/cuda@sha256:abc"',
+        f'[container]\nimage = "--privileged@{DIGEST}"',
+        f'[container]\nimage = "a b@{DIGEST}"',
+        f'[container]\nimage = "{NAME}"\nprivileged = true',
+    ],
+)
+def test_images_that_no_project_may_ask_for(text: str) -> None:
+    with pytest.raises(ProjectError):
+        parse_project(text)
+
+
+def test_a_project_in_an_image_is_another_one(tmp_path: Path) -> None:
+    """Its sources are measured again when the image changes, and no comparison holds one against the other."""
+    repository = Repository(tmp_path / "repository")
+    program = '[[program]]\nname = "sums"\ncommand = "x"\nformat = "plain"\nsources = ["x"]\n'
+    plain = repository.commit("plain", {FILE_NAME: program, "x": ""})
+    inside = repository.commit("inside", {FILE_NAME: f'[container]\nimage = "{NAME}"\n{program}'})
+    sources = Sources(repository.path)
+    assert parse_project(f'[container]\nimage = "{NAME}"').image == NAME
+    assert (sources.runtime(plain), sources.runtime(inside)) == (None, NAME)
+    assert sources.of(plain, "sums") != sources.of(inside, "sums")
+
+
+def test_the_file_of_the_worker(settings: Settings) -> None:
+    settings.home.mkdir()
+    (settings.home / "worker.toml").write_text(f'images = ["{NAME}"]\n[toolchain.o1]\nvariables = {{ A = "b" }}\n')
+    assert read_images(settings.home) == (NAME,)
+    assert list(read_toolchains(settings.home)) == ["o1"]
+    (settings.home / "worker.toml").write_text("image = []")
+    with pytest.raises(ToolchainError):
+        read_images(settings.home)
+
+
+def test_the_doctor_looks_for_podman(settings: Settings, podman: Podman, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.home.mkdir()
+    assert list(doctor._images(settings.home)) == [], "a worker that allows no image needs none"
+    allow(settings, NAME)
+    (examination,) = doctor._images(settings.home)
+    assert examination.remedy == ""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    (examination,) = doctor._images(settings.home)
+    assert examination.remedy
+    (settings.home / "worker.toml").write_text("images = 5")
+    (examination,) = doctor._images(settings.home)
+    assert examination.remedy
+
+
+PROGRAM = """
+import json, os
+benchmark = {"name": open("/etc/name").read(), "value": 50, "unit": "us"}
+print(json.dumps({"warpwatch_results": 1, "benchmarks": [benchmark]}))
+"""
+
+
+def in_container(repository: Repository, name: str) -> str:
+    program = '[[program]]\nname = "sums"\ncommand = "python3 bench.py"\nformat = "plain"\n'
+    files = {FILE_NAME: f'[container]\nimage = "{name}"\n{program}', "bench.py": PROGRAM}
+    return repository.commit("in a container", files)
+
+
+def measure(settings: Settings, repository: Repository, sha: str, path: Path) -> Any:
+    identify(settings.home)
+    tools = Tools(Host(settings, "cpu"))
+    path.mkdir(exist_ok=True)
+    request = JobRequest(JobKind("bench"), repository.url, sha, "sums", JobSpec())
+    try:
+        return execute(request, tools, Diary(), path)
+    finally:
+        tools.close()
+
+
+def test_a_commit_is_measured_in_its_image(
+    settings: Settings, confined: sandbox.Confinement, root: Path, tmp_path: Path, podman: Podman
+) -> None:
+    subprocess.run(["tar", "-C", str(root), "-cf", str(podman.folder / "root.tar"), "."], check=True)
+    facts = [{"Size": 100, "Config": {"Env": [f"PATH={BIN}:/bin"]}}]
+    (podman.folder / "facts.json").write_text(json.dumps(facts))
+    allow(settings, NAME)
+    repository = Repository(tmp_path / "repository")
+    outcome = measure(settings, repository, in_container(repository, NAME), tmp_path / "traces")
+    (finding,) = outcome.findings
+    assert (finding.case, finding.status) == ("the_image", Status.OK), finding
+    assert DIGEST in outcome.environment.facts["program_interpreter"]
+
+
+def test_a_child_in_an_image_names_it(
+    settings: Settings, confined: sandbox.Confinement, image: ContainerImage, tmp_path: Path
+) -> None:
+    """A harness that needs nothing but Python answers from inside; a template on the host forks no such child."""
+    host = Host(settings, "cpu", bootstrap=SCRIPTED, image=image)
+    assert host.installed(None).startswith(f"{DIGEST} ")
+    spec = host.empty_child(tmp_path)
+    assert spec.command(image)[0] == f"{BIN}/python3"
+
+
+def test_a_commit_whose_image_is_not_allowed_fails_with_a_reason(
+    settings: Settings, confined: sandbox.Confinement, tmp_path: Path
+) -> None:
+    repository = Repository(tmp_path / "repository")
+    with pytest.raises(CannotRunError) as failure:
+        measure(settings, repository, in_container(repository, NAME), tmp_path / "traces")
+    assert failure.value.reason is Reason.IMAGE_REFUSED
+
+
+def test_podman_itself(settings: Settings, root: Path, tmp_path: Path, confined: sandbox.Confinement) -> None:
+    """With the real podman: an image that was imported from a folder is measured in by its digest."""
+    program = shutil.which("podman")
+    if program is None:
+        pytest.skip("podman is not installed")
+    archive, name = tmp_path / "root.tar", f"localhost/warpwatch-{hashlib.sha256(os.urandom(8)).hexdigest()[:12]}"
+    subprocess.run(["tar", "-C", str(root), "-cf", str(archive), "."], check=True)
+    words = [program, "import", "--quiet", "--change", f"ENV PATH={BIN}:/bin", str(archive), f"{name}:1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"podman does not work on this machine: {done.stderr[-200:]}")
+    try:
+        words = [program, "image", "inspect", "--format", "{{.Digest}}", f"{name}:1"]
+        digest = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        allow(settings, f"{name}@{digest}")
+        repository = Repository(tmp_path / "repository")
+        sha = in_container(repository, f"{name}@{digest}")
+        outcome = measure(settings, repository, sha, tmp_path / "traces")
+        assert [finding.case for finding in outcome.findings] == ["the_image"]
+        assert digest in outcome.environment.facts["program_interpreter"]
+    finally:
+        subprocess.run([program, "rmi", "--force", f"{name}:1"], capture_output=True, check=False)
