@@ -3,7 +3,7 @@
 Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 """
 
-from warpwatch.db.models.access import AccessTokenRecord, AuditEntryRecord, EndedSessionRecord
+from warpwatch.db.models.access import AccessTokenRecord, AccountRecord, AuditEntryRecord, EndedSessionRecord
 from warpwatch.db.models.base import Base
 from warpwatch.db.models.channels import ChannelRecord, DeliveryRecord
 from warpwatch.db.models.code import (
@@ -59,6 +59,7 @@ from warpwatch.db.models.worker_keys import ResultChunkRecord, WorkerKeyRecord
 
 __all__ = [
     "AccessTokenRecord",
+    "AccountRecord",
     "AuditEntryRecord",
     "Base",
     "BranchCommitRecord",

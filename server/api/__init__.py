@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends
 
 from warpwatch.server.api.access import router as access
+from warpwatch.server.api.accounts import router as accounts
 from warpwatch.server.api.alarms import router as alarms
 from warpwatch.server.api.badges import router as badges
 from warpwatch.server.api.branches import router as branches
@@ -58,6 +59,7 @@ for part in (
     repositories,
     keeping,
     access,
+    accounts,
     badges,
     verdicts,
     worker,

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from warpwatch.server.pages import (
     access,
+    accounts,
     alarms,
     branches,
     channels,
@@ -57,6 +58,7 @@ for module in (
     verdicts,
     keeping,
     access,
+    accounts,
     deletion,
 ):
     router.include_router(module.router)

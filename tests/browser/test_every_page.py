@@ -77,6 +77,7 @@ PAGES = {
     "kept data": "/repositories/kernels/retention",
     "channels": "/channels",
     "tokens": "/tokens",
+    "accounts": "/accounts",
     "who changed what": "/audit",
     "proofs": "/proofs",
     "reference": "/api/v1/docs",

@@ -47,6 +47,7 @@ def main() -> None:
 
 
 # Each module adds its commands to `app` when it is imported, so this comes last.
+from warpwatch.cli import account as _account  # noqa: E402, F401
 from warpwatch.cli import backup as _backup  # noqa: E402, F401
 from warpwatch.cli import build as _build  # noqa: E402, F401
 from warpwatch.cli import bundle as _bundle  # noqa: E402, F401
