@@ -99,6 +99,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
         sessions=app.state.sessions,
         guesses=app.state.guesses,
         database=database,
+        providers=app.state.providers,
     )
     app.add_middleware(RequestObserver, metrics=app.state.metrics)
     return app

@@ -3,7 +3,13 @@
 Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 """
 
-from warpwatch.db.models.access import AccessTokenRecord, AccountRecord, AuditEntryRecord, EndedSessionRecord
+from warpwatch.db.models.access import (
+    AccessTokenRecord,
+    AccountRecord,
+    AuditEntryRecord,
+    CiIdentityRecord,
+    EndedSessionRecord,
+)
 from warpwatch.db.models.base import Base
 from warpwatch.db.models.channels import ChannelRecord, DeliveryRecord
 from warpwatch.db.models.code import (
@@ -71,6 +77,7 @@ __all__ = [
     "CardRecord",
     "CaseRecord",
     "ChannelRecord",
+    "CiIdentityRecord",
     "CommitRecord",
     "ComparisonRecord",
     "DeletionRecord",

@@ -50,6 +50,21 @@ class AccessTokenRecord(Base):
     last_used_at: Mapped[datetime | None]
 
 
+class CiIdentityRecord(Base):
+    """CI jobs of a code host that may submit for a repository. subject: whom the ID token must name; `*` stands for
+    anything."""
+
+    __tablename__ = "ci_identities"
+    __table_args__ = (UniqueConstraint("repository_id", "issuer", "audience", "subject"), Index(None, "issuer"))
+    id: Mapped[int] = mapped_column(primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    issuer: Mapped[str]
+    audience: Mapped[str]
+    subject: Mapped[str]
+    created_at: Mapped[datetime] = created()
+    last_used_at: Mapped[datetime | None]
+
+
 class EndedSessionRecord(Base):
     """A session that was logged out before its cookie expired, for all servers to refuse."""
 

@@ -25,6 +25,7 @@ from warpwatch.db.errors import EngineError
 from warpwatch.logs import REQUEST_ID
 from warpwatch.server.http.metrics import route_template
 from warpwatch.server.http.permissions import ROLE_SCOPES, weaker
+from warpwatch.server.http.problems import Problem
 from warpwatch.server.http.sessions import SESSION_SECONDS, SessionSubject
 
 TOKEN_PREFIX = "wwp_"  # noqa: S105 - what tokens begin with is no secret.
@@ -34,11 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 class Caller(NamedTuple):
-    """Who asks. name: of an account, or of a way to come in. account_id: None where there is no account."""
+    """Who asks. name: of an account, or of a way to come in. account_id: None where there is no account. repositories:
+    those that a CI job may submit for; None for people, who see all."""
 
     name: str
     scope: TokenScope
     account_id: int | None = None
+    repositories: frozenset[str] | None = None
 
 
 ADMINISTRATOR = Caller("token", TokenScope.ADMINISTER)
@@ -61,6 +64,13 @@ def caller_of(request: Request) -> Caller:
     """Who sent a request, as RequestGuard found out."""
     caller: Caller = request.state.caller
     return caller
+
+
+def require_repository(caller: Caller, name: str) -> None:
+    """A 403 where a CI job asks for something in a repository that does not trust it."""
+    if caller.repositories is not None and name not in caller.repositories:
+        known = ", ".join(sorted(caller.repositories))
+        raise Problem(403, f"{caller.name} may submit for {known} and not for {name!r}; trust it in that repository")
 
 
 Asking = Annotated[Caller, Depends(caller_of)]

@@ -29,9 +29,11 @@ from warpwatch.server.http.access import (
     keep_trail,
     may,
 )
+from warpwatch.server.http.ci_tokens import identify_ci, is_id_token, refuse_elsewhere
 from warpwatch.server.http.deadlines import with_deadline
 from warpwatch.server.http.permissions import SAFE_METHODS, is_change, required_scope
 from warpwatch.server.http.problems import Problem, json_problem, surprise
+from warpwatch.server.http.providers import ProviderError, Providers
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.settings import SettingError, Settings
 
@@ -78,12 +80,19 @@ class RequestGuard:
     """ASGI middleware in front of the whole application."""
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, sessions: Sessions | None, guesses: GuessLimit, database: Database
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        sessions: Sessions | None,
+        guesses: GuessLimit,
+        database: Database,
+        providers: Providers,
     ) -> None:
         self.app = app
         self.sessions = sessions
         self.guesses = guesses
         self.database = database
+        self.providers = providers
         self.is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - only compared.
         self.hosts = {settings.host.strip("[]"), "localhost", "127.0.0.1", "::1"}
         if settings.token is not None:
@@ -156,12 +165,16 @@ class RequestGuard:
         """Who shows a token as a bearer, or a session that /login gave them; or the problem with it."""
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         try:
-            if scheme.lower() == "bearer":
+            if scheme.lower() == "bearer" and is_id_token(shown):
+                caller, problem = self._identify_ci(scope, shown)
+            elif scheme.lower() == "bearer":
                 caller, problem = identify_token(sessions, self.guesses, self.database, scope, shown)
             else:
                 subject = sessions.read(session_cookie(headers))
                 caller = find_session_caller(self.database, subject) if subject is not None else None
                 problem = None if caller is not None else _token_needed()
+            if caller is not None and problem is None:
+                problem = refuse_elsewhere(self.database, caller, scope["method"], scope["path"])
         except EngineError as error:
             return None, Problem(503, str(error), headers={"Retry-After": "5"})
         required = required_scope(scope["method"], scope["path"])
@@ -171,6 +184,19 @@ class RequestGuard:
             )
             return caller, Problem(403, detail)
         return caller, problem
+
+    def _identify_ci(self, scope: Scope, shown: str) -> tuple[Caller | None, Problem | None]:
+        """The CI job that shows an ID token of its code host; or a 401, or a 503 while the host's keys are unknown."""
+        if problem := _too_many(self.guesses, scope):
+            return None, problem
+        try:
+            caller = identify_ci(self.providers, self.database, shown)
+        except ProviderError as error:
+            return None, Problem(503, f"the ID token cannot be verified now: {error}", headers={"Retry-After": "30"})
+        if caller is not None:
+            return caller, None
+        self.guesses.count(_address(scope))
+        return None, _token_needed()
 
 
 def identify_token(

@@ -10,6 +10,7 @@ from warpwatch.server.pages import (
     alarms,
     branches,
     channels,
+    ci_identities,
     commits,
     compare,
     deletion,
@@ -59,6 +60,7 @@ for module in (
     keeping,
     access,
     accounts,
+    ci_identities,
     deletion,
 ):
     router.include_router(module.router)

@@ -76,6 +76,7 @@ PAGES = {
     "repositories": "/repositories",
     "kept data": "/repositories/kernels/retention",
     "channels": "/channels",
+    "CI of a repository": "/repositories/kernels/ci",
     "tokens": "/tokens",
     "accounts": "/accounts",
     "who changed what": "/audit",

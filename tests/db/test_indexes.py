@@ -56,6 +56,7 @@ from warpwatch.db.channels import (
     remove_channel,
     tell_people,
 )
+from warpwatch.db.ci_identities import NewCiIdentity, add_ci_identity, note_ci_use, remove_ci_identity
 from warpwatch.db.database import Database
 from warpwatch.db.deletion import list_orders
 from warpwatch.db.job_sources import save_job_sources
@@ -84,6 +85,7 @@ from warpwatch.db.reads.channels import (
     list_untold,
     read_channel,
 )
+from warpwatch.db.reads.ci_identities import find_ci_identities, find_repository_of, list_ci_identities
 from warpwatch.db.reads.closing import (
     list_later_changes,
     list_later_checks,
@@ -277,6 +279,13 @@ def read_everything(world: World) -> None:
         invite(s, account.id, "hash", datetime.now(UTC) + timedelta(days=1))
         assert find_invited(s, "hash") is not None
         assert accept_invitation(s, "hash") == use_account(s, account.id)
+        ci = NewCiIdentity("https://id.example", "us", "repo:a/b:*")
+        ci_id = add_ci_identity(s, world.repository, ci)
+        assert add_ci_identity(s, world.repository, ci) == ci_id
+        note_ci_use(s, [ci_id])
+        assert find_ci_identities(s, ci.issuer) == list_ci_identities(s, world.repository).items
+        assert find_repository_of(s, 1) is not None
+        remove_ci_identity(s, world.repository, ci_id)
         identity = Identity("https://id.example", "1", "ann", "ann", None)
         assert sign_in(s, identity) == sign_in(s, identity)
 
