@@ -114,6 +114,11 @@ VARIABLES = (
         "how server and workers write their logs: `text`, or `json` with one object per line, the ids of requests and "
         "jobs, and a line per request",
     ),
+    Variable(
+        "WARPWATCH_TELEMETRY",
+        "`off`",
+        "`on` sends traces by OpenTelemetry to `OTEL_EXPORTER_OTLP_ENDPOINT`; needs the extra `telemetry`",
+    ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
     Variable("WARPWATCH_CHANNEL_SECRET", "none", "default of `warpwatch channel add --secret`"),
@@ -150,6 +155,7 @@ class Settings:
     log_format: one of LOG_FORMATS.
     disk_reserve_bytes: what stays free in `home`.
     database_bytes: None means that the database may grow.
+    has_telemetry: whether traces are sent.
     provider: None means that nobody signs in at an OpenID provider.
     """
 
@@ -174,6 +180,7 @@ class Settings:
     disk_reserve_bytes: int = 2**30
     database_bytes: int | None = None
     provider: ProviderSettings | None = None
+    has_telemetry: bool = False
 
     @property
     def destinations(self) -> Destinations:
@@ -213,6 +220,7 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         disk_reserve_bytes=int(reserve * 2**30),
         database_bytes=int(database * 2**30) or None,
         provider=_provider(environ),
+        has_telemetry=_choice(environ, "WARPWATCH_TELEMETRY", ("off", "on")) == "on",
     )
 
 
