@@ -32,7 +32,7 @@ from warpwatch.server.http.access import (
 from warpwatch.server.http.ci_tokens import identify_ci, is_id_token, refuse_elsewhere
 from warpwatch.server.http.deadlines import with_deadline
 from warpwatch.server.http.permissions import SAFE_METHODS, is_change, required_scope
-from warpwatch.server.http.problems import Problem, json_problem, surprise
+from warpwatch.server.http.problems import Problem, json_problem, respond, surprise
 from warpwatch.server.http.providers import ProviderError, Providers
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.settings import SettingError, Settings
@@ -111,10 +111,7 @@ class RequestGuard:
             caller, problem = await run_in_threadpool(self._identify, self.sessions, scope, headers)
         problem = problem or _refuse_size(headers)
         if problem is not None:
-            # Who opens a page in a browser is shown where to log in.
-            is_visitor = problem.status == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", "")
-            answer: Response = RedirectResponse("/login", 303) if is_visitor else json_problem(problem, scope["path"])
-            await answer(scope, receive, send)
+            await _refuse(scope, headers, problem)(scope, receive, send)
             return
         caller = caller or (LOCAL if self.sessions is None else NOBODY)
         scope["state"] = {**scope.get("state", {}), "caller": caller}
@@ -232,6 +229,15 @@ def _too_many(guesses: GuessLimit, scope: Scope) -> Problem | None:
 def _address(scope: Scope) -> str:
     # Behind a reverse proxy this is the address of the proxy.
     return scope["client"][0] if scope.get("client") else ""
+
+
+def _refuse(scope: Scope, headers: Headers, problem: Problem) -> Response:
+    """Who opens a page in a browser is shown where to log in, or a page; everybody else gets JSON."""
+    if "text/html" not in headers.get("accept", ""):
+        return json_problem(problem, scope["path"])
+    if problem.status == 401 and scope["method"] == "GET":
+        return RedirectResponse("/login", 303)
+    return respond(Request(scope), problem)
 
 
 def _refuse_size(headers: Headers) -> Problem | None:

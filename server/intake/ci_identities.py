@@ -41,7 +41,7 @@ class CiIdentityRequest(BaseModel):
     def check_subject(cls, subject: str) -> str:
         fixed, wildcard, _ = subject.partition("*")
         if wildcard and ("/" not in fixed or fixed[-1] not in ":/"):
-            raise ValueError("jobs of others could match it; name the project in front of `*`, as in repo:OWNER/NAME:*")
+            raise ValueError("jobs of others could match it; name the project in front of *, as in repo:OWNER/NAME:*")
         return subject
 
 

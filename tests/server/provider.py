@@ -79,7 +79,7 @@ class Provider:
 
 
 @contextmanager
-def running_provider() -> Iterator[Provider]:
+def running_provider(host: str = "127.0.0.1") -> Iterator[Provider]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             provider.requests.append(self.path)
@@ -89,6 +89,13 @@ def running_provider() -> Iterator[Provider]:
                 "/keys": keys,
                 "/userinfo": {"sub": provider.claims["sub"], **provider.userinfo},
             }
+            if self.path.startswith("/authorize?"):
+                # Whoever comes is Ann, and agrees.
+                self.send_response(303)
+                self.send_header("Location", provider.authorize(self.path))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             self.answer(200 if self.path in pages else 404, pages.get(self.path, {}))
 
         def do_POST(self) -> None:
@@ -109,7 +116,7 @@ def running_provider() -> Iterator[Provider]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    provider = Provider(f"http://127.0.0.1:{server.server_port}")
+    provider = Provider(f"http://{host}:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

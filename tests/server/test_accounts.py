@@ -193,6 +193,15 @@ def test_the_page(client: TestClient, lab: Lab) -> None:
     assert client.post("/accounts/9", data={"role": "viewer"}).status_code == 404
 
 
+def test_a_page_that_a_role_may_not_see_is_a_page(exposed: TestClient) -> None:
+    headers = {"Accept": "text/html", **accept(exposed, invite(exposed, role="viewer")[1])}
+    answer = exposed.get("/accounts", headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (403, "text/html; charset=utf-8")
+    assert "administer" in answer.text
+    assert exposed.post("/repositories", data={"name": "x"}, headers=headers).status_code == 403
+    problem(exposed.get(f"{API}/accounts", headers=headers), 403)
+
+
 def test_on_loopback_nobody_logs_in(client: TestClient) -> None:
     assert client.get("/").status_code == 200
     caller: dict[str, Any] = client.get(f"{API}/caller").json()
