@@ -36,6 +36,7 @@ class EndedJob:
     finished_at: datetime | None
     spec: JobSpec
     message: str
+    trace_parent: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +307,7 @@ def unjudged_jobs(s: Session, limit: int = 100) -> list[EndedJob]:
             job.finished_at,
             job.spec,
             job.message,
+            job.trace_parent,
         )
         for job in s.scalars(statement)
     ]

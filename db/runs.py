@@ -41,7 +41,8 @@ MAX_OUTAGES = 150
 """How many outages a job waits out: about a day."""
 
 _REQUEST = """job.kind, job.spec, repositories.url, commits.sha, base.sha AS base_sha, operators.name AS operator,
-repositories.definitions_url, job.definitions_sha, patches.base_sha AS patch_base_sha, patches.content AS patch"""
+repositories.definitions_url, job.definitions_sha, job.trace_parent, patches.base_sha AS patch_base_sha,
+patches.content AS patch"""
 _OF_REQUEST = """
 JOIN submissions ON submissions.id = job.submission_id
 JOIN repositories ON repositories.id = submissions.repository_id
@@ -142,7 +143,7 @@ def find_owned(s: Session, worker_id: int, *, run_id: int | None = None, after: 
 
 def _claimed(s: Session, job_id: int, row: Any) -> ClaimedJob:
     partial = read_partial(s, job_id) if row.attempt > 1 else None
-    return ClaimedJob(job_id, row.run_id, row.attempt, _request(row), partial)
+    return ClaimedJob(job_id, row.run_id, row.attempt, _request(row), partial, row.trace_parent)
 
 
 def list_waiting(s: Session, device_id: int, limit: int) -> list[JobRequest]:

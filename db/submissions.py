@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
 from warpwatch.contract.spec import JobSpec
+from warpwatch.contract.tracing import TRACE_PARENT
 from warpwatch.contract.words import JobState, Reason, RunState
 from warpwatch.db.callbacks import reopen
 from warpwatch.db.errors import NotFoundError, StateError
@@ -130,6 +131,7 @@ def _add_jobs(
             "priority": priority,
             "max_attempts": ATTEMPTS,
             "definitions_sha": definitions_sha,
+            "trace_parent": TRACE_PARENT.get(),
             **_end_of_unchanged(job.unchanged_since, measured),
         }
         for job in new

@@ -24,6 +24,7 @@ from warpwatch.server.http.assets import Assets
 from warpwatch.server.http.compression import Compression
 from warpwatch.server.http.git_threads import GitThreads
 from warpwatch.server.http.metrics import RequestObserver, ServiceMetrics
+from warpwatch.server.http.providers import Providers
 from warpwatch.server.http.security import RequestGuard
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.server.http.worker_keys import WorkerThreads
@@ -87,6 +88,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
     # A token that is set is asked for on loopback too, where reverse proxies and other users of the machine come from.
     app.state.sessions = Sessions(settings.token) if settings.token else None
     app.state.guesses = GuessLimit()
+    app.state.providers = Providers(settings.destinations)
     app.state.problem_page = pages.problem_page
     problems.install(app)
     app.include_router(probing_router)
@@ -101,6 +103,7 @@ def create_app(settings: Settings, database: Database, *, judge: bool = True) ->
         sessions=app.state.sessions,
         guesses=app.state.guesses,
         database=database,
+        providers=app.state.providers,
     )
     app.add_middleware(RequestObserver, metrics=app.state.metrics)
     return app

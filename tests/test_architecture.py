@@ -25,6 +25,7 @@ LEAVES = {
     "warpwatch.project",
     "warpwatch.settings",
     "warpwatch.sources",
+    "warpwatch.telemetry",
 }
 STAND_ALONE_WORKER = ("checkout", "child", "sandbox", "execution", "devices", "loop", "guard", "http_coordinator")
 PYTHON_LINES, NATIVE_LINES, TEMPLATE_LINES = 500, 650, 150

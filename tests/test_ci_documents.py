@@ -51,8 +51,11 @@ def test_commands_and_options_exist(line: str) -> None:
 
 def test_workflows_hold_the_commit_against_its_base_and_keep_the_report() -> None:
     for text in ((EXAMPLES / name).read_text() for name in WORKFLOWS):
-        for word in ("--base merge-base", "--wait", "--report junit=", "--idempotency-key", "WARPWATCH_TOKEN"):
+        for word in ("--base merge-base", "--wait", "--report junit=", "--idempotency-key"):
             assert word in text
+        assert "secrets." not in text, "the code host says who asks"
+    assert WORKFLOWS["github.yml"]["permissions"]["id-token"] == "write"
+    assert WORKFLOWS["gitlab.yml"]["kernels"]["id_tokens"] == {"WARPWATCH_TOKEN": {"aud": "$WARPWATCH_URL"}}
     steps = WORKFLOWS["github.yml"]["jobs"]["warpwatch"]["steps"]
     measured = next(number for number, step in enumerate(steps) if step.get("name") == "Measure")
     assert all("always()" in step["if"] for step in steps[measured + 1 :]), (

@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ALLOWED = {
-    "warpwatch": {"base", "measure", "server"},
+    "warpwatch": {"base", "measure", "server", "telemetry"},
     "db": {"base", "database", "embedded"},
     "server": {"base", "database", "server", "parquet"},
     "worker": {"base", "database", "measure"},

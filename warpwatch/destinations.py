@@ -122,6 +122,17 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (_is_address(host.strip("[]")) and ipaddress.ip_address(host.strip("[]")).is_loopback)
 
 
+def is_trustworthy(url: str) -> bool:
+    """Whether nobody in between can change what a server at `url` answers: it is reached by https, or on this
+    machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
+
+
 def uses_proxy(scheme: str, host: str) -> bool:
     """Whether a proxy of the environment makes the connection, and so decides where it may lead."""
     return scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpwatch.destinations import Destinations, is_loopback, parse_private_hosts
+from warpwatch.contract.words import AccountRole
+from warpwatch.destinations import Destinations, is_loopback, is_trustworthy, parse_private_hosts
 
 ISOLATIONS = ("auto", "full", "user", "network", "none")
 """The first is the default: the strongest that the host allows."""
 FORK_ISOLATIONS = ("user", "full", "network", "none")
 """The first is the default."""
+PROVIDER_SCOPES = "openid email profile"
 LOG_FORMATS = ("text", "json")
 """The first is the default."""
 
@@ -41,6 +43,21 @@ VARIABLES = (
     Variable("WARPWATCH_HOST", "`127.0.0.1`", "address that the server listens on"),
     Variable("WARPWATCH_PORT", "`8321`", "port that the server listens on, 1 to 65535"),
     Variable("WARPWATCH_TOKEN", "none", "token that callers must send; required on any address but loopback"),
+    Variable(
+        "WARPWATCH_OIDC_ISSUER",
+        "none",
+        "OpenID provider that people sign in at, such as `https://id.example/realms/acme`; see security.md",
+    ),
+    Variable("WARPWATCH_OIDC_CLIENT_ID", "none", "what the provider calls this server"),
+    Variable("WARPWATCH_OIDC_CLIENT_SECRET", "none", "secret of that client; none for a public client"),
+    Variable("WARPWATCH_OIDC_CLIENT_SECRET_FILE", "none", "file that holds the secret instead"),
+    Variable(
+        "WARPWATCH_OIDC_ROLES",
+        "none",
+        "who may sign in, and the role of each, the strongest counts: groups, verified e-mail domains, or `*` for "
+        "everybody, as in `@acme.example=viewer,kernels=submitter,leads=administrator`",
+    ),
+    Variable("WARPWATCH_OIDC_SCOPES", "`openid email profile`", "scopes that the provider is asked for"),
     Variable(
         "WARPWATCH_PRIVATE_HOSTS",
         "none",
@@ -101,10 +118,27 @@ VARIABLES = (
     Variable("WARPWATCH_GITHUB_APP_KEY", "none", "file with the private key of the GitHub App"),
     Variable("WARPWATCH_GITHUB_API", "`https://api.github.com`", "where the GitHub App is asked; of GitHub Enterprise"),
     Variable("WARPWATCH_FORGE_TOKEN", "none", "default of `warpwatch forge set --token`"),
+    Variable(
+        "WARPWATCH_TELEMETRY",
+        "`off`",
+        "`on` sends traces by OpenTelemetry to `OTEL_EXPORTER_OTLP_ENDPOINT`; needs the extra `telemetry`",
+    ),
     Variable("WARPWATCH_WEBHOOK_SECRET", "none", "default of `warpwatch repository set --webhook-secret`"),
     Variable("WARPWATCH_STATUS_TOKEN", "none", "default of `warpwatch repository set --status-token`"),
     Variable("WARPWATCH_CHANNEL_SECRET", "none", "default of `warpwatch channel add --secret`"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSettings:
+    """The OpenID provider that people sign in at. roles: of a group, of an e-mail domain such as `@acme.example`, or of
+    everybody (`*`)."""
+
+    issuer: str
+    client_id: str
+    client_secret: str | None
+    roles: tuple[tuple[str, AccountRole], ...]
+    scopes: str = PROVIDER_SCOPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +161,8 @@ class Settings:
     database_bytes: None means that the database may grow.
     github_app_id, github_app_key: None where the server is no GitHub App. The app's key signs for github_api alone, so
     no user may choose that.
+    has_telemetry: whether traces are sent.
+    provider: None means that nobody signs in at an OpenID provider.
     """
 
     home: Path
@@ -152,6 +188,8 @@ class Settings:
     github_app_id: str | None = None
     github_app_key: Path | None = None
     github_api: str = "https://api.github.com"
+    provider: ProviderSettings | None = None
+    has_telemetry: bool = False
 
     @property
     def destinations(self) -> Destinations:
@@ -193,6 +231,8 @@ def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         github_app_id=environ.get("WARPWATCH_GITHUB_APP_ID") or None,
         github_app_key=Path(key).absolute() if (key := environ.get("WARPWATCH_GITHUB_APP_KEY")) else None,
         github_api=(environ.get("WARPWATCH_GITHUB_API") or "https://api.github.com").rstrip("/"),
+        provider=_provider(environ),
+        has_telemetry=_choice(environ, "WARPWATCH_TELEMETRY", ("off", "on")) == "on",
     )
 
 
@@ -209,6 +249,39 @@ def library_cache(environ: Mapping[str, str] = os.environ) -> Path:
         return Path(home).absolute() / "builds"
     caches = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(caches, "warpwatch", "builds").absolute()
+
+
+def _provider(environ: Mapping[str, str]) -> ProviderSettings | None:
+    issuer, client_id = environ.get("WARPWATCH_OIDC_ISSUER"), environ.get("WARPWATCH_OIDC_CLIENT_ID")
+    if not issuer:
+        return None
+    if not is_trustworthy(issuer):
+        raise SettingError(f"WARPWATCH_OIDC_ISSUER={issuer!r} must begin with https://; http is for 127.0.0.1 alone")
+    if not client_id:
+        raise SettingError("WARPWATCH_OIDC_ISSUER needs WARPWATCH_OIDC_CLIENT_ID; register this server at the provider")
+    secret, file = environ.get("WARPWATCH_OIDC_CLIENT_SECRET"), environ.get("WARPWATCH_OIDC_CLIENT_SECRET_FILE")
+    if file and not secret:
+        try:
+            secret = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            raise SettingError(f"WARPWATCH_OIDC_CLIENT_SECRET_FILE={file} cannot be read: {error}") from None
+    roles = tuple(_role(entry) for entry in environ.get("WARPWATCH_OIDC_ROLES", "").split(",") if entry.strip())
+    if not roles:
+        raise SettingError(
+            "WARPWATCH_OIDC_ISSUER needs WARPWATCH_OIDC_ROLES, or nobody could sign in; "
+            "set it to something like @acme.example=viewer,kernels=submitter"
+        )
+    scopes = environ.get("WARPWATCH_OIDC_SCOPES") or PROVIDER_SCOPES
+    return ProviderSettings(issuer.rstrip("/"), client_id, secret or None, roles, scopes)
+
+
+def _role(entry: str) -> tuple[str, AccountRole]:
+    who, _, role = (part.strip() for part in entry.partition("="))
+    if not who or role not in list(AccountRole):
+        raise SettingError(
+            f"WARPWATCH_OIDC_ROLES: {entry.strip()!r} is not WHO=ROLE; roles are {', '.join(AccountRole)}"
+        )
+    return who, AccountRole(role)
 
 
 def _hosts(environ: Mapping[str, str], name: str) -> str:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from warpwatch import telemetry
 from warpwatch.contract.activities import Stopwatch
 from warpwatch.settings import Settings
 from warpwatch.worker import bytecode, sandbox
@@ -30,7 +31,7 @@ class Host:
     hidden: tuple[Path, ...] = ()
     bootstrap: Path = BOOTSTRAP
     group: Path | None = None
-    stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
+    stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch(telemetry.step), compare=False)
     image: ContainerImage | None = None
 
     @property

@@ -258,7 +258,9 @@ def _as_job(claim: dict[str, Any] | None) -> ClaimedJob | None:
     if claim["patch"] is not None:
         order = replace(order, patch=SourcePatch(claim["patch_base"], b64decode(claim["patch"])))
     partial_outcome = None if claim["partial"] is None else from_json(PartialOutcome, claim["partial"])
-    return ClaimedJob(claim["job_id"], claim["run_id"], claim["attempt"], order, partial_outcome)
+    # A server of the release before does not know it.
+    trace_parent = claim.get("trace_parent")
+    return ClaimedJob(claim["job_id"], claim["run_id"], claim["attempt"], order, partial_outcome, trace_parent)
 
 
 def _without_results(ending: RunEnding, error: Exception) -> RunEnding:

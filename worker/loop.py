@@ -19,7 +19,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from warpwatch import __version__
+from warpwatch import __version__, telemetry
+from warpwatch.contract.activities import Activity
 from warpwatch.contract.claims import ClaimedJob, EndingKind, RunEnding, WorkerDescription
 from warpwatch.contract.outcome import Outcome
 from warpwatch.contract.words import HOST_REASONS, Reason
@@ -172,9 +173,14 @@ class _Worker:
         _log.info(
             "job %d: %s %s at %s, attempt %d", job.job_id, request.kind, request.operator, request.sha[:12], job.attempt
         )
-        with self.guard.watching(job.run_id), ExitStack() as stack:
+        name = f"{request.kind} {request.operator}"
+        with (
+            telemetry.span(name, job.trace_parent, job_id=job.job_id, sha=request.sha, device=self.device_key) as span,
+            self.guard.watching(job.run_id),
+            ExitStack() as stack,
+        ):
             self._stopwatch.take()
-            reason = self._end(job, self._run(job, stack))
+            reason = self._end(job, self._run(job, stack), span)
         self._pause_after(reason)
         self.idle_since = time.monotonic()
         JOB_ID.set(None)
@@ -200,9 +206,13 @@ class _Worker:
         finally:
             reporter.close()
 
-    def _end(self, job: ClaimedJob, ended: Outcome | Stopped | CannotRunError) -> Reason | None:
+    def _end(
+        self, job: ClaimedJob, ended: Outcome | Stopped | CannotRunError, span: telemetry.OpenSpan
+    ) -> Reason | None:
         """Writes how the job ended; returns the reason when it could not run."""
         times = self._stopwatch.take()
+        for activity, seconds in times.by_activity().items():
+            span.note(f"warpwatch.seconds.{activity}", seconds)
         if isinstance(ended, Stopped) and ended.reason == LOST:
             _log.warning("job %d belongs to another worker now; this run writes nothing", job.job_id)
             return None
@@ -215,8 +225,10 @@ class _Worker:
             kind = EndingKind.CANCELLED if ended.reason == CANCELLED else EndingKind.RELEASED
             kind = EndingKind.YIELDED if ended.yielded_to is not None else kind
             ending, outcome = RunEnding(kind, times, yielded_to=ended.yielded_to), ended.outcome
+        span.note("warpwatch.ending", ending.kind)
         try:
-            self.coordinator.end_run(job, ending, outcome)
+            with telemetry.step(Activity.RECORD):
+                self.coordinator.end_run(job, ending, outcome)
         except StaleRunError:
             _log.warning("job %d was cancelled or given to another worker; this run wrote nothing", job.job_id)
             return None

@@ -3,7 +3,13 @@
 Durations are nanoseconds, sizes are bytes, times are UTC with time zone.
 """
 
-from warpwatch.db.models.access import AccessTokenRecord, AuditEntryRecord, EndedSessionRecord
+from warpwatch.db.models.access import (
+    AccessTokenRecord,
+    AccountRecord,
+    AuditEntryRecord,
+    CiIdentityRecord,
+    EndedSessionRecord,
+)
 from warpwatch.db.models.base import Base
 from warpwatch.db.models.channels import ChannelRecord, DeliveryRecord
 from warpwatch.db.models.code import (
@@ -60,6 +66,7 @@ from warpwatch.db.models.worker_keys import ResultChunkRecord, WorkerKeyRecord
 
 __all__ = [
     "AccessTokenRecord",
+    "AccountRecord",
     "AuditEntryRecord",
     "Base",
     "BranchCommitRecord",
@@ -72,6 +79,7 @@ __all__ = [
     "CaseRecord",
     "ChangeRequestRecord",
     "ChannelRecord",
+    "CiIdentityRecord",
     "CommitRecord",
     "ComparisonRecord",
     "DeletionRecord",

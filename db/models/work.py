@@ -153,6 +153,8 @@ class JobRecord(Base):
     """The commit whose results are this job's too, where the reason is `unchanged`."""
     progress: Mapped[dict[str, Any] | None]
     """{"done": n, "total": m, "text": …} of the current run."""
+    trace_parent: Mapped[str | None]
+    """The span that asked for it, as contract.tracing has it; None where nothing is traced."""
     judged_at: Mapped[datetime | None]
     """When verdicts were drawn from its end: from its results, or, of a compare job, from the lack of them."""
     created_at: Mapped[datetime] = created()

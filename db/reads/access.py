@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from warpwatch.contract.words import AccountRole, TokenScope
 from warpwatch.db.reads.query import Page, Session, fetch_page
+
+_SCOPES = f"CAST(ARRAY{[str(scope) for scope in TokenScope]} AS text[])"
+_ROLES = f"CAST(ARRAY{[str(role) for role in AccountRole]} AS text[])"
+"""In the same order: what a role may do is the scope in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessTokenRow:
-    """A person's token, of which only a hash is kept. state: valid | expired | revoked."""
+    """A person's token, of which only a hash is kept. scope: what it may do, which is never more than the role of the
+    account. state: valid | expired | revoked | disabled (the account is)."""
 
     id: int
     person: str
@@ -22,21 +28,27 @@ class AccessTokenRow:
     last_used_at: datetime | None
 
 
-def list_tokens(session: Session, before: int | None = None, limit: int = 50) -> Page[AccessTokenRow]:
-    """All tokens, newest first."""
-    sql = """
-    SELECT id, person, purpose, scope, created_at, expires_at, last_used_at,
-           CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= now() THEN 'expired' ELSE 'valid' END
-           AS state
-    FROM access_tokens WHERE CAST(:before AS bigint) IS NULL OR id < :before ORDER BY id DESC LIMIT :limit
+def list_tokens(
+    session: Session, account_id: int | None = None, before: int | None = None, limit: int = 50
+) -> Page[AccessTokenRow]:
+    """All tokens, or those of one account, newest first."""
+    sql = f"""
+    SELECT tokens.id, person, purpose, tokens.created_at, expires_at, tokens.last_used_at,
+           ({_SCOPES})[least(array_position({_SCOPES}, scope), array_position({_ROLES}, role))] AS scope,
+           CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= now() THEN 'expired'
+                WHEN disabled_at IS NOT NULL THEN 'disabled' ELSE 'valid' END AS state
+    FROM access_tokens AS tokens LEFT JOIN accounts ON accounts.id = account_id
+    WHERE (CAST(:before AS bigint) IS NULL OR tokens.id < :before)
+      AND (CAST(:account_id AS bigint) IS NULL OR account_id = :account_id)
+    ORDER BY tokens.id DESC LIMIT :limit
     """
-    return fetch_page(session, AccessTokenRow, sql, limit, before=before)
+    return fetch_page(session, AccessTokenRow, sql, limit, before=before, account_id=account_id)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A request that changed something. caller: a person with a token, `token` for WARPWATCH_TOKEN, `webhook`, or
-    `local` where no token is asked for."""
+    """A request that changed something. caller: the name of an account, `ci …` for a CI job, `token` for
+    WARPWATCH_TOKEN, `webhook`, or `local` where no token is asked for."""
 
     id: int
     at: datetime

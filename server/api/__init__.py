@@ -5,10 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends
 
 from warpwatch.server.api.access import router as access
+from warpwatch.server.api.accounts import router as accounts
 from warpwatch.server.api.alarms import router as alarms
 from warpwatch.server.api.badges import router as badges
 from warpwatch.server.api.branches import router as branches
 from warpwatch.server.api.channels import router as channels
+from warpwatch.server.api.ci_identities import router as ci_identities
 from warpwatch.server.api.code import router as code
 from warpwatch.server.api.devices import router as devices
 from warpwatch.server.api.export import router as export
@@ -60,6 +62,8 @@ for part in (
     repositories,
     keeping,
     access,
+    accounts,
+    ci_identities,
     badges,
     verdicts,
     worker,

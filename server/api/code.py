@@ -27,6 +27,7 @@ from warpwatch.db.reads.trades import list_traded_cells
 from warpwatch.server.explanation.trades import Trade, find_trades
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
 from warpwatch.server.history.diffs import CommitSource, read_commit_source
+from warpwatch.server.http.access import Asking
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import (
@@ -51,9 +52,10 @@ Sha = Annotated[str, Path(min_length=4, max_length=40, pattern="^[0-9a-f]+$", de
 
 
 @router.get("/repositories", tags=["code"], responses=documented())
-def get_repositories(session: Db) -> Page[RepositoryRow]:
-    """All repositories, by name."""
-    return Page(list_repositories(session), None)
+def get_repositories(session: Db, caller: Asking) -> Page[RepositoryRow]:
+    """All repositories, by name; for a CI job those that trust it."""
+    rows = list_repositories(session)
+    return Page([row for row in rows if caller.repositories is None or row.name in caller.repositories], None)
 
 
 @router.post("/repositories", tags=["code"], status_code=201, responses=documented(409, 422))

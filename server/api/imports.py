@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 
 from warpwatch.formats import FORMATS
+from warpwatch.server.http.access import Asking, require_repository
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import FieldError, Problem, documented
 from warpwatch.server.http.service import Config, database_of, require_schema
@@ -35,11 +36,12 @@ async def _body(request: Request) -> bytes:
     return await request.body()
 
 
-@router.post("/imports", status_code=201, responses=documented(413, 422), openapi_extra=_BODY)
+@router.post("/imports", status_code=201, responses=documented(403, 413, 422), openapi_extra=_BODY)
 @in_git_thread(lambda arguments: arguments["repository"])
 def create_import(
     request: Request,
     settings: Config,
+    caller: Asking,
     data: Annotated[bytes, Depends(_body)],
     repository: Annotated[str, Query(max_length=200, description="Name of a repository.")],
     commit: Annotated[str, Query(min_length=1, max_length=200, description="What was measured: a SHA, branch or tag.")],
@@ -55,6 +57,7 @@ def create_import(
     Each benchmark becomes a case of the operator `program`. See docs/results-from-elsewhere.md.
     """
     require_schema(request)
+    require_repository(caller, repository)
     database = database_of(request)
     file = ForeignFile(data, name or "results.json", commit, file_format, repository, program or None, device or None)
     try:

@@ -11,6 +11,7 @@ from warpwatch.db.reads.regressions import Verdicts, read_verdicts
 from warpwatch.db.reads.work import SubmissionRow, list_submissions, read_submission
 from warpwatch.db.submissions import cancel_submission, retry_submission
 from warpwatch.server.figures.tables import CSV_ANSWER, csv_response
+from warpwatch.server.http.access import Asking, require_repository
 from warpwatch.server.http.git_threads import in_git_thread
 from warpwatch.server.http.problems import documented, not_found
 from warpwatch.server.http.service import (
@@ -37,17 +38,19 @@ IdempotencyKey = Annotated[
 Trials = Annotated[bool, Query(description="Include what Warpwatch submitted to decide on regressions.")]
 
 
-@router.post("/submissions", status_code=201, responses=documented(409, 422, 502, 507))
+@router.post("/submissions", status_code=201, responses=documented(403, 409, 422, 502, 507))
 @in_git_thread(lambda arguments: arguments["body"].repository)
 def create(
     request: Request,
     body: SubmissionRequest,
     settings: Config,
+    caller: Asking,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> SubmissionRow:
     """Create one job per commit, operator, kind and device. An invalid field rejects the whole request."""
     require_schema(request)
+    require_repository(caller, body.repository)
     database = database_of(request)
     origin = "cli" if request.headers.get("x-warpwatch-origin") == "cli" else "api"
     submission_id = submit(database, settings, body, origin, idempotency_key)
@@ -56,11 +59,12 @@ def create(
         return get_submission(session, submission_id)
 
 
-@router.post("/submissions/preview", responses=documented(404, 422, 502))
+@router.post("/submissions/preview", responses=documented(403, 404, 422, 502))
 @in_git_thread(lambda arguments: arguments["body"].repository)
-def preview(request: Request, body: SubmissionRequest, settings: Config) -> SubmissionPreview:
+def preview(request: Request, body: SubmissionRequest, settings: Config, caller: Asking) -> SubmissionPreview:
     """The jobs and device minutes of a submission, without creating it. An invalid field rejects the whole request."""
     require_schema(request)
+    require_repository(caller, body.repository)
     return preview_submission(database_of(request), settings, body)
 
 

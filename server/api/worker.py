@@ -75,6 +75,7 @@ class Claim(BaseModel):
     patch: str | None
     patch_base: str | None
     partial: dict[str, Any] | None
+    trace_parent: str | None = None
 
 
 class ClaimReply(BaseModel):
@@ -338,6 +339,7 @@ def _as_claim(job: ClaimedJob) -> Claim:
         patch=b64encode(patch.content).decode() if patch is not None else None,
         patch_base=patch.base_sha if patch is not None else None,
         partial=to_json(job.partial) if job.partial is not None else None,
+        trace_parent=job.trace_parent,
     )
 
 

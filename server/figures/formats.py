@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from math import floor, log10
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from warpwatch.contract.words import ChangePhase
 
@@ -298,8 +299,14 @@ def host_fact(value: Any, name: str) -> str:
     return fact(value)
 
 
+def host(address: str) -> str:
+    """The name of the machine in an address: "id.example" of https://id.example/realms/acme."""
+    return urlsplit(address).hostname or address
+
+
 FILTERS = (
     duration,
+    host,
     significant,
     sci,
     seconds,

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
@@ -17,7 +18,7 @@ from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from warpwatch import __version__
+from warpwatch import __version__, telemetry
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.metrics import (
@@ -34,6 +35,7 @@ from warpwatch.logs import REQUEST_ID
 from warpwatch.server.http.alarms import Alarms
 from warpwatch.server.threads.background import Background
 from warpwatch.settings import Settings, free_bytes
+from warpwatch.telemetry import OpenSpan
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 NO_ROUTE = "none"
@@ -41,6 +43,7 @@ NO_ROUTE = "none"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PREFIXES = ("/api/v1", "/static", "/perfetto")
+_UNTRACED = ("/static/", "/perfetto/", "/healthz", "/readyz", "/metrics", "/api/v1/worker/")
 _log = logging.getLogger(__name__)
 
 
@@ -193,11 +196,16 @@ class RequestObserver:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["X-Request-ID"] = request_id
                 self._note(scope, message["status"], time.perf_counter() - started_at)
+                route = route_template(scope)
+                span.rename(f"{scope['method']} {route}")
+                span.note("http.route", route)
+                span.note("http.response.status_code", message["status"])
             await send(message)
 
         token = REQUEST_ID.set(request_id)
         try:
-            await self.app(scope, receive, send_observed)
+            with _request_span(scope, request_id) as span:
+                await self.app(scope, receive, send_observed)
         finally:
             REQUEST_ID.reset(token)
 
@@ -207,6 +215,20 @@ class RequestObserver:
         self._requests.labels(method, route, str(status)).observe(seconds)
         fields = {"method": method, "route": route, "status": status, "seconds": round(seconds, 6)}
         _log.info("%s %s", method, route, extra=fields)
+
+
+@contextmanager
+def _request_span(scope: Scope, request_id: str) -> Iterator[OpenSpan]:
+    """The request as a span, below that of its caller. What comes several times a second, or never ends, has none."""
+    path = scope["path"]
+    if path.startswith(_UNTRACED) or path.endswith("/events"):
+        yield OpenSpan()
+        return
+    parent = Headers(scope=scope).get("traceparent")
+    with telemetry.span(scope["method"], parent, is_server=True, request_id=request_id) as span:
+        span.note("http.request.method", scope["method"])
+        span.note("url.path", path)
+        yield span
 
 
 def route_template(scope: Scope) -> str:

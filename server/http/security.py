@@ -14,23 +14,26 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from warpwatch.contract.words import TokenScope
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.destinations import is_loopback
 from warpwatch.server.http.access import (
     ADMINISTRATOR,
-    SAFE_METHODS,
+    LOCAL,
+    NOBODY,
     TOKEN_PREFIX,
     Caller,
+    caller_with,
     find_holder,
     find_session_caller,
     keep_trail,
     may,
-    required_scope,
 )
+from warpwatch.server.http.ci_tokens import identify_ci, is_id_token, refuse_elsewhere
 from warpwatch.server.http.deadlines import with_deadline
-from warpwatch.server.http.problems import Problem, json_problem, surprise
+from warpwatch.server.http.permissions import SAFE_METHODS, is_change, required_scope
+from warpwatch.server.http.problems import Problem, json_problem, respond, surprise
+from warpwatch.server.http.providers import ProviderError, Providers
 from warpwatch.server.http.sessions import GuessLimit, Sessions
 from warpwatch.settings import SettingError, Settings
 
@@ -58,14 +61,18 @@ PERFETTO_POLICY = (
 
 
 def check_exposure(settings: Settings) -> None:
-    """SettingError when the server would be open to other machines without a token."""
-    if is_loopback(settings.host):
-        return
-    if settings.token is None or len(settings.token) < MIN_TOKEN_LENGTH:
+    """SettingError when the server would be open to other machines without a token, or could sign nobody in."""
+    has_token = settings.token is not None and len(settings.token) >= MIN_TOKEN_LENGTH
+    if not is_loopback(settings.host) and not has_token:
         raise SettingError(
             f"WARPWATCH_HOST={settings.host} is open to other machines; "
             f"set WARPWATCH_TOKEN to at least {MIN_TOKEN_LENGTH} characters (openssl rand -hex 24), "
             "or listen on 127.0.0.1"
+        )
+    if settings.provider is not None and not has_token:
+        raise SettingError(
+            f"WARPWATCH_OIDC_ISSUER needs a WARPWATCH_TOKEN of at least {MIN_TOKEN_LENGTH} characters: it signs the "
+            "sessions of browsers, and lets you in while the provider is away (openssl rand -hex 24)"
         )
 
 
@@ -73,12 +80,19 @@ class RequestGuard:
     """ASGI middleware in front of the whole application."""
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, sessions: Sessions | None, guesses: GuessLimit, database: Database
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        sessions: Sessions | None,
+        guesses: GuessLimit,
+        database: Database,
+        providers: Providers,
     ) -> None:
         self.app = app
         self.sessions = sessions
         self.guesses = guesses
         self.database = database
+        self.providers = providers
         self.is_everywhere = settings.host in ("0.0.0.0", "::")  # noqa: S104 - only compared.
         self.hosts = {settings.host.strip("[]"), "localhost", "127.0.0.1", "::1"}
         if settings.token is not None:
@@ -97,14 +111,13 @@ class RequestGuard:
             caller, problem = await run_in_threadpool(self._identify, self.sessions, scope, headers)
         problem = problem or _refuse_size(headers)
         if problem is not None:
-            # Who opens a page in a browser is shown where to log in.
-            is_visitor = problem.status == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", "")
-            answer: Response = RedirectResponse("/login", 303) if is_visitor else json_problem(problem, scope["path"])
-            await answer(scope, receive, send)
+            await _refuse(scope, headers, problem)(scope, receive, send)
             return
+        caller = caller or (LOCAL if self.sessions is None else NOBODY)
+        scope["state"] = {**scope.get("state", {}), "caller": caller}
         status = await self._answer(scope, receive, send)
-        if status is not None and status < 400 and required_scope(scope["method"], scope["path"]) != TokenScope.READ:
-            name = caller.name if caller is not None else "webhook" if _is_hook(scope) else "local"
+        if status is not None and status < 400 and is_change(scope["method"], scope["path"]):
+            name = "webhook" if _is_hook(scope) else caller.name
             await run_in_threadpool(keep_trail, self.database, name, scope, status)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> int | None:
@@ -149,37 +162,82 @@ class RequestGuard:
         """Who shows a token as a bearer, or a session that /login gave them; or the problem with it."""
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         try:
-            if scheme.lower() == "bearer":
+            if scheme.lower() == "bearer" and is_id_token(shown):
+                caller, problem = self._identify_ci(scope, shown)
+            elif scheme.lower() == "bearer":
                 caller, problem = identify_token(sessions, self.guesses, self.database, scope, shown)
             else:
                 subject = sessions.read(session_cookie(headers))
                 caller = find_session_caller(self.database, subject) if subject is not None else None
                 problem = None if caller is not None else _token_needed()
+            if caller is not None and problem is None:
+                problem = refuse_elsewhere(self.database, caller, scope["method"], scope["path"])
         except EngineError as error:
             return None, Problem(503, str(error), headers={"Retry-After": "5"})
         required = required_scope(scope["method"], scope["path"])
         if caller is not None and not may(caller, required):
-            detail = f"this needs a token with the scope {required}; the one of {caller.name} has {caller.scope}"
+            detail = (
+                f"this needs the scope {required}; {caller.name} has {caller.scope}. An administrator can change it"
+            )
             return caller, Problem(403, detail)
         return caller, problem
+
+    def _identify_ci(self, scope: Scope, shown: str) -> tuple[Caller | None, Problem | None]:
+        """The CI job that shows an ID token of its code host; or a 401, or a 503 while the host's keys are unknown."""
+        if problem := _too_many(self.guesses, scope):
+            return None, problem
+        try:
+            caller = identify_ci(self.providers, self.database, shown)
+        except ProviderError as error:
+            return None, Problem(503, f"the ID token cannot be verified now: {error}", headers={"Retry-After": "30"})
+        if caller is not None:
+            return caller, None
+        self.guesses.count(_address(scope))
+        return None, _token_needed()
 
 
 def identify_token(
     sessions: Sessions, guesses: GuessLimit, database: Database, scope: Scope, shown: str
 ) -> tuple[Caller | None, Problem | None]:
     """Who shows a token; or a 401, or a 429 for an address that showed too many wrong ones."""
-    # Behind a reverse proxy this is the address of the proxy.
-    address = scope["client"][0] if scope.get("client") else ""
-    if seconds := guesses.wait_seconds(address):
-        wait = math.ceil(seconds)
-        return None, Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
+    if problem := _too_many(guesses, scope):
+        return None, problem
     if sessions.is_token(shown):
         return ADMINISTRATOR, None
     holder = find_holder(database, shown) if shown.strip().startswith(TOKEN_PREFIX) else None
     if holder is not None:
-        return Caller(holder.person, holder.scope), None
-    guesses.count(address)
+        return caller_with(holder), None
+    guesses.count(_address(scope))
     return None, _token_needed()
+
+
+def count_guess(guesses: GuessLimit, scope: Scope) -> Problem | None:
+    """Notes that a request showed something wrong; a 429 for an address that did so too often."""
+    problem = _too_many(guesses, scope)
+    guesses.count(_address(scope))
+    return problem
+
+
+def _too_many(guesses: GuessLimit, scope: Scope) -> Problem | None:
+    seconds = guesses.wait_seconds(_address(scope))
+    if not seconds:
+        return None
+    wait = math.ceil(seconds)
+    return Problem(429, f"too many wrong tokens; try again in {wait} s", headers={"Retry-After": str(wait)})
+
+
+def _address(scope: Scope) -> str:
+    # Behind a reverse proxy this is the address of the proxy.
+    return scope["client"][0] if scope.get("client") else ""
+
+
+def _refuse(scope: Scope, headers: Headers, problem: Problem) -> Response:
+    """Who opens a page in a browser is shown where to log in, or a page; everybody else gets JSON."""
+    if "text/html" not in headers.get("accept", ""):
+        return json_problem(problem, scope["path"])
+    if problem.status == 401 and scope["method"] == "GET":
+        return RedirectResponse("/login", 303)
+    return respond(Request(scope), problem)
 
 
 def _refuse_size(headers: Headers) -> Problem | None:
@@ -195,11 +253,16 @@ def _token_needed() -> Problem:
 
 def session_cookie(headers: Headers) -> str:
     """The session that a request shows; empty without one."""
+    return read_cookie(headers, COOKIE)
+
+
+def read_cookie(headers: Headers, name: str) -> str:
+    """The value of a cookie; empty without one."""
     try:
         cookies = SimpleCookie(headers.get("cookie", ""))
     except CookieError:
         return ""
-    return cookies[COOKIE].value if COOKIE in cookies else ""
+    return cookies[name].value if name in cookies else ""
 
 
 def _is_open(scope: Scope) -> bool:

@@ -7,12 +7,15 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
+from contextlib import suppress
 from typing import NamedTuple
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 
 SESSION_SECONDS = 7 * 24 * 3600
 """How long a browser stays logged in."""
+VISIT_SECONDS = 600
+"""How long a sign-in at a provider may take."""
 GUESSES = 10
 """Wrong tokens that one address may show within GUESS_SECONDS."""
 GUESS_SECONDS = 60.0
@@ -20,10 +23,19 @@ _ADDRESSES = 10_000
 
 
 class SessionSubject(NamedTuple):
-    """A session, and the personal token that it was opened with; None for WARPWATCH_TOKEN."""
+    """A session, and the account or the personal token that it was opened with; neither for WARPWATCH_TOKEN."""
 
     name: str
-    token_id: int | None
+    token_id: int | None = None
+    account_id: int | None = None
+
+
+class ProviderVisit(NamedTuple):
+    """A browser that was sent to an OpenID provider: the secrets that its way back must show."""
+
+    state: str
+    nonce: str
+    verifier: str
 
 
 class Sessions:
@@ -33,23 +45,42 @@ class Sessions:
     def __init__(self, token: str) -> None:
         self._token = token.encode()
         self._serializer = URLSafeTimedSerializer(token, salt="warpwatch session")
+        # Apart, so that a server of the release before takes the cookie for none.
+        self._accounts = URLSafeTimedSerializer(token, salt="warpwatch session of an account")
+        self._visits = URLSafeTimedSerializer(token, salt="warpwatch visit to a provider")
 
     def is_token(self, shown: str) -> bool:
         """Whether `shown` is the token, compared in constant time."""
         return hmac.compare_digest(shown.strip().encode(), self._token)
 
-    def issue(self, token_id: int | None = None) -> str:
+    def issue(self, token_id: int | None = None, account_id: int | None = None) -> str:
         """A new session, as the value of a cookie."""
-        return self._serializer.dumps([secrets.token_urlsafe(16), token_id])
+        name = secrets.token_urlsafe(16)
+        return (
+            self._serializer.dumps([name, token_id]) if account_id is None else self._accounts.dumps([name, account_id])
+        )
 
     def read(self, cookie: str) -> SessionSubject | None:
         """The session of a cookie that is signed and has not expired."""
-        try:
+        with suppress(BadSignature):
+            name, account_id = self._accounts.loads(cookie, max_age=SESSION_SECONDS)
+            return SessionSubject(name, account_id=account_id)
+        with suppress(BadSignature):
             value = self._serializer.loads(cookie, max_age=SESSION_SECONDS)
+            # Cookies of earlier versions hold the name alone.
+            return SessionSubject(value) if isinstance(value, str) else SessionSubject(*value)
+        return None
+
+    def sign_visit(self, visit: ProviderVisit) -> str:
+        """What a browser keeps while its user signs in at a provider, as the value of a cookie."""
+        return self._visits.dumps(visit)
+
+    def read_visit(self, cookie: str) -> ProviderVisit | None:
+        """The visit of a cookie that is signed and not too old."""
+        try:
+            return ProviderVisit(*self._visits.loads(cookie, max_age=VISIT_SECONDS))
         except BadSignature:
             return None
-        # Cookies of earlier versions hold the name alone.
-        return SessionSubject(value, None) if isinstance(value, str) else SessionSubject(*value)
 
 
 class GuessLimit:

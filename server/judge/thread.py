@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from warpwatch import telemetry
 from warpwatch.db.database import Database
 from warpwatch.db.errors import EngineError
 from warpwatch.db.reads.judging import read_origin
@@ -54,7 +55,8 @@ class Judge(Background):
                     repository_id = read_origin(session, job.id).repository_id
                 # Verdicts are about branches, and a trial may have stored commits that no branch had before.
                 follow_branches(self._database, self._settings, repository_id)
-                interpreter.judge_job(self._database, mirrors, job, self._settings.trial_share)
+                with telemetry.span("judge", job.trace_parent, job_id=job.id):
+                    interpreter.judge_job(self._database, mirrors, job, self._settings.trial_share)
                 follow_branches(self._database, self._settings, repository_id)
                 close_changes(self._database, mirrors, job.operator_id, job.device_id)
             except EngineError:

@@ -6,9 +6,11 @@ from fastapi import APIRouter
 
 from warpwatch.server.pages import (
     access,
+    accounts,
     alarms,
     branches,
     channels,
+    ci_identities,
     commits,
     compare,
     deletion,
@@ -59,6 +61,8 @@ for module in (
     verdicts,
     keeping,
     access,
+    accounts,
+    ci_identities,
     deletion,
 ):
     router.include_router(module.router)

@@ -12,6 +12,9 @@ from starlette.datastructures import FormData
 from warpwatch.contract.words import TokenScope
 from warpwatch.db.access import revoke_token
 from warpwatch.db.reads.access import list_audit, list_tokens
+from warpwatch.server.api.access import visible_account
+from warpwatch.server.http.access import Asking, Caller, may
+from warpwatch.server.http.problems import Problem
 from warpwatch.server.http.service import Before
 from warpwatch.server.intake.access import IssuedToken, TokenRequest, issue_token
 from warpwatch.server.pages.forms import form_errors
@@ -19,29 +22,30 @@ from warpwatch.server.pages.render import Page
 from warpwatch.server.pages.submissions import form_of
 
 router = APIRouter()
-BLANK: dict[str, Any] = {"person": "", "purpose": "", "scope": TokenScope.READ, "days": "90"}
+BLANK: dict[str, Any] = {"purpose": "", "scope": TokenScope.READ, "days": "90"}
 
 
 @router.get("/tokens")
-def tokens(page: Page, before: Before = None) -> Response:
-    """Every token, newest first, and the form."""
-    return _show(page, before=before)
+def tokens(page: Page, caller: Asking, before: Before = None) -> Response:
+    """Every token that the caller may see, newest first, and the form."""
+    return _show(page, caller, before=before)
 
 
 @router.post("/tokens")
-def add(page: Page, form: Annotated[FormData, Depends(form_of)]) -> Response:
+def add(page: Page, caller: Asking, form: Annotated[FormData, Depends(form_of)]) -> Response:
     """Makes a token and shows it once; shows the form again with a message per invalid field."""
     entered: dict[str, Any] = {name: str(value).strip() for name, value in form.items()}
+    given = {"days": entered.get("days") or None, "person": entered.get("person") or None}
     try:
-        body = TokenRequest.model_validate(entered | {"days": entered.get("days") or None})
-    except ValidationError as error:
-        return _show(page, entered, form_errors(error))
-    return _show(page, issued=issue_token(page.session, body))
+        issued = issue_token(page.session, caller, TokenRequest.model_validate(entered | given))
+    except (ValidationError, Problem) as error:
+        return _show(page, caller, entered, form_errors(error))
+    return _show(page, caller, issued=issued)
 
 
 @router.post("/tokens/{token_id}/revoke")
-def revoke(page: Page, token_id: int) -> Response:
-    revoke_token(page.session, token_id)
+def revoke(page: Page, caller: Asking, token_id: int) -> Response:
+    revoke_token(page.session, token_id, visible_account(caller))
     return RedirectResponse("/tokens", 303)
 
 
@@ -53,6 +57,7 @@ def audit(page: Page, before: Before = None) -> Response:
 
 def _show(
     page: Page,
+    caller: Caller,
     entered: dict[str, Any] | None = None,
     errors: dict[str, str] | None = None,
     before: int | None = None,
@@ -62,10 +67,12 @@ def _show(
         "tokens.html",
         json="/tokens",
         status=422 if errors else 200,
-        tokens=list_tokens(page.session, before),
+        tokens=list_tokens(page.session, visible_account(caller), before),
         before=before,
-        scopes=list(TokenScope),
-        entered=BLANK | (entered or {}),
+        scopes=[scope for scope in TokenScope if may(caller, scope)],
+        caller=caller,
+        is_administrator=may(caller, TokenScope.ADMINISTER),
+        entered=BLANK | {"person": caller.name if caller.account_id else ""} | (entered or {}),
         errors=errors or {},
         issued=issued,
         is_open=page.request.app.state.sessions is None,

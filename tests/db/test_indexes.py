@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from warpwatch.contract.environment import Card
 from warpwatch.contract.outcome import Comparison, Finding
 from warpwatch.contract.spec import JobSpec
 from warpwatch.contract.words import (
+    AccountRole,
     Answer,
     BranchKind,
     ForgeKind,
@@ -37,6 +38,15 @@ from warpwatch.db.access import (
     revoke_token,
     use_token,
 )
+from warpwatch.db.accounts import (
+    Identity,
+    accept_invitation,
+    change_account,
+    ensure_account,
+    invite,
+    sign_in,
+    use_account,
+)
 from warpwatch.db.attempts import record_failure, record_sent
 from warpwatch.db.branches import NewBranch, replace_branches
 from warpwatch.db.cards import save_card_offset
@@ -48,6 +58,7 @@ from warpwatch.db.channels import (
     remove_channel,
     tell_people,
 )
+from warpwatch.db.ci_identities import NewCiIdentity, add_ci_identity, note_ci_use, remove_ci_identity
 from warpwatch.db.database import Database
 from warpwatch.db.deletion import list_orders
 from warpwatch.db.job_sources import save_job_sources
@@ -63,6 +74,7 @@ from warpwatch.db.muting import mute, unmute
 from warpwatch.db.reads import cards, history, job_sources, judging, observed
 from warpwatch.db.reads import forge as forge_reads
 from warpwatch.db.reads.access import list_audit, list_tokens
+from warpwatch.db.reads.accounts import find_invited, list_accounts, read_account
 from warpwatch.db.reads.alarms import (
     list_paused_workers,
     list_shared_devices,
@@ -83,6 +95,7 @@ from warpwatch.db.reads.channels import (
     list_untold,
     read_channel,
 )
+from warpwatch.db.reads.ci_identities import find_ci_identities, find_repository_of, list_ci_identities
 from warpwatch.db.reads.closing import (
     list_later_changes,
     list_later_checks,
@@ -260,7 +273,8 @@ def read_everything(world: World) -> None:
             if rule.kind != RetentionKind.MIRROR:
                 keeping.delete_aged(s, rule)
         list_orders(s)
-        add_token(s, "ann", "", "hash", TokenScope.READ, None)
+        account = ensure_account(s, "ann", AccountRole.VIEWER)
+        add_token(s, account.id, "ann", "", "hash", TokenScope.READ, None)
         holder = use_token(s, token_hash="hash")
         assert holder is not None
         assert use_token(s, token_id=holder.id) is not None
@@ -270,6 +284,20 @@ def read_everything(world: World) -> None:
         record_audit(s, NewAuditEntry("ann", "POST", "/", "/", 201, None))
         assert list_tokens(s).items
         assert list_audit(s).items
+        assert list_accounts(s, "ann").items == [read_account(s, account.id)]
+        change_account(s, account.id, AccountRole.TRIAGER)
+        invite(s, account.id, "hash", datetime.now(UTC) + timedelta(days=1))
+        assert find_invited(s, "hash") is not None
+        assert accept_invitation(s, "hash") == use_account(s, account.id)
+        ci = NewCiIdentity("https://id.example", "us", "repo:a/b:*")
+        ci_id = add_ci_identity(s, world.repository, ci)
+        assert add_ci_identity(s, world.repository, ci) == ci_id
+        note_ci_use(s, [ci_id])
+        assert find_ci_identities(s, ci.issuer) == list_ci_identities(s, world.repository).items
+        assert find_repository_of(s, 1) is not None
+        remove_ci_identity(s, world.repository, ci_id)
+        identity = Identity("https://id.example", "1", "ann", "ann", None)
+        assert sign_in(s, identity) == sign_in(s, identity)
 
 
 def read_branches(world: World) -> None:

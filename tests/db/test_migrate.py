@@ -144,6 +144,23 @@ def test_reasons_are_read_from_the_sentences_of_the_revision_before(empty_url: s
     assert examples == ["example-h100"]
 
 
+def test_holders_of_tokens_get_accounts(empty_url: str) -> None:
+    """Each with the role of the strongest token that is still valid."""
+    migrate.upgrade(empty_url, "0037")
+    execute(
+        empty_url,
+        "INSERT INTO access_tokens (person, token_hash, scope, revoked_at) VALUES ('ann', '1', 'read', NULL), "
+        "('ann', '2', 'triage', NULL), ('ann', '3', 'administer', now()), ('bob', '4', 'administer', now())",
+    )
+    migrate.upgrade(empty_url)
+    database = Database(empty_url)
+    with database.session() as s:
+        roles = s.execute(text("SELECT name, role FROM accounts ORDER BY name")).all()
+        owners = s.scalars(text("SELECT count(*) FROM access_tokens JOIN accounts a ON a.id = account_id")).one()
+    database.close()
+    assert ([tuple(row) for row in roles], owners) == ([("ann", "triager"), ("bob", "viewer")], 4)
+
+
 def test_several_processes_may_migrate_at_once(empty_url: str) -> None:
     errors: list[Exception] = []
 

@@ -15,10 +15,12 @@ from sqlalchemy import text
 from tests.apps import create_app
 from tests.builders import Lab
 from tests.server.test_code import problem
-from warpwatch.contract.words import TokenScope
+from warpwatch.contract.words import AccountRole, TokenScope
 from warpwatch.db.access import add_token
+from warpwatch.db.accounts import ensure_account
 from warpwatch.db.database import Database
-from warpwatch.server.http.access import hash_of, required_scope
+from warpwatch.server.http.access import hash_of
+from warpwatch.server.http.permissions import required_scope
 from warpwatch.settings import Settings
 
 API, TOKEN, ADDRESS = "/api/v1", "the-token-of-the-server", "http://bench.example"
@@ -70,7 +72,7 @@ def test_a_token_may_do_what_its_scope_says(exposed: TestClient, lab: Lab, issue
             problem(answer, 403)
         else:
             assert answer.status_code in (200, 201), answer.text
-    for path in ("/tokens", "/audit"):
+    for path in ("/accounts", "/audit"):
         expected = 200 if scope is TokenScope.ADMINISTER else 403
         assert exposed.get(f"{API}{path}", headers=headers).status_code == expected
         assert exposed.get(path, headers=headers).status_code == expected
@@ -107,7 +109,8 @@ def test_a_token_ends_when_it_expires_or_is_revoked(exposed: TestClient, databas
     problem(exposed.get(f"{API}/repositories", headers=headers), 401)
     with database.session() as session:
         past = datetime.now(UTC) - timedelta(seconds=1)
-        add_token(session, "bob", "", hash_of("wwp_old"), TokenScope.READ, past)
+        bob = ensure_account(session, "bob", AccountRole.VIEWER)
+        add_token(session, bob.id, "bob", "", hash_of("wwp_old"), TokenScope.READ, past)
         assert session.scalars(text("SELECT count(*) FROM access_tokens WHERE token_hash LIKE '%wwp_%'")).one() == 0
     problem(exposed.get(f"{API}/repositories", headers={"Authorization": "Bearer wwp_old"}), 401)
     states = {row["state"] for row in exposed.get(f"{API}/tokens", headers=ADMINISTRATOR).json()["items"]}

@@ -47,10 +47,12 @@ def main() -> None:
 
 
 # Each module adds its commands to `app` when it is imported, so this comes last.
+from warpwatch.cli import account as _account  # noqa: E402, F401
 from warpwatch.cli import backup as _backup  # noqa: E402, F401
 from warpwatch.cli import build as _build  # noqa: E402, F401
 from warpwatch.cli import bundle as _bundle  # noqa: E402, F401
 from warpwatch.cli import channel as _channel  # noqa: E402, F401
+from warpwatch.cli import ci as _ci  # noqa: E402, F401
 from warpwatch.cli import compare as _compare  # noqa: E402, F401
 from warpwatch.cli import database as _database  # noqa: E402, F401
 from warpwatch.cli import device as _device  # noqa: E402, F401

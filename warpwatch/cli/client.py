@@ -10,6 +10,8 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
+from warpwatch.cli.ci_token import CiToken
+
 OUTAGE_SECONDS = 120.0
 """How long a request waits for a server or database that is away."""
 RETRY_SECONDS = 0.2
@@ -29,7 +31,7 @@ class ApiError(RuntimeError):
 
 
 class Client:
-    """Calls /api/v1 of the server at `url`, with WARPWATCH_TOKEN if it is set.
+    """Calls /api/v1 of the server at `url`, with WARPWATCH_TOKEN if it is set, else with the ID token of a CI job.
 
     Once the server has answered, GET and requests with an idempotency key wait up to `patience` seconds for a server
     that is being started again.
@@ -42,6 +44,7 @@ class Client:
         self.timeout = timeout
         self.patience = patience
         self.has_answered = False
+        self._ci_token = CiToken(self.url)
 
     def get(self, path: str, **query: Any) -> Any:
         """GET `path` below /api/v1 as JSON; arguments that are None are left out."""
@@ -103,7 +106,7 @@ class Client:
             "X-Warpwatch-Origin": "cli",
             **headers,
         }
-        if token := os.environ.get("WARPWATCH_TOKEN"):
+        if token := os.environ.get("WARPWATCH_TOKEN") or self._read_ci_token():
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(f"{self.url}/api/v1{path}", data, headers, method=method)
         try:
@@ -117,6 +120,12 @@ class Client:
             raise ApiError(
                 f"no Warpwatch server at {self.url} ({reason}); start it with `make up`, or set WARPWATCH_URL"
             ) from None
+
+    def _read_ci_token(self) -> str | None:
+        try:
+            return self._ci_token.read()
+        except (urllib.error.URLError, ValueError, KeyError, IndexError, OSError) as error:
+            raise ApiError(f"the code host gave no ID token: {error}; check the permission id-token: write") from None
 
 
 def _explain(error: urllib.error.HTTPError) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from warpwatch import telemetry
 from warpwatch.cli import app
 from warpwatch.logs import configure_logs
 from warpwatch.settings import SettingError, Settings, load_settings
@@ -39,6 +40,8 @@ def serve() -> None:
         settings = load_settings()
         configure_logs(settings.log_format, logging.WARNING)
         check_exposure(settings)
+        if settings.has_telemetry:
+            telemetry.start("warpwatch-server")
         with listen(settings) as listener, database_url(settings) as url:
             _serve(settings, url, listener)
     except (EngineError, SettingError) as error:

@@ -14,12 +14,14 @@ app.add_typer(token_app, name="token")
 
 @token_app.command("add")
 def add_token(
-    person: str,
-    scope: TokenScope = typer.Option(TokenScope.READ, help="Each includes those before it."),
+    person: str | None = typer.Argument(None, help="Name of the account; default: your own."),
+    scope: TokenScope = typer.Option(
+        TokenScope.READ, help="Each includes those before it; the role of the account limits it."
+    ),
     purpose: str = typer.Option("", help="Where it is used, such as CI."),
     days: int = typer.Option(90, help="How long it is valid; 0 for as long as it is not revoked."),
 ) -> None:
-    """Make a token and print it; it is not shown again."""
+    """Make a token and print it; it is not shown again. A new name makes an account."""
     with asking() as client:
         body = {"person": person, "scope": scope, "purpose": purpose, "days": days or None}
         typer.echo(client.post("/tokens", body)["token"])

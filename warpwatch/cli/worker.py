@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from warpwatch import telemetry
 from warpwatch.cli import app
 from warpwatch.logs import configure_logs
 from warpwatch.settings import SettingError, Settings, load_settings
@@ -47,6 +48,8 @@ def worker(
     try:
         settings = load_settings()
         configure_logs(settings.log_format, logging.INFO)
+        if settings.has_telemetry:
+            telemetry.start("warpwatch-worker")
         limits = WorkerLimits(_seconds("--until-idle", until_idle), _seconds("--at-most", at_most))
         name = choose_device(device)
         with _coordinator(settings, server, key) as (connect, hidden):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from math import inf
@@ -77,9 +77,13 @@ class RunTimes:
 
 
 class Stopwatch:
-    """Adds up seconds per activity, for one thread. An activity inside another one interrupts it."""
+    """Adds up seconds per activity, for one thread. An activity inside another one interrupts it.
 
-    def __init__(self) -> None:
+    watch: is entered around every activity, such as to trace it.
+    """
+
+    def __init__(self, watch: Callable[[Activity], AbstractContextManager[object]] | None = None) -> None:
+        self._watch = watch or nullcontext
         self._times = RunTimes()
         self._open: list[Activity] = []
         self._since = perf_counter()
@@ -90,7 +94,8 @@ class Stopwatch:
         self._settle()
         self._open.append(activity)
         try:
-            yield
+            with self._watch(activity):
+                yield
         finally:
             self._settle()
             self._open.pop()

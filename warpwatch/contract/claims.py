@@ -39,7 +39,7 @@ class WorkerDescription:
 class ClaimedJob:
     """A job that a run owns: what to execute, and as which attempt.
 
-    partial: what interrupted runs of the job found.
+    partial: what interrupted runs of the job found. trace_parent: the span that asked for it, see contract.tracing.
     """
 
     job_id: int
@@ -47,6 +47,7 @@ class ClaimedJob:
     attempt: int
     request: JobRequest
     partial: PartialOutcome | None = None
+    trace_parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -359,3 +359,12 @@ class TokenScope(StrEnum):
     SUBMIT = "submit"
     TRIAGE = "triage"
     ADMINISTER = "administer"
+
+
+class AccountRole(StrEnum):
+    """What the person of an account may do: the same as a token of the scope in the same place of TokenScope."""
+
+    VIEWER = "viewer"
+    SUBMITTER = "submitter"
+    TRIAGER = "triager"
+    ADMINISTRATOR = "administrator"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "0071"
-down_revision = "0070"
+revision = "0042"
+down_revision = "0041"
 branch_labels = None
 depends_on = None
 

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0070"
-down_revision = "0037"
+revision = "0041"
+down_revision = "0040"
 branch_labels = None
 depends_on = None
 

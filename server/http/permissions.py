@@ -1,0 +1,95 @@
+"""What each scope and role may do: the one table that the server decides by, and that the documents show."""
+
+from __future__ import annotations
+
+import re
+
+from warpwatch.contract.words import AccountRole, TokenScope
+
+SCOPES = list(TokenScope)
+ROLE_SCOPES: dict[AccountRole, TokenScope] = dict(zip(AccountRole, TokenScope, strict=True))
+"""What the people with a role may do."""
+
+PERMISSIONS: dict[TokenScope, tuple[str, ...]] = {
+    # Everybody reads everything else. What people do with their own tokens is checked where it is done.
+    TokenScope.READ: (
+        "POST /submissions/preview",
+        "POST /repositories/{name}/retention/preview",
+        "POST /tokens",
+        "POST /tokens/{token_id}/revoke",
+        "DELETE /tokens/{token_id}",
+        "POST /login",
+        "POST /login/invitation",
+        "POST /logout",
+    ),
+    TokenScope.SUBMIT: (
+        "POST /submissions",
+        "POST /submissions/new",
+        "POST /submissions/{submission_id}/cancel",
+        "POST /submissions/{submission_id}/retry",
+        "POST /jobs/{job_id}/cancel",
+        "POST /jobs/{job_id}/retry",
+        "POST /patches",
+        "POST /imports",
+        "POST /proofs",
+        "POST /schedules/{schedule_id}/run",
+    ),
+    TokenScope.TRIAGE: (
+        "POST /triage",
+        "POST /regressions/triage",
+        "PATCH /regressions/{regression_id}",
+        "POST /regressions/{regression_id}/mute",
+        "POST /regressions/{regression_id}/triage",
+        "PUT /series/{series_id}/mute",
+        "DELETE /series/{series_id}/mute",
+        "POST /muted/{series_id}/end",
+        "POST /jobs/{job_id}/strike-out",
+        "POST /jobs/{job_id}/strike-out/undo",
+        "DELETE /jobs/{job_id}/strike-out",
+        "POST /watches",
+        "POST /watches/{watch_id}/remove",
+        "DELETE /watches/{watch_id}",
+        "POST /views",
+        "POST /views/{view_id}/remove",
+        "DELETE /views/{view_id}",
+    ),
+    # And every other request that changes something.
+    TokenScope.ADMINISTER: (
+        "GET /audit",
+        "GET /accounts",
+    ),
+}
+"""Method and path that each scope adds to those before it. The pages and the API below /api/v1 have the same paths."""
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_PARAMETER = re.compile(r"\\{\w+\\}")
+
+
+def _pattern(rows: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(_PARAMETER.sub("[^/]+", re.escape(row)) for row in rows))
+
+
+_PATTERNS = {scope: _pattern(rows) for scope, rows in PERMISSIONS.items()}
+
+
+def required_scope(method: str, path: str) -> TokenScope:
+    """What a request needs. What the table does not name needs most, unless it only reads."""
+    path = path.removeprefix("/api/v1")
+    is_reading = method in SAFE_METHODS
+    row = f"{'GET' if is_reading else method} {path}"
+    scope = next((scope for scope in TokenScope if _PATTERNS[scope].fullmatch(row)), None)
+    if scope is not None:
+        return scope
+    # Workers show keys of their own, and what they do is kept with their runs.
+    return TokenScope.READ if is_reading or path.startswith("/worker/") else TokenScope.ADMINISTER
+
+
+def is_change(method: str, path: str) -> bool:
+    """Whether the trail keeps a request."""
+    is_preview = path.endswith("/preview")
+    is_visit = path.startswith(("/login", "/logout", "/api/v1/worker/"))
+    return method not in SAFE_METHODS and not is_preview and not is_visit
+
+
+def weaker(first: TokenScope, second: TokenScope) -> TokenScope:
+    """The one of two scopes that may do less."""
+    return min(first, second, key=SCOPES.index)

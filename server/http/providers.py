@@ -1,0 +1,172 @@
+"""Verifies tokens that OpenID providers and code hosts signed, with the keys that they publish."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from authlib.oidc.core import CodeIDToken
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jwk import KeySet
+
+from warpwatch import __version__
+from warpwatch.destinations import DestinationError, Destinations, is_trustworthy, uses_proxy
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
+"""Signatures by a key that only the provider has: neither `none`, nor a secret that is shared."""
+KEPT_SECONDS = 3600.0
+"""How long what a provider publishes is kept."""
+RETRY_SECONDS = 30.0
+"""How soon a provider is asked again after a failure, or for a key that it did not publish before."""
+LEEWAY_SECONDS = 60
+"""By how much clocks may differ."""
+FETCH_SECONDS = 10.0
+_TIMEOUT = httpx.Timeout(5.0)
+_MAX_BYTES = 1_000_000
+_WELL_KNOWN = "/.well-known/openid-configuration"
+
+
+class ProviderError(Exception):
+    """A provider cannot be reached, or answers with nothing that can be used."""
+
+
+class WrongTokenError(Exception):
+    """A token that proves nothing: forged, expired, or made for somebody else."""
+
+
+@dataclass(slots=True)
+class _Published:
+    """What a provider publishes, or why that is not known."""
+
+    metadata: dict[str, Any]
+    keys: KeySet
+    fetched_at: float
+    trouble: str | None = None
+
+
+class Providers:
+    """What providers publish, each asked at most every RETRY_SECONDS. All methods may wait for a provider, so no
+    transaction may be open."""
+
+    def __init__(self, destinations: Destinations) -> None:
+        self._destinations = destinations
+        self._published: dict[str, _Published] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def metadata(self, issuer: str, *, is_operators: bool = False) -> dict[str, Any]:
+        """What a provider says about itself. is_operators: the operator of the service named it in a setting, so that
+        it may be anywhere."""
+        return self._read(issuer, is_operators, KEPT_SECONDS).metadata
+
+    def verify(
+        self,
+        issuer: str,
+        token: str,
+        audience: str,
+        *,
+        nonce: str | None = None,
+        access_token: str | None = None,
+        is_operators: bool = False,
+    ) -> dict[str, Any]:
+        """The claims of a token that `issuer` signed for `audience`; WrongTokenError for any other."""
+        published = self._read(issuer, is_operators, KEPT_SECONDS)
+        try:
+            decoded = _decode(token, published.keys)
+            if decoded is None:
+                # Providers replace their keys now and then.
+                decoded = _decode(token, self._read(issuer, is_operators, RETRY_SECONDS).keys)
+            if decoded is None:
+                raise WrongTokenError("its key is not one of the provider's")
+            options = {
+                "iss": {"essential": True, "value": published.metadata["issuer"]},
+                "aud": {"essential": True, "value": audience},
+            }
+            # The party that asked is another than the audience where CI jobs show tokens.
+            params = {"nonce": nonce, "client_id": audience, "access_token": access_token} if nonce else {}
+            claims = CodeIDToken(decoded.claims, decoded.header, options, params)
+            claims.validate(leeway=LEEWAY_SECONDS)
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            raise WrongTokenError(f"{type(error).__name__}: {error}") from error
+        if not isinstance(claims["sub"], str) or not claims["sub"]:
+            raise WrongTokenError("it names nobody")
+        return dict(claims)
+
+    def _read(self, issuer: str, is_operators: bool, seconds: float) -> _Published:
+        with self._lock:
+            lock = self._locks.setdefault(issuer, threading.Lock())
+        # Of many requests that need the same keys, one fetches them.
+        with lock:
+            published = self._published.get(issuer)
+            kept = RETRY_SECONDS if published is not None and published.trouble else seconds
+            if published is None or published.fetched_at + kept < time.monotonic():
+                published = self._fetch(issuer, is_operators, published)
+                self._published[issuer] = published
+        if not published.metadata:
+            raise ProviderError(published.trouble or "")
+        return published
+
+    def _fetch(self, issuer: str, is_operators: bool, before: _Published | None) -> _Published:
+        destinations = None if is_operators else self._destinations
+        now = time.monotonic()
+        try:
+            metadata = fetch_json(issuer.rstrip("/") + _WELL_KNOWN, destinations)
+            if str(metadata.get("issuer", "")).rstrip("/") != issuer.rstrip("/"):
+                raise ProviderError(f"{issuer} says that it is {str(metadata.get('issuer'))[:200]!r}")
+            keys = KeySet.import_key_set(fetch_json(str(metadata.get("jwks_uri", "")), destinations))  # type: ignore[arg-type]
+        except ProviderError as error:
+            trouble = str(error)
+        except (JoseError, ValueError, TypeError, KeyError, AttributeError) as error:
+            trouble = f"the keys of {issuer} cannot be read: {type(error).__name__}"
+        else:
+            return _Published(metadata, keys, now)
+        # What was published before is good for as long as the provider is away.
+        return _Published(before.metadata if before else {}, before.keys if before else KeySet([]), now, trouble)
+
+
+def fetch_json(url: str, destinations: Destinations | None, bearer: str | None = None) -> dict[str, Any]:
+    """The JSON object at `url`; ProviderError where there is none, or where the service may not connect to."""
+    if not is_trustworthy(url):
+        raise ProviderError(f"{url[:200]!r} is not reached by https")
+    target = httpx.URL(url)
+    headers = {"Accept": "application/json", "User-Agent": f"warpwatch/{__version__}"}
+    headers |= {"Authorization": f"Bearer {bearer}"} if bearer else {}
+    extensions: dict[str, Any] = {}
+    ends_at = time.monotonic() + FETCH_SECONDS
+    is_direct = destinations is not None and not uses_proxy(target.scheme, target.host)
+    try:
+        if destinations is not None and is_direct:
+            # The name could have another address when it is looked up again.
+            address = destinations.resolve(target.host, target.port or (443 if target.scheme == "https" else 80))
+            headers["Host"], extensions["sni_hostname"] = target.netloc.decode(), target.host
+            target = target.copy_with(host=address)
+        content = b""
+        with (
+            httpx.Client(timeout=_TIMEOUT, trust_env=not is_direct) as client,
+            client.stream("GET", target, headers=headers, extensions=extensions) as answer,
+        ):
+            if answer.status_code != 200:
+                raise ProviderError(f"{url} was answered with {answer.status_code}")
+            for chunk in answer.iter_bytes():
+                content += chunk
+                if len(content) > _MAX_BYTES or time.monotonic() > ends_at:
+                    raise ProviderError(f"{url} has no end")
+        value = json.loads(content)
+    except (DestinationError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise ProviderError(f"{url} gave no answer that can be used: {type(error).__name__}: {error}") from None
+    if not isinstance(value, dict):
+        raise ProviderError(f"{url} is no JSON object")
+    return value
+
+
+def _decode(token: str, keys: KeySet) -> jwt.Token | None:
+    """The token, whose signature is right; None where its key is unknown."""
+    try:
+        return jwt.decode(token, keys, algorithms=ALGORITHMS)
+    except InvalidKeyIdError:
+        return None

@@ -1,0 +1,82 @@
+"""Made-up requests of every role: no 5xx, and no answer to who may not ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from schemathesis import GenerationMode
+
+from tests.builders import CASES, Lab
+from tests.server.test_openapi import WITHOUT
+from warpwatch.contract.words import AccountRole, Status
+from warpwatch.db.access import add_token
+from warpwatch.db.accounts import ensure_account
+from warpwatch.server.http.access import hash_of
+from warpwatch.server.http.permissions import ROLE_SCOPES, SCOPES, required_scope
+from warpwatch.settings import Settings
+
+EXAMPLES = 3
+OPEN = ("/api/v1/worker/", "/api/v1/hooks/", "/api/v1/health")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    return replace(Settings(home=tmp_path / "home", database_url=database_url), token="the-token-of-the-server")
+
+
+def check_answer(role: AccountRole | None, response: Any) -> None:
+    """What RequestGuard promises for a request that was sent as it is."""
+    method, path = response.request.method, unquote(urlsplit(response.request.url).path)
+    place = f"{role} {method} {path}: {response.status_code} {response.text[:300]}"
+    assert response.status_code < 500, place
+    if path.startswith(OPEN):
+        return
+    if role is None:
+        assert response.status_code == 401, place
+    elif SCOPES.index(ROLE_SCOPES[role]) < SCOPES.index(required_scope(method, path)):
+        assert response.status_code == 403, place
+    elif path != "/api/v1/tokens":
+        assert response.status_code not in (401, 403), place
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("role", [None, AccountRole.VIEWER, AccountRole.SUBMITTER, AccountRole.TRIAGER])
+def test_made_up_requests_of_a_role(served: Settings, lab: Lab, role: AccountRole | None) -> None:
+    lab.check(0, {("v1", CASES[0]): Status.OK})
+    lab.bench(0, {("v1", CASES[0]): 1000.0})
+    session = requests.Session()
+    if role is not None:
+        with lab.database.session() as s:
+            account = ensure_account(s, role, role)
+            add_token(s, account.id, role, "", hash_of("wwp_token"), ROLE_SCOPES[role], None)
+        session.headers["Authorization"] = "Bearer wwp_token"
+    # The description itself is for those who may read.
+    administrator = {"Authorization": f"Bearer {served.token}"}
+    description = requests.get(f"{served.server_url}/api/v1/openapi.json", headers=administrator, timeout=60).json()
+    schema = schemathesis.openapi.from_dict(description).exclude(path_regex=f"{WITHOUT}|/tokens/")
+    tried = 0
+    for found in schema.get_all_operations():
+        operation: Any = found.ok()  # type: ignore[union-attr]
+
+        @hypothesis_settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
+        def hold(case: Any) -> None:
+            check_answer(role, case.call(base_url=served.server_url, session=session))
+
+        hold()
+        tried += 1
+    assert tried >= 100
