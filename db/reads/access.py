@@ -35,8 +35,8 @@ def list_tokens(session: Session, before: int | None = None, limit: int = 50) ->
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A request that changed something. caller: a person with a token, `token` for WARPWATCH_TOKEN, `webhook`, or
-    `local` where no token is asked for."""
+    """A request that changed something. caller: a person with a token, `token` for WARPWATCH_TOKEN, `webhook`,
+    `local` where no token is asked for, or a member of a forge, such as `github:ann`."""
 
     id: int
     at: datetime
