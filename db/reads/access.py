@@ -47,8 +47,11 @@ def list_tokens(
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A request that changed something. caller: the name of an account, `ci …` for a CI job, `token` for
-    WARPWATCH_TOKEN, `webhook`, or `local` where no token is asked for."""
+    """A request that changed something.
+
+    caller: the name of an account, `ci …` for a CI job, `token` for WARPWATCH_TOKEN, `webhook`, `local` where no token
+    is asked for, or a member of a forge, such as `github:ann`.
+    """
 
     id: int
     at: datetime

@@ -410,18 +410,21 @@ def test_without_a_link_comments_command_nothing(client: TestClient, lab: Lab) -
     problem(client.get(LINK), 404)
 
 
+AT_THE_END = "the time at which the pause ends"
+
+
 @pytest.mark.usefixtures("linked")
 @pytest.mark.parametrize(
     ("status", "headers", "pause"),
     [
         (429, {"Retry-After": "120"}, 120),
         (403, {"Retry-After": "120"}, 120),
-        (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": in_seconds(1800)}, 1800),
+        (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": AT_THE_END}, 1800),
         (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "nonsense"}, 60),
         (429, {}, 60),
         (429, {"Retry-After": "1e9"}, 3600),
     ],
-    ids=str,
+    ids=["too_many_requests", "forbidden", "until_a_time", "nonsense", "without_a_word", "longest"],
 )
 def test_limits_pause_all_messages_of_a_repository(
     client: TestClient,
@@ -434,6 +437,7 @@ def test_limits_pause_all_messages_of_a_repository(
     pause: float,
 ) -> None:
     body = {"message": "You have exceeded a secondary rate limit"}
+    headers = {name: in_seconds(pause) if value == AT_THE_END else value for name, value in headers.items()}
     forge.refusals = [(r"POST .*/check-runs$", (status, headers, body))]
     open_pull(client, forge, lab, 3, 3)
     notifier.sweep()
