@@ -12,7 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from warpwatch.db.access import end_session
 from warpwatch.db.accounts import sign_in
 from warpwatch.db.reads.accounts import find_invited
-from warpwatch.server.http.access import ADMINISTRATOR, find_holder, hash_of
+from warpwatch.server.http.access import ADMINISTRATOR, find_holder, hash_of, keep_trail
 from warpwatch.server.http.access import log_out as end_everywhere
 from warpwatch.server.http.oidc import CALLBACK, finish_visit, start_visit
 from warpwatch.server.http.problems import Problem
@@ -102,6 +102,8 @@ def return_from_provider(request: Request, state: _Secret = "", code: _Secret = 
         account = sign_in(session, identity)
     if account is None:
         return _form(request, 403, f"{identity.email or identity.name} may not use this server. Ask an administrator.")
+    # A sign-in may make the account or change its role.
+    keep_trail(database, account.name, request.scope, 200)
     # A redirect would count as the provider's, and the browser would not send the strict cookie along.
     response = render(request, "signed_in.html", name=account.name, token=None)
     _set_session(request, response, sessions.issue(account_id=account.id))
@@ -130,6 +132,7 @@ def accept_invitation(request: Request, token: Annotated[str, Form(max_length=50
     if accepted is None:
         return _refuse_invitation(request)
     account, personal = accepted
+    keep_trail(database_of(request), account.name, request.scope, 200)
     response = render(request, "signed_in.html", name=account.name, token=personal)
     _set_session(request, response, sessions.issue(account_id=account.id))
     return response

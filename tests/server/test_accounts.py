@@ -75,6 +75,8 @@ def test_the_token_of_an_invitation_logs_in_later(exposed: TestClient) -> None:
     assert exposed.get(f"{API}/caller").json()["name"] == "ann"
     (row,) = exposed.get(f"{API}/tokens").json()["items"]
     assert (row["person"], row["purpose"], row["scope"]) == ("ann", "sign-in", "submit")
+    entry = exposed.get(f"{API}/audit", headers=ADMINISTRATOR).json()["items"][0]
+    assert (entry["caller"], entry["path"]) == ("ann", "/login/invitation"), "it made a token"
 
 
 def test_an_invitation_ends(exposed: TestClient, database: Database) -> None:

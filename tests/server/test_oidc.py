@@ -63,6 +63,8 @@ def test_signing_in_gives_a_session_with_the_role_of_the_group(exposed: TestClie
     provider.claims["groups"] = ["kernels", "@leads", "*"]
     sign_in(exposed, provider)
     assert exposed.get(f"{API}/caller").json() == me | {"scope": "submit"}
+    entries = exposed.get(f"{API}/audit", headers={"Authorization": f"Bearer {TOKEN}"}).json()["items"]
+    assert [(row["caller"], row["path"]) for row in entries] == [("ann@acme.example", "/login/oidc/callback")] * 2
     row = exposed.get(f"{API}/accounts", headers={"Authorization": f"Bearer {TOKEN}"}).json()["items"][0]
     assert (row["role"], row["issuer"], row["state"]) == ("submitter", provider.url, "active")
 
