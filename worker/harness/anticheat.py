@@ -218,7 +218,8 @@ def _time_repeated_and_new(
             seed = timed_seeds[len(new_ns) % len(timed_seeds)] if is_repeat else _new_seed()
             inputs, others = (problem.replaceable(problem.data(drawn)) for drawn in (seed, _new_seed()))
             first_ns, first_result = _timed(problem, live, inputs, call, _wall_ns)
-            second_ns, second_result = _timed(problem, live, None if is_repeat else others, call, clock)
+            second = inputs if is_repeat else others
+            second_ns, second_result = _timed(problem, live, second, call, clock, is_repeat=is_repeat)
             if is_repeat:
                 _expect_separate_memory(problem, live, first_result, second_result)
             (repeat_ns if is_repeat else new_ns).append(second_ns)
@@ -228,16 +229,20 @@ def _time_repeated_and_new(
 
 
 def _timed(
-    problem: CaseProblem, live: CaseData, inputs: CaseData | None, call: Callable[[], Any], clock: Clock
+    problem: CaseProblem,
+    live: CaseData,
+    inputs: CaseData,
+    call: Callable[[], Any],
+    clock: Clock,
+    *,
+    is_repeat: bool = False,
 ) -> tuple[float, Any]:
     """(nanoseconds of one call after `inputs` were copied into its buffers, what it returned).
 
-    inputs: None for those of the call before.
+    is_repeat: they are those of the call before.
     """
-    if inputs is None:
-        problem.replaceable(live).rewrite()
-    else:
-        problem.replaceable(live).overwrite(inputs)
+    buffers = problem.replaceable(live)
+    (buffers.rewrite if is_repeat else buffers.overwrite)(inputs)
     call = problem.refreshed(call, live)
     # Without this, caches and the branch predictor remember the call before, and an honest sort is faster the second
     # time.

@@ -25,7 +25,7 @@ _DECOY_BYTES = 4 * 2**20
 """The largest decoy. A larger one would take memory from the variant, and small cases catch the same search."""
 _DECOY_SEED = 0xDEC07
 _CLOSE = 1e-3
-_SYSTEMATIC, _FEWEST_NEIGHBOURS = 0.9, 16
+_SYSTEMATIC, _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 0.9, 16, 2**20
 """Rounding errors of neighbours are independent; those of a wrong factor correlate."""
 _MOST_OF_IT = 0.5
 """A relative error from which a result has little to do with the oracle."""
@@ -140,13 +140,14 @@ def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> b
 def _own_threads(problem: CaseProblem) -> list[str]:
     """The names of running threads that the file of the variant has started."""
     targets = [(thread.name, getattr(thread, "_target", None)) for thread in threading.enumerate()]
-    module = problem.variant.function.__module__
+    module = getattr(problem.variant.function, "__module__", None)
     return [name for name, target in targets if target is not None and getattr(target, "__module__", "") == module]
 
 
 def _is_systematic(result: Tensor, oracle: Tensor) -> bool:
     """Whether the relative errors of neighbours are nearly the same, as those of a row with a wrong factor."""
-    errors = ((result.double() - oracle) / oracle).flatten()
+    oracle = oracle.flatten()[:_MOST_NEIGHBOURS]
+    errors = (result.flatten()[:_MOST_NEIGHBOURS].double() - oracle) / oracle
     errors = errors[errors.isfinite()]
     if len(errors) < _FEWEST_NEIGHBOURS:
         return False

@@ -64,14 +64,14 @@ class CaseData:
             for (_, mine), (_, theirs) in zip(self.tensors(), other.tensors(), strict=True):
                 mine.copy_(theirs)
 
-    def rewrite(self) -> None:
-        """Copies these buffers onto themselves: the traffic of `overwrite` without new numbers.
+    def rewrite(self, same: CaseData) -> None:
+        """Copies the numbers that these buffers hold into them again: the traffic of `overwrite` without new numbers.
 
         Nothing tells the tensors from untouched ones: they keep their versions, which count writes.
         """
         with torch.no_grad():
-            for _, mine in self.tensors():
-                mine.data.copy_(mine.clone())
+            for (_, mine), (_, theirs) in zip(self.tensors(), same.tensors(), strict=True):
+                mine.data.copy_(theirs)
 
     def changed_since(self, pristine: CaseData) -> str | None:
         """The name of the first tensor that differs from `pristine`; None when all are equal."""

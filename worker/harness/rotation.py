@@ -93,7 +93,7 @@ class Rotation:
     def rewrite(self) -> None:
         """Copies the numbers of every set onto themselves: the same traffic as `roll`, and no new numbers."""
         for target in (self.problem.replaceable(data) for data in self.sets):
-            target.rewrite()
+            target.rewrite(target.clone())
 
     def renew(self) -> None:
         """Draws fresh inputs for the sets that `verify` checks, since rolled contents return to their first place."""
