@@ -238,7 +238,7 @@ def accuse(operator: Operator, variant: str, chosen: Case, device: torch.device,
             return f"{reply.fault or reply.status}: {reply.message}"
         if honesty:
             with watch(GUARD), problem.modes():
-                expect_honest(problem)
+                expect_honest(problem, SEEDS[0])
     except WrongResultError as error:
         return f"{error.fault}: {error}"
     return ""

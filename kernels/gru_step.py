@@ -315,7 +315,7 @@ def v4(
     return matmul.best_native(e, v_e.t()) + matmul.best_native(h, v_h.t()) + logits, h
 
 
-class WholeStep(torch.autograd.Function):
+class StepGradients(torch.autograd.Function):
     """v3's step, and the gradients of all that went into it, the context and its columns of the weights included.
 
     The weights are not split, so that no gradient has to be joined from parts.
@@ -381,7 +381,7 @@ def v5(
 ) -> Outputs:
     operands = (e, h, c, w_ih, w_hh, b_ih, b_hh, w_fc, b_fc)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
-    outputs: Outputs = WholeStep.apply({"gates": gates, "logits": logits}, keep, *operands)  # type: ignore[no-untyped-call]
+    outputs: Outputs = StepGradients.apply({"gates": gates, "logits": logits}, keep, *operands)  # type: ignore[no-untyped-call]
     return outputs
 
 

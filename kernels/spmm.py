@@ -441,7 +441,7 @@ def v4(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor
     return y
 
 
-class RowsBothWays(torch.autograd.Function):
+class RowsProduct(torch.autograd.Function):
     """v3's product, whose dB is the same product with A', and v4's gradient of A's values."""
 
     @staticmethod
@@ -467,7 +467,7 @@ class RowsBothWays(torch.autograd.Function):
     prepare=inspect,
 )
 def v5(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor) -> Tensor:
-    y: Tensor = RowsBothWays.apply(crow, col, values, b, inspected)  # type: ignore[no-untyped-call]
+    y: Tensor = RowsProduct.apply(crow, col, values, b, inspected)  # type: ignore[no-untyped-call]
     return y
 
 

@@ -20,8 +20,12 @@ from warpwatch.worker.proving import ExpectedFault, read_expectations
 
 CHEATERS = ROOT / "worker" / "adversaries" / "cheaters"
 CASE = "n=256,f32,fwd"
-CASES = {"cpu": {"kept": "n=512,f32,fwd"}, "cuda": {"kept": "n=2048,f32,fwd", "captured": "n=2048,f32,fwd"}}
-"""Caching pays for larger cases only."""
+_WIDE = "rows=64,columns=16384,f32,fwd"
+CASES = {
+    "cpu": {"kept": "n=512,f32,fwd", "guessed": _WIDE},
+    "cuda": {"kept": "n=2048,f32,fwd", "captured": "n=2048,f32,fwd", "guessed": _WIDE},
+}
+"""Caching pays for larger cases only, and guessing for wide ones."""
 BUDGET_NS = 40_000_000
 
 
@@ -65,8 +69,12 @@ def test_every_cheater_is_named_and_no_honest_twin_is(
     assert reply.measurements == []
 
 
-def test_there_are_enough_of_them(cheaters: Harness) -> None:
-    assert sum(expected is not None for _, _, expected in variants()) >= 20
+def test_there_are_sixty_in_twelve_classes_each_beside_an_honest_twin(cheaters: Harness) -> None:
+    every = [row for elsewhere in ("cuda", "cpu") for row in variants(elsewhere)]
+    cheats = {(operator, variant) for operator, variant, expected in every if expected is not None}
+    assert len(cheats) >= 60
+    assert len({operator for operator, _ in cheats}) >= 12
+    assert {operator for operator, _ in cheats} == {operator for operator, _, expected in every if expected is None}
     catalogue = cheaters.ask(Catalogue, "catalogue")
     assert {entry.name for entry in catalogue.operators} == {
         path.stem for path in (CHEATERS / "kernels").glob("[a-z]*.py")

@@ -17,6 +17,7 @@ from warpwatch.settings import Settings
 from warpwatch.worker import proving
 from warpwatch.worker.checkout import Tools
 from warpwatch.worker.host import Host
+from warpwatch.worker.load import busy_processes
 from warpwatch.worker.proving import KINDS, Proof, prove, read_expectations, sources
 
 pytestmark = pytest.mark.timeout(900)
@@ -142,3 +143,22 @@ def test_a_proof_is_plain_data(mutants: Proof) -> None:
     content = json.loads(json.dumps(mutants.to_json()))
     assert set(content) == {"kind", "seeds", "innocent", "exhibits", "accused"}
     assert len(content["exhibits"]) == len(mutants.faults)
+
+
+def test_right_variants_run_as_often_as_asked_for_beside_busy_processes(tools: Tools) -> None:
+    values = os.environ | {"WARPWATCH_HOME": str(tools.host.home), "COLUMNS": "250"}
+    command = [sys.executable, "-m", "warpwatch", "prove", "cheaters", "--device", "cpu", "--seeds", "0"]
+    command += ["--operators", "coarse,meddling", "--load", "3"]
+    done = subprocess.run([*command, "--honest", "20"], env=values, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = re.search(r"correct variants: (\d+) runs .* 0 false alarms", done.stdout)
+    assert runs is not None
+    assert 20 <= int(runs[1]) <= 24
+    both = subprocess.run([*command, "--submit"], env=values, capture_output=True, text=True)
+    assert (both.returncode, "--submit" in both.stdout) == (2, True)
+
+
+def test_busy_processes_end_with_their_block() -> None:
+    with busy_processes(2) as started:
+        assert [process.poll() for process in started] == [None, None]
+    assert [process.poll() is not None for process in started] == [True, True]

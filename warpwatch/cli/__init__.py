@@ -57,6 +57,7 @@ from warpwatch.cli import compare as _compare  # noqa: E402, F401
 from warpwatch.cli import database as _database  # noqa: E402, F401
 from warpwatch.cli import device as _device  # noqa: E402, F401
 from warpwatch.cli import doctor as _doctor  # noqa: E402, F401
+from warpwatch.cli import exam as _exam  # noqa: E402, F401
 from warpwatch.cli import export as _export  # noqa: E402, F401
 from warpwatch.cli import forge as _forge  # noqa: E402, F401
 from warpwatch.cli import init as _init  # noqa: E402, F401

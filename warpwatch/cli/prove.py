@@ -31,22 +31,31 @@ def prove(
     operators: str | None = typer.Option(
         None, help="Operators of the planted faults, separated by commas. Default: all."
     ),
+    load: int = typer.Option(0, min=0, max=1000, help="Run beside so many busy processes."),
+    honest: int = typer.Option(
+        0, min=0, help="Run the correct variants of the cheats at least so often besides, on other inputs each time."
+    ),
     submit: bool = typer.Option(False, help="Publish the outcome on the Self-tests page of the server."),
 ) -> None:
     """Run the self-tests; exit 1 when a fault is missed or named wrongly, or a correct variant raises an alarm."""
     from warpwatch.worker.checkout import Tools
     from warpwatch.worker.devices import choose_device
     from warpwatch.worker.host import Host
+    from warpwatch.worker.load import busy_processes
     from warpwatch.worker.proving import KINDS
     from warpwatch.worker.reporter import CannotRunError
 
     try:
         if kind not in (*KINDS, "all"):
             raise ValueError(f"unknown kind {kind!r}; choose from {', '.join(KINDS)}, all")
+        if submit and load:
+            raise ValueError("--submit publishes what an idle host finds: leave out --load, or --submit")
         names = [name.strip() for name in operators.split(",")] if operators else None
         tools = Tools(Host(load_settings(), choose_device(device)))
         try:
-            holds = [_prove(name, tools, seeds, names, submit) for name in (KINDS if kind == "all" else [kind])]
+            with busy_processes(load):
+                kinds = KINDS if kind == "all" else [kind]
+                holds = [_prove(name, tools, seeds, names, honest, submit) for name in kinds]
         finally:
             tools.close()
     except (git.GitError, SettingError, CannotRunError, ValueError, OSError, RuntimeError) as error:
@@ -55,7 +64,7 @@ def prove(
     raise typer.Exit(0 if all(holds) else 1)
 
 
-def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, submit: bool) -> bool:
+def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, honest: int, submit: bool) -> bool:
     from warpwatch.cli.client import Client
     from warpwatch.worker.proving import prove
 
@@ -65,7 +74,7 @@ def _prove(kind: str, tools: Tools, seeds: int, operators: list[str] | None, sub
         client.get("/proofs")
     environment, _ = tools.identify(_StepReporter())
     with console.status(f"{kind} on {environment.device_name} …") as status:
-        proof = prove(kind, tools, _StepReporter(status), seeds, operators)
+        proof = prove(kind, tools, _StepReporter(status), seeds, operators, honest if kind == "cheaters" else 0)
     _show(proof, environment)
     if client is not None:
         client.post("/proofs", _body(proof, environment))

@@ -80,14 +80,14 @@ class Fault(StrEnum):
     a stream that the current one does not wait for. lazy_result: computed when it is read. cached_result: kept from
     other inputs, or from the replay before. skipped_launch: left out while a CUDA graph is captured. prepared_answer:
     computed by `prepare`. times_disagree: one way to time a call contradicts another (metrics). searched_memory: found
-    in the harness's memory. detected_timer: right only when nothing times it. unwritten_result. reduced_precision
-    (precisions). replaced_function: of the harness or torch (functions). changed_setting: of the process (settings).
-    out_of_bounds: writes outside its memory. special_values: swallows or spreads NaN and infinities. opcheck: the torch
-    operator is registered wrongly (torch operators). probe: right in plain runs, wrong in a probe (probes). sanitizer:
-    a sanitizer reports it (the sanitizer). implausible_time: faster than the device can be, or more time than passed.
-    forged_reply: written by kernel code. missing_module: imported and not there (modules). bad_definition: the
-    definition beside a commit raises when it is loaded with it. build_timed_out, build_full_disk, build_offline: what a
-    build of the commit lacked: time, room, the network.
+    or altered in the harness's memory (what was altered). detected_timer: right only when nothing times it.
+    unwritten_result. reduced_precision (precisions). replaced_function: of the harness or torch (functions).
+    changed_setting: of the process (settings). out_of_bounds: writes outside its memory. special_values: swallows or
+    spreads NaN and infinities. opcheck: the torch operator is registered wrongly (torch operators). probe: right in
+    plain runs, wrong in a probe (probes). sanitizer: a sanitizer reports it (the sanitizer). implausible_time: faster
+    than the device can be, or more time than passed. forged_reply: written by kernel code. missing_module: imported and
+    not there (modules). bad_definition: the definition beside a commit raises when it is loaded with it.
+    build_timed_out, build_full_disk, build_offline: what a build of the commit lacked: time, room, the network.
     """
 
     WRONG_VALUES = "wrong_values"

@@ -1,7 +1,8 @@
 """Checks, outside the samples, that a variant computes its result on every call and has finished when it returns.
 
 `expect_finished` fails when a result still changes after its call has returned. `expect_recomputed` fails when a call
-on repeated inputs is much faster than a call on new ones. All inputs come from seeds that a variant cannot predict.
+on repeated inputs, which are those that timers draw, is much faster than a call on new ones. New inputs come from seeds
+that a variant cannot predict.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from .failures import WrongResultError
 from .inputs import bits
 from .oracle import Oracle, explain_first
 from .problem import CaseData, CaseProblem
+from .rotation import set_seeds
 from .timer_cuda import elapsed_ns, new_event, sleep
 from .timer_kernel import busy_ns
 
@@ -40,9 +42,11 @@ _CACHED_SHARE = 0.5
 _MORE_PAIRS = (1, 2, 4)
 """A suspicion is followed by twice and by four times as many pairs of calls."""
 _NOTICEABLE_NS = 1_000
+_TIMED_SETS = 3
+"""As many input sets of a timer as are repeated; a CPU has no more."""
 _SCRAMBLED = 20_000
 _ROUNDS, _CALLS_IN_A_ROW = 3, 3
-_SETTLE_SECONDS, _PATIENCE_SECONDS = 0.01, 0.3
+_SETTLE_SECONDS, _PATIENCE_SECONDS, _MOST_WAITS = 0.01, 0.3, 10
 _STREAM_DELAY_NS, _LONGER = 2_000_000, 4
 _SEED_BITS = 40
 
@@ -50,8 +54,11 @@ Clock = Callable[[CaseProblem, Callable[[], Any]], float]
 """Measures one call in nanoseconds."""
 
 
-def expect_honest(problem: CaseProblem) -> None:
-    """Raises WrongResultError that names how the variant avoids its work."""
+def expect_honest(problem: CaseProblem, timed_seed: int) -> None:
+    """Raises WrongResultError that names how the variant avoids its work.
+
+    timed_seed: the seed of the timers, whose inputs a variant could foresee.
+    """
     # Reference cycles of earlier work hold tensors beside the decoys, and a variant that searches memory finds those
     # first.
     gc.collect()
@@ -63,7 +70,7 @@ def expect_honest(problem: CaseProblem) -> None:
     problem.results(returned)
     if problem.replaceable(live).fits(problem.replaceable(live)):
         expect_finished(problem, seed, live, call)
-        expect_recomputed(problem, live, call)
+        expect_recomputed(problem, live, call, timed_seed)
 
 
 def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call: Callable[[], Any]) -> None:
@@ -88,9 +95,10 @@ def expect_finished(problem: CaseProblem, first_seed: int, live: CaseData, call:
     redraw = partial(_redraw, problem, live, seed)
     error = explain_first(Oracle(problem, redraw(), redraw).judge(results), results)
     if error is not None:
-        # A slow thread or stream may not have started on the work yet.
-        time.sleep(_PATIENCE_SECONDS)
-        _expect_unchanged(at_return, results, [])
+        # A slow thread or stream may not have started on the work yet, least of all on a busy host.
+        for _ in range(_MOST_WAITS):
+            time.sleep(_PATIENCE_SECONDS)
+            _expect_unchanged(at_return, results, [])
         changed = problem.replaceable(live).changed_since(problem.replaceable(problem.data(seed)))
         if changed is not None:
             raise WrongResultError(f"The variant modifies its input {changed}", Fault.MODIFIED_INPUT, changed)
@@ -149,40 +157,55 @@ def _run_without_waiting(
     return results, {name: tensor.detach().clone() for name, tensor in results.items()}, in_time
 
 
-def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], Any]) -> None:
-    """Raises WrongResultError when a call is much faster on repeated inputs: the variant caches results by value.
+def expect_recomputed(problem: CaseProblem, live: CaseData, call: Callable[[], Any], timed_seed: int) -> None:
+    """Raises WrongResultError when a call is much faster on repeated inputs of the timers: the variant caches results
+    by value, or has them from before.
 
     On shared cores the few calls on new inputs may all be slow by chance, so a suspicion is timed more often.
     """
-    new_ns = _expect_as_long(problem, live, call, _wall_ns, _PAIRS)
+    timed_seeds = set_seeds(timed_seed, _TIMED_SETS)
+    new_ns = _expect_as_long(problem, live, call, _wall_ns, _PAIRS, timed_seeds)
     if problem.device.type == "cuda" and new_ns < _LONG_NS:
         # The host may take longer to compare inputs than the cache saves; device time alone then shows the cache.
-        _expect_as_long(problem, live, call, lambda _problem, run: float(sum(busy_ns(run))), _FEWEST_PAIRS)
+        _expect_as_long(problem, live, call, _device_ns, _FEWEST_PAIRS, timed_seeds)
 
 
-def _expect_as_long(problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, pairs: int) -> float:
+def _expect_as_long(
+    problem: CaseProblem,
+    live: CaseData,
+    call: Callable[[], Any],
+    clock: Clock,
+    pairs: int,
+    timed_seeds: Sequence[int],
+) -> float:
     """Nanoseconds of the fastest call on new inputs, of `pairs`.
 
     Raises WrongResultError when calls on repeated inputs are much faster.
     """
     repeat_ns = new_ns = math.inf
     for factor in _MORE_PAIRS:
-        repeated, new = _time_repeated_and_new(problem, live, call, clock, factor * pairs)
+        repeated, new = _time_repeated_and_new(problem, live, call, clock, factor * pairs, timed_seeds)
         # Other load makes calls slower and never faster, so the fastest of each kind compare fairly.
         repeat_ns, new_ns = min(repeat_ns, *repeated), min(new_ns, *new)
         if repeat_ns >= _CACHED_SHARE * new_ns or new_ns - repeat_ns < _NOTICEABLE_NS:
             return new_ns
     message = (
-        f"The variant caches results by value: a call on repeated inputs takes {repeat_ns / new_ns:.0%} of one on new"
-        " inputs"
+        f"The variant returns what it has computed before: a call on repeated inputs takes {repeat_ns / new_ns:.0%} of"
+        " one on new inputs"
     )
     raise WrongResultError(message, Fault.CACHED_RESULT)
 
 
 def _time_repeated_and_new(
-    problem: CaseProblem, live: CaseData, call: Callable[[], Any], clock: Clock, pairs: int
+    problem: CaseProblem,
+    live: CaseData,
+    call: Callable[[], Any],
+    clock: Clock,
+    pairs: int,
+    timed_seeds: Sequence[int],
 ) -> tuple[list[float], list[float]]:
-    """(nanoseconds of calls on the inputs of the call before, of calls on other inputs), equally many of each.
+    """(nanoseconds of calls on the inputs of the call before, which are those of timers; of calls on other inputs),
+    equally many of each.
 
     Every timed call is the second after a call on new inputs, so memory and caches are alike. The two kinds alternate
     in going first.
@@ -192,9 +215,11 @@ def _time_repeated_and_new(
     while len(new_ns) < pairs:
         for is_repeat in (True, False) if len(new_ns) % 2 else (False, True):
             begin = time.perf_counter_ns()
-            inputs, others = (problem.replaceable(problem.data(_new_seed())) for _ in range(2))
+            seed = timed_seeds[len(new_ns) % len(timed_seeds)] if is_repeat else _new_seed()
+            inputs, others = (problem.replaceable(problem.data(drawn)) for drawn in (seed, _new_seed()))
             first_ns, first_result = _timed(problem, live, inputs, call, _wall_ns)
-            second_ns, second_result = _timed(problem, live, inputs if is_repeat else others, call, clock)
+            second = inputs if is_repeat else others
+            second_ns, second_result = _timed(problem, live, second, call, clock, is_repeat=is_repeat)
             if is_repeat:
                 _expect_separate_memory(problem, live, first_result, second_result)
             (repeat_ns if is_repeat else new_ns).append(second_ns)
@@ -204,10 +229,20 @@ def _time_repeated_and_new(
 
 
 def _timed(
-    problem: CaseProblem, live: CaseData, inputs: CaseData, call: Callable[[], Any], clock: Clock
+    problem: CaseProblem,
+    live: CaseData,
+    inputs: CaseData,
+    call: Callable[[], Any],
+    clock: Clock,
+    *,
+    is_repeat: bool = False,
 ) -> tuple[float, Any]:
-    """(nanoseconds of one call after `inputs` were copied into its buffers, what it returned)."""
-    problem.replaceable(live).overwrite(inputs)
+    """(nanoseconds of one call after `inputs` were copied into its buffers, what it returned).
+
+    is_repeat: they are those of the call before.
+    """
+    buffers = problem.replaceable(live)
+    (buffers.rewrite if is_repeat else buffers.overwrite)(inputs)
     call = problem.refreshed(call, live)
     # Without this, caches and the branch predictor remember the call before, and an honest sort is faster the second
     # time.
@@ -215,6 +250,11 @@ def _timed(
     problem.synchronize()
     returned: list[Any] = []
     return clock(problem, lambda: returned.append(call())), returned[0]
+
+
+def _device_ns(_problem: CaseProblem, run: Callable[[], Any]) -> float:
+    """Device time of `run`."""
+    return float(sum(busy_ns(run)))
 
 
 def _wall_ns(problem: CaseProblem, run: Callable[[], Any]) -> float:

@@ -17,7 +17,7 @@ from .anticheat import expect_honest
 from .extras import CallCounters, empty_ns, measure_setup, open_timer
 from .failures import WrongResultError
 from .health import DeviceHealth
-from .integrity import TamperGuard, watch
+from .integrity import TamperGuard, expect_unaltered, watch
 from .preparation import expect_no_answer
 from .problem import CaseProblem, Progress
 from .rotation import no_collection
@@ -82,7 +82,7 @@ def bench(problem: CaseProblem, seed: int, budget_ns: int, guard: TamperGuard, p
     measurements, notes, counters, testimony = [], [], CallCounters(), _Testimony()
     shares, begin, side_end = SHARES[problem.device.type], perf_counter_ns(), 0
     with problem.modes(), watch(guard), no_collection():
-        expect_honest(problem)
+        expect_honest(problem, seed)
         is_amortised = expect_no_answer(problem)
         for done, metric in enumerate(METRICS[problem.device.type]):
             progress(done, len(shares), metric)
@@ -249,18 +249,21 @@ class _Testimony:
 def _sample(timer: Timer, budget: Budget, health: DeviceHealth, guard: TamperGuard) -> tuple[list[float], int, str]:
     """(kept samples, how many were dropped because the device was throttled, the reasons)."""
     samples: list[float] = []
+    kept: tuple[float, ...] = ()
     dropped, reasons = 0, dict[str, None]()
     start = perf_counter_ns()
     while True:
         for _ in range(timer.placements):
             taken = timer.take()
             guard.expect_timing_bindings_intact()
+            expect_unaltered(samples, kept)
             reason = health.throttle_reasons()
             if reason:
                 dropped += len(taken)
                 reasons[reason] = None
             else:
                 samples += taken
+                kept = (*kept, *taken)
         if _is_enough(samples, perf_counter_ns() - start, budget):
             return samples, dropped, "; ".join(reasons)
 

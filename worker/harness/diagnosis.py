@@ -25,6 +25,10 @@ _DECOY_BYTES = 4 * 2**20
 """The largest decoy. A larger one would take memory from the variant, and small cases catch the same search."""
 _DECOY_SEED = 0xDEC07
 _CLOSE = 1e-3
+_SYSTEMATIC, _FEWEST_NEIGHBOURS, _MOST_NEIGHBOURS = 0.9, 16, 2**20
+"""Rounding errors of neighbours are independent; those of a wrong factor correlate."""
+_MOST_OF_IT = 0.5
+"""A relative error from which a result has little to do with the oracle."""
 _MOSTLY = 0.9
 _COARSER = {"f64": ("bf16", "f32"), "f32": ("bf16", "f16"), "tf32": ("bf16",)}
 _ROUNDED = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -52,6 +56,12 @@ class Decoys:
         self.tensors = [
             torch.randn(shape, generator=generator, dtype=torch.float64).to(problem.device) for shape in small
         ]
+        self._versions = [tensor._version for tensor in self.tensors]
+
+    @property
+    def are_altered(self) -> bool:
+        """Whether somebody wrote into a decoy."""
+        return [tensor._version for tensor in self.tensors] != self._versions
 
     def match(self, result: Tensor) -> bool:
         """Whether `result` holds the numbers of a decoy."""
@@ -70,11 +80,15 @@ def explain(
     redraw: draws the inputs of these results again. earlier: inputs that were in the same buffers before.
     """
     values = {name: result.detach() for name, result in results.items()}
-    wrong = next((error for error in Oracle(problem, redraw(), redraw).judge(results) if not error.right), None)
+    judge = Oracle(problem, redraw(), redraw)
+    wrong = next((error for error in judge.judge(results) if not error.right), None)
     if wrong is None:
         return Diagnosis(Fault.UNFINISHED, "; it became right later, so work went on after the call had returned")
     if any(decoys.match(value) for value in values.values()):
         text = "; it is a decoy from the harness's memory, so the variant searches memory for the oracle"
+        return Diagnosis(Fault.SEARCHED_MEMORY, text)
+    if decoys.are_altered:
+        text = "; a decoy in the harness's memory has changed, so the variant searches memory for the oracle"
         return Diagnosis(Fault.SEARCHED_MEMORY, text)
     if any(_is_unwritten(value) for value in values.values()):
         return Diagnosis(
@@ -88,7 +102,11 @@ def explain(
     if _is_right_untimed(problem, redraw):
         text = "; the same call is right when nothing times it, so the variant detects the timer"
         return Diagnosis(Fault.DETECTED_TIMER, text)
-    return _lower_precision(problem, values[wrong.name], wrong)
+    diagnosis = _lower_precision(problem, values[wrong.name], judge.expected[wrong.name].oracle, wrong)
+    if diagnosis.fault is Fault.WRONG_VALUES and (running := _own_threads(problem)):
+        text = f"; the thread {running[0]!r} that it started still runs, so it may do the work later"
+        return Diagnosis(Fault.UNFINISHED, text, (wrong.name, *running))
+    return diagnosis
 
 
 def _is_close(result: Tensor, oracle: Tensor) -> bool:
@@ -119,9 +137,28 @@ def _is_right_untimed(problem: CaseProblem, redraw: Callable[[], CaseData]) -> b
     return verdict == [True]
 
 
-def _lower_precision(problem: CaseProblem, result: Tensor, error: TensorError) -> Diagnosis:
+def _own_threads(problem: CaseProblem) -> list[str]:
+    """The names of running threads that the file of the variant has started."""
+    targets = [(thread.name, getattr(thread, "_target", None)) for thread in threading.enumerate()]
+    module = getattr(problem.variant.function, "__module__", None)
+    return [name for name, target in targets if target is not None and getattr(target, "__module__", "") == module]
+
+
+def _is_systematic(result: Tensor, oracle: Tensor) -> bool:
+    """Whether the relative errors of neighbours are nearly the same, as those of a row with a wrong factor."""
+    oracle = oracle.flatten()[:_MOST_NEIGHBOURS]
+    errors = (result.flatten()[:_MOST_NEIGHBOURS].double() - oracle) / oracle
+    errors = errors[errors.isfinite()]
+    if len(errors) < _FEWEST_NEIGHBOURS:
+        return False
+    return float(torch.corrcoef(torch.stack([errors[1:], errors[:-1]]))[0, 1]) > _SYSTEMATIC
+
+
+def _lower_precision(problem: CaseProblem, result: Tensor, oracle: Tensor, error: TensorError) -> Diagnosis:
     """Names a lower precision that holds every element exactly, or whose rounding explains the size of the error."""
     coarser = _COARSER.get(problem.case.precision, ())
+    if error.relative > _MOST_OF_IT or _is_systematic(result, oracle):
+        return Diagnosis(Fault.WRONG_VALUES, subjects=(error.name,))
     for precision in coarser:
         if result.numel() > 1 and torch.equal(result.to(_ROUNDED[precision]).to(result.dtype), result):
             text = f"; {precision} holds every element exactly, so the variant computes in {precision}"

@@ -24,6 +24,7 @@ class SeededMaker:
     """The Maker that operator files use: the same seed gives the same tensors on the same kind of device."""
 
     def __init__(self, seed: int, device: torch.device, precision: str) -> None:
+        self.seed = seed
         self._device = device
         self._dtype = DTYPES[precision]
         self._generator = torch.Generator(device=device)

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import FunctionType
@@ -166,16 +166,32 @@ def _tampering(culprit: str, replaced: list[str]) -> WrongResultError:
 
 
 def expect_plain(result: Tensor) -> None:
-    """Raises WrongResultError for a lazy tensor, which would be computed after the clock has stopped."""
+    """Raises WrongResultError for a lazy tensor, which would be computed after the clock has stopped.
+
+    A plain tensor with a method of its own is lazy too, because the method may compute.
+    """
     if type(result) not in (Tensor, torch.nn.Parameter):
         kind = type(result).__name__
         raise WrongResultError(
             f"The variant returns a {kind} and not a plain torch.Tensor, which may be computed only when it is read",
             Fault.LAZY_RESULT,
         )
+    replaced = sorted(name for name in vars(result) if hasattr(Tensor, name))
+    if replaced:
+        raise WrongResultError(
+            f"The variant returns a tensor with its own {replaced[0]!r}, which may be computed only when it is read",
+            Fault.LAZY_RESULT,
+        )
     if result.is_neg() or result.is_conj():
         message = "The variant returns a lazy view, which is computed only when it is read"
         raise WrongResultError(message, Fault.LAZY_RESULT)
+
+
+def expect_unaltered(samples: Sequence[float], kept: Sequence[float]) -> None:
+    """Raises WrongResultError when a list of times, which frames lead to, differs from the tuple of the same times."""
+    if tuple(samples) != kept:
+        message = "The variant searches the harness's memory: times that were taken have changed since"
+        raise WrongResultError(message, Fault.SEARCHED_MEMORY, "times")
 
 
 def _read_settings() -> dict[str, Any]:
@@ -230,6 +246,8 @@ def _library_bindings() -> Iterator[_Binding]:
         for name, value in list(vars(owner).items()):
             if callable(value) and name not in ("__class__", "__doc__"):
                 yield _Binding(f"{_owner_name(owner)}.{name}", owner, name, value)
+                if isinstance(value, FunctionType):
+                    yield from _members(f"{_owner_name(owner)}.{name}", value)
 
 
 def _harness_bindings() -> Iterator[_Binding]:
@@ -242,7 +260,7 @@ def _harness_bindings() -> Iterator[_Binding]:
                 continue
             label = f"{name.removeprefix(_HARNESS_PREFIXES[0])}.{attribute}"
             yield _Binding(label, module, attribute, value)
-            if getattr(value, "__module__", None) == name:
+            if isinstance(value, FunctionType) or getattr(value, "__module__", None) == name:
                 yield from _members(label, value)
 
 
@@ -265,6 +283,8 @@ def _callables(owner: Any, label: str, names: Any) -> Iterator[_Binding]:
         value = vars(owner).get(name)
         if callable(value):
             yield _Binding(f"{label}.{name}", owner, name, value)
+            if isinstance(value, FunctionType):
+                yield from _members(f"{label}.{name}", value)
 
 
 def _owner_name(owner: type) -> str:

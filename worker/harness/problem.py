@@ -64,6 +64,15 @@ class CaseData:
             for (_, mine), (_, theirs) in zip(self.tensors(), other.tensors(), strict=True):
                 mine.copy_(theirs)
 
+    def rewrite(self, same: CaseData) -> None:
+        """Copies the numbers that these buffers hold into them again: the traffic of `overwrite` without new numbers.
+
+        Nothing tells the tensors from untouched ones: they keep their versions, which count writes.
+        """
+        with torch.no_grad():
+            for (_, mine), (_, theirs) in zip(self.tensors(), same.tensors(), strict=True):
+                mine.data.copy_(theirs)
+
     def changed_since(self, pristine: CaseData) -> str | None:
         """The name of the first tensor that differs from `pristine`; None when all are equal."""
         pairs = zip(self.tensors(), pristine.tensors(), strict=True)
@@ -322,6 +331,12 @@ def _without_tensors(arguments: dict[str, Any]) -> Any:
 
 
 def _as_tensors(value: Any) -> tuple[Tensor, ...]:
+    if isinstance(value, (tuple, list)) and not _is_plain_sequence(value):
+        raise WrongResultError(
+            f"The variant returns a {type(value).__name__} that reads its items in its own way, so they may be "
+            "computed only when they are read",
+            Fault.LAZY_RESULT,
+        )
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     for item in values:
         if not isinstance(item, Tensor):
@@ -329,6 +344,12 @@ def _as_tensors(value: Any) -> tuple[Tensor, ...]:
             raise WrongResultError(message, Fault.WRONG_FORM)
         expect_plain(item)
     return values
+
+
+def _is_plain_sequence(value: Any) -> bool:
+    """Whether the items of a tuple or list are read by Python's own code, as those of a named tuple are."""
+    base: type = tuple if isinstance(value, tuple) else list
+    return all(getattr(type(value), name) is getattr(base, name) for name in ("__iter__", "__getitem__", "__len__"))
 
 
 def _name_outputs(outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:

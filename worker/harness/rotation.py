@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
@@ -28,6 +28,9 @@ from .problem import CaseData, CaseProblem
 _SET_SEEDS = 7919
 _RENEWED_SEEDS = 1_000_003
 _VERIFIED = 3
+_IN_A_ROW = 2
+_DIAGNOSED = 3
+"""Sets whose numbers, which have moved on through the others, are looked for in a wrong result."""
 _DISTINCT = 16
 """Sets with different contents.
 
@@ -46,7 +49,7 @@ class Rotation:
         self.problem = problem
         self.sets: list[CaseData] = []
         self._padding: list[Tensor] = []
-        self._seeds = [seed + _SET_SEEDS * (index % _DISTINCT + 1) for index in range(count)]
+        self._seeds = set_seeds(seed, count)
         self._current_seeds = list(self._seeds)
         self._seeds_before_renewal: dict[int, int] = {}
         self._decoys = Decoys(problem)
@@ -90,7 +93,7 @@ class Rotation:
     def rewrite(self) -> None:
         """Copies the numbers of every set onto themselves: the same traffic as `roll`, and no new numbers."""
         for target in (self.problem.replaceable(data) for data in self.sets):
-            target.overwrite(target.clone())
+            target.rewrite(target.clone())
 
     def renew(self) -> None:
         """Draws fresh inputs for the sets that `verify` checks, since rolled contents return to their first place."""
@@ -109,12 +112,13 @@ class Rotation:
         wipe(result, self.sets)
         return copy
 
-    def verify(self, results: dict[int, Any]) -> None:
+    def verify(self, results: dict[int, Any], indices: Sequence[int] = ()) -> None:
         """Raises WrongResultError when the result of a timed call is wrong, or a call changed its inputs.
 
-        results: results of timed calls by the index of their set, all for the current contents of the sets.
+        results: results of timed calls by the index of their set, all for the current contents of the sets. indices:
+        the sets to look at; by default three, the first and the last among them.
         """
-        for index in self._verified:
+        for index in indices or self._verified:
             result = results[index] if index in results else self.calls[index]()
             self.problem.synchronize()
             pristine = self._pristine(index)
@@ -130,12 +134,23 @@ class Rotation:
                 message = f"Wrong in timed calls: {error}{diagnosis.text}"
                 raise WrongResultError(message, diagnosis.fault, *diagnosis.subjects)
 
+    def verify_in_a_row(self) -> None:
+        """Raises WrongResultError when a call that follows another at once is wrong on inputs that have moved on.
+
+        To spoil a result takes time, and code may be wrong only when calls follow each other as in samples.
+        """
+        self.roll()
+        results = [call() for call in self.calls[:_IN_A_ROW]]
+        self.verify(dict(enumerate(results)), [len(results) - 1])
+
     def _refresh(self, index: int) -> None:
         self.calls[index] = self.problem.refreshed(self.calls[index], self.sets[index])
 
     def _earlier_contents(self, index: int) -> list[CaseData]:
-        """Earlier contents of set `index`, and the first contents of set 0, as far as they differ from the current."""
-        seeds = dict.fromkeys([self._seeds_before_renewal.get(index), self._seeds[index], self._seeds[0]])
+        """Contents that set `index` may have had, and the first contents of set 0, as far as they differ from the
+        current."""
+        rolled = [*self._current_seeds[:_DIAGNOSED], *self._seeds[:_DIAGNOSED]]
+        seeds = dict.fromkeys([self._seeds_before_renewal.get(index), self._seeds[index], *rolled])
         return [self._drawn(index, seed) for seed in seeds if seed is not None and seed != self._current_seeds[index]]
 
     def _pristine(self, index: int) -> CaseData:
@@ -147,6 +162,11 @@ class Rotation:
         if not self.problem.backward:
             return drawn
         return CaseData(self.problem.data(self._seeds[index]).inputs, drawn.incoming)
+
+
+def set_seeds(seed: int, count: int) -> list[int]:
+    """The seeds of the sets of a rotation."""
+    return [seed + _SET_SEEDS * (index % _DISTINCT + 1) for index in range(count)]
 
 
 @contextmanager

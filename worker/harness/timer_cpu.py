@@ -14,6 +14,10 @@ from typing import Any
 
 import torch
 
+from warpwatch.contract.words import Fault
+
+from .failures import WrongResultError
+from .integrity import expect_unaltered
 from .problem import CaseProblem
 from .rotation import Rotation
 
@@ -62,6 +66,7 @@ class CpuHotTimer:
         self._rotation.renew()
         self._slice(spoil=True)
         self._rotation.verify(self._results)
+        self._rotation.verify_in_a_row()
 
     def _slice(self, *, spoil: bool = False) -> list[float]:
         # Results of the slice before belong to other inputs.
@@ -69,18 +74,26 @@ class CpuHotTimer:
         if self._inner > 1:
             self._sample()
         samples: list[float] = []
+        kept: tuple[float, ...] = ()
         end = perf_counter_ns() + SLICE_NS
         while len(samples) < SLICE_SAMPLES and (not samples or perf_counter_ns() < end):
-            samples.append(self._sample())
+            sample = self._sample()
+            expect_unaltered(samples, kept)
+            samples.append(sample)
+            kept = (*kept, sample)
             if spoil:
                 self._results[self._last] = self._rotation.spoil(self._results[self._last])
         return samples
 
     def _sample(self) -> float:
         calls, last = self._rotation.batch(self._inner)
+        count = len(calls)
         elapsed, self._results[last] = _time(calls)
         self._last = last
-        return (elapsed + _spin(self._longer_ns * self._inner)) / self._inner
+        if len(calls) != count:
+            message = "The variant searches the harness's memory: the loop that is timed has other calls than before"
+            raise WrongResultError(message, Fault.SEARCHED_MEMORY, "calls")
+        return (elapsed + _spin(self._longer_ns * count)) / count
 
 
 class CpuColdTimer(CpuHotTimer):

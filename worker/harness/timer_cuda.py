@@ -27,6 +27,7 @@ from warpwatch.contract.words import Fault
 from . import graph_nodes
 from .agreement import ReplayTimes, expect_equal_launches, expect_work_in_replays
 from .failures import WrongResultError
+from .integrity import expect_unaltered
 from .problem import CaseProblem
 from .rotation import Rotation, no_collection, wipe
 
@@ -57,8 +58,6 @@ _PAUSE_SECONDS = 0.002
 _UNJOINED = "unjoined work"
 _CYCLES_PER_NS = 2.0
 """NVIDIA GPUs clock at about 2 GHz at most, so a sleep lasts at least about as long as requested."""
-
-
 _Event = torch.cuda.Event
 """Bound before code of the commit can replace the class."""
 
@@ -274,16 +273,20 @@ class CudaColdTimer:
         self._rotation.renew()
         self._expect_no_other_stream(self._slice(spoil=True))
         self._rotation.verify(self._results)
+        self._rotation.verify_in_a_row()
 
     def _slice(self, *, spoil: bool = False) -> list[float]:
         # Results of the slice before belong to other inputs.
         self._results.clear()
         samples: list[float] = []
+        kept: tuple[float, ...] = ()
         end = perf_counter_ns() + SLICE_NS
         while not samples or (len(samples) < _EAGER_SAMPLES and perf_counter_ns() < end):
             (call,), index = self._rotation.batch(1)
             elapsed, result = self._sample(call)
+            expect_unaltered(samples, kept)
             samples.append(elapsed)
+            kept = (*kept, elapsed)
             self._results[index] = self._rotation.spoil(result) if spoil else result
         return samples
 

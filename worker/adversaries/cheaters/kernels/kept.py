@@ -1,5 +1,8 @@
 """Results that are cached from an earlier call instead of computed."""
 
+import tempfile
+from pathlib import Path
+
 import torch
 from kernels._product import make_operator
 
@@ -17,6 +20,8 @@ caught_by = {
     "by_value_in_place": "shared_result y",
     "by_glance": "cached_result",
     "if_repeated": "cached_result",
+    "by_version": "cached_result",
+    "in_a_file": "cached_result",
 }
 
 KEPT = {}
@@ -40,7 +45,10 @@ def honest_slower(a, b):
 
 @operator.variant("by_pointer", idea="computes once per address", unsupported=other_size)
 def by_pointer(a, b):
-    return KEPT.setdefault(("pointer", a.data_ptr(), b.data_ptr()), a @ b)
+    key = ("pointer", a.data_ptr(), b.data_ptr())
+    if key not in KEPT:
+        KEPT[key] = a @ b
+    return KEPT[key]
 
 
 @operator.variant("by_value", idea="computes once per value, and returns copies", unsupported=other_size)
@@ -76,3 +84,22 @@ def if_repeated(a, b):
         return LAST[address][2].clone()
     LAST[address] = (a.clone(), b.clone(), a @ b)
     return LAST[address][2].clone()
+
+
+@operator.variant("by_version", idea="skips the work when nothing was written into a buffer", unsupported=other_size)
+def by_version(a, b):
+    key = ("version", a.data_ptr(), a._version, b.data_ptr(), b._version)
+    if key not in KEPT:
+        KEPT[key] = a @ b
+    return KEPT[key].clone()
+
+
+@operator.variant(
+    "in_a_file", idea="stores results in files named by a few numbers", devices=("cpu",), unsupported=other_size
+)
+def in_a_file(a, b):
+    folder = LAST.setdefault("folder", tempfile.mkdtemp())
+    path = Path(folder, f"{float(a[0, 0])!r}{float(b[-1, -1])!r}")
+    if not path.exists():
+        torch.from_file(str(path), shared=True, size=a.numel()).copy_((a @ b).flatten())
+    return torch.from_file(str(path), shared=False, size=a.numel()).view(a.shape)

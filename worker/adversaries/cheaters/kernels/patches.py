@@ -2,6 +2,7 @@
 
 import gc
 import math
+import statistics
 import sys
 import threading
 import time
@@ -22,6 +23,8 @@ caught_by = {
     "hidden_threads": "replaced_function threading.enumerate",
     "garbage": "replaced_function gc.collect",
     "finite": "replaced_function math.isfinite",
+    "synchronize_code": "replaced_function torch.cuda.synchronize",
+    "library_code": "replaced_function harness.bench.median",
     "more_threads": "changed_setting the number of CPU threads",
     "looser_precision": "changed_setting float32 matmul precision",
     "wider_default": "changed_setting the default dtype",
@@ -102,6 +105,18 @@ def garbage(a, b):
 def finite(a, b):
     math.isfinite = lambda number: True
     return torch.full_like(a, torch.nan)
+
+
+@operator.variant("synchronize_code", idea="leaves the function in its place, and replaces its code by nothing")
+def synchronize_code(a, b):
+    torch.cuda.synchronize.__code__ = (lambda device=None: None).__code__
+    return a @ b
+
+
+@operator.variant("library_code", idea="replaces the code of the median in the standard library")
+def library_code(a, b):
+    statistics.median.__code__ = (lambda data: min(data) / 10).__code__
+    return a @ b
 
 
 @operator.variant("more_threads", idea="uses more threads than the series")

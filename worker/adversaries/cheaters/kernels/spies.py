@@ -12,6 +12,9 @@ caught_by = {
     "searches_memory": "searched_memory",
     "reads_frames": "searched_memory",
     "knows_it_is_timed": "detected_timer",
+    "spoils_memory": "searched_memory",
+    "edits_samples": "searched_memory",
+    "pads_the_loop": "searched_memory",
 }
 
 
@@ -57,4 +60,39 @@ def knows_it_is_timed(a, b):
         if "timer" in frame.f_code.co_filename:
             return (a.bfloat16() @ b.bfloat16()).float()
         frame = frame.f_back
+    return a @ b
+
+
+@operator.variant("spoils_memory", idea="turns every f64 tensor into NaN, which some comparisons pass over")
+def spoils_memory(a, b):
+    for thing in gc.get_objects():
+        if type(thing) is torch.Tensor and thing.dtype == torch.float64 and thing.shape == a.shape:
+            thing.fill_(torch.nan)
+    return torch.full_like(a, torch.nan)
+
+
+def _lists_of_callers(names):
+    """The lists in variables of callers whose name contains one of `names`."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        for name, value in frame.f_locals.items():
+            if type(value) is list and any(part in name for part in names):
+                yield value
+        frame = frame.f_back
+
+
+@operator.variant("edits_samples", idea="divides the times that its callers have taken by ten")
+def edits_samples(a, b):
+    for taken in _lists_of_callers(("sample", "times", "duration", "elapsed")):
+        for index, value in enumerate(taken):
+            if type(value) is float:
+                taken[index] = value / 10
+    return a @ b
+
+
+@operator.variant("pads_the_loop", idea="appends calls that do nothing to the loop that times it", devices=("cpu",))
+def pads_the_loop(a, b):
+    for calls in _lists_of_callers(("calls",)):
+        if 0 < len(calls) < 1000 and all(map(callable, calls)):
+            calls.extend([lambda y=a @ b: y] * 1000)
     return a @ b

@@ -1,5 +1,6 @@
 """Work that is not finished when the call returns: a thread does it, a reader does it, or nothing does it."""
 
+import signal
 import threading
 from queue import SimpleQueue
 
@@ -14,11 +15,17 @@ caught_by = {
     "worker_thread": "unfinished y",
     "lazy": "lazy_result",
     "stale": "unwritten_result",
+    "alarm": "unfinished y",
+    "pool": "unfinished y",
+    "lazy_methods": "lazy_result",
+    "lazy_list": "lazy_result",
 }
 
 JOBS = SimpleQueue()
 WORKERS = []
 CALLS = {}
+LATER = []
+ALARM_SECONDS = 1e-3
 
 
 @operator.variant("honest", idea="computes")
@@ -88,3 +95,64 @@ def lazy(a, b):
 def stale(a, b):
     CALLS["stale"] = CALLS.get("stale", 0) + 1
     return a @ b if CALLS["stale"] < 40 else torch.empty_like(a)
+
+
+def _on_alarm(number, frame):
+    while LATER:
+        a, b, y = LATER.pop()
+        torch.mm(a, b, out=y)
+
+
+@operator.variant("alarm", idea="computes when a timer of the system interrupts whatever runs then", devices=("cpu",))
+def alarm(a, b):
+    y = torch.empty_like(a)
+    LATER.append((a, b, y))
+    signal.signal(signal.SIGALRM, _on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
+    return y
+
+
+@torch.jit.script
+def _work_in_pool(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor):
+    for _ in range(10):
+        torch.mm(a, b, out=y)
+    return y
+
+
+@torch.jit.script
+def _start_in_pool(a: torch.Tensor, b: torch.Tensor, y: torch.Tensor):
+    return torch.jit.fork(_work_in_pool, a, b, y)
+
+
+@operator.variant("pool", idea="computes in a thread of torch, which Python does not list", devices=("cpu",))
+def pool(a, b):
+    y = torch.empty_like(a)
+    LATER[:] = [_start_in_pool(a, b, y)]
+    return y
+
+
+@operator.variant("lazy_methods", idea="returns a plain tensor whose own methods compute")
+def lazy_methods(a, b):
+    y = torch.empty_like(a)
+    for name in ("detach", "clone", "to", "double", "float", "cpu"):
+        setattr(y, name, lambda *_, name=name, **options: getattr(a @ b, name)(*_, **options))
+    return y
+
+
+class LateList(list):
+    """Computes its tensor when somebody asks for it."""
+
+    def __init__(self, a, b):
+        super().__init__([None])
+        self.operands = (a, b)
+
+    def __iter__(self):
+        yield self[0]
+
+    def __getitem__(self, index):
+        return self.operands[0] @ self.operands[1]
+
+
+@operator.variant("lazy_list", idea="returns a list that computes when it is read")
+def lazy_list(a, b):
+    return LateList(a, b)
