@@ -190,6 +190,28 @@ def test_a_pull_request_gets_one_check_run_and_one_comment(
 
 
 @pytest.mark.usefixtures("linked")
+def test_a_failure_is_told_before_the_end_and_its_annotations_once(
+    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier
+) -> None:
+    submission = open_pull(client, forge, lab, 3, 3).json()["submission_id"]
+    jobs = client.get(f"{API}/jobs", params={"submission": submission, "state": "queued"}).json()["items"]
+    job = next(job for job in jobs if job["kind"] == "check")
+    outcome = lab.outcome([Finding(*V1, Status.WRONG, "")])
+    lab.finish(job["id"], replace(outcome, catalogue=catalogue(("square", "cube"))))
+    with lab.database.session() as session:
+        mark_judged(session, job["id"])
+    notifier.sweep()
+    (run,) = forge.check_runs.values()
+    assert (run["status"], run["conclusion"], run["output"]["annotations"]) == ("completed", "failure", [])
+    assert client.get(f"{API}/submissions/{submission}/report").json()["conclusion"] == "pending"
+    end(client, lab, submission)
+    notifier.sweep()
+    (run,) = forge.check_runs.values()
+    rows = client.get(f"{API}/submissions/{submission}/report").json()["rows"]
+    assert len(run["output"]["annotations"]) == len(rows) > 0
+
+
+@pytest.mark.usefixtures("linked")
 def test_a_new_head_edits_the_comment(
     client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier, database: Database
 ) -> None:

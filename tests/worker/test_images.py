@@ -133,13 +133,19 @@ for path in ({str(other)!r}, {str(outside)!r}, "/etc/passwd", "/root/.ssh", "/ho
 
 
 @pytest.mark.parametrize(
-    "place", ["/new", "/etc/new", "/opt/python/new", "/dev/new", "/sys/new", "/.warpwatch/driver/new", "{home}/new"]
+    "place",
+    [
+        *("/new", "/etc/new", "/opt/python/new", "/dev/new", "/sys/new", "/.warpwatch/driver/new"),
+        *("{home}/new", "{worktree}/new", "{package}/new"),
+    ],
 )
 def test_nothing_but_the_temporary_folder_is_writable(
     confined: sandbox.Confinement, settings: Settings, place: str
 ) -> None:
-    place = place.format(home=settings.home)
-    assert "Read-only file system" in run(confined, f"open({place!r}, 'w')")
+    worktree = settings.home / "worktrees" / "mine"
+    worktree.mkdir(parents=True)
+    place = place.format(home=settings.home, worktree=worktree, package=sandbox.PACKAGE)
+    assert "Read-only file system" in run(confined, f"open({place!r}, 'w')", worktree, (worktree,))
 
 
 @pytest.mark.parametrize("isolation", ["full", "user"])
