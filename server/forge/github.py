@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import jwt
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import RSAKey
 
 from warpwatch.contract.words import ForgeState
 from warpwatch.db.forge import FAILING, FINAL
@@ -105,8 +107,8 @@ class GithubApp:
         now = int(time.time())
         claims = {"iat": now - _CLOCK_SECONDS, "exp": now + _KEY_SECONDS, "iss": self._app_id}
         try:
-            return jwt.encode(claims, self._key_file.read_text(), algorithm="RS256")
-        except (OSError, ValueError, jwt.PyJWTError) as error:
+            return jwt.encode({"alg": "RS256"}, claims, RSAKey.import_key(self._key_file.read_bytes()))
+        except (OSError, ValueError, JoseError) as error:
             words = f"WARPWATCH_GITHUB_APP_KEY cannot be used: {type(error).__name__}"
             raise ForgeError(words, ForgeState.REFUSED, is_final=True) from None
 

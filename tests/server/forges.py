@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import RSAKey
 
 APP_ID, SLUG = "4711", "warpwatch-test"
 PROJECT = "acme/kernels"
@@ -25,6 +27,8 @@ TOKEN = "glpat-a-token-that-nobody-may-read"
 BOT = {"login": f"{SLUG}[bot]", "id": 99, "type": "Bot"}
 Answer = tuple[int, dict[str, str], Any]
 _KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+_FORM = serialization.PublicFormat.SubjectPublicKeyInfo
+_PUBLIC_KEY = RSAKey.import_key(_KEY.public_key().public_bytes(serialization.Encoding.PEM, _FORM))
 
 
 def write_key(folder: Path) -> Path:
@@ -146,8 +150,9 @@ def github(
 
 def _github_app(forge: Forge, method: str, path: str, bearer: str, body: Any) -> Answer:
     try:
-        claims = jwt.decode(bearer, _KEY.public_key(), algorithms=["RS256"], issuer=APP_ID)
-    except jwt.PyJWTError:
+        claims = jwt.decode(bearer, _PUBLIC_KEY, algorithms=["RS256"]).claims
+        jwt.JWTClaimsRegistry(iss={"essential": True, "value": APP_ID}).validate(claims)
+    except JoseError:
         return 401, {}, {"message": "A JSON web token could not be decoded"}
     assert claims["exp"] - claims["iat"] <= 600, "GitHub takes no longer ones"
     if path == "/app":
