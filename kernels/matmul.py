@@ -192,8 +192,6 @@ _OUTCOMES = {
     "v9": "beats v8: copies overlap with products",
     "v10": "the fastest f32 kernel on CUDA cores; loses to cuBLAS",
     "v11": "loses to cuBLAS on an H200: mma.sync does not reach the rate of Hopper's wgmma",
-    "v12": "in f32 ahead of cuBLAS, which multiplies on CUDA cores",
-    "v13": "beats v12, and in f32 cuBLAS by more",
 }
 
 
