@@ -42,6 +42,7 @@ from warpwatch.worker.gate import expect_healthy
 from warpwatch.worker.host import Host
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError, UnhealthyError
+from warpwatch.worker.sandbox import Confinement
 
 NS = 100_000.0
 ROUNDS = 12
@@ -262,7 +263,7 @@ def leave_stale_library(scene: Scene) -> str:
     scene.monkeypatch.setattr(building, "Child", Builder)
     store = LibraryStore(scene.folder / "libraries")
     request = BuildRequest(scene.folder, "csrc", "square", "cpu")
-    confinement: Any = None
+    confinement = Confinement("none", None, (), scene.folder, 1, 1)
     first = build(request, store, confinement, 1.0, Diary())
     assert first.folder is not None
     store_with(scene, first.folder.name, "a" * 64)
