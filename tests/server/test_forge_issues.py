@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from tests.builders import Lab
-from tests.server.forges import APP_ID, PROJECT, TOKEN, Forge, github, gitlab, serving, write_key
+from tests.server.forges import PROJECT, TOKEN, Forge, gitlab, serving
 from tests.server.test_channels import confirm
-from tests.server.test_forge import LINK, notifier, sent
+from tests.server.test_forge import LINK, forge, notifier, sent, settings
 from tests.server.test_judge import judge
 from warpwatch.db.database import Database
 from warpwatch.db.reads.regressions import read_regression
@@ -25,22 +24,7 @@ from warpwatch.server.threads.forge import ForgeNotifier
 from warpwatch.settings import Settings
 
 API = "/api/v1"
-__all__ = ["confirm", "judge", "notifier"]
-
-
-@pytest.fixture
-def forge() -> Iterator[Forge]:
-    with serving(github) as forge:
-        yield forge
-        assert forge.unknown == []
-
-
-@pytest.fixture
-def settings(tmp_path: Path, database_url: str, forge: Forge) -> Settings:
-    key = write_key(tmp_path)
-    return Settings(
-        tmp_path / "home", database_url=database_url, github_app_id=APP_ID, github_app_key=key, github_api=forge.url
-    )
+__all__ = ["confirm", "forge", "judge", "notifier", "settings"]
 
 
 @pytest.fixture
