@@ -261,22 +261,46 @@ struct SharedSums {
   }
 };
 
-// pair() for all of a block's share of a tile.
-template <class Plan, class Finish>
-__device__ void each_pair(const Finish& finish, const Place& place, const SharedSums<Plan>& sums) {
-  constexpr int pairs = Plan::kN / 2;
-  for (int u = threadIdx.x; u < sums.rows * pairs; u += Plan::kThreads) {
-    const int row = sums.first + u / pairs, column = u % pairs * 2;
-    float total[2];
-    sums.at(row, column, total);
-    finish.pair(*place.product, place.m + row, place.n + column, total[0], total[1]);
-  }
+// Calls each(row, column, first, second) for all neighbours in one warp's part, which begins at (m, n).
+template <class Plan, class Index, class Each>
+__device__ __forceinline__ void each_of_warp(Index m, Index n, int lane, const typename Plan::Sums& sum, const Each& each) {
+#pragma unroll
+  for (int i = 0; i < Plan::kTilesM; ++i)
+#pragma unroll
+    for (int j = 0; j < Plan::kTilesN; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        each(m + i * 16 + half * 8 + lane / 4, n + j * 8 + lane % 4 * 2, sum[i][j][2 * half], sum[i][j][2 * half + 1]);
 }
 
+// Ends a sum pair by pair. Own derives from it and has pair(product, row, column, first, second), for two neighbours of which both, or
+// the second, may lie outside.
+template <class Own>
+struct PairByPair {
+  // All of one warp's part, which begins at (m, n).
+  template <class Plan>
+  __device__ void part(const Product& product, int64_t m, int64_t n, int lane, const typename Plan::Sums& sum) const {
+    each_of_warp<Plan>(m, n, lane, sum, [&](int64_t row, int64_t column, float first, float second) {
+      static_cast<const Own&>(*this).pair(product, row, column, first, second);
+    });
+  }
+
+  // All of a block's share of a tile.
+  template <class Plan>
+  __device__ void shared(const Place& place, const SharedSums<Plan>& sums) const {
+    constexpr int pairs = Plan::kN / 2;
+    for (int u = threadIdx.x; u < sums.rows * pairs; u += Plan::kThreads) {
+      const int row = sums.first + u / pairs, column = u % pairs * 2;
+      float total[2];
+      sums.at(row, column, total);
+      static_cast<const Own&>(*this).pair(*place.product, place.m + row, place.n + column, total[0], total[1]);
+    }
+  }
+};
+
 // What becomes of the sums: they are stored, with what is added to them. An operator's own may take its place, to go on from there; it
-// has the same three functions.
-struct Storing {
-  // Two neighbours, of which the second may lie outside.
+// has part() and shared(), too.
+struct Storing : PairByPair<Storing> {
   __device__ void pair(const Product& product, int64_t row, int64_t column, float first, float second) const {
     if (row >= product.m || column >= product.n) return;
     const bool both = column + 1 < product.n;
@@ -293,23 +317,6 @@ struct Storing {
       if (both) to[1] = second;
     }
   }
-
-  // All of one warp's part, which begins at (m, n).
-  template <class Plan>
-  __device__ void part(const Product& product, int64_t m, int64_t n, int lane, const typename Plan::Sums& sum) const {
-#pragma unroll
-    for (int i = 0; i < Plan::kTilesM; ++i)
-#pragma unroll
-      for (int j = 0; j < Plan::kTilesN; ++j)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          pair(product, m + i * 16 + half * 8 + lane / 4, n + j * 8 + lane % 4 * 2, sum[i][j][2 * half], sum[i][j][2 * half + 1]);
-  }
-
-  template <class Plan>
-  __device__ void shared(const Place& place, const SharedSums<Plan>& sums) const {
-    each_pair<Plan>(*this, place, sums);
-  }
 };
 
 // Puts a block's part of the sums into its shared memory; each block of the cluster finishes a share of the rows.
@@ -317,14 +324,9 @@ template <class Plan, class Finish>
 __device__ void finish_shared(const Finish& finish, const Place& place, const typename Plan::Sums& sum, float* memory, int m, int n,
                               int lane, int blocks) {
   __syncthreads();  // The last tiles have been read.
-#pragma unroll
-  for (int i = 0; i < Plan::kTilesM; ++i)
-#pragma unroll
-    for (int j = 0; j < Plan::kTilesN; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        warpwatch::store_pair(memory + (m + i * 16 + half * 8 + lane / 4) * Plan::kPitch + n + j * 8 + lane % 4 * 2,
-                              sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
+  each_of_warp<Plan>(m, n, lane, sum, [&](int row, int column, float first, float second) {
+    warpwatch::store_pair(memory + row * Plan::kPitch + column, first, second);
+  });
   warpwatch::cluster_arrive();
   warpwatch::cluster_await();
   const int rows = Plan::kM / blocks;

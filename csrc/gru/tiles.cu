@@ -69,7 +69,7 @@ struct Cells {
 };
 
 // Begins a backward step, with what the one after it sends back through W: slopes of the gates, or with t = -1 the gradient of h0.
-struct CellSlopes {
+struct CellSlopes : split_tiles::PairByPair<CellSlopes> {
   Shape shape;
   Backward<float> call;
   int64_t t;
@@ -100,22 +100,6 @@ struct CellSlopes {
     if (column < product.n) one(row, column, first);
     if (column + 1 < product.n) one(row, column + 1, second);
   }
-
-  template <class Plan>
-  __device__ void part(const Product& product, int64_t m, int64_t n, int lane, const typename Plan::Sums& sum) const {
-#pragma unroll
-    for (int i = 0; i < Plan::kTilesM; ++i)
-#pragma unroll
-      for (int j = 0; j < Plan::kTilesN; ++j)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          pair(product, m + i * 16 + half * 8 + lane / 4, n + j * 8 + lane % 4 * 2, sum[i][j][2 * half], sum[i][j][2 * half + 1]);
-  }
-
-  template <class Plan>
-  __device__ void shared(const split_tiles::Place& place, const split_tiles::SharedSums<Plan>& sums) const {
-    split_tiles::each_pair<Plan>(*this, place, sums);
-  }
 };
 
 }  // namespace
@@ -145,7 +129,7 @@ const char* gru::tiled_scan_back_on(const Shape& shape, const Backward<float>& c
     product.segments[product.count++] = {{slopes, kGates * shape.hidden, 1}, {call.w, 1, shape.hidden}, kGates * shape.hidden};
     product.m = shape.batch, product.n = shape.hidden;
     using Plan = split_tiles::Plan<64, 32, 2, 2, 4, true, false>;
-    if (const char* error = split_tiles::launch_shared<Plan>(products, stream, CellSlopes{shape, call, t, carry})) return error;
+    if (const char* error = split_tiles::launch_shared<Plan>(products, stream, CellSlopes{{}, shape, call, t, carry})) return error;
   }
   return nullptr;
 }
