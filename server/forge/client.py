@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from warpwatch.contract.words import ForgeState
+from warpwatch.server.http.outgoing import HttpResponse, RequestError
 from warpwatch.server.reports.model import Report
-from warpwatch.server.threads.posting import LONGEST_PAUSE_SECONDS, HttpResponse, PostAttempt, Poster, retry_after
+from warpwatch.server.threads.posting import LONGEST_PAUSE_SECONDS, Poster, retry_after
 
 MAX_BYTES = 4 * 2**20
 """Of an answer; a page of the longest comments has half of that."""
@@ -108,9 +109,10 @@ class JsonRequester:
     def ask(self, method: str, path: str, headers: Mapping[str, str], body: dict[str, Any] | None = None) -> Any:
         """The parsed answer; None for one without a body."""
         content = json.dumps(body).encode() if body is not None else None
-        response = self._poster.request(method, f"{self._base}{path}", headers, content, MAX_BYTES)
-        if isinstance(response, PostAttempt):
-            raise ForgeError(response.trouble or "", ForgeState.UNREACHABLE, is_final=response.is_final)
+        try:
+            response = self._poster.request(method, f"{self._base}{path}", headers, content, MAX_BYTES)
+        except RequestError as failure:
+            raise ForgeError(str(failure), ForgeState.UNREACHABLE, is_final=failure.is_final) from None
         if not 200 <= response.status < 300:
             raise _refusal(method, path, response)
         if not response.content:

@@ -8,14 +8,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
-from warpwatch import __version__
-from warpwatch.destinations import DestinationError, Destinations, is_trustworthy, uses_proxy
+from warpwatch.destinations import Destinations, is_trustworthy
+from warpwatch.server.http.outgoing import RequestError, request
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 """Signatures by a key that only the provider has: neither `none`, nor a secret that is shared."""
@@ -26,7 +25,6 @@ RETRY_SECONDS = 30.0
 LEEWAY_SECONDS = 60
 """By how much clocks may differ."""
 FETCH_SECONDS = 10.0
-_TIMEOUT = httpx.Timeout(5.0)
 _MAX_BYTES = 1_000_000
 _WELL_KNOWN = "/.well-known/openid-configuration"
 
@@ -133,32 +131,14 @@ def fetch_json(url: str, destinations: Destinations | None, bearer: str | None =
     """The JSON object at `url`; ProviderError where there is none, or where the service may not connect to."""
     if not is_trustworthy(url):
         raise ProviderError(f"{url[:200]!r} is not reached by https")
-    target = httpx.URL(url)
-    headers = {"Accept": "application/json", "User-Agent": f"warpwatch/{__version__}"}
-    headers |= {"Authorization": f"Bearer {bearer}"} if bearer else {}
-    extensions: dict[str, Any] = {}
-    ends_at = time.monotonic() + FETCH_SECONDS
-    is_direct = destinations is not None and not uses_proxy(target.scheme, target.host)
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {bearer}"} if bearer else {})
     try:
-        if destinations is not None and is_direct:
-            # The name could have another address when it is looked up again.
-            address = destinations.resolve(target.host, target.port or (443 if target.scheme == "https" else 80))
-            headers["Host"], extensions["sni_hostname"] = target.netloc.decode(), target.host
-            target = target.copy_with(host=address)
-        content = b""
-        with (
-            httpx.Client(timeout=_TIMEOUT, trust_env=not is_direct) as client,
-            client.stream("GET", target, headers=headers, extensions=extensions) as answer,
-        ):
-            if answer.status_code != 200:
-                raise ProviderError(f"{url} was answered with {answer.status_code}")
-            for chunk in answer.iter_bytes():
-                content += chunk
-                if len(content) > _MAX_BYTES or time.monotonic() > ends_at:
-                    raise ProviderError(f"{url} has no end")
-        value = json.loads(content)
-    except (DestinationError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise ProviderError(f"{url} gave no answer that can be used: {type(error).__name__}: {error}") from None
+        answer = request("GET", url, headers, destinations, seconds=FETCH_SECONDS, max_bytes=_MAX_BYTES)
+        if answer.status != 200:
+            raise ProviderError(f"{url} was answered with {answer.status}")
+        value = json.loads(answer.content)
+    except (RequestError, ValueError, RecursionError) as error:
+        raise ProviderError(f"{url} gave no answer that can be used: {error}") from None
     if not isinstance(value, dict):
         raise ProviderError(f"{url} is no JSON object")
     return value
