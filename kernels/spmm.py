@@ -408,23 +408,38 @@ def inspect(crow: Tensor, col: Tensor, values: Tensor, b: Tensor) -> dict[str, T
     return inspected
 
 
-class Tiled(torch.autograd.Function):
-    """The product by tiles, whose dB is the same product with A'."""
+Multiply = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""A product from crow, col, the offsets of the tiles' entries, values and b."""
+
+
+def by_tiles(crow: Tensor, col: Tensor, starts: Tensor, values: Tensor, b: Tensor) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.spmm_tiled(crow, col, starts, values, b)
+    return y
+
+
+def by_rows(crow: Tensor, col: Tensor, _starts: Tensor, values: Tensor, b: Tensor) -> Tensor:
+    y: Tensor = torch.ops.warpwatch.spmm(crow, col, values, b)
+    return y
+
+
+class SparseProduct(torch.autograd.Function):
+    """A product whose dB is the same product with A', and whose gradient of A's values is computed by tiles."""
 
     @staticmethod
-    def forward(ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, inspected: dict[str, Tensor]) -> Tensor:
+    def forward(
+        ctx: Any, multiply: Multiply, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, inspected: dict[str, Tensor]
+    ) -> Tensor:
         ctx.save_for_backward(crow, col, values, b)
-        ctx.inspected = inspected
-        y: Tensor = torch.ops.warpwatch.spmm_tiled(crow, col, inspected["starts"], values, b)
-        return y
+        ctx.multiply, ctx.inspected = multiply, inspected
+        return multiply(crow, col, inspected["starts"], values, b)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         crow, col, values, b = ctx.saved_tensors
         (g,), of = gradients, ctx.inspected
         of_values = torch.ops.warpwatch.spmm_tiled_sampled(crow, col, of["starts"], g, b)
-        of_b = torch.ops.warpwatch.spmm_tiled(of["crow_t"], of["col_t"], of["starts_t"], values[of["order"]], g)
-        return None, None, of_values, of_b, None
+        of_b = ctx.multiply(of["crow_t"], of["col_t"], of["starts_t"], values[of["order"]], g)
+        return None, None, None, of_values, of_b, None
 
 
 @operator.variant(
@@ -437,27 +452,8 @@ class Tiled(torch.autograd.Function):
     prepare=inspect,
 )
 def v4(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor) -> Tensor:
-    y: Tensor = Tiled.apply(crow, col, values, b, inspected)  # type: ignore[no-untyped-call]
+    y: Tensor = SparseProduct.apply(by_tiles, crow, col, values, b, inspected)  # type: ignore[no-untyped-call]
     return y
-
-
-class RowsProduct(torch.autograd.Function):
-    """v3's product, whose dB is the same product with A', and v4's gradient of A's values."""
-
-    @staticmethod
-    def forward(ctx: Any, crow: Tensor, col: Tensor, values: Tensor, b: Tensor, inspected: dict[str, Tensor]) -> Tensor:
-        ctx.save_for_backward(crow, col, values, b)
-        ctx.inspected = inspected
-        y: Tensor = torch.ops.warpwatch.spmm(crow, col, values, b)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        crow, col, values, b = ctx.saved_tensors
-        (g,), of = gradients, ctx.inspected
-        of_values = torch.ops.warpwatch.spmm_tiled_sampled(crow, col, of["starts"], g, b)
-        of_b = torch.ops.warpwatch.spmm(of["crow_t"], of["col_t"], values[of["order"]], g)
-        return None, None, of_values, of_b, None
 
 
 @operator.variant(
@@ -467,7 +463,7 @@ class RowsProduct(torch.autograd.Function):
     prepare=inspect,
 )
 def v5(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor) -> Tensor:
-    y: Tensor = RowsProduct.apply(crow, col, values, b, inspected)  # type: ignore[no-untyped-call]
+    y: Tensor = SparseProduct.apply(by_rows, crow, col, values, b, inspected)  # type: ignore[no-untyped-call]
     return y
 
 
