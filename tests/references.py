@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def _body(schema: dict[str, Any], operation: dict[str, Any]) -> Iterator[str]:
 
 def _answers(operation: dict[str, Any]) -> str:
     answers = [f"{status} {answer['description']}" for status, answer in sorted(operation["responses"].items())]
-    return f"Answers: {'; '.join(answers)}.\n"
+    return textwrap.fill(f"Answers: {'; '.join(answers)}.", 120) + "\n"
 
 
 def _resolve(schema: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
