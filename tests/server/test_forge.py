@@ -1,10 +1,9 @@
-"""Pull requests on code hosts: one check run and one comment each, commands of members alone, forks after a word."""
+"""Pull requests on code hosts: one check run and one comment each; and the links to them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ from typer.testing import CliRunner
 from tests.builders import CASES, Lab, catalogue, commit, make_repository, run_git
 from tests.server.forges import (
     APP_ID,
-    BOT,
     PROJECT,
     TOKEN,
     Forge,
     github,
     gitlab,
-    in_seconds,
     serving,
     write_key,
 )
@@ -35,18 +32,24 @@ from warpwatch.contract.outcome import Finding
 from warpwatch.contract.words import ForgeState, Status
 from warpwatch.db import registry
 from warpwatch.db.database import Database
-from warpwatch.db.forge import claim_message
 from warpwatch.db.regressions import mark_judged
-from warpwatch.server.intake.comment_commands import CommandVerb, parse_command
 from warpwatch.server.reports.markdown import MARKER
 from warpwatch.server.threads import forge as threads
 from warpwatch.server.threads.forge import ForgeNotifier
 from warpwatch.settings import Settings
 
 API = "/api/v1"
+
+
 LINK = f"{API}/repositories/kernels/forge"
+
+
 MEMBER, STRANGER = ("ann", 1), ("mallory", 66)
+
+
 V1 = ("v1", CASES[0])
+
+
 EARLY, LATE, LATER = (f"2026-01-31T12:00:0{second}Z" for second in (0, 5, 9))
 
 
@@ -276,333 +279,6 @@ def test_a_retry_gets_a_check_run_of_its_own(
     assert [run["conclusion"] for run in forge.check_runs.values()] == ["action_required", "success"]
 
 
-@pytest.mark.usefixtures("linked")
-def test_a_member_asks_for_an_operator(client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier) -> None:
-    first = open_pull(client, forge, lab, 7, 3).json()["submission_id"]
-    answer = say(client, "/warpwatch bench square\nplease")
-    assert (answer.status_code, answer.json()["submission_id"]) == (200, None)
-    say(client, "/warpwatch bench square\nplease")
-    notifier.sweep()
-    asked = submissions(client)[-1]
-    assert (asked["id"] > first, asked["origin"]) == (True, "comment")
-    assert len(submissions(client)) == 2, "the same event again makes nothing"
-    assert asked["request"]["operators"] == ["square"]
-    assert forge.reactions == [(1, "+1")]
-    (entry,) = [row for row in client.get(f"{API}/audit").json()["items"] if row["caller"] == "github:ann"]
-    assert entry["path"].endswith("/warpwatch bench square")
-    end(client, lab, first)
-    end(client, lab, asked["id"])
-    notifier.sweep()
-    names = sorted(run["name"] for run in forge.check_runs.values())
-    assert names == ["warpwatch", "warpwatch: square"], "a part does not stand for the whole"
-    (comment,) = forge.bodies_of(7)
-    assert f"/submissions/{first})" in comment
-    assert f"[submission {asked['id']}]" in comment
-
-
-@pytest.mark.usefixtures("linked")
-@pytest.mark.parametrize(
-    "user", [STRANGER, ("ann", 2), ("../../app", 1), ("ann?x=", 1), ("ann/permission#", 1)], ids=str
-)
-def test_who_is_no_member_only_gets_a_thumb_down(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier, user: tuple[str, int]
-) -> None:
-    """The forge is asked; what the event says of its author, and a name with a path in it, decide nothing."""
-    open_pull(client, forge, lab, 7, 3)
-    notifier.sweep()
-    before = forge.bodies_of(7)
-    say(client, "/warpwatch bench square", user)
-    notifier.sweep()
-    assert len(submissions(client)) == 1
-    assert forge.reactions == [(1, "-1")]
-    assert forge.bodies_of(7) == before
-
-
-@pytest.mark.usefixtures("linked")
-@pytest.mark.parametrize(
-    "words",
-    [
-        "/warpwatch",
-        "/warpwatch help",
-        "/warpwatch dance",
-        "/warpwatch bench nothing",
-        "/warpwatch bench <b>@everyone</b>](http://evil.example)",
-    ],
-)
-def test_what_is_no_command_is_answered_in_the_comment(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier, words: str
-) -> None:
-    open_pull(client, forge, lab, 7, 3)
-    notifier.sweep()
-    (before,) = forge.bodies_of(7)
-    say(client, words)
-    notifier.sweep()
-    (after,) = forge.bodies_of(7)
-    assert len(after) > len(before)
-    assert parse_command(after) is None
-    assert not any(part in after for part in ("<b>", "@everyone", "](http://evil"))
-    assert len(submissions(client)) == 1
-    assert forge.reactions == [(1, "+1" if parse_command(words).verb is CommandVerb.HELP else "-1")]  # type: ignore[union-attr]
-
-
-@pytest.mark.usefixtures("linked")
-def test_a_fork_waits_for_a_word_of_a_member(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier
-) -> None:
-    open_pull(client, forge, lab, 7, 4, is_fork=True)
-    notifier.sweep()
-    (waiting,) = forge.bodies_of(7)
-    assert f"/warpwatch allow {lab.shas[4]}" in waiting
-    say(client, "/warpwatch bench square", comment=1)
-    say(client, "/warpwatch allow", STRANGER, comment=2)
-    notifier.sweep()
-    assert submissions(client) == []
-    say(client, "/warpwatch allow", comment=3)
-    notifier.sweep()
-    (row,) = submissions(client)
-    assert (row["request"]["commits"], row["origin"]) == (lab.shas[4], "comment")
-    assert forge.reactions == [(1, "-1"), (2, "-1"), (3, "+1")]
-    say(client, "/warpwatch bench square", comment=4)
-    notifier.sweep()
-    assert len(submissions(client)) == 2
-    end(client, lab, row["id"])
-    notifier.sweep()
-    (comment,) = forge.bodies_of(7)
-    assert comment.startswith(client.get(f"{API}/submissions/{row['id']}/report.md").text)
-
-
-@pytest.mark.usefixtures("linked")
-def test_a_word_is_for_the_commit_that_the_member_saw(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier
-) -> None:
-    """Whatever its author pushes meanwhile, and whether or not the event of that came."""
-    open_pull(client, forge, lab, 7, 3, is_fork=True)
-    forge.pulls[7] = pull(lab, 7, 4)["pull_request"] | {"head": {"sha": lab.shas[4], "repo": None}}
-    say(client, "/warpwatch allow", comment=1)
-    say(client, "/warpwatch allow", comment=2)
-    say(client, f"/warpwatch allow {lab.shas[3]}", comment=3)
-    notifier.sweep()
-    assert submissions(client) == []
-    # Pushed in the second of the comment.
-    open_pull(client, forge, lab, 7, 4, at=LATE, is_fork=True)
-    say(client, "/warpwatch allow", comment=4)
-    notifier.sweep()
-    assert submissions(client) == []
-    say(client, f"/warpwatch allow {lab.shas[4]}", comment=5)
-    notifier.sweep()
-    (row,) = submissions(client)
-    assert row["request"]["commits"] == lab.shas[4]
-    assert forge.reactions == [(1, "-1"), (2, "-1"), (3, "-1"), (4, "-1"), (5, "+1")]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"action": "edited"},
-        {"issue": {"number": 7}},
-        {"comment": {"id": 1, "body": "/warpwatch bench", "created_at": LATE, "user": BOT}},
-        {"comment": {"id": 1, "body": None, "created_at": LATE, "user": {"login": "ann", "id": 1}}},
-        {"comment": {"id": 1, "body": "see /warpwatch bench", "created_at": LATE, "user": {"login": "ann", "id": 1}}},
-    ],
-)
-@pytest.mark.usefixtures("linked")
-def test_comments_that_command_nothing(client: TestClient, message: dict[str, Any]) -> None:
-    user = {"login": "ann", "id": 1, "type": "User"}
-    comment = {"id": 1, "body": "/warpwatch bench", "created_at": LATE, "user": user}
-    usual = {"action": "created", "issue": {"number": 7, "pull_request": {}}, "comment": comment}
-    answer = send(client, "issue_comment", usual | message)
-    assert answer.status_code == 200, answer.text
-    assert [row["kind"] for row in sent(client)] == ["link"]
-
-
-@pytest.mark.usefixtures("linked")
-@pytest.mark.parametrize(
-    "part", [{"id": "1"}, {"id": -1}, {"created_at": "yesterday"}, {"user": {"login": 5, "id": 1}}]
-)
-def test_comments_in_an_unknown_form(client: TestClient, part: dict[str, Any]) -> None:
-    user = {"login": "ann", "id": 1, "type": "User"}
-    comment = {"id": 1, "body": "/warpwatch bench", "created_at": LATE, "user": user} | part
-    message = {"action": "created", "issue": {"number": 7, "pull_request": {}}, "comment": comment}
-    assert send(client, "issue_comment", message).status_code == 400
-
-
-def test_without_a_link_comments_command_nothing(client: TestClient, lab: Lab) -> None:
-    assert say(client, "/warpwatch bench").status_code == 200
-    assert sent(client) == []
-    problem(client.get(LINK), 404)
-
-
-AT_THE_END = "the time at which the pause ends"
-
-
-@pytest.mark.usefixtures("linked")
-@pytest.mark.parametrize(
-    ("status", "headers", "pause"),
-    [
-        (429, {"Retry-After": "120"}, 120),
-        (403, {"Retry-After": "120"}, 120),
-        (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": AT_THE_END}, 1800),
-        (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "nonsense"}, 60),
-        (429, {}, 60),
-        (429, {"Retry-After": "1e9"}, 3600),
-    ],
-    ids=["too_many_requests", "forbidden", "until_a_time", "nonsense", "without_a_word", "longest"],
-)
-def test_limits_pause_all_messages_of_a_repository(
-    client: TestClient,
-    lab: Lab,
-    forge: Forge,
-    notifier: ForgeNotifier,
-    database: Database,
-    status: int,
-    headers: dict[str, str],
-    pause: float,
-) -> None:
-    body = {"message": "You have exceeded a secondary rate limit"}
-    headers = {name: in_seconds(pause) if value == AT_THE_END else value for name, value in headers.items()}
-    forge.refusals = [(r"POST .*/check-runs$", (status, headers, body))]
-    open_pull(client, forge, lab, 3, 3)
-    notifier.sweep()
-    left = (datetime.fromisoformat(client.get(LINK).json()["paused_until"]) - datetime.now(UTC)).total_seconds()
-    assert pause - 120 < left <= pause + 1
-    assert forge.comments == {}, "nothing else is sent either"
-    assert client.get(LINK).json()["state"] == ForgeState.LINKED
-    with database.session() as session:
-        session.execute(text("UPDATE forge_links SET paused_until = now()"))
-        session.execute(text("UPDATE forge_messages SET next_at = now()"))
-    notifier.sweep()
-    assert (len(forge.check_runs), len(forge.bodies_of(3))) == (1, 1)
-
-
-def test_the_words_of_a_secondary_limit_are_not_needed(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier, linked: dict[str, Any]
-) -> None:
-    """GitHub names the page of its documents; the message may change."""
-    url = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api#about-secondary-rate-limits"
-    forge.refusals = [(r"POST .*/check-runs$", (403, {}, {"documentation_url": url}))]
-    open_pull(client, forge, lab, 3, 3)
-    notifier.sweep()
-    assert client.get(LINK).json()["paused_until"] is not None
-
-
-@pytest.mark.usefixtures("linked")
-def test_a_forbidden_request_is_given_up_and_shown(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier
-) -> None:
-    """A permission that the app lacks. Once it has it, the link is checked and all is sent."""
-    forge.refusals = [(r"POST .*/comments$", (403, {}, {"message": "Resource not accessible by integration"}))]
-    open_pull(client, forge, lab, 3, 3)
-    notifier.sweep()
-    row = client.get(LINK).json()
-    assert (row["state"], row["given_up"], bool(row["error"])) == (ForgeState.REFUSED, 1, True)
-    page = client.get("/repositories/kernels/forge").text
-    assert "given up" in page
-    assert 'id="link-state">refused' in page
-    assert 'warpwatch_notifications{channel="github",outcome="given_up"} 1.0' in client.get("/metrics").text
-    assert client.post(f"{LINK}/check").status_code == 202
-    notifier.sweep()
-    row = client.get(LINK).json()
-    assert (row["state"], row["given_up"], row["error"], len(forge.bodies_of(3))) == (ForgeState.LINKED, 0, "", 1)
-
-
-@pytest.mark.parametrize("permissions", [{}, {"checks": "read", "issues": "write", "pull_requests": "write"}])
-def test_a_permission_that_the_app_lacks_is_found_at_once(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier, permissions: dict[str, str]
-) -> None:
-    complete, forge.permissions = forge.permissions, permissions
-    client.put(LINK, json={"forge": "github", "project": PROJECT})
-    notifier.sweep()
-    row = client.get(LINK).json()
-    assert (row["state"], bool(row["error"])) == (ForgeState.REFUSED, True)
-    forge.permissions = complete
-    client.post(f"{LINK}/check")
-    notifier.sweep()
-    assert client.get(LINK).json()["state"] == ForgeState.LINKED
-
-
-@pytest.mark.usefixtures("linked")
-def test_an_app_that_was_removed(client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier) -> None:
-    forge.is_installed = False
-    forge.tokens.clear()
-    open_pull(client, forge, lab, 3, 3)
-    notifier.sweep()
-    row = client.get(LINK).json()
-    assert (row["state"], row["given_up"]) == (ForgeState.MISSING, 2)
-    forge.is_installed = True
-    client.post("/repositories/kernels/forge/check")
-    notifier.sweep()
-    assert client.get(LINK).json()["state"] == ForgeState.LINKED
-    assert (len(forge.check_runs), len(forge.bodies_of(3))) == (1, 1)
-
-
-@pytest.mark.usefixtures("linked")
-def test_tokens_are_used_until_they_expire(client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier) -> None:
-    given = len(forge.asked(r"POST /app/installations/5/access_tokens"))
-    open_pull(client, forge, lab, 3, 3)
-    notifier.sweep()
-    assert len(forge.asked("access_tokens")) == given == 1
-    forge.tokens.clear()
-    forge.token_seconds = 200
-    open_pull(client, forge, lab, 3, 4, at=LATE)
-    notifier.sweep()
-    assert len(forge.asked("access_tokens")) > 2, "one that was taken back is replaced, one that ends soon is not used"
-    assert {row["outcome"] for row in sent(client)} == {"sent"}
-
-
-@pytest.mark.usefixtures("linked")
-def test_a_redirect_is_not_followed(client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier) -> None:
-    """The token is for the API's host alone."""
-    with serving(github) as elsewhere:
-        moved = (301, {"Location": f"{elsewhere.url}/repos/{PROJECT}/check-runs"}, {"message": "Moved Permanently"})
-        forge.refusals = [(r"POST .*/check-runs$", moved)]
-        open_pull(client, forge, lab, 3, 3)
-        notifier.sweep()
-        assert elsewhere.requests == []
-    assert client.get(LINK).json()["given_up"] == 1
-
-
-@pytest.mark.usefixtures("linked")
-@pytest.mark.parametrize(
-    "answer", [(200, {}, "[" * 5000), (200, {}, None), (200, {}, {"id": {}}), (200, {}, {"id": "x" * 5_000_000})]
-)
-def test_answers_that_cannot_be_read_are_asked_for_again(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier, answer: Any
-) -> None:
-    forge.refusals = [(r"GET .*/collaborators", answer), (r"POST .*/comments$", answer)]
-    open_pull(client, forge, lab, 7, 3)
-    say(client, "/warpwatch help", STRANGER)
-    notifier.sweep()
-    assert len(submissions(client)) == 1
-    assert {row["outcome"] for row in sent(client) if row["kind"] == "comment"} == {"sent"}
-
-
-@pytest.mark.usefixtures("linked")
-def test_only_the_newest_of_several_messages_is_sent(
-    client: TestClient, lab: Lab, forge: Forge, notifier: ForgeNotifier
-) -> None:
-    submission = open_pull(client, forge, lab, 3, 3).json()["submission_id"]
-    end(client, lab, submission)
-    notifier.sweep()
-    told = client.get(f"{API}/submissions/{submission}/check-runs").json()["items"]
-    assert [(row["state"], row["outcome"], row["attempts"]) for row in told] == [
-        ("pending", "replaced", 0),
-        ("final", "sent", 1),
-    ]
-    assert client.get(LINK).json()["given_up"] == 0
-    (run,) = forge.check_runs.values()
-    assert run["conclusion"] == "success"
-
-
-def test_two_servers_send_a_message_once(client: TestClient, lab: Lab, database: Database) -> None:
-    client.put(LINK, json={"forge": "github", "project": PROJECT})
-    with database.session() as session:
-        assert claim_message(session) is not None
-    with database.session() as session:
-        assert claim_message(session) is None
-        session.execute(text("UPDATE forge_messages SET claimed_until = now() - interval '1 second'"))
-        assert claim_message(session) is not None
-
-
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -741,27 +417,3 @@ def test_the_command_line(served: Settings, forge: Forge, monkeypatch: pytest.Mo
         done = runner.invoke(command, ["forge", *words, "--repository", "kernels"])
         assert done.exit_code == 0, done.output
     assert runner.invoke(command, ["forge", "show", "--repository", "kernels"]).exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "verb", "operators", "sha"),
-    [
-        ("/warpwatch bench a b a", CommandVerb.BENCH, ("a", "b"), None),
-        ("  \n/warpwatch   allow\r\nyes", CommandVerb.ALLOW, (), None),
-        (f"/warpwatch allow {'a' * 40}", CommandVerb.ALLOW, (), "a" * 40),
-        ("/warpwatch allow aaaaaaa", CommandVerb.UNKNOWN, (), None),
-        ("/warpwatch allow a b", CommandVerb.UNKNOWN, (), None),
-        ("/warpwatch " + "x" * 2000, CommandVerb.UNKNOWN, (), None),
-        ("/warpwatch bench " + "x " * 100, CommandVerb.BENCH, ("x",), None),
-        ("/warpwatch bench " + "x " * 490, CommandVerb.UNKNOWN, (), None),
-    ],
-)
-def test_commands(words: str, verb: CommandVerb, operators: tuple[str, ...], sha: str | None) -> None:
-    parsed = parse_command(words)
-    assert parsed is not None
-    assert (parsed.verb, parsed.operators, parsed.sha) == (verb, operators, sha)
-
-
-@pytest.mark.parametrize("words", ["", "\n", "/warpwatchbench", "hello\n/warpwatch bench", "> /warpwatch bench"])
-def test_what_commands_nothing(words: str) -> None:
-    assert parse_command(words) is None
