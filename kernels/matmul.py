@@ -21,6 +21,8 @@ NAIVE, COALESCED, SHARED, COLUMN, SQUARE, VECTORS, DOUBLE, WARPS, TENSOR, SPLIT,
 TUNED_SIDE = 256
 """Rows and columns below which autotuning would try tiles that are not filled even once."""
 
+FEWEST_SPLIT = 4
+"""Terms of a sum below which products of split numbers, each short of two bits, are less accurate than f32."""
 LARGEST_NAIVE = 1 << 26
 """Elements of the intermediate result of v1 that are still worth waiting for: 256 MB in f32."""
 LARGEST_UNCOALESCED = 1 << 36
@@ -169,7 +171,10 @@ def split_only(case: Case, _device: DeviceKind) -> str | None:
 
 
 def as_accurate_as_f32(case: Case, _device: DeviceKind) -> str | None:
-    return None if case.precision in ("f32", "3xtf32") else "it multiplies floats, with the accuracy of f32"
+    if case.precision not in ("f32", "3xtf32"):
+        return "it multiplies floats, with the accuracy of f32"
+    fewest = case["k"] if case.direction == "fwd" else min(case["m"], case["n"])
+    return "a sum of so few products shows the bits that split numbers lack" if 0 < fewest < FEWEST_SPLIT else None
 
 
 @operator.variant("v1", idea="all products at once, then their sum along k", unsupported=too_large_for_v1)
