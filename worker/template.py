@@ -57,8 +57,8 @@ class TemplateServer:
         self._events = select.poll()
         self._children: dict[int, tuple[int, int]] = {}
         """(process id, socket) by the descriptor of the process, while it runs."""
-        self._sockets: dict[int, tuple[int, int]] = {}
-        """(process id, descriptor of the process) by the socket."""
+        self._sockets: dict[int, tuple[int, int | None]] = {}
+        """(process id, descriptor of the process while it runs) by the socket."""
         for descriptor in (control.fileno(), self._parent):
             self._events.register(descriptor, select.POLLIN)
 
@@ -111,10 +111,13 @@ class TemplateServer:
         self._send(status, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status)
         self._events.unregister(process)
         os.close(process)
+        # Another child may get the number of this descriptor before the parent closes its side.
+        self._sockets[status] = (pid, None)
 
     def _kill(self, status: int) -> None:
         pid, process = self._sockets.pop(status)
-        if self._children.pop(process, None) is not None:
+        if process is not None:
+            del self._children[process]
             for kill in (os.killpg, os.kill):
                 with contextlib.suppress(ProcessLookupError):
                     kill(pid, signal.SIGKILL)

@@ -310,6 +310,21 @@ def test_a_child_that_is_closed_before_it_was_forked_leaves_nothing(
     until(lambda: len(children_of(template_process())) == 1)
 
 
+def test_a_child_that_ended_by_itself_is_not_mistaken_for_a_later_one(starter: Starter) -> None:
+    """The template numbers descriptors anew, and hears late that the parent has closed the first child."""
+    ended = [starter.start() for _ in range(2)]
+    for child in ended:
+        with pytest.raises(ChildFailure):
+            run(child, "import os; os.abort()")
+        until(lambda child=child: not child.alive)  # type: ignore[misc]
+    later = starter.start()
+    for child in ended:
+        child.close()
+    assert run(later, "print('here')") == "here"
+    os.kill(later.pid or 0, signal.SIGKILL)
+    until(lambda: not later.alive)
+
+
 def children_of(process: int) -> list[int]:
     """Its living children."""
     text = Path(f"/proc/{process}/task/{process}/children").read_text()
