@@ -19,7 +19,7 @@ from warpwatch.contract.words import Reason, Status
 from warpwatch.worker.checkout import Checkout, Tools, load_at_once
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.measurer import Measurer, build_native, derive_cases, describe, load_failure
+from warpwatch.worker.measurer import Measurer, Strikes, build_native, derive_cases, describe, load_failure
 from warpwatch.worker.plausibility import TimeLimits
 from warpwatch.worker.reporter import BoundedReporter, CannotRunError
 
@@ -91,7 +91,7 @@ class ComparedSide:
         self.checkout = checkout
         self.catalogue: Catalogue | None = None
         self.derived: list[CaseEntry] = []
-        self.measurer = Measurer(checkout, request, reporter, traces, limits)
+        self.measurer = Measurer(checkout, request, reporter, traces, limits, Strikes())
         self._limits = limits
         self._cases: dict[str, CaseEntry] = {}
         self._request = request

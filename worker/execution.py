@@ -22,9 +22,10 @@ from warpwatch.worker.checkout import Checkout, Tools
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.comparison import compare
 from warpwatch.worker.gate import expect_healthy
-from warpwatch.worker.lanes import check_in_lanes, lanes_of
+from warpwatch.worker.lanes import Check, check_in_lanes, lanes_of
 from warpwatch.worker.measurer import (
     Measurer,
+    Strikes,
     build_native,
     choose_cases,
     choose_variants,
@@ -227,7 +228,7 @@ class _Job:
         lanes = lanes_of(self._checkout.host)
         self._kept = self._keep(outcome.environment.key, plan)
         partial = dict(self._kept)
-        is_shared = kind == JobKind.CHECK and spec.sanitize is None and min(lanes, len(variants)) > 1
+        is_shared = kind == JobKind.CHECK and spec.sanitize is None and min(lanes, plan.total) > 1
         try:
             if is_shared:
                 findings = self._measure_in_lanes(plan, partial, lanes)
@@ -252,7 +253,8 @@ class _Job:
 
     def _measure_in_turn(self, plan: _Plan, partial: dict[tuple[str, str], Finding]) -> list[Finding]:
         """The findings, case by case, which are also put into `partial` as they come."""
-        measurer = self._measurer(self._checkout, self._reporter, plan.limits)
+        strikes = Strikes(self._kept.values())
+        measurer = self._measurer(self._checkout, self._reporter, plan.limits, strikes)
         for case in plan.cases:
             for variant in plan.variants:
                 self._take(plan, partial, measurer, self._reporter, variant, case)
@@ -262,20 +264,22 @@ class _Job:
     def _measure_in_lanes(self, plan: _Plan, partial: dict[tuple[str, str], Finding], lanes: int) -> list[Finding]:
         """The same in several children at once."""
         variants = {variant.name: variant for variant in plan.variants}
+        cases = {case.key: case for case in plan.cases}
+        strikes = Strikes(self._kept.values())
 
-        def check(checkout: Checkout, reporter: Reporter, name: str) -> list[Finding]:
-            measurer = self._measurer(checkout, reporter, plan.limits)
-            return [self._take(plan, partial, measurer, reporter, variants[name], case) for case in plan.cases]
+        def open_lane(checkout: Checkout, reporter: Reporter) -> Check:
+            measurer = self._measurer(checkout, reporter, plan.limits, strikes)
+            return lambda cell: self._take(plan, partial, measurer, reporter, variants[cell[0]], cases[cell[1]])
 
         # The child that has read the catalogue would hold a context, and its memory, for nothing.
         self._checkout.drop_child()
-        findings = check_in_lanes(self._checkout, list(variants), check, self._reporter, lanes)
-        order = {case.key: index for index, case in enumerate(plan.cases)}
+        cells = [(variant, case) for case in cases for variant in variants]
+        findings = check_in_lanes(self._checkout, cells, open_lane, self._reporter, lanes)
         self._reporter.progress(plan.total, plan.total, "")
-        return sorted(findings, key=lambda finding: order[finding.case])
+        return findings
 
-    def _measurer(self, checkout: Checkout, reporter: Reporter, limits: TimeLimits) -> Measurer:
-        return Measurer(checkout, self._request, reporter, self._traces, limits, self._kept.values())
+    def _measurer(self, checkout: Checkout, reporter: Reporter, limits: TimeLimits, strikes: Strikes) -> Measurer:
+        return Measurer(checkout, self._request, reporter, self._traces, limits, strikes)
 
     def _take(
         self,

@@ -1,6 +1,7 @@
 """Checks the variants of an operator in several children at once: a check needs no quiet device.
 
-Compilers that a variant calls (Triton, Inductor, load_inline) then run beside each other too.
+Compilers that a variant calls (Triton, Inductor, load_inline) then run beside each other too, those of one variant's
+cases as well.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from queue import Empty, SimpleQueue
 
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.outcome import Finding
@@ -23,9 +24,13 @@ from warpwatch.worker.reporter import Reporter, Stopped
 MOST = 8
 """Children that check at once. Each holds a CUDA context of half a gigabyte."""
 _CORES_PER_CHILD = 2
+_HARMLESS = (Status.OK, Status.UNSUPPORTED)
 
-Check = Callable[[Checkout, Reporter, str], list[Finding]]
-"""Checks one variant on all cases with the child of a checkout."""
+Cell = tuple[str, str]
+"""A variant and a case."""
+Check = Callable[[Cell], Finding]
+OpenLane = Callable[[Checkout, Reporter], Check]
+"""Makes what checks cells with the child of a checkout."""
 
 
 def lanes_of(host: Host) -> int:
@@ -34,52 +39,100 @@ def lanes_of(host: Host) -> int:
 
 
 def check_in_lanes(
-    checkout: Checkout, variants: Sequence[str], check: Check, reporter: Reporter, lanes: int
+    checkout: Checkout, cells: Sequence[Cell], open_lane: OpenLane, reporter: Reporter, lanes: int
 ) -> list[Finding]:
-    """The findings of all variants. Each lane has a child of its own and takes the next variant when it is free.
+    """The findings of all cells, in their order. Each lane has a child of its own.
 
-    A variant that ran out of memory is checked again alone, since the others may have held the memory.
+    A cell that ran out of memory is checked again alone, since the others may have held the memory.
     Raises Stopped with no outcome when the reporter asks to stop.
     """
-    waiting: SimpleQueue[str] = SimpleQueue()
-    for variant in variants:
-        waiting.put(variant)
+    waiting = _Waiting(cells)
     shared = _SharedReporter(reporter)
-    findings: dict[str, list[Finding]] = {}
+    findings: dict[Cell, Finding] = {}
     times: list[RunTimes] = []
     begin = time.perf_counter()
 
     def run() -> None:
         lane = checkout.lane()
         try:
-            while True:
-                variant = waiting.get_nowait()
-                findings[variant] = check(lane, shared, variant)
-        except Empty:
-            return
+            check = open_lane(lane, shared)
+            while (cell := waiting.take()) is not None:
+                findings[cell] = check(cell)
+                waiting.finish(findings[cell])
         except BaseException as error:
             # Lanes that make room each finish what they are at.
             if not (isinstance(error, Stopped) and error.yielded_to is not None):
                 shared.stop()
+            waiting.close()
             raise
         finally:
             # The kernel ends a child together with the thread that started it, unless a template forked it.
             lane.close()
             times.append(lane.host.stopwatch.take())
 
-    with ThreadPoolExecutor(min(lanes, len(variants))) as pool:
-        ended = [pool.submit(run) for _ in range(min(lanes, len(variants)))]
+    with ThreadPoolExecutor(min(lanes, len(cells))) as pool:
+        ended = [pool.submit(run) for _ in range(min(lanes, len(cells)))]
     # What the lanes did beside each other counts once.
     checkout.host.stopwatch.add(reduce(RunTimes.plus, times, RunTimes()).within(time.perf_counter() - begin))
     # An error of a lane counts more than the stop of the others that it caused.
     errors = [error for future in ended if (error := future.exception()) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):
         raise error
-    for variant, of_variant in findings.items():
-        if any(finding.status is Status.OUT_OF_MEMORY for finding in of_variant):
-            reporter.log(f"{variant} ran out of memory beside others; once more alone")
-            findings[variant] = check(checkout, reporter, variant)
-    return [finding for variant in variants for finding in findings[variant]]
+    check = open_lane(checkout, reporter)
+    for cell in cells:
+        if findings[cell].status is Status.OUT_OF_MEMORY:
+            reporter.log(f"{cell[0]} ran out of memory beside others on {cell[1]}; once more alone")
+            findings[cell] = check(cell)
+    return [findings[cell] for cell in cells]
+
+
+class _Waiting:
+    """The cells that no lane has taken yet.
+
+    A lane takes the cases of a variant one after the other, so that its child has seen one variant only. A lane that
+    finds no further variant helps with the one that has most cases left, unless that has done harm: what else it may
+    do to its children is for one lane to find out.
+    """
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._cases: dict[str, deque[str]] = {variant: deque() for variant, _ in cells}
+        for variant, case in cells:
+            self._cases[variant].append(case)
+        self._lanes: dict[str, int] = {}
+        self._harmless: set[str] = set()
+        self._harmful: set[str] = set()
+        self._changed = threading.Condition()
+
+    def take(self) -> Cell | None:
+        """The next cell for the lane of this thread; None when there are no more."""
+        with self._changed:
+            while any(self._cases.values()):
+                variant = self._choose()
+                if variant is not None:
+                    self._lanes.setdefault(variant, threading.get_ident())
+                    return variant, self._cases[variant].popleft()
+                self._changed.wait()
+            self._changed.notify_all()
+            return None
+
+    def finish(self, finding: Finding) -> None:
+        """Tells what became of a cell that was taken."""
+        with self._changed:
+            (self._harmless if finding.status in _HARMLESS else self._harmful).add(finding.variant)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Lets all lanes end after the cell that they are at."""
+        with self._changed:
+            self._cases.clear()
+            self._changed.notify_all()
+
+    def _choose(self) -> str | None:
+        left = {variant: len(cases) for variant, cases in self._cases.items() if cases}
+        mine = next((variant for variant in left if self._lanes.get(variant) == threading.get_ident()), None)
+        new = next((variant for variant in left if variant not in self._lanes), None)
+        helped = [variant for variant in left if variant in self._harmless - self._harmful]
+        return mine or new or max(helped, key=left.__getitem__, default=None)
 
 
 class _SharedReporter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -124,11 +125,47 @@ def build_native(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -
     return reply
 
 
-class Measurer:
-    """Measures variants and cases with one checkout's child, and skips a variant that has failed too often.
+class Strikes:
+    """What the variants of a job have done to their children; measurers in several threads may share it.
 
     earlier: what an interrupted run of the same job found.
     """
+
+    def __init__(self, earlier: Iterable[Finding] = ()) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._last: dict[str, Finding] = {}
+        self._guilty: set[str] = set()
+        for finding in earlier:
+            self.add(finding)
+
+    def add(self, finding: Finding) -> None:
+        with self._lock:
+            if finding.status is Status.WRONG:
+                self._guilty.add(finding.variant)
+            if finding.status is not Status.SKIPPED:
+                self._counts[finding.variant] += _STRIKES.get(finding.status, 0)
+                self._last[finding.variant] = finding
+
+    def has_failed(self, variant: str) -> bool:
+        """Whether it ended a child or ran out of time."""
+        return self._counts[variant] > 0
+
+    def is_guilty(self, variant: str) -> bool:
+        """Whether it was wrong on its own."""
+        return variant in self._guilty
+
+    def reason_to_skip(self, variant: str) -> str | None:
+        """Why the remaining cases of the variant are skipped; None where they are not."""
+        with self._lock:
+            if self._counts[variant] < _OUT:
+                return None
+            last = self._last[variant]
+        return f"{variant} {last.status.replace('_', ' ')} before, on {last.case}"
+
+
+class Measurer:
+    """Measures variants and cases with one checkout's child, and skips a variant that has failed too often."""
 
     def __init__(
         self,
@@ -137,50 +174,37 @@ class Measurer:
         reporter: Reporter,
         traces: Path,
         limits: TimeLimits,
-        earlier: Iterable[Finding] = (),
+        strikes: Strikes,
     ) -> None:
         self._checkout = checkout
         self._limits = limits
         self._request = request
         self._reporter = reporter
         self._traces = traces
-        self._strikes: Counter[str] = Counter()
-        self._last: dict[str, Finding] = {}
-        self._guilty: set[str] = set()
-        for finding in earlier:
-            self._remember(finding)
+        self._strikes = strikes
 
     def measure(self, kind: str, variant: str, case: str) -> Finding:
         """The finding of one `kind` of job, whatever happens to the child."""
-        if self._strikes[variant] >= _OUT:
-            last = self._last[variant]
-            return Finding(
-                variant, case, Status.SKIPPED, f"{variant} {last.status.replace('_', ' ')} before, on {last.case}"
-            )
+        reason = self._strikes.reason_to_skip(variant)
+        if reason is not None:
+            return Finding(variant, case, Status.SKIPPED, reason)
         # Another variant's damage to the process can make a correct one fail, and libraries cache plans that fit one
         # caller and not the next. So a failure counts only when the variant ran alone.
         beside = self._checkout.others_ran(variant)
         finding = self._ask(kind, variant, case)
         ended = finding.status in (Status.CRASHED, Status.OUT_OF_MEMORY) and not self._checkout.running
-        if beside and ended and not self._strikes[variant]:
+        if beside and ended and not self._strikes.has_failed(variant):
             self._reporter.log(f"{variant} ended a child that others had used; once more in a fresh one")
             finding = self._ask(kind, variant, case)
-        elif beside and finding.status is Status.WRONG and variant not in self._guilty:
+        elif beside and finding.status is Status.WRONG and not self._strikes.is_guilty(variant):
             self._reporter.log(f"{variant} is wrong in a child that others had used; once more in a fresh one")
             self._checkout.drop_child()
             finding = _cleared(finding, self._ask(kind, variant, case))
         if finding.status is Status.CRASHED and self._checkout.host.kind == "cuda":
             # An illegal access poisons the whole CUDA context, so that the next variant would fail for nothing.
             self._checkout.drop_child()
-        self._remember(finding)
+        self._strikes.add(finding)
         return finding
-
-    def _remember(self, finding: Finding) -> None:
-        if finding.status is Status.WRONG:
-            self._guilty.add(finding.variant)
-        if finding.status is not Status.SKIPPED:
-            self._strikes[finding.variant] += _STRIKES.get(finding.status, 0)
-            self._last[finding.variant] = finding
 
     def _ask(self, kind: str, variant: str, case: str) -> Finding:
         spec, operator = self._request.spec, self._request.operator

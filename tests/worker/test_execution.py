@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +27,7 @@ from warpwatch.worker.checkout import Checkout, Tools, load_at_once
 from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
-from warpwatch.worker.lanes import check_in_lanes
+from warpwatch.worker.lanes import Cell, Check, check_in_lanes
 from warpwatch.worker.measurer import choose_cases
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 
@@ -161,13 +162,16 @@ def test_what_lacks_memory_beside_others_is_checked_again_alone(
     (checkout,) = tools.checkouts(repository.url, [good], Diary())
     asked: list[tuple[str, bool]] = []
 
-    def check(lane: Checkout, reporter: Reporter, variant: str) -> list[Finding]:
-        alone = lane is checkout
-        asked.append((variant, alone))
-        status = Status.OK if alone or variant == "small" else Status.OUT_OF_MEMORY
-        return [Finding(variant, CASES[0], status)]
+    def open_lane(lane: Checkout, reporter: Reporter) -> Check:
+        def check(cell: Cell) -> Finding:
+            alone = lane is checkout
+            asked.append((cell[0], alone))
+            return Finding(*cell, Status.OK if alone or cell[0] == "small" else Status.OUT_OF_MEMORY)
 
-    findings = check_in_lanes(checkout, ["small", "large"], check, Diary(), lanes=2)
+        return check
+
+    cells = [("small", CASES[0]), ("large", CASES[0])]
+    findings = check_in_lanes(checkout, cells, open_lane, Diary(), lanes=2)
     assert [(found.variant, found.status) for found in findings] == [("small", Status.OK), ("large", Status.OK)]
     assert sorted(asked) == [("large", False), ("large", True), ("small", False)]
 
@@ -175,15 +179,43 @@ def test_what_lacks_memory_beside_others_is_checked_again_alone(
 def test_an_error_in_one_lane_ends_the_others(repository: Repository, good: str, tools: Tools) -> None:
     (checkout,) = tools.checkouts(repository.url, [good], Diary())
 
-    def check(lane: Checkout, reporter: Reporter, variant: str) -> list[Finding]:
-        if variant == "bad":
-            raise CannotRunError("the child does not start")
-        while (reason := reporter.should_stop()) is None:
-            time.sleep(0.01)
-        raise Stopped(reason)
+    def open_lane(lane: Checkout, reporter: Reporter) -> Check:
+        def check(cell: Cell) -> Finding:
+            if cell[0] == "bad":
+                raise CannotRunError("the child does not start")
+            while (reason := reporter.should_stop()) is None:
+                time.sleep(0.01)
+            raise Stopped(reason)
 
+        return check
+
+    # The third lane waits for what the first one finds out.
+    cells = [("waits", CASES[0]), ("bad", CASES[0]), ("waits", CASES[1])]
     with pytest.raises(CannotRunError, match="does not start"):
-        check_in_lanes(checkout, ["waits", "bad"], check, Diary(), lanes=2)
+        check_in_lanes(checkout, cells, open_lane, Diary(), lanes=3)
+
+
+def test_lanes_help_with_the_cases_of_a_harmless_variant_alone(repository: Repository, good: str, tools: Tools) -> None:
+    (checkout,) = tools.checkouts(repository.url, [good], Diary())
+    lanes: dict[str, set[int]] = {"slow": set(), "wrong": set()}
+    # Each case of `slow` but the first waits until another lane checks one as well.
+    together = threading.Barrier(2, timeout=60)
+
+    def open_lane(lane: Checkout, reporter: Reporter) -> Check:
+        def check(cell: Cell) -> Finding:
+            variant, case = cell
+            lanes[variant].add(threading.get_ident())
+            if variant == "slow" and case != CASES[0]:
+                together.wait()
+            return Finding(*cell, Status.OK if variant == "slow" else Status.WRONG)
+
+        return check
+
+    cells = [(variant, case) for case in CASES[:3] for variant in lanes]
+    findings = check_in_lanes(checkout, cells, open_lane, Diary(), lanes=3)
+    assert [(found.variant, found.case) for found in findings] == cells
+    assert len(lanes["slow"]) > 1
+    assert len(lanes["wrong"]) == 1
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
