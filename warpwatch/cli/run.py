@@ -204,11 +204,14 @@ def _measure(
     progress: TerminalReporter,
     tally: Tally,
 ) -> None:
+    from warpwatch.worker.ahead import JOBS, BuildAhead
     from warpwatch.worker.execution import execute
     from warpwatch.worker.reporter import CannotRunError, Stopped
 
     # What an operator had at the last commit that could be measured; without it, what the command line names.
     known: dict[str, KnownNames] = {}
+    number = 0
+    ahead = BuildAhead(tools.host, lambda: jobs[number + 1 : number + 1 + JOBS])
     for number, job in enumerate(jobs):
         progress.job(number, len(jobs), f"{job.sha[:9]} {job.operator} {job.kind}")
         if job.kind == JobKind.PROFILE and bundle.traces >= request.traces:
@@ -218,7 +221,8 @@ def _measure(
         try:
             informed = replace(job, spec=replace(job.spec, known=known.get(job.operator, job.spec.known)))
             try:
-                outcome: Outcome | None = execute(informed, tools, progress, folder)
+                with ahead.beside(informed, progress):
+                    outcome: Outcome | None = execute(informed, tools, progress, folder)
             except Stopped as stopped:
                 tally.interrupted, outcome = True, stopped.outcome
             if outcome is not None:
