@@ -254,6 +254,7 @@ class Child:
                 raise ChildFailure(Status.CRASHED, "the harness sent a reply that is not one")
             with contextlib.suppress(ValueError):
                 self.times = from_json(RunTimes, message.get("times")).within(time.monotonic() - begin)
+            templates.learn(compiles=message.get("compiles") is True)
             self._read_output()
             if reply.get("status") == Status.CRASHED and self._shim_lacked_memory():
                 reply["status"] = Status.OUT_OF_MEMORY
@@ -401,8 +402,7 @@ class Child:
         return None
 
     def _last_words(self) -> str:
-        doing = f", last seen at {self._doing!r}" if self._doing else ""
-        return doing + self._printed()
+        return (f", last seen at {self._doing!r}" if self._doing else "") + self._printed()
 
     def _printed(self) -> str:
         return "; its last words:\n" + "\n".join(self._tail) if self._tail else ""

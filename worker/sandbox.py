@@ -197,6 +197,11 @@ class Jail:
         return self._confinement.image
 
     @property
+    def shared_temp(self) -> Path | None:
+        """The temporary folder as each child of this kind sees it, None where each has another path."""
+        return self.inside if self._confinement.has_namespaces else None
+
+    @property
     def passed(self) -> list[int]:
         """Descriptors that the confining process must inherit: of its plan and, with namespaces, of the channel."""
         sender = [self._sender.fileno()] if self._sender is not None else []

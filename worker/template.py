@@ -1,15 +1,16 @@
-"""Forks children that have torch imported: `template.py CONTROL PARENT THREADS PADDING [bare]`.
+"""Forks children that have torch imported: `template.py CONTROL PARENT THREADS PADDING [compilers] [bare]`.
 
-A template imports torch and the harness as a child does, runs no code of a commit, opens no device, and forks a child
-for each request on the socket CONTROL. Descriptors of a request pass through it, and their content is read after the
-fork, so its memory, which every later child gets a copy of, holds nothing of an earlier one. A fork gives up what
-`confine` takes from any child, gets arguments, environment and descriptors of its own, and runs the same script.
+A template imports torch and the harness as a child does, and torch's compilers where it is told to. It runs no code of
+a commit, opens no device, and forks a child for each request on the socket CONTROL. Descriptors of a request pass
+through it, and their content is read after the fork, so its memory, which every later child gets a copy of, holds
+nothing of an earlier one. A fork gives up what `confine` takes from any child, gets arguments, environment and
+descriptors of its own, and runs the same script.
 
 A fork keeps what this process was started with: the addresses of what is imported, and the seed of Python's hashes.
 `templates.py` starts another template after some children.
 
-A template that could not import, has several threads or has opened a device must not fork. It starts anew as a bare
-one, whose children import what they need themselves.
+A template that could not import, has several threads or has opened a device must not fork. It starts anew without the
+compilers, and then as a bare one, whose children import what they need themselves.
 
 The parent's socket of each child gets the child's number and, at its end, its exit status, negative for a signal. Where
 the parent closes its side, the child is killed. A template ends with its last child once CONTROL was closed, and at
@@ -37,7 +38,7 @@ from types import ModuleType
 from typing import Any
 
 HERE = Path(__file__).absolute().parent
-BARE = "bare"
+BARE, COMPILERS = "bare", "compilers"
 PR_SET_DUMPABLE = 4
 MADV_POPULATE_WRITE = 23
 DESCRIPTORS = 6
@@ -136,7 +137,11 @@ class TemplateServer:
 def main() -> None:
     control, parent, threads = map(int, sys.argv[1:4])
     if BARE not in sys.argv:
-        obstacle = import_harness(threads) or find_obstacle()
+        with_compilers = COMPILERS in sys.argv
+        obstacle = import_harness(threads, compilers=with_compilers) or find_obstacle()
+        if obstacle and with_compilers:
+            sys.argv.remove(COMPILERS)
+            os.execv(sys.executable, [sys.executable, "-P", *sys.argv])  # noqa: S606
         if obstacle:
             print(f"Warpwatch starts each child anew, which takes longer: {obstacle}", file=sys.stderr, flush=True)
             os.execv(sys.executable, [sys.executable, "-P", *sys.argv, BARE])  # noqa: S606
@@ -147,12 +152,15 @@ def main() -> None:
     runpy.run_path(words[2], run_name="__main__")
 
 
-def import_harness(threads: int) -> str:
-    """Imports what a child imports at its start; returns the error that prevents it, "" for none."""
+def import_harness(threads: int, *, compilers: bool) -> str:
+    """Imports what a child imports at its start, and torch's compilers if it may use them; returns the error that
+    prevents it, "" for none."""
     bootstrap = load_module("bootstrap", HERE / "harness" / "bootstrap.py")
     cpus = os.sched_getaffinity(0)
     try:
         bootstrap.load_harness(argparse.Namespace(threads=threads))
+        if compilers:
+            bootstrap.load_compilers()
     except Exception as error:  # noqa: BLE001 - a child that imports it itself reports it in its own words.
         return f"{type(error).__name__}: {error}"
     # A child counts and chooses its CPUs itself.

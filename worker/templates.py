@@ -34,6 +34,8 @@ _NOWHERE = Path("/nonexistent")
 """Home and temporary folder of a template, which uses neither."""
 _PADDING_VARIABLE = "PADDING"
 _PADDING = " " * 16 * 2**10
+COMPILERS = "compilers"
+"""As in template.py."""
 _NUMBER = struct.Struct("i")
 _END_SECONDS = 1.0
 _REPORT_SECONDS = 10.0
@@ -60,6 +62,25 @@ def exist() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateKey:
+    """What a template was started with. owner: the process that it belongs to. compilers: whether it has imported
+    torch's compilers."""
+
+    owner: int
+    threads: int
+    compilers: bool
+    variables: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class _Compilers:
+    """Whether a child has used torch's compilers. To import them takes longer than torch itself, which is lost on
+    children that use none."""
+
+    used: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateRequest:
     """What a child is started with: its command line, its environment, the folder it starts in, the folders that it
     sees although one above them is hidden, and the CPU threads for which libraries are loaded."""
@@ -70,23 +91,26 @@ class TemplateRequest:
     visible: Sequence[Path]
     threads: int
 
-    @property
-    def key(self) -> tuple[int, int, tuple[tuple[str, str], ...]]:
-        """What its template must have been started with. A fork of this process has no template."""
-        own = environment(_NOWHERE)
+    def key(self, temp: Path | None) -> TemplateKey:
+        """What its template must have been started with. A fork of this process has no template.
+
+        temp: the temporary folder that it will see, where all children see the same one: compilers remember where
+        their caches lie when they are imported.
+        """
+        own = environment(temp or _NOWHERE)
         if BYTECODE_VARIABLE in self.variables:
             own[BYTECODE_VARIABLE] = self.variables[BYTECODE_VARIABLE]
-        return os.getpid(), self.threads, tuple(own.items())
+        return TemplateKey(os.getpid(), self.threads, temp is not None and _compilers.used, tuple(own.items()))
 
 
 class Template:
     """A running template."""
 
-    def __init__(self, request: TemplateRequest) -> None:
-        self.key = request.key
+    def __init__(self, key: TemplateKey) -> None:
+        self.key = key
         self.forked = 0
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [control.fileno(), os.getpid(), request.threads, _PADDING]
+        words = [control.fileno(), os.getpid(), key.threads, _PADDING, *([COMPILERS] if key.compilers else [])]
         with control:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(SCRIPT), *map(str, words)],
@@ -94,12 +118,12 @@ class Template:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[control.fileno()],
                 cwd="/",
-                env=dict(request.key[-1]) | {_PADDING_VARIABLE: _PADDING},
+                env=dict(key.variables) | {_PADDING_VARIABLE: _PADDING},
                 start_new_session=True,
             )
 
-    def fits(self, request: TemplateRequest) -> bool:
-        return self.key == request.key and self.forked < CHILDREN and self.process.poll() is None
+    def fits(self, key: TemplateKey) -> bool:
+        return self.key == key and self.forked < CHILDREN and self.process.poll() is None
 
     def fork(self, descriptors: Sequence[int]) -> socket.socket:
         """The socket on which the template reports a new child; OSError where the template is gone."""
@@ -185,10 +209,11 @@ class _Templates:
         self._retired: list[Template] = []
 
     def fork(self, request: TemplateRequest, jail: Jail, descriptors: Sequence[int]) -> tuple[Template, socket.socket]:
+        key = request.key(jail.shared_temp)
         with self._lock:
-            if self._current is None or not self._current.fits(request):
+            if self._current is None or not self._current.fits(key):
                 self._retire()
-                self._current = Template(request)
+                self._current = Template(key)
             template = self._current
             details = {"words": list(request.words), "variables": request.variables, "reply_variable": REPLY_VARIABLE}
             jail.write_plan(request.folder, request.visible, template.process.pid, **details)
@@ -213,9 +238,15 @@ class _Templates:
             self._current = None
 
 
+_compilers = _Compilers()
 _templates = _Templates()
 close = _templates.close
 atexit.register(close)
+
+
+def learn(*, compiles: bool) -> None:
+    """Once a child has used torch's compilers, templates import them."""
+    _compilers.used |= compiles
 
 
 def fork(request: TemplateRequest, jail: Jail, replies: int, output: int) -> TemplateChild:

@@ -187,6 +187,22 @@ def test_a_fork_has_what_a_program_has(starter: Starter, isolation: str) -> None
     assert forked["descriptors"] == ["pipe:[N]"] * 4, "the standard ones, and that of replies"
 
 
+def test_compilers_are_there_once_a_child_has_used_them(starter: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "_compilers", templates._Compilers())
+    is_there = "import sys; print('torch._dynamo' in sys.modules)"
+    assert run(starter.start(), is_there) == "False"
+    templates.learn(compiles=False)
+    templates.learn(compiles=True)
+    first = starter.start()
+    if first._jail.shared_temp is None:
+        pytest.skip("without namespaces every child has another temporary folder, which compilers would not know")
+    assert run(first, is_there) == "True"
+    places = "import tempfile, torch._inductor.codecache as cache; print(tempfile.gettempdir(), cache._HEADER_DIR)"
+    temp, headers = run(first, places).split()
+    assert Path(temp) == first._jail.inside
+    assert Path(headers).is_relative_to(temp)
+
+
 def test_a_fork_may_be_forked(starter: Starter) -> None:
     look = "import sys; print('torch' in sys.modules, 'warpwatch.worker.harness.serve' in sys.modules)"
     assert run(starter.start(), look) == "True True"
@@ -255,6 +271,8 @@ def test_no_fork_where_it_would_not_be_safe(
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "sitecustomize.py").write_text(OBSTACLES[obstacle])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    # One that imports compilers tries it without them first.
+    monkeypatch.setattr(templates, "_compilers", templates._Compilers(used=obstacle == "a thread"))
     child = starter.start()
     assert run(child, "import sys; print('warpwatch.worker.harness.serve' in sys.modules)") == "False"
 
@@ -268,12 +286,13 @@ import torch
 def refuse(*arguments):
     raise AssertionError("a device is asked for")
 
-for name in ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getDevice"):
+for name in ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getDevice", "_cuda_getCurrentRawStream"):
     setattr(torch._C, name, refuse)
 torch.cuda._lazy_init = torch.cuda.is_available = torch.cuda.device_count = refuse
 sys.path.insert(0, sys.argv[1])
 import bootstrap
 bootstrap.load_harness(argparse.Namespace(threads=1))
+bootstrap.load_compilers()
 print(torch.cuda.is_initialized())
 """
     folder = Path(templates.__file__).parent / "harness"

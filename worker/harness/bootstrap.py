@@ -21,6 +21,7 @@ PACKAGE = Path(__file__).absolute().parents[2]
 """The folder of the service's `warpwatch`. Its `worker` may be a link, which must not be resolved."""
 REPLY_VARIABLE = "WARPWATCH_REPLY_FD"
 EXIT_CANNOT_START = 2
+COMPILERS = ("torch._inductor.compile_fx", "torch.nn.attention.flex_attention")
 LATE_IMPORTS = (
     "numpy",
     "sympy",
@@ -29,7 +30,7 @@ LATE_IMPORTS = (
     "torch.utils.cpp_extension",
     "torch.utils.flop_counter",
     "torch._dynamo",
-    "torch._inductor.compile_fx",
+    *COMPILERS,
     "torch._inductor.codegen.cpp",
     "torch._inductor.codegen.triton",
     "triton",
@@ -130,6 +131,17 @@ def load_harness(arguments: argparse.Namespace) -> Any:
     gc.disable()
     try:
         return importlib.import_module("warpwatch.worker.harness.serve")
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def load_compilers() -> None:
+    """Imports torch's compilers, which take longer than torch itself, with the collector as in `load_harness`."""
+    gc.disable()
+    try:
+        for name in COMPILERS:
+            importlib.import_module(name)
     finally:
         gc.freeze()
         gc.enable()

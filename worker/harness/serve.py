@@ -113,7 +113,8 @@ class HarnessServer:
             if request.verb == "check":
                 details["seed"] = request.seed
             reply = FAILURE_REPLIES[request.verb](failure.status, failure.message, **details)
-        self._write({"id": request.id, "reply": to_json(reply), "times": to_json(STOPWATCH.take())})
+        state = {"times": to_json(STOPWATCH.take()), "compiles": "torch._dynamo" in sys.modules}
+        self._write({"id": request.id, "reply": to_json(reply), **state})
         return failure
 
     def _write(self, message: dict[str, Any]) -> None:
