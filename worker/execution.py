@@ -7,7 +7,9 @@ job ends in Stopped or CannotRunError, in nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 from warpwatch.contract.catalogue import CaseEntry, OperatorEntry, VariantEntry
@@ -151,12 +153,12 @@ def known_findings(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a job measures. build: of the native library, None without one."""
+    """What a job measures. build: of the native libraries, None without any."""
 
     variants: list[VariantEntry]
     cases: list[CaseEntry]
-    build: BuildReply | None
     limits: TimeLimits
+    build: Future[BuildReply | None] = field(default_factory=Future)
 
     @property
     def total(self) -> int:
@@ -221,26 +223,26 @@ class _Job:
             except SanitizerMissingError as missing:
                 names = [(variant.name, case.key) for case in cases for variant in variants]
                 return replace(outcome, findings=[Finding(*name, Status.UNSUPPORTED, str(missing)) for name in names])
-        build = None
-        if any(variant.native for variant in variants):
-            build = build_native(self._checkout, entry, self._reporter)
-        plan = _Plan(variants, cases, build, TimeLimits(outcome.peaks, self._checkout.host.kind))
+        plan = _Plan(variants, cases, TimeLimits(outcome.peaks, self._checkout.host.kind))
         lanes = lanes_of(self._checkout.host)
         self._kept = self._keep(outcome.environment.key, plan)
         partial = dict(self._kept)
         is_shared = kind == JobKind.CHECK and spec.sanitize is None and min(lanes, plan.total) > 1
         try:
             if is_shared:
-                findings = self._measure_in_lanes(plan, partial, lanes)
+                findings = self._measure_in_lanes(plan, partial, lanes, entry)
             else:
+                _build(plan, entry, self._checkout, self._reporter)
                 findings = self._measure_in_turn(plan, partial)
         except Stopped as stopped:
             if is_shared:
                 # A variant that ran out of memory beside others is checked again alone.
                 partial = {cell: found for cell, found in partial.items() if found.status is not Status.OUT_OF_MEMORY}
+            is_built = plan.build.done() and plan.build.exception() is None
+            build = plan.build.result() if is_built else None
             stopped.outcome = replace(outcome, build=build, findings=[*partial.values()]) if partial else None
             raise
-        return replace(outcome, build=build, findings=findings)
+        return replace(outcome, build=plan.build.result(), findings=findings)
 
     def _keep(self, environment_key: str, plan: _Plan) -> dict[tuple[str, str], Finding]:
         """What an interrupted run found with the same environment."""
@@ -261,8 +263,10 @@ class _Job:
         self._reporter.progress(plan.total, plan.total, "")
         return [*partial.values()]
 
-    def _measure_in_lanes(self, plan: _Plan, partial: dict[tuple[str, str], Finding], lanes: int) -> list[Finding]:
-        """The same in several children at once."""
+    def _measure_in_lanes(
+        self, plan: _Plan, partial: dict[tuple[str, str], Finding], lanes: int, entry: OperatorEntry
+    ) -> list[Finding]:
+        """The same in several children at once, while native libraries are built."""
         variants = {variant.name: variant for variant in plan.variants}
         cases = {case.key: case for case in plan.cases}
         strikes = Strikes(self._kept.values())
@@ -273,10 +277,17 @@ class _Job:
 
         # The child that has read the catalogue would hold a context, and its memory, for nothing.
         self._checkout.drop_child()
-        cells = [(variant, case) for case in cases for variant in variants]
-        findings = check_in_lanes(self._checkout, cells, open_lane, self._reporter, lanes)
+        # Variants without native code come first, because the others wait for the build.
+        names = sorted(variants, key=lambda name: variants[name].native)
+        cells = [(variant, case) for case in cases for variant in names]
+
+        def build(checkout: Checkout, reporter: Reporter) -> None:
+            _build(plan, entry, checkout, reporter)
+
+        findings = check_in_lanes(self._checkout, cells, open_lane, self._reporter, lanes, build)
         self._reporter.progress(plan.total, plan.total, "")
-        return findings
+        places = {(variant, case): place for place, (case, variant) in enumerate(product(cases, variants))}
+        return sorted(findings, key=lambda finding: places[finding.variant, finding.case])
 
     def _measurer(self, checkout: Checkout, reporter: Reporter, limits: TimeLimits, strikes: Strikes) -> Measurer:
         return Measurer(checkout, self._request, reporter, self._traces, limits, strikes)
@@ -298,13 +309,24 @@ class _Job:
         if urgent_job_id is not None:
             raise Stopped(f"job {urgent_job_id} is more urgent", urgent_job_id)
         reporter.progress(len(partial), plan.total, " ".join(cell), cell)
-        finding = partial[cell] = self._one(measurer, variant, case, plan.build)
+        finding = partial[cell] = self._one(measurer, variant, case, plan)
         reporter.log(describe(self._request.kind, finding))
         return finding
 
-    def _one(self, measurer: Measurer, variant: VariantEntry, case: CaseEntry, build: BuildReply | None) -> Finding:
-        if variant.native and build is not None and build.status is Status.BUILD_FAILED:
+    def _one(self, measurer: Measurer, variant: VariantEntry, case: CaseEntry, plan: _Plan) -> Finding:
+        build = plan.build.result() if variant.native else None
+        if build is not None and build.status is Status.BUILD_FAILED:
             return Finding(
                 variant.name, case.key, Status.BUILD_FAILED, f"{build.message}\n{build.log[-_LOG_TAIL:]}".strip()
             )
         return measurer.measure(self._request.kind, variant.name, case.key)
+
+
+def _build(plan: _Plan, entry: OperatorEntry, checkout: Checkout, reporter: Reporter) -> None:
+    """Builds what the variants of the plan load, which those that wait for it then get to know."""
+    try:
+        is_native = any(variant.native for variant in plan.variants)
+        plan.build.set_result(build_native(checkout, entry, reporter) if is_native else None)
+    except BaseException as error:
+        plan.build.set_exception(error)
+        raise

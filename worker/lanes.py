@@ -39,9 +39,16 @@ def lanes_of(host: Host) -> int:
 
 
 def check_in_lanes(
-    checkout: Checkout, cells: Sequence[Cell], open_lane: OpenLane, reporter: Reporter, lanes: int
+    checkout: Checkout,
+    cells: Sequence[Cell],
+    open_lane: OpenLane,
+    reporter: Reporter,
+    lanes: int,
+    beside: Callable[[Checkout, Reporter], None] | None = None,
 ) -> list[Finding]:
     """The findings of all cells, in their order. Each lane has a child of its own.
+
+    beside: what else is done at the same time, such as building what some of the cells wait for.
 
     A cell that ran out of memory is checked again alone, since the others may have held the memory.
     Raises Stopped with no outcome when the reporter asks to stop.
@@ -52,13 +59,16 @@ def check_in_lanes(
     times: list[RunTimes] = []
     begin = time.perf_counter()
 
-    def run() -> None:
+    def check_cells(lane: Checkout, reporter: Reporter) -> None:
+        check = open_lane(lane, reporter)
+        while (cell := waiting.take()) is not None:
+            findings[cell] = check(cell)
+            waiting.finish(findings[cell])
+
+    def run(work: Callable[[Checkout, Reporter], None]) -> None:
         lane = checkout.lane()
         try:
-            check = open_lane(lane, shared)
-            while (cell := waiting.take()) is not None:
-                findings[cell] = check(cell)
-                waiting.finish(findings[cell])
+            work(lane, shared)
         except BaseException as error:
             # Lanes that make room each finish what they are at.
             if not (isinstance(error, Stopped) and error.yielded_to is not None):
@@ -70,8 +80,9 @@ def check_in_lanes(
             lane.close()
             times.append(lane.host.stopwatch.take())
 
-    with ThreadPoolExecutor(min(lanes, len(cells))) as pool:
-        ended = [pool.submit(run) for _ in range(min(lanes, len(cells)))]
+    works = [*([beside] if beside is not None else []), *[check_cells] * min(lanes, len(cells))]
+    with ThreadPoolExecutor(len(works)) as pool:
+        ended = [pool.submit(run, work) for work in works]
     # What the lanes did beside each other counts once.
     checkout.host.stopwatch.add(reduce(RunTimes.plus, times, RunTimes()).within(time.perf_counter() - begin))
     # An error of a lane counts more than the stop of the others that it caused.

@@ -18,6 +18,7 @@ from tests.worker import probes
 from tests.worker.conftest import Diary, Repository, identify, processes_with
 from warpwatch.contract.catalogue import CaseEntry, Catalogue, OperatorEntry
 from warpwatch.contract.environment import Environment
+from warpwatch.contract.messages import BuildReply
 from warpwatch.contract.outcome import Finding, Outcome, PartialOutcome
 from warpwatch.contract.spec import JobRequest, JobSpec
 from warpwatch.contract.words import JobKind, Reason, Status
@@ -28,7 +29,7 @@ from warpwatch.worker.child import ChildFailure
 from warpwatch.worker.execution import execute
 from warpwatch.worker.host import Host
 from warpwatch.worker.lanes import Cell, Check, check_in_lanes
-from warpwatch.worker.measurer import choose_cases
+from warpwatch.worker.measurer import build_native, choose_cases
 from warpwatch.worker.reporter import CannotRunError, Reporter, Stopped
 
 CASES = ["n=100,f32,fwd", "n=101,f32,fwd", "n=102,f32,fwd"]
@@ -154,6 +155,28 @@ def test_checks_in_several_children_say_what_checks_in_one_do(
         (found.variant, found.case, found.status) for found in alone.findings
     ]
     assert len({found.variant for found in beside.findings}) == len(names)
+
+
+def test_what_needs_no_library_is_checked_while_it_is_built(
+    repository: Repository, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"kernels/probe.py": probes.NATIVE_OPERATOR, "csrc/probe/probe.cpp": "nor does this compile;"}
+    sha = repository.commit("does not compile beside", changes)
+    monkeypatch.setattr(execution, "lanes_of", lambda host: 2)
+    diary = Diary()
+
+    def build_late(checkout: Checkout, entry: OperatorEntry, reporter: Reporter) -> BuildReply:
+        deadline = time.monotonic() + 60
+        while f"check ok {CASES[0]} ok" not in diary.lines:
+            assert time.monotonic() < deadline, "the check waits for the build"
+            time.sleep(0.01)
+        return build_native(checkout, entry, reporter)
+
+    monkeypatch.setattr(execution, "build_native", build_late)
+    outcome = run(order(repository, sha, variants=["ok", "native"], cases=CASES[:1]), tools, tmp_path, diary)
+    assert statuses(outcome) == {"ok": ["ok"], "native": ["build_failed"]}
+    assert outcome.build is not None
+    assert outcome.build.status is Status.BUILD_FAILED
 
 
 def test_what_lacks_memory_beside_others_is_checked_again_alone(
