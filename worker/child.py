@@ -172,7 +172,7 @@ class Child:
         folders = {spec.root, spec.libraries, spec.bytecode, *spec.measured}
         visible = [path for path in folders if path is not None and path.is_dir()]
         if spec.is_forked and self._jail.image is None:
-            request = templates.TemplateRequest(command, environment, folder, visible, spec.threads)
+            request = templates.TemplateRequest(command, environment, folder, visible, spec.threads, spec.device)
             return templates.fork(request, self._jail, replies, output)
         return subprocess.Popen(
             self._jail.command(command, folder, visible),

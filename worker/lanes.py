@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
+from functools import partial, reduce
 
 from warpwatch.contract.activities import RunTimes
 from warpwatch.contract.outcome import Finding
@@ -24,6 +24,12 @@ from warpwatch.worker.reporter import Reporter, Stopped
 MOST = 8
 """Children that check at once. Each holds a CUDA context of half a gigabyte."""
 _CORES_PER_CHILD = 2
+_AT_ONCE, _JOINS_EVERY = 2, 1.0
+"""Lanes that begin at once; each further one joins so many seconds after the one before, where cells still wait.
+
+To get ready takes a child seconds, and those that share a GPU get a share of its time each. So more of them pay where
+compilers keep them waiting, and cost time where all is compiled.
+"""
 _HARMLESS = (Status.OK, Status.UNSUPPORTED)
 
 Cell = tuple[str, str]
@@ -59,7 +65,9 @@ def check_in_lanes(
     times: list[RunTimes] = []
     begin = time.perf_counter()
 
-    def check_cells(lane: Checkout, reporter: Reporter) -> None:
+    def check_cells(lane: Checkout, reporter: Reporter, number: int) -> None:
+        if number >= _AT_ONCE and not waiting.remain((number - _AT_ONCE + 1) * _JOINS_EVERY):
+            return
         check = open_lane(lane, reporter)
         while (cell := waiting.take()) is not None:
             findings[cell] = check(cell)
@@ -80,7 +88,8 @@ def check_in_lanes(
             lane.close()
             times.append(lane.host.stopwatch.take())
 
-    works = [*([beside] if beside is not None else []), *[check_cells] * min(lanes, len(cells))]
+    works: list[Callable[[Checkout, Reporter], None]] = [] if beside is None else [beside]
+    works += [partial(check_cells, number=number) for number in range(min(lanes, len(cells)))]
     with ThreadPoolExecutor(len(works)) as pool:
         ended = [pool.submit(run, work) for work in works]
     # What the lanes did beside each other counts once.
@@ -125,6 +134,11 @@ class _Waiting:
                 self._changed.wait()
             self._changed.notify_all()
             return None
+
+    def remain(self, seconds: float) -> bool:
+        """Whether any are left after so many seconds."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: not any(self._cases.values()), seconds)
 
     def finish(self, finding: Finding) -> None:
         """Tells what became of a cell that was taken."""

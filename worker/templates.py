@@ -1,7 +1,8 @@
 """Starts children as forks of a template, which has imported torch for them; see template.py.
 
-One template at a time belongs to this process. Its children share the addresses of what it imported and the seed of
-Python's hashes, so after some children another takes its place, and it ends with the last of its own.
+One template at a time serves this process. Its children share the addresses of what it imported and the seed of
+Python's hashes, so after some children another takes its place, which beside a GPU is ready by then, and it ends with
+the last of its own.
 """
 
 from __future__ import annotations
@@ -83,13 +84,14 @@ class _Compilers:
 @dataclass(frozen=True, slots=True)
 class TemplateRequest:
     """What a child is started with: its command line, its environment, the folder it starts in, the folders that it
-    sees although one above them is hidden, and the CPU threads for which libraries are loaded."""
+    sees although one above them is hidden, the CPU threads for which libraries are loaded, and its device."""
 
     words: Sequence[str]
     variables: dict[str, str]
     folder: Path
     visible: Sequence[Path]
     threads: int
+    device: str = "cpu"
 
     def key(self, temp: Path | None) -> TemplateKey:
         """What its template must have been started with. A fork of this process has no template.
@@ -206,15 +208,20 @@ class _Templates:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: Template | None = None
+        self._next: Template | None = None
         self._retired: list[Template] = []
 
     def fork(self, request: TemplateRequest, jail: Jail, descriptors: Sequence[int]) -> tuple[Template, socket.socket]:
         key = request.key(jail.shared_temp)
         with self._lock:
             if self._current is None or not self._current.fits(key):
-                self._retire()
-                self._current = Template(key)
+                self._replace(key)
+            if request.device != "cpu" and self._next is None:
+                # Beside a GPU cores are idle, and the first child has much to do before others need compilers.
+                _compilers.used = True
+                self._next = Template(request.key(jail.shared_temp))
             template = self._current
+            assert template is not None
             details = {"words": list(request.words), "variables": request.variables, "reply_variable": REPLY_VARIABLE}
             jail.write_plan(request.folder, request.visible, template.process.pid, **details)
             return template, template.fork([*descriptors, *jail.passed])
@@ -222,7 +229,8 @@ class _Templates:
     def close(self) -> None:
         """Ends the templates, with those children that nobody has closed."""
         with self._lock:
-            self._retire()
+            self._retire(self._current, self._next)
+            self._current = self._next = None
             for template in self._retired:
                 try:
                     template.process.wait(_END_SECONDS)
@@ -230,12 +238,17 @@ class _Templates:
                     template.process.kill()
                     template.process.wait()
 
-    def _retire(self) -> None:
+    def _replace(self, key: TemplateKey) -> None:
+        """Puts a template that fits in the place of the current one."""
+        fits = self._next is not None and self._next.fits(key)
+        self._retire(self._current, None if fits else self._next)
+        self._current, self._next = self._next if fits else Template(key), None
+
+    def _retire(self, *templates: Template | None) -> None:
         self._retired = [template for template in self._retired if template.process.poll() is None]
-        if self._current is not None:
-            self._current.close()
-            self._retired.append(self._current)
-            self._current = None
+        for template in filter(None, templates):
+            template.close()
+            self._retired.append(template)
 
 
 _compilers = _Compilers()

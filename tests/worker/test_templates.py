@@ -115,9 +115,9 @@ class Starter:
         self.script.write_text(SCRIPT)
         self.children: list[Child] = []
 
-    def launch(self, *, forked: bool = True, isolation: str = "auto", root: str = "root") -> Child:
+    def launch(self, *, forked: bool = True, isolation: str = "auto", root: str = "root", device: str = "cpu") -> Child:
         (self.folder / root).mkdir(exist_ok=True)
-        spec = ChildSpec(self.folder / root, "cpu", self.folder / root, 1, bootstrap=self.script, may_be_forked=forked)
+        spec = ChildSpec(self.folder / root, device, self.folder / root, 1, bootstrap=self.script, may_be_forked=forked)
         confinement = sandbox.confinement(self.folder / "home", GIB, isolation=isolation)
         self.children.append(Child(spec, confinement, Diary()))
         return self.children[-1]
@@ -254,6 +254,20 @@ def test_addresses_change_with_the_template(starter: Starter, monkeypatch: pytes
         child.close()
     until(lambda: is_gone(processes[0]))
     assert starter.children[2].alive
+
+
+def test_beside_a_gpu_the_next_template_is_ready_before_it_is_needed(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(templates, "CHILDREN", 2)
+    monkeypatch.setattr(templates, "_compilers", templates._Compilers())
+    waiting = []
+    for _ in range(4):
+        starter.start(device="cuda")
+        assert templates._templates._next is not None
+        waiting.append(templates._templates._next.process.pid)
+    # The first serves one child, because it has no compilers.
+    assert waiting[0] != waiting[1] == waiting[2] != waiting[3]
 
 
 OBSTACLES = {
