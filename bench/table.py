@@ -6,7 +6,7 @@
 A cell is the median in microseconds and, in brackets, the interquartile range as a share of it; or the status when
 there is no time. Our kernels are the native variants and those written in Triton. The last columns show how many times
 faster our fastest kernel is than the fastest other variant (v1, v2, torch.compile, libraries), and the share of the
-measured roofline that the fastest variant reaches.
+measured roofline that the fastest variant reaches. The last line is the geometric mean of these gains.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections import defaultdict
 from pathlib import Path
+from statistics import geometric_mean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -67,7 +68,8 @@ def cell(check: Finding | None, bench: Finding | None, metric: str) -> str:
 
 def row(
     entry: OperatorEntry, case: str, precision: str, findings: Findings, peaks: dict[str, float], metric: str
-) -> str:
+) -> tuple[str, float | None]:
+    """(the row of a case, how many times faster our fastest kernel is than the fastest other variant)."""
     benches = {v.name: findings["bench"].get((v.name, case)) for v in entry.variants}
     wrong = {name for (name, of), check in findings["check"].items() if of == case and check.status is not Status.OK}
     times = {
@@ -76,7 +78,7 @@ def row(
     our_names = {v.name for v in entry.variants if v.native or v.name.startswith("triton")}
     ours = min((t for name, t in times.items() if name in our_names), default=None)
     other = min((t for name, t in times.items() if name not in our_names), default=None)
-    gain = f"{other / ours:.2f}×" if ours and other else ""
+    gain = other / ours if ours and other else None
     share, bound = None, None
     if times:
         best = min(times, key=lambda name: times[name])
@@ -86,17 +88,21 @@ def row(
         share, bound = roofline(finding.bench.flops, finding.bench.bytes, times[best], precision, peaks)
     reached = f"{100 * share:.0f} % ({bound})" if share else ""
     cells = [cell(findings["check"].get((v.name, case)), benches[v.name], metric) for v in entry.variants]
-    return "| " + " | ".join([case, *cells, gain, reached]) + " |"
+    return "| " + " | ".join([case, *cells, f"{gain:.2f}×" if gain else "", reached]) + " |", gain
 
 
-def table(entry: OperatorEntry, findings: Findings, peaks: dict[str, float], metric: str) -> list[str]:
+def table(
+    entry: OperatorEntry, findings: Findings, peaks: dict[str, float], metric: str
+) -> tuple[list[str], list[float]]:
+    """(the lines of an operator, the gains of its cases)."""
     names = [variant.name for variant in entry.variants]
     lines = [
         "| case | " + " | ".join(names) + " | own against the others | roofline |",
         "|---" * (len(names) + 3) + "|",
     ]
     measured = {case for _, case in findings["bench"]}
-    return lines + [row(entry, c.key, c.precision, findings, peaks, metric) for c in entry.cases if c.key in measured]
+    rows = [row(entry, c.key, c.precision, findings, peaks, metric) for c in entry.cases if c.key in measured]
+    return [*lines, *(line for line, _ in rows)], [gain for _, gain in rows if gain]
 
 
 def main() -> None:
@@ -106,9 +112,15 @@ def main() -> None:
     parser.add_argument("--metric", default="graph")
     arguments = parser.parse_args()
     chosen = arguments.operators.split(",") if arguments.operators else None
+    gains: list[float] = []
     for name, (entry, findings, peaks) in sorted(read(arguments.results).items()):
         if chosen is None or name in chosen:
-            print(f"## {name}\n\n" + "\n".join(table(entry, findings, peaks, arguments.metric)) + "\n")
+            lines, of_operator = table(entry, findings, peaks, arguments.metric)
+            print(f"## {name}\n\n" + "\n".join(lines) + "\n")
+            gains += of_operator
+    if gains:
+        mean, slower = geometric_mean(gains), sum(gain < 1 for gain in gains)
+        print(f"Geometric mean of own against the others: {mean:.2f}× over {len(gains)} rows; below 1: {slower}")
 
 
 if __name__ == "__main__":
