@@ -459,6 +459,7 @@ def v4(crow: Tensor, col: Tensor, values: Tensor, b: Tensor, **inspected: Tensor
 @operator.variant(
     "v5",
     idea="v3 forward; dB by v3 over A' in CSR, found beforehand, without atomics; the gradient of A by v4's tiles",
+    outcome="the fastest gradient on an H200 with nine zeros in ten",
     native=True,
     prepare=inspect,
 )
