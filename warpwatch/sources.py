@@ -7,6 +7,7 @@ import ast
 import hashlib
 import re
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,7 @@ _ALWAYS_NAMED = {"torch", "triton"}
 """Packages whose version is part of every environment; torch brings its own triton."""
 _SERVICE = {"warpwatch"}
 """Packages that come from the service, whatever a commit holds under that name."""
+_PARSER = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +246,18 @@ class Sources:
         be parsed."""
         if blob not in self._imports:
             try:
-                tree = ast.parse(git.git("cat-file", "blob", blob, cwd=self._mirror))
+                tree = parse_python(git.git("cat-file", "blob", blob, cwd=self._mirror))
             except (SyntaxError, ValueError):
                 self._imports[blob] = {"."}
             else:
                 self._imports[blob] = {name for node in ast.walk(tree) for name in _modules(node)}
         return self._imports[blob]
+
+
+def parse_python(source: str | bytes) -> ast.Module:
+    """As ast.parse, for threads: two at a time may end in "SystemError: AST constructor recursion depth mismatch"."""
+    with _PARSER:
+        return ast.parse(source)
 
 
 def literal_prefix(glob: str) -> str:

@@ -22,6 +22,7 @@ from warpwatch.contract.spec import JobRequest
 from warpwatch.contract.words import JobKind
 from warpwatch.git import GitError
 from warpwatch.project import Project, ProjectError
+from warpwatch.sources import parse_python
 from warpwatch.worker.building import BuildRequest, LibraryStore, build, is_name
 from warpwatch.worker.host import Host
 from warpwatch.worker.mirrors import read_project, trusted_mirror
@@ -170,7 +171,7 @@ def _libraries(root: Path, project: Project, operator: str) -> list[str]:
     """The libraries that an operator most likely loads, read from its file without running it."""
     names = [operator]
     with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        for node in ast.walk(ast.parse((root / project.operators / f"{operator}.py").read_bytes())):
+        for node in ast.walk(parse_python((root / project.operators / f"{operator}.py").read_bytes())):
             if isinstance(node, ast.keyword) and node.arg == "uses":
                 names = [str(name) for name in ast.literal_eval(node.value)]
     return [name for name in names if is_name(name) and (root / project.native / name).is_dir()]

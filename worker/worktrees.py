@@ -22,7 +22,7 @@ from warpwatch import git
 from warpwatch.contract.spec import DefinitionsVersion
 from warpwatch.definitions import mirror_of
 from warpwatch.project import FILE_NAME, IncompleteCommitError, MeasuredCode, Project
-from warpwatch.sources import literal_prefix, matches
+from warpwatch.sources import literal_prefix, matches, parse_python
 from warpwatch.worker import sandbox
 
 _ENTRIES = 1000
@@ -188,7 +188,7 @@ def _named(path: Path) -> set[str]:
     if path.suffix != ".py":
         return named
     try:
-        nodes = list(ast.walk(ast.parse(text)))
+        nodes = list(ast.walk(parse_python(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # It does not load as it is, so the others cannot need what it names.
         return named

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import html
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from fastapi.testclient import TestClient
 from tests.builders import CASES, Lab, commit, make_repository, run_git
 from tests.server.test_submissions import ask, jobs
 from warpwatch.contract.words import Reason
-from warpwatch.sources import Sources
+from warpwatch.sources import Sources, parse_python
 
 
 @pytest.fixture
@@ -202,3 +205,21 @@ def test_another_branch_is_not_where_a_commit_was_measured(client: TestClient, l
     assert ask(client, commits="main", **wanted).json()["counts"] == {"queued": 1}
     change(lab.source, "README.md", "words")
     assert ask(client, commits="main", **wanted).json()["counts"] == {"done": 1}
+
+
+def test_threads_that_read_sources_at_once_do_not_disturb_each_other() -> None:
+    """Another thread may run in the garbage collections while Python makes a tree."""
+    source = Path(__file__).read_text()
+    others = [threading.Thread(target=parse_python, args=(source,))]
+
+    def let_other_run(phase: str, _info: dict[str, int]) -> None:
+        if phase == "start" and others:
+            others.pop().start()
+            time.sleep(0.2)
+
+    gc.callbacks.append(let_other_run)
+    try:
+        assert parse_python(source).body
+        assert not others
+    finally:
+        gc.callbacks.remove(let_other_run)
