@@ -236,14 +236,16 @@ def register_native() -> None:
 
 
 QUICK = (
-    case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56),
-    case("f32", samples=101, features=9, hidden=31, steps=40, rounds=2, percent=33),
-    case("f64", samples=64, features=8, hidden=24, steps=40, rounds=2, percent=20),
+    case("f32", samples=128, features=8, hidden=24, steps=8, rounds=3, percent=56),
+    case("f32", samples=101, features=9, hidden=31, steps=8, rounds=2, percent=33),
+    case("f64", samples=64, features=8, hidden=24, steps=8, rounds=2, percent=20),
     case("f32", samples=64, features=8, hidden=24, steps=12, rounds=2, percent=50, every=1),
-    case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56, seeds=3),
+    case("f32", samples=128, features=8, hidden=24, steps=8, rounds=3, percent=56, seeds=3),
 )
 FULL = (
     *QUICK,
+    case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56),
+    case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56, seeds=3),
     # Eleven rounds of a fifth each leave a tenth.
     case("f32", samples=256, features=16, hidden=32, steps=100, rounds=11, percent=80),
     case("f32", samples=256, features=16, hidden=32, steps=100, rounds=11, percent=80, seeds=5),

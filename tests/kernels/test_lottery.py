@@ -20,8 +20,8 @@ from .conftest import DEVICES, check_variant, runnable
 pytestmark = pytest.mark.usefixtures("operator")
 
 SMALL = case("f32", samples=64, features=8, hidden=24, steps=40, rounds=2, percent=50)
-TENTH = module.QUICK[0]
-CONTROLLED = module.QUICK[-1]
+TENTH = case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56)
+CONTROLLED = case("f32", samples=128, features=8, hidden=24, steps=40, rounds=5, percent=56, seeds=3)
 
 
 def data(given: Case, seed: int, precision: str = "f32") -> dict[str, Any]:
