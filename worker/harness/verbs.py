@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,7 @@ class Verbs:
         self._prepared: Prepared | None = None
         self._native_ready: set[str] = set()
         self._opchecked: OpcheckMemory = set()
+        self._spared_modules = 0
         native.configure_prebuilt(settings.libraries)
 
     def catalogue(self, request: Request, _progress: Progress) -> Catalogue:
@@ -77,12 +79,12 @@ class Verbs:
         try:
             return self._loader.catalogue(request.operator)
         finally:
-            _freeze()
+            self._spare_imports()
 
     def cases(self, request: Request, _progress: Progress) -> CasesReply:
         """The undeclared cases that the request names and the operator can have."""
         operator = self._loader.load(_required(request.operator, "operator"))
-        _freeze()
+        self._spare_imports()
         cases = [operator.find_case(key) for key in request.cases]
         return CasesReply(Status.OK, "", [case_entry(operator, case) for case in cases if case is not None])
 
@@ -144,12 +146,21 @@ class Verbs:
     def problem(self, request: Request) -> CaseProblem:
         """The problem that a request names, with its native library loaded."""
         operator = self._loader.load(_required(request.operator, "operator"))
+        self._spare_imports()
         variant, case = find(operator, _required(request.variant, "variant"), _required(request.case, "case"))
         problem = CaseProblem(operator, variant, case, self._settings.device)
         problem.refuse_unsupported()
         if variant.native and operator.name not in self._native_ready:
             self._load_native(operator)
         return problem
+
+    def _spare_imports(self) -> None:
+        """Spares all that was imported since the last call from garbage collections: torch.compile alone brings a
+        million objects, and every bench collects once."""
+        if len(sys.modules) != self._spared_modules:
+            self._spared_modules = len(sys.modules)
+            gc.collect()
+            gc.freeze()
 
     def _load_native(self, operator: Operator) -> None:
         try:
@@ -160,12 +171,6 @@ class Verbs:
         if operator.native is not None:
             operator.native()
         self._native_ready.add(operator.name)
-
-
-def _freeze() -> None:
-    """Spares what operators imported from later garbage collections: those of one bench look at a million objects."""
-    gc.collect()
-    gc.freeze()
 
 
 def _required(value: str | None, field: str) -> str:
